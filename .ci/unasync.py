@@ -40,6 +40,7 @@ SUBSTITUTIONS = {
     r"\bAsync([A-Z])": r"\1",  # AsyncEngine, AsyncIterator
     r"\basynccontextmanager\b": "contextmanager",
     r"\barun\b": "run",
+    r"\basyncio\.sleep\b": "time.sleep",
     r"__a(enter|exit|iter)__": r"__\1__",
     r"(\b|_)aio\b": r"\1sync",  # names of modules
 }

@@ -18,9 +18,10 @@ from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import Operation, run
-from shardq.engine import Engine, Health, control, parts
+from shardq.engine import Engine, Health, control
 from shardq.engine import doctor as checks
 from shardq.engine.advice import named, unsaid
+from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
@@ -217,14 +218,14 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
 
 def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Finding]]]:
     """Each check with what it found, in their order."""
-    cache = parts.cache_of(engine)
+    cache = Inside(engine).cache
     # first: every other look tells a shard the topology that it missed
     epochs = _carried_out(driver, "epochs", checks.find_epochs(cache))
     counts = run(driver, control.count_shards(cache, {}), STATS_TIMEOUT_S)
     nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts}
     found = list(
         checks.findings_on_servers(
-            run(driver, parts.examined(engine, driver, counts), STATS_TIMEOUT_S),
+            run(driver, Inside(engine).examine(driver, counts), STATS_TIMEOUT_S),
             run(driver, control.replication(counts, nodes), STATS_TIMEOUT_S),
         )
     )

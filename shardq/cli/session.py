@@ -18,7 +18,8 @@ from shardq.core.drivers.discover import ASK_TIMEOUT_S
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys
-from shardq.engine import Engine, parts
+from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.engine.servers import find_failed, lost
 from shardq.errors import ServerFault, ShardqError, Unavailable
@@ -31,7 +32,7 @@ def looking(given: Given) -> Iterator[Engine]:
         try:
             yield engine
         except ServerFault as exc:
-            raise _with_lost(parts.driver_of(engine), exc) from exc
+            raise _with_lost(Inside(engine).open_driver(), exc) from exc
 
 
 @contextmanager

@@ -284,8 +284,9 @@ class AsyncEngine(AsyncOperatorCommands):
         """Detaches from this engine what its flavours close alike. The stack ends it, the last first."""
         server, self._embedded = self._embedded, None
         wakeups, self._wakeups = self._wakeups, None
-        dispatcher, self._dispatcher = self._dispatcher, None
-        replayer, self._replayer = self._replayer, None
+        running = self._running
+        dispatcher, running.dispatcher = running.dispatcher, None
+        replayer, running.replayer = running.replayer, None
         if True:  # ASYNC
             threads, self._threads = self._threads, None
             beside = [] if threads is None else [threads.close]
@@ -330,7 +331,7 @@ class AsyncEngine(AsyncOperatorCommands):
         async with self._held(deadline):
             self._closed = False
             driver = await self._connect(deadline)
-            if self._dispatcher is None:
+            if self._running.dispatcher is None:
                 pollers, subscriber = await self._open_beside(deadline)
                 advised = self._advice(driver, pollers=pollers)
                 advice.log_new(await arun(driver, advised, deadline=advice.until(deadline)))
@@ -343,9 +344,9 @@ class AsyncEngine(AsyncOperatorCommands):
                     return dispatcher
 
                 if True:  # ASYNC
-                    self._dispatcher = await made_in_thread(started, Dispatcher.stop)
+                    self._running.dispatcher = await made_in_thread(started, Dispatcher.stop)
                 else:
-                    self._dispatcher = started()
+                    self._running.dispatcher = started()
 
     async def stop(self) -> None:
         """Ends this process's pollers; other processes take their shards over at once.
@@ -353,7 +354,7 @@ class AsyncEngine(AsyncOperatorCommands):
         >>> await engine.stop()
         """
         async with self._here():
-            dispatcher, self._dispatcher = self._dispatcher, None
+            dispatcher, self._running.dispatcher = self._running.dispatcher, None
             if dispatcher is not None:
                 if True:  # ASYNC
                     await ended_in_thread(dispatcher.stop)
@@ -618,7 +619,7 @@ class AsyncEngine(AsyncOperatorCommands):
             loop = None
             driver = self._open_driver(deadline)
             consumer = Consumer(driver, claims, self._open_wakeups)
-        return self._noted(Processor(driver, claims, consumer, plan, loop=loop))
+        return self._running.add(Processor(driver, claims, consumer, plan, loop=loop))
 
 
 if True:  # ASYNC

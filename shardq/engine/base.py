@@ -8,18 +8,15 @@ import os
 import secrets
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from shardq.core import forks
-from shardq.core.calls.node_info import Replication
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
-from shardq.core.dispatcher import Dispatcher
-from shardq.core.drivers.router import ConnectionCounts
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Route, Topology
@@ -34,41 +31,37 @@ from shardq.engine import advice, servers
 from shardq.engine.advice import Advice
 from shardq.engine.arguments import check_batch
 from shardq.engine.control import CountsByShard, edit_topology
-from shardq.engine.health import MAX_DEAD, Examined, Health, Reason, find_deaths, find_unserved, judge
+from shardq.engine.health import MAX_DEAD, Examined, Health, find_deaths, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_LEASE_S,
     DEFAULT_NAME,
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
     Options,
     lease_ms,
 )
-from shardq.engine.parts import Parts
+from shardq.engine.parts import Parts, Running, Tracing
 from shardq.engine.rates import RateMeter
-from shardq.engine.stats import Relay, Stats, stats_of
+from shardq.engine.stats import Seen, Stats, stats_of
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
-from shardq.features.schedules.declaring import Summary
 from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.senders import Senders
-from shardq.worker.handlers import Registry, TaskFunction
+from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
-    from shardq.engine.tracing import Tracing
-    from shardq.features.replay.replayer import Replayer
     from shardq.features.spool.spool import Spool
     from shardq.features.spool.stats import SpoolStats
     from shardq.worker.handlers import Plan
-    from shardq.worker.processor import Processor
-    from shardq.worker.report import Outcomes
 
 LISTENING = 1
 """Connections of a subscriber to each node."""
 
 
-class EngineBase(forks.OfOneProcess):
+class EngineBase(forks.OfOneProcess, ABC):
     """The base of ``Engine`` and ``AsyncEngine``. No I/O but the embedded server's coming and going."""
 
     def __init__(
@@ -140,8 +133,7 @@ class EngineBase(forks.OfOneProcess):
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
-        self._has_metrics = False
-        """True if somebody asked for metrics: workers count how tasks end."""
+        self._running = Running()
         self._functions: dict[str, tuple[Route, BatchFunction]] = {}
         """Topic → the route and the function that it is forwarded to in this process."""
         self._spool = self._spool_at(spool, spool_bytes)
@@ -156,18 +148,11 @@ class EngineBase(forks.OfOneProcess):
         self._ready_counts = ReadyCounts()
         self._rates = RateMeter()
         self._forwarded: dict[str, object] = {}
-        self._dispatcher: Dispatcher | None = None
-        self._sinks: Senders | None = None
-        """The senders of routes to URLs and functions, while the pollers run."""
-        self._processors: WeakSet[Processor] = WeakSet()
-        self._outcomes: Outcomes | None = None
+        self._running = Running(counts_outcomes=self._running.counts_outcomes)
         self._packer.pushed = 0
-        self.relays: WeakSet[Relay] = WeakSet()
-        """The outbox relays of this process, which ``stats`` tells of."""
         replay = self.options.replay
         self._journal = None if replay is None else Journal(replay, self.options.replay_bytes)
         """The calls acknowledged to this process; the parent of a fork replays its own."""
-        self._replayer: Replayer | None = None
 
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
@@ -242,14 +227,9 @@ class EngineBase(forks.OfOneProcess):
             found.insert(0, advice.unasked(self._embedded.path))
         return found
 
-    def _pollers_driver(self) -> Driver | None:
-        """The driver of the pollers, while they run in this process."""
-        dispatcher = self._dispatcher
-        return dispatcher.driver if dispatcher is not None else None
-
     def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Senders:
         """Inert until the dispatcher starts it."""
-        self._sinks = Senders(
+        sinks = self._running.sinks = Senders(
             driver,
             self._map(),
             subscriber,
@@ -257,7 +237,7 @@ class EngineBase(forks.OfOneProcess):
             functions=self._functions,
             edit=partial(edit_topology, self._map()),
         )
-        return self._sinks
+        return sinks
 
     def _batch_function(self, function: BatchFunction) -> BatchFunction:
         """The function as a sender's thread calls it."""
@@ -281,12 +261,12 @@ class EngineBase(forks.OfOneProcess):
 
     def _watch_masters(self, driver: Driver) -> None:
         """Starts the replay after failovers, if it is wanted."""
-        if self._journal is not None and self._replayer is None:
+        if self._journal is not None and self._running.replayer is None:
             from shardq.features.replay.replayer import Replayer  # here: most engines have none
 
             driver.note_in(self._journal)  # what it sends again can be lost, too
-            self._replayer = Replayer(driver, self._map(), self._journal, self._packer)
-            self._replayer.start()
+            self._running.replayer = Replayer(driver, self._map(), self._journal, self._packer)
+            self._running.replayer.start()
 
     # ---- arguments
 
@@ -332,52 +312,9 @@ class EngineBase(forks.OfOneProcess):
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)
 
-    def _noted(self, processor: Processor) -> Processor:
-        """Registers a worker's running part, whose problems ``health`` tells."""
-        self._processors.add(processor)
-        processor.outcomes = self._counted_outcomes()
-        return processor
-
-    def _counted_outcomes(self) -> Outcomes | None:
-        """The counters of how tasks end in workers of this process; None until somebody asks for metrics."""
-        if self._has_metrics and self._outcomes is None:
-            from shardq.worker.report import Outcomes  # here: most engines have none
-
-            self._outcomes = Outcomes()
-        return self._outcomes
-
-    def _stats(
-        self,
-        counts_by_shard: CountsByShard,
-        nodes: dict[int, str],
-        *,
-        shards: bool,
-        replication: dict[str, Replication],
-        schedules: Summary | None,
-        server: str,
-        connections: dict[str, ConnectionCounts],
-        spool: SpoolStats | None,
-    ) -> Stats:
-        dispatcher = self._dispatcher
-        return stats_of(
-            self._map(),
-            counts_by_shard,
-            nodes=nodes,
-            shards=shards,
-            interval=self._rates.note(counts_by_shard, time.monotonic()),
-            replication=replication,
-            server=server,
-            reports=dispatcher.reports() if dispatcher else {},
-            failing_routes=dispatcher.failing_routes() if dispatcher else (),
-            sinks=dispatcher.sinks() if dispatcher else (),
-            schedules=schedules,
-            scheduler=dispatcher.scheduler() if dispatcher else None,
-            dispatchers=dispatcher.members if dispatcher else (),
-            connections=connections,
-            relays=tuple(relay.stats() for relay in list(self.relays)),
-            spool=spool,
-            replay=self._replayer.stats() if self._replayer else None,
-        )
+    def _stats(self, seen: Seen, spool: SpoolStats | None, *, shards: bool) -> Stats:
+        interval = self._rates.note(seen.counts, time.monotonic())
+        return stats_of(self._map(), seen, self._running.here(spool), interval, shards=shards)
 
     def _examine(
         self,
@@ -391,13 +328,15 @@ class EngineBase(forks.OfOneProcess):
         """Looks at the servers on which a shard was seen, and for dispatchers that serve each. ``pollers``: as of
         ``_advice``; those of this process if there are any.
         """
-        dispatcher = self._dispatcher
+        dispatcher = self._running.dispatcher
         slots = {
             node: keys.slot
             for keys, seen in counts_by_shard
             if not isinstance(seen, ShardqError) and (node := driver.node_of(keys.slot))
         }
-        found = yield from self._advice(driver, counts_by_shard, pollers=pollers or self._pollers_driver())
+        if pollers is None and dispatcher is not None:
+            pollers = dispatcher.driver
+        found = yield from self._advice(driver, counts_by_shard, pollers=pollers)
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
         found += yield from servers.find_faults(slots, self._map())
         try:
@@ -410,20 +349,95 @@ class EngineBase(forks.OfOneProcess):
         return Examined(found, serving, (yield from find_deaths(counts_by_shard, max_dead)))
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
-        dispatcher = self._dispatcher
-        ours = [processor.name for processor in list(self._processors)]
-        if dispatcher is not None:
-            ours.append(dispatcher.process)
-        own = self._own_reasons()
+        own, ours = self._running.reasons(), self._running.names()
         return judge(
             stats, examined, max_late=max_late, max_ready_age=max_ready_age, max_dead=max_dead, own=own, ours=ours
         )
 
-    def _own_reasons(self) -> list[Reason]:
-        """The reasons in parts of this process that no look at the servers finds."""
-        dispatcher = self._dispatcher
-        problems = [problem for processor in list(self._processors) for problem in processor.problems]
-        own = [Reason("worker", f"a worker of this process: {each}") for each in problems]
-        if dispatcher is not None:
-            own += (Reason("schedule", each) for each in dispatcher.scheduler().problems)
-        return own
+    @abstractmethod
+    def _open_driver(self, deadline: float) -> Any:
+        """Opens the engine if it is not open. Returns its driver; for asyncio it is awaited."""
+
+    @abstractmethod
+    def _declare_recurring(self, functions: Iterable[Registered]) -> Any:
+        """Declares the schedules of tasks that are to be served; for asyncio it is awaited."""
+
+
+class Inside:
+    """An engine as the rest of the package sees it that works beside engines: metrics, tracing, the outbox, and tests
+    with a clock of their own. Programs need none of it.
+    """
+
+    def __init__(self, engine: EngineBase) -> None:
+        self._engine = engine
+
+    @property
+    def options(self) -> Options:
+        return self._engine.options
+
+    @property
+    def parts(self) -> Parts:
+        return self._engine._parts
+
+    @property
+    def running(self) -> Running:
+        return self._engine._running
+
+    @property
+    def has_opened(self) -> bool:
+        """True if it was opened since it was made, or since ``refit``."""
+        return self._engine._cache is not None
+
+    @property
+    def is_open(self) -> bool:
+        """True while it is open: it has connected, and read the topology."""
+        return self.has_opened and not self._engine._closed
+
+    @property
+    def pushed(self) -> int:
+        """The tasks that this process pushed with the engine, as far as it was told that they are stored."""
+        return self._engine._packer.pushed
+
+    def open_driver(self) -> Any:
+        """Opens the engine if it is not open. Returns its driver; for asyncio it is awaited."""
+        return self._engine._open_driver(self._engine._deadline())
+
+    def declare_recurring(self, functions: Iterable[Registered]) -> Any:
+        """Declares the schedules of these functions, as a worker does at its start. It is awaited for asyncio."""
+        return self._engine._declare_recurring(functions)
+
+    def trace_by(self, tracing: Tracing) -> None:
+        """Has the engine traced, and the workers that it runs from now on."""
+        self._engine._tracing = tracing
+        self._engine._tasks.around = tracing.handler
+
+    def refit(self, parts: Parts, options: Options) -> tuple[Parts, Options]:
+        """Gives an engine that is not open other parts and options. Returns those it had."""
+        engine = self._engine
+        if self.is_open:
+            raise InvalidOption(
+                f"{engine!r} is open, and can't go by another clock or to another server now: close() it"
+            )
+        before = engine._parts, engine.options
+        engine._parts, engine.options = parts, options
+        engine._closed, engine._topics_of_shard = False, {}
+        engine._forked()
+        return before
+
+    # ---- of an open engine
+
+    @property
+    def cache(self) -> TopologyCache:
+        return self._engine._map()
+
+    def claims(self, topics: Sequence[str]) -> Claims:
+        """The claims of a new consumer."""
+        return self._engine._claims(topics, DEFAULT_LEASE_S, None)()
+
+    def planned_claims(self, plan: Plan) -> Claims:
+        """The claims of a worker."""
+        return self._engine._planned_claims(plan)
+
+    def examine(self, driver: Driver, counts_by_shard: CountsByShard) -> Operation[Examined]:
+        """Looks at the servers as for a process that may have to serve every shard."""
+        return self._engine._examine(driver, counts_by_shard, subscriber=None, pollers=driver)

@@ -29,7 +29,7 @@ from shardq.engine.arguments import check_resize, limit_of, route_of
 from shardq.engine.changes import Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
 from shardq.engine.options import STATS_TIMEOUT_S, settings_given
-from shardq.engine.stats import Stats
+from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_sync import TaskCommands
 from shardq.errors import InvalidOption
 from shardq.features.schedules import declaring
@@ -93,10 +93,10 @@ class OperatorCommands(TaskCommands, ABC):
             self._functions.pop(topic, None)
         else:
             self._functions[topic] = route, function
-        if self._sinks is not None:
-            self._sinks.follow()
-        if self._dispatcher is not None:
-            self._dispatcher.report_soon()
+        if self._running.sinks is not None:
+            self._running.sinks.follow()
+        if self._running.dispatcher is not None:
+            self._running.dispatcher.report_soon()
 
     def resize(self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False) -> Resize:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;
@@ -275,16 +275,15 @@ class OperatorCommands(TaskCommands, ABC):
 
     def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
-        return self._stats(
-            counts_by_shard,
-            nodes,
-            shards=shards,
+        seen = Seen(
+            counts=counts_by_shard,
+            nodes=nodes,
             replication=self._read(driver, control.replication(counts_by_shard, nodes), deadline),
             schedules=self._read(driver, declaring.summary(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
-            spool=self._spool_stats(),
         )
+        return self._stats(seen, self._spool_stats(), shards=shards)
 
     # ---- schedules
 

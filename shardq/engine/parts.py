@@ -1,34 +1,30 @@
-"""The parts that an engine makes when it opens and starts: its drivers, and its dispatcher.
+"""The parts of an engine: those it makes when it opens and starts, its tracing, and those that run in this process.
 
-``shardq.testing`` puts others in their place, which go by a clock of the test's; ``refit`` does that. The functions
-below are for what works on an engine from outside.
+``shardq.testing`` and ``shardq.otel`` put others in their place.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 from shardq.core.dispatcher import Dispatcher, Sinks
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
+from shardq.core.model.task import Receipt, Task
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import InvalidOption
+from shardq.engine.health import Reason
+from shardq.engine.stats import Here, Relay
+from shardq.features.sinks.senders import Senders
+from shardq.worker.handlers import Handler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardq.core.consumer.claims import Claims
     from shardq.core.drivers.aio import AsyncDriver
-    from shardq.core.operation import Operation
-    from shardq.engine.aio import AsyncEngine
-    from shardq.engine.base import EngineBase
-    from shardq.engine.control import CountsByShard
-    from shardq.engine.health import Examined, Reason
-    from shardq.engine.options import Options
-    from shardq.engine.sync import Engine
-    from shardq.engine.tracing import Tracing
-    from shardq.worker.handlers import Plan, Registered
+    from shardq.features.replay.replayer import Replayer
+    from shardq.features.spool.stats import SpoolStats
     from shardq.worker.processor import Processor
     from shardq.worker.report import Outcomes
 
@@ -49,107 +45,101 @@ class Parts:
 
         return AsyncDriver(settings)
 
-    def dispatcher(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        subscriber: Subscriber,
-        *,
-        sinks: Sinks,
-    ) -> Dispatcher:
+    def dispatcher(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, sinks: Sinks) -> Dispatcher:
         """Not started yet."""
         return Dispatcher(driver, cache, subscriber, sinks=sinks)
 
 
-def refit(engine: EngineBase, parts: Parts, options: Options) -> tuple[Parts, Options]:
-    """Gives an engine that is not open other parts and options. Returns those it had."""
-    if has_opened(engine) and not engine._closed:
-        raise InvalidOption(f"{engine!r} is open, and can't go by another clock or to another server now: close() it")
-    before = engine._parts, engine.options
-    engine._parts, engine.options = parts, options
-    engine._closed, engine._topics_of_shard = False, {}
-    engine._forked()
-    return before
+class PushSpan(Protocol):
+    """The time of one push."""
+
+    tasks: Sequence[Task]
+    """The tasks with the headers by which their handlers find it."""
+
+    def pushed(self, receipts: list[Receipt]) -> list[Receipt]:
+        """Notes what became of the tasks. Returns the same."""
 
 
-def driver_of(engine: Engine) -> Driver:
-    return engine._open_driver(engine._deadline())
+class Tracing(Protocol):
+    """Traces the pushes of an engine, and the handlers of its workers."""
+
+    def push(self, task: Task) -> AbstractContextManager[PushSpan]: ...
+
+    def push_many(self, tasks: Sequence[Task]) -> AbstractContextManager[PushSpan]: ...
+
+    def stream(self, tasks: Iterator[Task]) -> Iterator[Task]:
+        """The tasks of a stream with their headers."""
+
+    def create(self, task: Task) -> Task:
+        """A task that is sent later with its headers."""
+
+    def handler(self, handler: Handler) -> Handler:
+        """A handler that does the same, and is traced."""
 
 
-async def async_driver_of(engine: AsyncEngine) -> AsyncDriver:
-    return await engine._open_driver(engine._deadline())
+class Running:
+    """The parts that run for an engine in this process: ``stats``, ``health`` and the metrics tell of them."""
 
+    def __init__(self, *, counts_outcomes: bool = False) -> None:
+        self.dispatcher: Dispatcher | None = None
+        self.sinks: Senders | None = None
+        """The senders of routes to URLs and functions, while the pollers run."""
+        self.replayer: Replayer | None = None
+        self.relays: WeakSet[Relay] = WeakSet()
+        """The outbox relays that move rows to the engine."""
+        self.counts_outcomes = counts_outcomes
+        """True once ``outcomes`` was asked for: workers count how tasks end."""
+        self._processors: WeakSet[Processor] = WeakSet()
+        self._outcomes: Outcomes | None = None
 
-def parts_of(engine: EngineBase) -> Parts:
-    return engine._parts
+    @property
+    def processors(self) -> list[Processor]:
+        """The running parts of the engine's workers."""
+        return list(self._processors)
 
+    def add(self, processor: Processor) -> Processor:
+        """Notes a worker's running part, whose problems ``health`` tells."""
+        self._processors.add(processor)
+        processor.outcomes = self.outcomes() if self.counts_outcomes else None
+        return processor
 
-def declare_recurring(engine: EngineBase, functions: Sequence[Registered]) -> Any:
-    """Declares the schedules of these functions, as a worker does at its start. To be awaited for asyncio."""
-    return cast("Engine | AsyncEngine", engine)._declare_recurring(functions)
+    def outcomes(self) -> Outcomes:
+        """The counters of how tasks end in the engine's workers. They count from the first call on."""
+        self.counts_outcomes = True
+        if self._outcomes is None:
+            from shardq.worker.report import Outcomes  # here: most engines have none
 
+            self._outcomes = Outcomes()
+            for processor in self.processors:
+                processor.outcomes = self._outcomes
+        return self._outcomes
 
-def dispatcher_of(engine: EngineBase) -> Dispatcher | None:
-    """The dispatcher of this process, while it runs."""
-    return engine._dispatcher
+    def names(self) -> list[str]:
+        """The names of the workers and of the dispatcher, as the fleet has them."""
+        names = [processor.name for processor in self.processors]
+        return names if self.dispatcher is None else [*names, self.dispatcher.process]
 
+    def reasons(self) -> list[Reason]:
+        """The reasons not to be healthy that no look at the servers finds."""
+        problems = [problem for processor in self.processors for problem in processor.problems]
+        found = [Reason("worker", f"a worker of this process: {each}") for each in problems]
+        if self.dispatcher is not None:
+            found += (Reason("schedule", each) for each in self.dispatcher.scheduler().problems)
+        return found
 
-def processors_of(engine: EngineBase) -> list[Processor]:
-    """The running parts of the engine's workers in this process."""
-    return list(engine._processors)
-
-
-def is_open(engine: EngineBase) -> bool:
-    """True while the engine is open: it has connected, and read the topology."""
-    return engine._cache is not None and not engine._closed
-
-
-def pushed_by(engine: EngineBase) -> int:
-    """The tasks that this process pushed with the engine, as far as it was told that they are stored."""
-    return engine._packer.pushed
-
-
-def counted_outcomes(engine: EngineBase) -> Outcomes:
-    """The counters of how tasks end in the engine's workers in this process. They count from the first call on."""
-    engine._has_metrics = True
-    outcomes = engine._counted_outcomes()
-    assert outcomes is not None, "somebody has asked now"
-    for processor in processors_of(engine):
-        processor.outcomes = outcomes
-    return outcomes
-
-
-def cache_of(engine: EngineBase) -> TopologyCache:
-    """The topology cache of an open engine."""
-    return engine._map()
-
-
-def claims_of(engine: EngineBase, topics: Sequence[str]) -> Claims:
-    """The claims of a new consumer of an open engine."""
-    return engine._claims(topics, 30.0, None)()
-
-
-def planned_claims(engine: EngineBase, plan: Plan) -> Claims:
-    """The claims of a worker of an open engine."""
-    return engine._planned_claims(plan)
-
-
-def examined(engine: EngineBase, driver: Driver, counts_by_shard: CountsByShard) -> Operation[Examined]:
-    """Looks at the servers of an open engine, as for a process that may have to serve every shard."""
-    return engine._examine(driver, counts_by_shard, subscriber=None, pollers=driver)
-
-
-def own_reasons(engine: EngineBase) -> list[Reason]:
-    """The reasons in parts of this process that no look at the servers finds."""
-    return engine._own_reasons()
-
-
-def has_opened(engine: EngineBase) -> bool:
-    """True if it was opened since it was made, or since ``refit``."""
-    return engine._cache is not None
-
-
-def trace_by(engine: EngineBase, tracing: Tracing) -> None:
-    """Has an engine, and the workers that it runs from now on, traced."""
-    engine._tracing = tracing
-    engine._tasks.around = tracing.handler
+    def here(self, spool: SpoolStats | None) -> Here:
+        """The part of ``stats`` that this process knows without asking a server."""
+        relays = tuple(relay.stats() for relay in list(self.relays))
+        replay = self.replayer.stats() if self.replayer else None
+        if (dispatcher := self.dispatcher) is None:
+            return Here(relays=relays, spool=spool, replay=replay)
+        return Here(
+            relays=relays,
+            spool=spool,
+            replay=replay,
+            reports=dispatcher.reports(),
+            failing_routes=dispatcher.failing_routes(),
+            sinks=dispatcher.sinks(),
+            scheduler=dispatcher.scheduler(),
+            dispatchers=dispatcher.members,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import msgspec
@@ -186,6 +187,33 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'≥ ' if self.missing else ''}{mark}{count:,}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The part of ``stats`` that was read from the servers."""
+
+    counts: CountsByShard
+    nodes: Mapping[int, str]
+    """Slot → its node."""
+    replication: Mapping[str, Replication]
+    schedules: Summary | None
+    server: str
+    connections: Mapping[str, ConnectionCounts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """The part of ``stats`` that a process knows of itself. The defaults are those of one without pollers."""
+
+    relays: tuple[RelayStats, ...]
+    spool: SpoolStats | None
+    replay: ReplayStats | None
+    reports: Mapping[int, PollerReport] = field(default_factory=dict)
+    failing_routes: tuple[RouteFault, ...] = ()
+    sinks: tuple[SinkStats, ...] = ()
+    scheduler: SchedulerReport | None = None
+    dispatchers: tuple[str, ...] = ()
+
+
 def _shard(
     keys: ShardKeys,
     seen: ShardCounts | ShardqError,
@@ -218,68 +246,53 @@ def _shard(
     )
 
 
-def stats_of(
-    cache: TopologyCache,
-    counts_by_shard: CountsByShard,
-    *,
-    nodes: Mapping[int, str],
-    shards: bool,
-    interval: Interval | None,
-    replication: Mapping[str, Replication],
-    server: str,
-    reports: Mapping[int, PollerReport],
-    failing_routes: tuple[RouteFault, ...],
-    sinks: tuple[SinkStats, ...],
-    schedules: Summary | None,
-    scheduler: SchedulerReport | None,
-    dispatchers: tuple[str, ...],
-    connections: Mapping[str, ConnectionCounts],
-    relays: tuple[RelayStats, ...],
-    spool: SpoolStats | None,
-    replay: ReplayStats | None,
-) -> Stats:
-    """``nodes``: slot → its node. ``shards``: False leaves the list of shards empty."""
-    rows = [_shard(keys, seen, nodes[keys.slot], reports.get(keys.shard), interval) for keys, seen in counts_by_shard]
-    seen = [counts for _, counts in counts_by_shard if not isinstance(counts, ShardqError)]
+def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | None, *, shards: bool) -> Stats:
+    """``shards``: False leaves the list of shards empty."""
+    rows = [
+        _shard(keys, found, seen.nodes[keys.slot], here.reports.get(keys.shard), interval)
+        for keys, found in seen.counts
+    ]
+    counted = [counts for _, counts in seen.counts if not isinstance(counts, ShardqError)]
+    schedules = None
+    if (summary := seen.schedules) is not None:
+        schedules = ScheduleStats(
+            count=summary.count,
+            paused=summary.paused,
+            pushed=here.scheduler.pushed if here.scheduler else 0,
+            overdue=summary.overdue,
+            unreadable=summary.unreadable,
+        )
     return Stats(
         name=cache.name,
         epoch=cache.topology.epoch,
         settings=cache.topology.settings,
-        server=server,
-        missing=tuple(keys.shard for keys, counts in counts_by_shard if isinstance(counts, ShardqError)),
-        is_blind=not seen,
-        scheduled=sum(counts.scheduled for counts in seen),
-        ready=sum(sum(counts.ready.values()) for counts in seen),
-        leased=sum(counts.leased for counts in seen),
-        dead=sum(counts.dead for counts in seen),
-        dispatched=sum(sum(counts.dispatched.values()) for counts in seen),
-        forwarded=sum(counts.forwarded for counts in seen),
-        died=sum(count for counts in seen for count in counts.died.values()),
-        died_lately=sum(counts.died_lately for counts in seen),
-        trimmed=sum(counts.trimmed for counts in seen),
+        server=seen.server,
+        missing=tuple(keys.shard for keys, counts in seen.counts if isinstance(counts, ShardqError)),
+        is_blind=not counted,
+        scheduled=sum(counts.scheduled for counts in counted),
+        ready=sum(sum(counts.ready.values()) for counts in counted),
+        leased=sum(counts.leased for counts in counted),
+        dead=sum(counts.dead for counts in counted),
+        dispatched=sum(sum(counts.dispatched.values()) for counts in counted),
+        forwarded=sum(counts.forwarded for counts in counted),
+        died=sum(count for counts in counted for count in counts.died.values()),
+        died_lately=sum(counts.died_lately for counts in counted),
+        trimmed=sum(counts.trimmed for counts in counted),
         trimmed_age=min(
-            (max(0.0, c.now_us / 1e6 - c.trimmed_ms / 1e3) for c in seen if c.trimmed_ms is not None), default=None
+            (max(0.0, c.now_us / 1e6 - c.trimmed_ms / 1e3) for c in counted if c.trimmed_ms is not None), default=None
         ),
-        topics=topics_of(seen, cache.topology, interval),
-        rates=interval.total if interval and seen else None,
+        topics=topics_of(counted, cache.topology, interval),
+        rates=interval.total if interval and counted else None,
         head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),
         lateness=Lateness.total(s.lateness for s in rows if s.lateness),
         shards=rows if shards else [],
-        dispatchers=dispatchers,
-        failing_routes=failing_routes,
-        sinks=sinks,
-        schedules=None
-        if schedules is None
-        else ScheduleStats(
-            count=schedules.count,
-            paused=schedules.paused,
-            pushed=scheduler.pushed if scheduler else 0,
-            overdue=schedules.overdue,
-            unreadable=schedules.unreadable,
-        ),
-        connections=connections,
-        replication=replication,
-        relays=relays,
-        spool=spool,
-        replay=replay,
+        dispatchers=here.dispatchers,
+        failing_routes=here.failing_routes,
+        sinks=here.sinks,
+        schedules=schedules,
+        connections=seen.connections,
+        replication=seen.replication,
+        relays=here.relays,
+        spool=here.spool,
+        replay=here.replay,
     )

@@ -150,8 +150,9 @@ class Engine(OperatorCommands):
         """Detaches from this engine what its flavours close alike. The stack ends it, the last first."""
         server, self._embedded = self._embedded, None
         wakeups, self._wakeups = self._wakeups, None
-        dispatcher, self._dispatcher = self._dispatcher, None
-        replayer, self._replayer = self._replayer, None
+        running = self._running
+        dispatcher, running.dispatcher = running.dispatcher, None
+        replayer, running.replayer = running.replayer, None
         driver, self._driver = self._driver, None
         subscriber, self._subscriber = self._subscriber, None
         ahead_watch, self._ahead_watch = self._ahead_watch, None
@@ -192,7 +193,7 @@ class Engine(OperatorCommands):
         with self._held(deadline):
             self._closed = False
             driver = self._connect(deadline)
-            if self._dispatcher is None:
+            if self._running.dispatcher is None:
                 pollers, subscriber = self._open_beside(deadline)
                 advised = self._advice(driver, pollers=pollers)
                 advice.log_new(run(driver, advised, deadline=advice.until(deadline)))
@@ -204,7 +205,7 @@ class Engine(OperatorCommands):
                     dispatcher.start(deadline)
                     return dispatcher
 
-                self._dispatcher = started()
+                self._running.dispatcher = started()
 
     def stop(self) -> None:
         """Ends this process's pollers; other processes take their shards over at once.
@@ -212,7 +213,7 @@ class Engine(OperatorCommands):
         >>> engine.stop()
         """
         with self._here():
-            dispatcher, self._dispatcher = self._dispatcher, None
+            dispatcher, self._running.dispatcher = self._running.dispatcher, None
             if dispatcher is not None:
                 dispatcher.stop()
 
@@ -360,4 +361,4 @@ class Engine(OperatorCommands):
         loop = None
         driver = self._open_driver(deadline)
         consumer = Consumer(driver, claims, self._open_wakeups)
-        return self._noted(Processor(driver, claims, consumer, plan, loop=loop))
+        return self._running.add(Processor(driver, claims, consumer, plan, loop=loop))

@@ -13,9 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.core.fleet.lateness import OTHERS, Lateness
-from shardq.engine.base import EngineBase
+from shardq.engine.base import EngineBase, Inside
 from shardq.engine.health import KINDS, with_reasons
-from shardq.engine.parts import counted_outcomes, dispatcher_of, own_reasons, pushed_by
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
@@ -125,7 +124,7 @@ class Collector(PrometheusCollector):
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self._engine = engine
         self._snapshots = _ScrapedSnapshots(engine)
-        counted_outcomes(engine)
+        Inside(engine).running.outcomes()
 
     def describe(self) -> Iterable[Family]:
         """Tells a registry the names, without asking the servers."""
@@ -145,8 +144,8 @@ class Collector(PrometheusCollector):
 
     def _add_own(self, samples: _Samples) -> None:
         """Adds what this process has done."""
-        samples.add("pushed_total", pushed_by(self._engine))
-        dispatcher = dispatcher_of(self._engine)
+        samples.add("pushed_total", Inside(self._engine).pushed)
+        dispatcher = Inside(self._engine).running.dispatcher
         for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
             samples.add("dispatched_total", lateness.count, topic)
             samples.add_durations("dispatch_lateness_seconds", _durations(lateness), topic)
@@ -154,13 +153,13 @@ class Collector(PrometheusCollector):
             for name in ("sent", "failed", "retried", "buried"):
                 samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)
             samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
-        for relay in [relay.stats() for relay in list(self._engine.relays)]:
+        for relay in [relay.stats() for relay in list(Inside(self._engine).running.relays)]:
             samples.add("outbox_moved_total", relay.moved, relay.table)
             samples.add("outbox_refused_total", relay.refused, relay.table)
             samples.add("outbox_oldest_seconds", relay.oldest_s, relay.table)
             samples.add("outbox_stuck", float(bool(relay.problem)), relay.table)
             samples.add("outbox_put_aside", relay.failed, relay.table)
-        for topic, seen in counted_outcomes(self._engine).snapshot().items():
+        for topic, seen in Inside(self._engine).running.outcomes().snapshot().items():
             for outcome, count in seen.outcomes.items():
                 samples.add("handled_total", count, topic, outcome)
             samples.add_durations("pickup_lateness_seconds", seen.pickup, topic)
@@ -224,7 +223,7 @@ class _ScrapedSnapshots:
             fsync=options.fsync,
         ) as beside:
             snapshot = SnapshotReader(beside, resharding=True).read()
-        return dataclasses.replace(snapshot, health=with_reasons(snapshot.health, own_reasons(engine)))
+        return dataclasses.replace(snapshot, health=with_reasons(snapshot.health, Inside(engine).running.reasons()))
 
 
 class _Samples:

@@ -28,8 +28,7 @@ import sqlalchemy as sa
 
 from shardq.core.layout.topology import Topology
 from shardq.core.producer.packing import BATCH, Packer
-from shardq.engine.base import EngineBase
-from shardq.engine.parts import parts_of
+from shardq.engine.base import EngineBase, Inside
 from shardq.engine.target import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
@@ -139,7 +138,7 @@ class Mover:
     def _opened(self) -> Target:
         if self._target is None:
             # no sooner: a test may put the engine on a server of its own
-            self._target = Target(self._engine.options, parts_of(self._engine).driver)
+            self._target = Target(self._engine.options, Inside(self._engine).parts.driver)
         return self._target
 
     def probe_now(self) -> None:

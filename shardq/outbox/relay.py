@@ -15,8 +15,7 @@ import sqlalchemy as sa
 
 from shardq.core.model.checks import check_seconds, duration_ms
 from shardq.core.threads import Loop
-from shardq.engine.base import EngineBase
-from shardq.engine.parts import parts_of
+from shardq.engine.base import EngineBase, Inside
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.outbox.database import Waiting, open_database, said, waiting
@@ -86,7 +85,7 @@ class OutboxRelay:
         """What the log has said since rows were last moved without a problem."""
         self._notices: Notices | None = None
         self._loop = self._new_loop()
-        engine.relays.add(self)
+        Inside(engine).running.relays.add(self)
 
     def __repr__(self) -> str:
         state = "running" if self._notices else "stopped"
@@ -114,7 +113,7 @@ class OutboxRelay:
         return moved
 
     def _check_owner(self) -> None:
-        if not self._is_ours and not parts_of(self.engine).is_of_test:
+        if not self._is_ours and not Inside(self.engine).parts.is_of_test:
             with self._database.begin() as connection:
                 self.outbox.assign(connection, self.engine)
             self._is_ours = True
@@ -123,7 +122,7 @@ class OutboxRelay:
 
     def run(self) -> None:
         """Moves rows until ``stop()`` is called. What fails is logged once, and tried again. It may be called again."""
-        self.engine.relays.add(self)
+        Inside(self.engine).running.relays.add(self)
         try:
             self._loop.run()
         finally:
@@ -195,7 +194,7 @@ class OutboxRelay:
         begins anew.
         """
         self._loop.stop()
-        if self._is_started and not parts_of(self.engine).has_threads:
+        if self._is_started and not Inside(self.engine).parts.has_threads:
             self.close()
         self._is_started = False
         self._loop.join()
@@ -207,9 +206,9 @@ class OutboxRelay:
         if self._loop.is_alive:
             raise BadInput(f"{self!r} runs already; stop() it before you start it again")
         self._loop = self._new_loop()
-        self.engine.relays.add(self)
+        Inside(self.engine).running.relays.add(self)
         self._is_started = True
-        if not parts_of(self.engine).has_threads:
+        if not Inside(self.engine).parts.has_threads:
             return  # the clock of a test says when: catch_up()
         self._loop.start()
 
@@ -218,7 +217,7 @@ class OutboxRelay:
 
         >>> relay.catch_up()
         """
-        while self._is_started and not parts_of(self.engine).has_threads and self.step():
+        while self._is_started and not Inside(self.engine).parts.has_threads and self.step():
             pass
 
     def __enter__(self) -> Self:
@@ -237,7 +236,7 @@ class OutboxRelay:
     def close(self) -> None:
         """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
-        self.engine.relays.discard(self)
+        Inside(self.engine).running.relays.discard(self)
         self._mover.close()
         if self._own:
             self._database.dispose()

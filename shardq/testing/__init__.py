@@ -11,17 +11,17 @@
 from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
-    from shardq.testing.aio import AsyncClock
     from shardq.testing.asserts import assert_not_pushed, assert_pushed, assert_ready, drain, tasks
+    from shardq.testing.clock_aio import AsyncClock
+    from shardq.testing.clock_sync import Clock
     from shardq.testing.stored import StoredTask
-    from shardq.testing.sync import Clock
 else:
     # pytest loads this package in every run, also in those that use none of it.
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "AsyncClock": "shardq.testing.aio",
-            "Clock": "shardq.testing.sync",
+            "AsyncClock": "shardq.testing.clock_aio",
+            "Clock": "shardq.testing.clock_sync",
             "StoredTask": "shardq.testing.stored",
             **dict.fromkeys(
                 ("assert_not_pushed", "assert_pushed", "assert_ready", "drain", "tasks"), "shardq.testing.asserts"

@@ -1,23 +1,31 @@
-"""An engine that goes by a clock for a while: its name, parts and keys. Both clocks use it."""
+"""The engines and workers that go by a clock: the name, parts and keys of an engine, the claims and settlements of a
+worker, of which no thread runs. Both clocks use it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import datetime as dt
+from collections.abc import Awaitable, Sequence
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from shardq.core.calls.request import Command
+from shardq.core.consumer.claiming import claim
+from shardq.core.consumer.claims import ClaimNotes, Claims
+from shardq.core.consumer.policy import Retry
+from shardq.core.consumer.settling import settle
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.base import EngineBase
+from shardq.engine.base import EngineBase, Inside
 from shardq.engine.options import Options
-from shardq.engine.parts import Parts, has_opened, refit
+from shardq.engine.parts import Parts
 from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
-
-if TYPE_CHECKING:
-    from shardq.testing.clock_aio import AsyncClockCommands
-    from shardq.testing.clock_sync import ClockCommands
+from shardq.worker.base import WorkerBase, plan_of
+from shardq.worker.handlers import Registered
+from shardq.worker.job import Job, Settlement, call_hooks, settlement_of, settlements_by_shard
 
 E = TypeVar("E", bound=EngineBase)
 
@@ -29,7 +37,7 @@ def adopted_of(engine: EngineBase) -> Adopted[Any] | None:
     return _adopted.get(engine)
 
 
-def check_kind(engine: object, kind: type[EngineBase], clock: ClockCommands | AsyncClockCommands) -> None:
+def check_kind(engine: object, kind: type[EngineBase], clock: object) -> None:
     """Refuses what a clock can't move."""
     if not isinstance(engine, kind):
         raise InvalidOption(
@@ -41,45 +49,50 @@ def check_kind(engine: object, kind: type[EngineBase], clock: ClockCommands | As
 class Adopted(Generic[E]):
     """One engine of a clock."""
 
-    def __init__(self, engine: E, clock: ClockCommands | AsyncClockCommands, time: VirtualTime) -> None:
+    def __init__(self, engine: E, time: VirtualTime, *, real_time: bool) -> None:
         self.engine = engine
-        self.clock = clock
+        self.time = time
+        self.real_time = real_time
         self.pollers = VirtualPollers(engine, time)
         self._before: tuple[Parts, Options] | None = None
         self._parts: Parts | None = None
         self._rested = False
 
     @property
+    def now(self) -> dt.datetime:
+        return dt.datetime.now(dt.UTC) if self.real_time else self.time.now
+
+    @property
     def has_tasks(self) -> bool:
         """True if something may be stored under its name."""
-        return self._rested or has_opened(self.engine)
+        return self._rested or Inside(self.engine).has_opened
 
     def begin(self, parts: Parts, *, url: str, name: str, shards: int | None) -> None:
         if self.engine in _adopted:
             raise InvalidOption(
                 f"{self.engine!r} goes by a clock already: close() that before you adopt the engine again"
             )
-        options = dataclasses.replace(
-            self.engine.options, url=url, name=name, shards=self.engine.options.shards if shards is None else shards
-        )
-        self._parts, self._before = parts, refit(self.engine, parts, options)
+        options = dataclasses.replace(Inside(self.engine).options, url=url, name=name)
+        if shards is not None:
+            options = dataclasses.replace(options, shards=shards)
+        self._parts, self._before = parts, Inside(self.engine).refit(parts, options)
         _adopted[self.engine] = self
 
     def move_rows(self) -> None:
         """Does what the threads of the engine's outbox relays do that were started."""
-        for relay in list(self.engine.relays):
+        for relay in list(Inside(self.engine).running.relays):
             relay.catch_up()
 
     def rest(self) -> None:
         """Lets an engine that is closed be opened again at its next use, in another loop."""
-        if self._parts is not None and has_opened(self.engine):
+        if self._parts is not None and Inside(self.engine).has_opened:
             self._rested = True
-            refit(self.engine, self._parts, self.engine.options)
+            Inside(self.engine).refit(self._parts, Inside(self.engine).options)
 
     def end(self) -> None:
         """Makes the engine what it was. It is closed."""
         if self._before is not None:
-            refit(self.engine, *self._before)
+            Inside(self.engine).refit(*self._before)
             self._before = None
         _adopted.pop(self.engine, None)
 
@@ -114,3 +127,97 @@ def remove(cache: TopologyCache) -> Operation[None]:
         int,
     )
     values((yield Many(removals)))
+
+
+class BoundWorker:
+    """One worker of one engine."""
+
+    def __init__(self, engine: EngineBase, worker: WorkerBase[Any], *, inline: bool, raising: bool) -> None:
+        plan_of(worker)  # a worker without handlers is refused here
+        self.engine = engine
+        self.worker = worker
+        self.inline = inline
+        self.raising = raising
+        self.hopeful: set[int] | None = None
+        """Shards that may have something ready; None: all."""
+        self.is_declared = False
+        """True once the recurring tasks that it serves are declared, as by a worker that starts."""
+        self._plan = plan_of(worker)
+        self._claims: Claims | None = None
+        self._epoch = 0
+
+    def __repr__(self) -> str:
+        return f"<BoundWorker {self.worker!r}>"
+
+    @property
+    def functions(self) -> Sequence[Registered]:
+        return self._plan.functions
+
+    def arrived(self, shards: set[int]) -> None:
+        if self.hopeful is not None:
+            self.hopeful |= shards
+
+    def claim(self, names: set[str]) -> Operation[list[Job]]:
+        """Claims as many tasks as the worker handles at once. Adds the name of its consumer to ``names``."""
+        if self._claims is None:
+            self._plan = plan_of(self.worker)
+            self._claims = Inside(self.engine).planned_claims(self._plan)
+            names.add(self._claims.name)
+        claims = self._claims
+        topology = claims.cache.topology
+        if topology.epoch != self._epoch:
+            self._epoch, self.hopeful = topology.epoch, None  # a topic may be given out again
+        span = set(topology.span())
+        shards = sorted(span if self.hopeful is None else span & self.hopeful)
+        if not shards:
+            return []
+        claims.limiter.forget_denials()  # it counts by the clock of this process
+        deliveries = yield from claim(claims, ClaimNotes(), self._plan.concurrency, shards)
+        if len(deliveries) < self._plan.concurrency:
+            self.hopeful = {shard for shard in shards if claims.planner.left([shard])}
+            if not deliveries and not claims.limiter.denied():
+                self.hopeful = set()  # what is left is paused
+        return [Job(delivery, self._plan.handlers[delivery.topic].of(delivery)) for delivery in deliveries]
+
+    def pause_us(self) -> int | None:
+        """The time after which a topic that is limited to a rate has its next permit; None: nothing waits for one."""
+        claims = self._claims
+        if claims is None or not self.hopeful:
+            return None
+        limits = claims.cache.topology.limits
+        rates = [limits[topic].rate for topic in claims.limiter.denied() if topic in limits]
+        return min((-(-1_000_000 // (rate * 1000)) * 1000 for rate in rates if rate), default=None)  # type: ignore[return-value]
+
+    def before(self, job: Job) -> None:
+        job.stage = "running"
+        self._plan.hooks.before(job.delivery)
+
+    def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
+        """Returns the settlement that the end of a handler means. The worker's hooks hear of it."""
+        job.stage = "done"
+        settlement = job.ack if failure is None else settlement_of(job, failure)
+        call_hooks(self._plan.hooks, job, settlement, failure)
+        return settlement
+
+    def settle(self, ended: Sequence[tuple[Job, Settlement]]) -> Operation[None]:
+        """Settles jobs; what has not ended is given back."""
+        assert self._claims is not None, "it has claimed"
+        if ended:
+            yield from settle(self._claims, settlements_by_shard(ended))
+
+
+NOT_IN_A_LOOP = (
+    "a coroutine function, which a clock for threads can't run inside an event loop: use an AsyncEngine and an "
+    "AsyncClock (shardq_async_engine, shardq_async_clock) in asyncio tests"
+)
+
+
+async def within_limit(handling: Awaitable[Any], limit: float | None) -> Any:
+    """Returns the result of a handler that is a coroutine function. One that takes longer than its limit is retried."""
+    try:
+        async with asyncio.timeout(limit) as timeout:
+            return await handling
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise Retry(reason=f"timed out after {limit:g} s") from None

@@ -22,15 +22,13 @@ from shardq.core.model.ids import quoted_topic
 from shardq.core.model.task import Delivery, State
 from shardq.core.operation import Many, Operation, Pause, arun, run, values
 from shardq.engine.aio import AsyncEngine
-from shardq.engine.base import EngineBase
-from shardq.engine.parts import async_driver_of, cache_of, claims_of, driver_of
+from shardq.engine.base import EngineBase, Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.outbox.rows import clocks
 from shardq.testing.adoption import adopted_of
-from shardq.testing.arguments import instant_us
 from shardq.testing.stored import StoredTask, read, shown, table
-from shardq.testing.virtual import EPOCH, US
+from shardq.testing.virtual import EPOCH, US, instant_us
 
 T = TypeVar("T")
 
@@ -73,7 +71,7 @@ class _Wanted:
     """The payload, and what the codec makes of it: a tuple comes back as a list."""
 
     def of(self, engine: EngineBase) -> _Wanted:
-        codec = engine.options.codec
+        codec = Inside(engine).options.codec
         try:
             return replace(self, payloads=(self.payload, codec.decode(codec.encode(self.payload))))
         except Exception:  # noqa: BLE001  it need not be a payload, as long as it is equal to one
@@ -235,7 +233,7 @@ def tasks(engine: EngineBase, *, topic: str | None = None) -> Any:
 
     def steps() -> Operation[list[StoredTask]]:
         yield from _caught_up(engine)
-        found = yield from read(cache_of(engine), engine.options.codec)
+        found = yield from read(Inside(engine).cache, Inside(engine).options.codec)
         return [task for task in found if topic is None or task.topic == topic]
 
     return _judged(engine, steps, lambda found: found)
@@ -257,13 +255,13 @@ def drain(engine: EngineBase, *, topic: str | None = None) -> Any:
 
     def steps() -> Operation[list[Delivery]]:
         yield from _caught_up(engine)
-        cache = cache_of(engine)
+        cache = Inside(engine).cache
         topics = {"": None} if topic is None else {topic: None}
         if topic is None:
             calls = {keys.shard: Command(keys.slot, ("HKEYS", keys.topics), list) for keys in cache.span()}
             known: dict[int, list[bytes]] = values((yield Many(calls)))
             topics |= dict.fromkeys(sorted(name.decode() for names in known.values() for name in names))
-        claims, deliveries = claims_of(engine, list(topics)), list[Delivery]()
+        claims, deliveries = Inside(engine).claims(list(topics)), list[Delivery]()
         while some := (yield from claim(claims, ClaimNotes(), 1000, cache.topology.span())):
             yield from settle(claims, acks_of(some))
             deliveries += some
@@ -288,7 +286,7 @@ def _look(engine: EngineBase, wanted: _Wanted, *, patience_s: float) -> Callable
         until, sought = time.monotonic() + patience_s, wanted.of(engine)
         while True:
             yield from _caught_up(engine)
-            found = yield from read(cache_of(engine), engine.options.codec)
+            found = yield from read(Inside(engine).cache, Inside(engine).options.codec)
             now = _now(engine)
             matching = [task for task in found if sought.matches(task)]
             if matching or time.monotonic() >= until:
@@ -301,7 +299,7 @@ def _look(engine: EngineBase, wanted: _Wanted, *, patience_s: float) -> Callable
 def _caught_up(engine: EngineBase) -> Operation[None]:
     """Dispatches what is due, as pollers would have done."""
     adopted = adopted_of(engine)
-    if adopted is not None and not adopted.clock.real_time:
+    if adopted is not None and not adopted.real_time:
         adopted.move_rows()
         adopted.pollers.doubt()
         yield from adopted.pollers.serve_schedules()
@@ -349,14 +347,14 @@ def _judged(engine: EngineBase, steps: Callable[[], Operation[Any]], judge: Call
     assert isinstance(engine, Engine)
     if adopted_of(engine) is not None:
         engine.start()
-    return judge(run(driver_of(engine), steps()))
+    return judge(run(Inside(engine).open_driver(), steps()))
 
 
 async def _awaited(engine: AsyncEngine, steps: Callable[[], Operation[Any]], judge: Callable[[Any], Any]) -> Any:
     __tracebackhide__ = True
     if adopted_of(engine) is not None:
         await engine.start()
-    driver = await async_driver_of(engine)
+    driver = await Inside(engine).open_driver()
     return judge(await arun(driver, steps()))
 
 
@@ -367,12 +365,12 @@ def _check(engine: object) -> None:
 
 def _now(engine: EngineBase) -> dt.datetime:
     adopted = adopted_of(engine)
-    return dt.datetime.now(dt.UTC) if adopted is None else adopted.clock.now()
+    return dt.datetime.now(dt.UTC) if adopted is None else adopted.now
 
 
 def _is_virtual(engine: EngineBase) -> bool:
     adopted = adopted_of(engine)
-    return adopted is not None and not adopted.clock.real_time
+    return adopted is not None and not adopted.real_time
 
 
 def _ms(value: float | dt.timedelta | None, name: str) -> int:

@@ -1,31 +1,44 @@
 # For asyncio. `make fmt` generates clock_sync.py from it.
-"""The commands of a clock: moving time, and handling what falls due on the way. ``AsyncClock`` inherits them."""
+"""A clock that a test moves: moving time, and handling what falls due on the way."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import datetime as dt
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from shardq.core import forks
 from shardq.core.calls import observe
 from shardq.core.calls.consume import SettleSnooze
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, arun, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.aio import AsyncEngine
-from shardq.engine.parts import Parts, cache_of, declare_recurring
+from shardq.engine.base import Inside
+from shardq.engine.parts import Parts
 from shardq.errors import InvalidOption
 from shardq.outbox.rows import clocks
 from shardq.testing import adoption
-from shardq.testing.adoption import Adopted, check_kind
-from shardq.testing.arguments import instant_us, moved, step_of
-from shardq.testing.bound import BoundWorker
-from shardq.testing.virtual import EPOCH, US, VirtualTime
+from shardq.testing.adoption import NOT_IN_A_LOOP, Adopted, BoundWorker, check_kind, within_limit
+from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved, step_of
 from shardq.worker.base import WorkerBase, engine_of
+from shardq.worker.functions import check_result
 from shardq.worker.job import Job, Settlement
+
+if True:  # ASYNC
+    from collections.abc import AsyncIterator
+    from functools import partial
+
+    from shardq.testing.virtual_parts import AsyncRealParts, AsyncVirtualParts
+else:
+    import threading
+    from collections.abc import Awaitable
+
+    from shardq.testing.virtual_parts import RealParts, VirtualParts
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
@@ -34,15 +47,24 @@ if TYPE_CHECKING:
 LOOK_S = 0.01
 """The time between two looks for something to handle, in real time."""
 
+FAILURES = (Exception, SystemExit, asyncio.CancelledError)
+"""The errors that a handler fails with. All others, such as Ctrl-C and ``pytest.fail``, are meant for the test."""
+
 PATIENCE_S = 10.0
 """The time for which pollers may be late in real time, on a busy machine."""
 
 
-class AsyncClockCommands(ABC):
-    """The commands of ``AsyncClock``."""
+class AsyncClock:
+    """A clock that a test moves, and the engines that go by it.
 
-    _lock: Any
-    """Held while time moves and while handlers run. A thread that holds it may take it again."""
+    The pytest plugin makes one for each test (``shardq_clock``, and ``shardq_async_clock`` for asyncio); in another
+    framework make it yourself:
+
+    >>> async with shardq.testing.AsyncClock(url) as clock:
+    ...     engine = clock.adopt(shardq.AsyncEngine())
+    ...     id = await engine.push("hi", delay=86_400)
+    ...     deliveries = await clock.advance(days=1)
+    """
 
     def __init__(
         self,
@@ -72,6 +94,23 @@ class AsyncClockCommands(ABC):
         self._handling = False
         self._again = False
         """True if something was pushed inline while handlers ran."""
+        if True:  # ASYNC
+            self._lock = asyncio.Lock()
+            """Held while time moves and while handlers run."""
+            self._loop: asyncio.AbstractEventLoop | None = None
+            """The loop that an engine was opened in last."""
+            self._at_its_end: AsyncIterator[None] | None = None
+        else:
+            self._lock = threading.RLock()
+            """Held while time moves and while handlers run, which may take it again."""
+            self._runner: asyncio.Runner | None = None
+            """Runs handlers that are coroutine functions; made for the first."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
         kind = "real time" if self.real_time else "virtual time"
@@ -89,9 +128,13 @@ class AsyncClockCommands(ABC):
 
     # ---- engines and workers
 
-    @abstractmethod
     def _parts(self, adopted: Adopted[AsyncEngine]) -> Parts:
-        """The parts of an engine that goes by this clock."""
+        if True:  # ASYNC
+            if self.real_time:
+                return AsyncRealParts(self._entered)
+            return AsyncVirtualParts(adopted.pollers, self._entered, self._pushed)
+        else:
+            return RealParts() if self.real_time else VirtualParts(adopted.pollers, self._pushed)
 
     def adopt(self, engine: AsyncEngine, *, shards: int | None = None) -> AsyncEngine:
         """Lets an engine of your program go by this clock, until ``close``: on the clock's server, under a new name,
@@ -100,7 +143,7 @@ class AsyncClockCommands(ABC):
         >>> engine = clock.adopt(shardq.Engine(name="shop"))
         """
         check_kind(engine, AsyncEngine, self)
-        adopted = Adopted(engine, self, self._time)
+        adopted = Adopted(engine, self._time, real_time=self.real_time)
         name = f"test-{uuid.uuid4().hex[:16]}"
         adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
         self._adopted.append(adopted)
@@ -136,29 +179,57 @@ class AsyncClockCommands(ABC):
         self._bound = []
         if self._now_ms in clocks:
             clocks.remove(self._now_ms)
-        self._ended()
+        if False:  # ASYNC
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.close()
         for each in adopted:
             try:
                 if each.has_tasks:
                     await each.engine.open()
                     await each.engine.stop()
-                    await arun(await self._opened(each.engine), adoption.remove(cache_of(each.engine)))
+                    await arun(await Inside(each.engine).open_driver(), adoption.remove(Inside(each.engine).cache))
             finally:
                 try:
                     await each.engine.close()
                 finally:
                     each.end()
 
+    if TYPE_CHECKING or True:  # ASYNC
+
+        def close_from_outside(self) -> None:
+            """Closes where no loop runs, as in a fixture that is no coroutine: in the loop that the engines are open
+            in, or in a new one if that has ended.
+
+            >>> clock.close_from_outside()
+            """
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.run_until_complete(self.close())
+            elif self._adopted:
+                asyncio.run(self.close())
+
+        async def _entered(self) -> None:
+            """Sees to it that the engines are closed when the running loop ends."""
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop:
+                self._loop, self._at_its_end = loop, self._until_it_ends()
+                await anext(self._at_its_end)
+
+        async def _until_it_ends(self) -> AsyncIterator[None]:
+            # Loops close their generators before they end: later nobody could close connections.
+            try:
+                yield
+            finally:
+                for adopted in self._adopted:
+                    await adopted.engine.close()
+                    adopted.rest()
+
     async def _driver(self, adopted: Adopted[AsyncEngine]) -> AsyncDriver:
         """The driver of an adopted engine, which is opened, and has pollers in real time."""
-        driver = await self._opened(adopted.engine)
+        driver: AsyncDriver = await Inside(adopted.engine).open_driver()
         if self.real_time:
             await adopted.engine.start()
         return driver
-
-    @abstractmethod
-    async def _opened(self, engine: AsyncEngine) -> AsyncDriver:
-        """Opens an engine if it is not open. Returns its driver."""
 
     # ---- moving time
 
@@ -208,7 +279,7 @@ class AsyncClockCommands(ABC):
         async with self._lock:
             for bound in self._bound:
                 if not bound.is_declared:
-                    await declare_recurring(bound.engine, bound.functions)
+                    await Inside(bound.engine).declare_recurring(bound.functions)
                     bound.is_declared = True
             if self.real_time:
                 await self._wait(target_us, handled)
@@ -288,21 +359,15 @@ class AsyncClockCommands(ABC):
             if (is_dispatched and not progress) or left_s < -PATIENCE_S:
                 return
             if not progress:
-                await self._sleep(min(LOOK_S, left_s) if left_s > 0 and self._bound else max(LOOK_S, left_s))
+                pause_s = min(LOOK_S, left_s) if left_s > 0 and self._bound else max(LOOK_S, left_s)
+                await asyncio.sleep(pause_s)
 
     async def _is_dispatched(self, target_us: int) -> bool:
         for adopted in self._adopted:
-            heads = await arun(await self._driver(adopted), _heads(cache_of(adopted.engine)))
+            heads = await arun(await self._driver(adopted), _heads(Inside(adopted.engine).cache))
             if any(head is not None and head * 1000 <= target_us for head in heads):
                 return False
         return True
-
-    @abstractmethod
-    def _ended(self) -> None:
-        """Ends what handlers ran on."""
-
-    @abstractmethod
-    async def _sleep(self, seconds: float) -> None: ...
 
     # ---- handling
 
@@ -335,9 +400,83 @@ class AsyncClockCommands(ABC):
             raise failure
         return True
 
-    @abstractmethod
-    async def _failure(self, job: Job) -> BaseException | None:
-        """Runs the job's handler. Returns the exception that it failed with; what is meant for the test is raised."""
+    if True:  # ASYNC
+
+        async def _pushed(self) -> None:
+            """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
+            if any(bound.inline for bound in self._bound):
+                if self._handling:
+                    self._again = True
+                    return
+                async with self._lock:
+                    await self._catch_up([], inline=True)
+
+        async def _failure(self, job: Job) -> BaseException | None:
+            """Runs the job's handler. Returns the exception that it failed with; raises what is meant for the test."""
+            failure: BaseException | None = None
+            depth = forks.depth()
+            loop = asyncio.get_running_loop()
+            try:
+                if job.is_coroutine:
+                    # In an empty context, as in a worker.
+                    result = await self._awaited(job)
+                else:
+                    call = partial(contextvars.Context().run, job.handler.run, job.delivery)
+                    result = await loop.run_in_executor(None, call)
+                if result is not None:
+                    check_result(result, job.name, "handler")
+            except FAILURES as exc:
+                if isinstance(exc, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+                    raise  # the test is cancelled, not the handler
+                failure = exc
+            if forks.depth() != depth:
+                forks.leave(failure)
+            return failure
+
+        async def _awaited(self, job: Job) -> Any:
+            async def run() -> Any:
+                return await job.handler.run(job.delivery)
+
+            task = asyncio.get_running_loop().create_task(run(), context=contextvars.Context())
+            return await within_limit(task, job.handler.timeout)
+
+    else:
+
+        def _pushed(self) -> None:
+            """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
+            if any(bound.inline for bound in self._bound):
+                with self._lock:
+                    if not self._handling:
+                        self._catch_up([], inline=True)
+
+        def _failure(self, job: Job) -> BaseException | None:
+            """Runs the job's handler. Returns the exception that it failed with; raises what is meant for the test."""
+            failure: BaseException | None = None
+            depth = forks.depth()
+            try:
+                # In an empty context, as on a worker's thread.
+                result = contextvars.Context().run(job.handler.run, job.delivery)
+                if job.is_coroutine:
+                    result = self._awaited(job, result)
+                if result is not None:
+                    check_result(result, job.name, "handler")
+            except FAILURES as exc:
+                failure = exc
+            if forks.depth() != depth:
+                forks.leave(failure)
+            return failure
+
+        def _awaited(self, job: Job, coroutine: Awaitable[Any]) -> Any:
+            waiting = within_limit(coroutine, job.handler.timeout)
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                self._runner = self._runner or asyncio.Runner()
+                return self._runner.run(waiting, context=contextvars.Context())
+            waiting.close()
+            if asyncio.iscoroutine(coroutine):
+                coroutine.close()
+            raise InvalidOption(f"the handler {job.name} is {NOT_IN_A_LOOP}")
 
 
 def _heads(cache: TopologyCache) -> Operation[list[int | None]]:

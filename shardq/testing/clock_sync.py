@@ -1,30 +1,34 @@
 # Generated from clock_aio.py by `make fmt`: change that one.
-"""The commands of a clock: moving time, and handling what falls due on the way. ``Clock`` inherits them."""
+"""A clock that a test moves: moving time, and handling what falls due on the way."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import datetime as dt
+import threading
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from shardq.core import forks
 from shardq.core.calls import observe
 from shardq.core.calls.consume import SettleSnooze
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, run, values
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.parts import Parts, cache_of, declare_recurring
+from shardq.engine.base import Inside
+from shardq.engine.parts import Parts
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.outbox.rows import clocks
 from shardq.testing import adoption
-from shardq.testing.adoption import Adopted, check_kind
-from shardq.testing.arguments import instant_us, moved, step_of
-from shardq.testing.bound import BoundWorker
-from shardq.testing.virtual import EPOCH, US, VirtualTime
+from shardq.testing.adoption import NOT_IN_A_LOOP, Adopted, BoundWorker, check_kind, within_limit
+from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved, step_of
+from shardq.testing.virtual_parts import RealParts, VirtualParts
 from shardq.worker.base import WorkerBase, engine_of
+from shardq.worker.functions import check_result
 from shardq.worker.job import Job, Settlement
 
 if TYPE_CHECKING:
@@ -34,15 +38,24 @@ if TYPE_CHECKING:
 LOOK_S = 0.01
 """The time between two looks for something to handle, in real time."""
 
+FAILURES = (Exception, SystemExit, asyncio.CancelledError)
+"""The errors that a handler fails with. All others, such as Ctrl-C and ``pytest.fail``, are meant for the test."""
+
 PATIENCE_S = 10.0
 """The time for which pollers may be late in real time, on a busy machine."""
 
 
-class ClockCommands(ABC):
-    """The commands of ``Clock``."""
+class Clock:
+    """A clock that a test moves, and the engines that go by it.
 
-    _lock: Any
-    """Held while time moves and while handlers run. A thread that holds it may take it again."""
+    The pytest plugin makes one for each test (``shardq_clock``, and ``shardq_async_clock`` for asyncio); in another
+    framework make it yourself:
+
+    >>> with shardq.testing.Clock(url) as clock:
+    ...     engine = clock.adopt(shardq.Engine())
+    ...     id = engine.push("hi", delay=86_400)
+    ...     deliveries = clock.advance(days=1)
+    """
 
     def __init__(
         self,
@@ -72,6 +85,16 @@ class ClockCommands(ABC):
         self._handling = False
         self._again = False
         """True if something was pushed inline while handlers ran."""
+        self._lock = threading.RLock()
+        """Held while time moves and while handlers run, which may take it again."""
+        self._runner: asyncio.Runner | None = None
+        """Runs handlers that are coroutine functions; made for the first."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         kind = "real time" if self.real_time else "virtual time"
@@ -89,9 +112,8 @@ class ClockCommands(ABC):
 
     # ---- engines and workers
 
-    @abstractmethod
     def _parts(self, adopted: Adopted[Engine]) -> Parts:
-        """The parts of an engine that goes by this clock."""
+        return RealParts() if self.real_time else VirtualParts(adopted.pollers, self._pushed)
 
     def adopt(self, engine: Engine, *, shards: int | None = None) -> Engine:
         """Lets an engine of your program go by this clock, until ``close``: on the clock's server, under a new name,
@@ -100,7 +122,7 @@ class ClockCommands(ABC):
         >>> engine = clock.adopt(shardq.Engine(name="shop"))
         """
         check_kind(engine, Engine, self)
-        adopted = Adopted(engine, self, self._time)
+        adopted = Adopted(engine, self._time, real_time=self.real_time)
         name = f"test-{uuid.uuid4().hex[:16]}"
         adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
         self._adopted.append(adopted)
@@ -136,13 +158,15 @@ class ClockCommands(ABC):
         self._bound = []
         if self._now_ms in clocks:
             clocks.remove(self._now_ms)
-        self._ended()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
         for each in adopted:
             try:
                 if each.has_tasks:
                     each.engine.open()
                     each.engine.stop()
-                    run(self._opened(each.engine), adoption.remove(cache_of(each.engine)))
+                    run(Inside(each.engine).open_driver(), adoption.remove(Inside(each.engine).cache))
             finally:
                 try:
                     each.engine.close()
@@ -151,14 +175,10 @@ class ClockCommands(ABC):
 
     def _driver(self, adopted: Adopted[Engine]) -> Driver:
         """The driver of an adopted engine, which is opened, and has pollers in real time."""
-        driver = self._opened(adopted.engine)
+        driver: Driver = Inside(adopted.engine).open_driver()
         if self.real_time:
             adopted.engine.start()
         return driver
-
-    @abstractmethod
-    def _opened(self, engine: Engine) -> Driver:
-        """Opens an engine if it is not open. Returns its driver."""
 
     # ---- moving time
 
@@ -208,7 +228,7 @@ class ClockCommands(ABC):
         with self._lock:
             for bound in self._bound:
                 if not bound.is_declared:
-                    declare_recurring(bound.engine, bound.functions)
+                    Inside(bound.engine).declare_recurring(bound.functions)
                     bound.is_declared = True
             if self.real_time:
                 self._wait(target_us, handled)
@@ -288,21 +308,15 @@ class ClockCommands(ABC):
             if (is_dispatched and not progress) or left_s < -PATIENCE_S:
                 return
             if not progress:
-                self._sleep(min(LOOK_S, left_s) if left_s > 0 and self._bound else max(LOOK_S, left_s))
+                pause_s = min(LOOK_S, left_s) if left_s > 0 and self._bound else max(LOOK_S, left_s)
+                time.sleep(pause_s)
 
     def _is_dispatched(self, target_us: int) -> bool:
         for adopted in self._adopted:
-            heads = run(self._driver(adopted), _heads(cache_of(adopted.engine)))
+            heads = run(self._driver(adopted), _heads(Inside(adopted.engine).cache))
             if any(head is not None and head * 1000 <= target_us for head in heads):
                 return False
         return True
-
-    @abstractmethod
-    def _ended(self) -> None:
-        """Ends what handlers ran on."""
-
-    @abstractmethod
-    def _sleep(self, seconds: float) -> None: ...
 
     # ---- handling
 
@@ -335,9 +349,41 @@ class ClockCommands(ABC):
             raise failure
         return True
 
-    @abstractmethod
+    def _pushed(self) -> None:
+        """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
+        if any(bound.inline for bound in self._bound):
+            with self._lock:
+                if not self._handling:
+                    self._catch_up([], inline=True)
+
     def _failure(self, job: Job) -> BaseException | None:
-        """Runs the job's handler. Returns the exception that it failed with; what is meant for the test is raised."""
+        """Runs the job's handler. Returns the exception that it failed with; raises what is meant for the test."""
+        failure: BaseException | None = None
+        depth = forks.depth()
+        try:
+            # In an empty context, as on a worker's thread.
+            result = contextvars.Context().run(job.handler.run, job.delivery)
+            if job.is_coroutine:
+                result = self._awaited(job, result)
+            if result is not None:
+                check_result(result, job.name, "handler")
+        except FAILURES as exc:
+            failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
+        return failure
+
+    def _awaited(self, job: Job, coroutine: Any) -> Any:
+        waiting = within_limit(coroutine, job.handler.timeout)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._runner = self._runner or asyncio.Runner()
+            return self._runner.run(waiting, context=contextvars.Context())
+        waiting.close()
+        if asyncio.iscoroutine(coroutine):
+            coroutine.close()
+        raise InvalidOption(f"the handler {job.name} is {NOT_IN_A_LOOP}")
 
 
 def _heads(cache: TopologyCache) -> Operation[list[int | None]]:

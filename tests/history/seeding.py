@@ -6,7 +6,7 @@ import time
 
 from shardq import Engine
 from shardq.core.calls import control
-from shardq.engine.parts import cache_of, driver_of
+from shardq.engine.base import Inside
 from shardq.features.history.stored import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
 
 PER_MINUTE = 1000
@@ -43,7 +43,7 @@ def seed_a_day(engine: Engine) -> None:
     parts = [(0, State(minute=now - 1, shards={}).packed())]
     parts += [(minute_at(row.number), row.packed()) for row in rows]
     parts += [(hour_at(row.number), row.packed()) for row in hours.values()]
-    keys, driver, seen = cache_of(engine).control, driver_of(engine), b""
+    keys, driver, seen = Inside(engine).cache.control, Inside(engine).open_driver(), b""
     for start in range(0, len(parts), 400):
         assert driver.call(control.write_history(keys, seen, parts[start : start + 400], length=LENGTH))
         seen = driver.call(control.read_history(keys, 0, 4))

@@ -12,7 +12,8 @@ import pytest
 from shardq import Engine, Task
 from shardq.core.calls import control as calls
 from shardq.core.calls.request import Command
-from shardq.engine.parts import cache_of, driver_of
+from shardq.core.drivers.sync import Driver
+from shardq.engine.base import Inside
 from shardq.features.history import recorder
 from shardq.features.history.recorder import Recorder
 from shardq.features.history.stored import LENGTH, STATE_BYTES, State
@@ -49,7 +50,13 @@ def threads(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
 
 
 def recorder_of(engine: Engine, clock: Clock, name: str = "a") -> Recorder:
-    return Recorder(driver_of(engine), cache_of(engine), process=name, members=lambda: ("a", "b", "c"), clock_ms=clock)
+    return Recorder(
+        Inside(engine).open_driver(),
+        Inside(engine).cache,
+        process=name,
+        members=lambda: ("a", "b", "c"),
+        clock_ms=clock,
+    )
 
 
 def dispatch(engine: Engine, count: int) -> None:
@@ -59,7 +66,8 @@ def dispatch(engine: Engine, count: int) -> None:
 
 
 def stored(engine: Engine) -> bytes:
-    return driver_of(engine).call(calls.read_history(cache_of(engine).control, 0, LENGTH + 1))
+    driver: Driver = Inside(engine).open_driver()
+    return driver.call(calls.read_history(Inside(engine).cache.control, 0, LENGTH + 1))
 
 
 def recorded(engine: Engine, horizon: Horizon) -> list[int]:
@@ -107,8 +115,8 @@ def test_the_key_has_its_whole_length_from_the_first_row_on(threads: Engine, clo
         assert writer.step()
         assert len(stored(threads)) == LENGTH
         clock.past(1)
-    keys = cache_of(threads).control
-    used = driver_of(threads).call(Command(keys.slot, ("MEMORY", "USAGE", keys.history), int))
+    keys = Inside(threads).cache.control
+    used = Inside(threads).open_driver().call(Command(keys.slot, ("MEMORY", "USAGE", keys.history), int))
     assert used <= 200_000
 
 
@@ -132,12 +140,12 @@ def test_a_state_of_another_version_begins_anew(threads: Engine, clock: Clock) -
     body = b"\x93a state of tomorrow"
     minute = struct.pack(">I", int(clock() // 60_000) - 2)
     call = calls.write_history(
-        cache_of(threads).control,
+        Inside(threads).cache.control,
         stored(threads)[:4],
         [(0, minute + struct.pack(">I", len(body)) + body)],
         length=LENGTH,
     )
-    assert driver_of(threads).call(call)
+    assert Inside(threads).open_driver().call(call)
     assert writer.step()
     assert State.of(stored(threads)[:STATE_BYTES]) is not None
     assert recorded(threads, "day") == []

@@ -14,7 +14,7 @@ from shardq.core.calls.request import Call, Word
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.producer.gathering import FEW, Gatherer
 from shardq.core.producer.packing import BATCH, CALL_BYTES, Entries, Packer
-from shardq.engine.parts import async_driver_of, cache_of
+from shardq.engine.base import Inside
 from shardq.errors import OutOfMemory
 from tests.producer.gathered import (
     MANY,
@@ -188,7 +188,7 @@ def test_ids_that_are_taken(url: str, name: str) -> None:
         for n in (3, 7):
             await engine.push("before", id=f"made-{n}", delay=FAR_S)
         packer = Packer(JSON, max_payload=1 << 20)
-        gatherer = Gatherer(await async_driver_of(engine), cache_of(engine), packer)
+        gatherer = Gatherer(await Inside(engine).open_driver(), Inside(engine).cache, packer)
         words: list[list[Word]] = [[f"made-{n}", -3_600_000, encode_record(JSON, n)] for n in range(50)]
         # FEW others are under way, so that all of these are gathered
         others = [asyncio.create_task(gatherer.push(packer.one(Task("x", delay=FAR_S)))) for _ in range(FEW)]

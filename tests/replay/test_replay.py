@@ -14,6 +14,7 @@ import redis
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Outcome, Task
+from shardq.engine.base import Inside
 from tests.failover.conftest import Service
 from tests.support.engines import Engines
 from tests.support.servers import keys_of
@@ -217,7 +218,7 @@ def test_a_server_that_kept_everything(own_server: Server, name: str) -> None:
 
 def looked(engine: Engine) -> None:
     """Returns when every master was looked at once more."""
-    replayer = engine._replayer
+    replayer = Inside(engine).running.replayer
     assert replayer is not None
     before = dict(replayer._looked)
     wait_until(lambda: all(replayer._looked[node] > at for node, at in before.items()), "every master is looked at")
