@@ -3,7 +3,7 @@
 Reading order: ``app`` (where each command is, and what becomes of its errors), ``options`` (those of every command),
 ``config`` (options that pyproject.toml and the environment set), ``session`` (from options to an open engine), then the
 commands, each in the module of its name, or beside those that act on the same. They share ``output`` and ``table``
-(what is printed), ``parsers`` (values of options), ``filters``, ``signals`` (Ctrl-C), ``serving`` (children, and
+(what is printed), ``parsers`` (values of options), ``signals`` (Ctrl-C), ``serving`` (children, and
 --http) and ``logs``; the tables themselves are in ``engine.tables``.
 """
 

@@ -13,7 +13,7 @@ from operator import or_
 
 import click
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.core.layout.destinations import key_of
 from shardq.core.layout.keys import patterns
@@ -155,7 +155,6 @@ roles:
 )
 @click.option("--fsynced", is_flag=True, help="Allow --durability fsynced; for Redis 7.2 or newer, or Valkey.")
 @shared
-@pass_given
 def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str, ...], fsynced: bool) -> None:
     """Print the ACL SETUSER line for a user of the server that may do what the ROLEs need with the engine of that
     name, and nothing else. No server is asked.

@@ -18,7 +18,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import tell
 from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import opened
@@ -157,7 +157,6 @@ example of pyproject.toml:
   topics = ["mail", "invoice"]""",
 )
 @shared
-@pass_given
 def config(given: Given) -> None:
     """Show each setting of this command, its value, and where it comes from. Passwords and tokens are
     hidden.
@@ -195,7 +194,6 @@ example:
 @click.option("--dead-age", metavar="TIME", callback=read_by(seconds), help="How long dead tasks are kept.")
 @click.option("--dead-count", type=Whole(0, 10**9), metavar="N", help="How many dead tasks are kept, at most.")
 @shared
-@pass_given
 def configure(given: Given, max_attempts: int | None, dead_age: float | None, dead_count: int | None) -> None:
     """Change settings of the engine, at once and for all of its processes. Without options it shows them. What an
     `Engine(…)` of a program names counts only when its engine is new.

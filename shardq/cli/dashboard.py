@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from shardq.cli.logs import log_option
-from shardq.cli.options import Given, pass_given, reporting, setting, shared
+from shardq.cli.options import Given, reporting, setting, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.parsers import Whole
 from shardq.cli.session import opened
@@ -72,7 +72,6 @@ for others than you, with a token of your own, behind a proxy that has TLS:
 @click.option("--open", "browse", is_flag=True, help="Open it in a browser, too.")
 @log_option
 @shared
-@pass_given
 def dashboard(
     given: Given,
     host: str,

@@ -25,7 +25,7 @@ import click
 import shardq
 from shardq.cli.demo_server import own_server
 from shardq.cli.logs import set_up_logging
-from shardq.cli.options import Given, pass_given, sharing
+from shardq.cli.options import Given, sharing
 from shardq.cli.output import complain, lateness_shown, say, tell
 from shardq.cli.parsers import Decimal, Whole
 from shardq.cli.signals import Ending
@@ -83,7 +83,6 @@ example:
     url="A server that runs. Default: an embedded one of the demo's own, whatever $SHARDQ_URL says.",
     name=None,
 )
-@pass_given
 def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     """Push tasks with random delays, move them when they are due, claim them, and account for each.
 
@@ -91,7 +90,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     way nothing is left behind. It ends with 0 when every task was dispatched once, none early, and none was lost.
     """
     if given.name is not None:
-        raise click.UsageError("demo uses a new name of its own; leave --name out")
+        raise click.UsageError("demo uses a name of its own; leave --name out")
     set_up_logging(verbose=given.verbose)
     descriptors.more()
     with Ending() as ending, ExitStack() as stack:

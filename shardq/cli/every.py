@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, payload_shown, say, tell
 from shardq.cli.parsers import Whole, headers_of, instant, raw_json, read_by, seconds
 from shardq.cli.session import opened
@@ -65,7 +65,6 @@ cron:
 @click.option("--remove", "verb", flag_value="remove", help="End it; takes back what is not due yet.")
 @click.option("--run-now", "verb", flag_value="run", help="Push one task of it that is due now, and print its id.")
 @shared
-@pass_given
 def every(
     given: Given,
     /,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import looking, opened
@@ -88,7 +88,6 @@ exit codes:
 )
 @timeout_option(TIMEOUT_S)
 @shared
-@pass_given
 def health(given: Given, max_late: float | None, max_ready_age: float | None, max_dead: int, timeout: float) -> int:
     """Say if all is well: every shard and every route is served, no task is late, ready tasks are taken by
     workers that know them, few die, no worker hangs, servers, replicas and clocks are as they should be.
@@ -194,7 +193,6 @@ exit codes:
 @click.option("--fix", is_flag=True, help="Mend what can be mended; each fix says what it does. No record is removed.")
 @timeout_option(DOCTOR_TIMEOUT_S)
 @shared
-@pass_given
 def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
     knows the topology; at what keeps tasks waiting, as `shardq health` finds it; at ids in the wrong shard, records

@@ -72,7 +72,7 @@ def setting(*names: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(*names, show_envvar=True, **attributes)
 
 
-def joined(*options: Callable[[F], F]) -> Callable[[F], F]:
+def joined(*options: Callable[..., Any]) -> Callable[[F], F]:
     """Makes one decorator of several; ``--help`` lists the options in this order."""
 
     def add(command: F) -> F:
@@ -98,11 +98,14 @@ reporting = joined(
 
 
 def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
-    """Adds the options to a command. ``url`` and ``name`` are help texts; without one, --name is hidden."""
+    """Adds the options to a command, whose first argument is then a ``Given``. ``url`` and ``name`` are help texts;
+    without one, --name is hidden.
+    """
     return joined(
         click.option("--url", metavar="URL", help=url, expose_value=False, callback=_keep),
         click.option("--name", metavar="NAME", help=name, hidden=name is None, expose_value=False, callback=_keep),
         reporting,
+        pass_given,
     )
 
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from shardq.cli.logs import set_up_logging
-from shardq.cli.options import Given, joined, pass_given, shared, sharing
+from shardq.cli.options import Given, joined, shared, sharing
 from shardq.cli.output import complain, say, tell
 from shardq.cli.parsers import Decimal, Whole
 from shardq.cli.serving import http, served
@@ -85,7 +85,6 @@ example:
 )
 @_of_database
 @_named
-@pass_given
 def create(given: Given, database: str, table: str, schema: str | None) -> None:
     """Make the outbox's tables where they are not there yet, and write the engine's name into them if one is given.
 
@@ -114,7 +113,6 @@ def sql(dialect: str, table: str, schema: str | None) -> None:
 @outbox.command(short_help="Count the rows that wait.")
 @_of_database
 @_quiet
-@pass_given
 def status(given: Given, database: str, table: str, schema: str | None) -> None:
     """Show how many committed rows wait to be moved, how long the oldest has waited, and how many were put aside."""
     from shardq.outbox.database import waiting
@@ -139,7 +137,6 @@ example:
 )
 @_of_database
 @_quiet
-@pass_given
 def failed(given: Given, database: str, table: str, schema: str | None) -> None:
     """List the rows that were refused and put aside, each with its number, its id and the reason.
 
@@ -167,7 +164,6 @@ _rows = click.argument("rows", type=Whole(1), nargs=-1, metavar="[ROW]...")
 @_rows
 @_of_database
 @_quiet
-@pass_given
 def retry(given: Given, rows: tuple[int, ...], database: str, table: str, schema: str | None) -> None:
     """Let relays try the rows of these numbers again, or all that were put aside.
 
@@ -184,7 +180,6 @@ def retry(given: Given, rows: tuple[int, ...], database: str, table: str, schema
 @_rows
 @_of_database
 @_quiet
-@pass_given
 def drop(given: Given, rows: tuple[int, ...], database: str, table: str, schema: str | None) -> None:
     """Remove the rows of these numbers, or all that were put aside."""
     from shardq.outbox.database import drop_failed
@@ -218,7 +213,6 @@ example:
 @click.option("--once", is_flag=True, help="End when no row waits.")
 @http
 @shared
-@pass_given
 def run(
     given: Given,
     database: str,

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from shardq.core.model.durations import Bound, due_range, expiry, instant, seconds
+from shardq.core.model.quantities import rate, size
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _DECIMAL = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
@@ -46,7 +47,7 @@ def _refusal(value: str, what: str, form: re.Pattern[str]) -> str:
     return f"{value!r:.80} is not {what}{hint}"
 
 
-__all__ = ["Bound", "due_options", "due_range", "expiry", "instant", "read_by", "seconds"]
+__all__ = ["Bound", "due_options", "due_range", "expiry", "instant", "rate", "read_by", "seconds", "size"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,6 +76,10 @@ def due_options(command: F) -> F:
         "--at", metavar="INSTANT", callback=read_by(instant), help="2030-01-31T12:00:00Z, or seconds since 1970."
     )
     return delay(at(command))
+
+
+def rate_option(text: str) -> Callable[[F], F]:
+    return click.option("--rate", metavar="RATE", callback=read_by(rate), help=text)
 
 
 def headers_of(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:

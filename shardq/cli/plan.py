@@ -8,11 +8,9 @@ from shutil import get_terminal_size
 import click
 import msgspec
 
-from shardq.cli.options import Given, pass_given, sharing
+from shardq.cli.options import Given, sharing
 from shardq.cli.output import say, tell
-from shardq.cli.parsers import Decimal, Whole, read_by, seconds
-from shardq.core.model.quantities import rate as read_rate
-from shardq.core.model.quantities import size as read_size
+from shardq.cli.parsers import Decimal, Whole, rate, read_by, seconds, size
 from shardq.engine.tables import counted
 from shardq.features.planning import Load, NotPossible, Plan, measured
 from shardq.features.planning import plan as planned
@@ -34,7 +32,7 @@ measure yours, `make bench report` in a checkout of the source; leave room.""",
     "per_s",
     required=True,
     metavar="RATE",
-    callback=read_by(read_rate),
+    callback=read_by(rate),
     help="Tasks at the peak: 500/s, 50k/s, 3M/day.",
 )
 @click.option("--delay", required=True, metavar="TIME", callback=read_by(seconds), help="The mean delay: 90, 30m, 1d.")
@@ -43,7 +41,7 @@ measure yours, `make bench report` in a checkout of the source; leave room.""",
     default="100",
     show_default=True,
     metavar="SIZE",
-    callback=read_by(read_size),
+    callback=read_by(size),
     help="The mean payload: 200, 4KiB.",
 )
 @click.option(
@@ -73,11 +71,10 @@ measure yours, `make bench report` in a checkout of the source; leave room.""",
     default="8GB",
     show_default=True,
     metavar="SIZE",
-    callback=read_by(read_size),
+    callback=read_by(size),
     help="The most memory of tasks on a master.",
 )
 @sharing(url="Not used: no server is asked.", name=None)
-@pass_given
 def plan(
     given: Given,
     per_s: float,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardq.cli.options import Given, joined, pass_given, shared
+from shardq.cli.options import Given, joined, shared
 from shardq.cli.output import complain
 from shardq.cli.parsers import Whole, due_options, expiry, headers_of, raw_json, read_by, seconds
 from shardq.cli.session import opened
@@ -96,7 +96,6 @@ example:
 @click.option("--id", metavar="ID", help="An id of your own, so that the push can be repeated safely.")
 @task_options
 @shared
-@pass_given
 def push(
     given: Given, /, payload: str, text: bool, raw: bool, id: str | None, durability: Durability | None, **options: Any
 ) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, in_fields, say, tell
 from shardq.cli.parsers import Whole
 from shardq.cli.push import check_due, task_options
@@ -81,7 +81,6 @@ exit codes:
 )
 @task_options
 @shared
-@pass_given
 def push_file(
     given: Given,
     /,

@@ -1,26 +1,29 @@
-"""resize: another number of shards, while everything runs."""
+"""resize: another number of shards, while everything runs. With --dry-run it shows how many tasks that would move, node
+by node, by the engine's estimates.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import click
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.parsers import Decimal, Whole
-from shardq.cli.resize_preview import ResizePreview
+from shardq.cli.parsers import Whole, rate_option
 from shardq.cli.session import opened
 from shardq.cli.shards import NOBODY, EngineView, resharding_column
-from shardq.cli.table import ShardView
+from shardq.cli.table import ShardView, Table
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
 from shardq.engine import Engine
 from shardq.engine.connections import connected
-from shardq.engine.tables import COUNTS
+from shardq.engine.tables import COUNTS, Column
 
 LOOK_S = 0.5
 """Between two looks of --wait; each asks every shard for a few counts."""
@@ -38,16 +41,10 @@ example:
   shardq resize 32 --rate 5000""",
 )
 @click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS))
-@click.option(
-    "--rate",
-    type=Decimal(0, min_open=True),
-    metavar="R",
-    help="Move at most so many tasks a second. Default: as many as possible.",
-)
+@rate_option("Move at most so many tasks: 5000, 50k/s, 600/min. Default: as many as possible.")
 @click.option("--wait", is_flag=True, help="Wait until every task is where it belongs.")
 @click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to.")
 @shared
-@pass_given
 def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
     """Use N shards from now on, more or fewer than there are. The dispatchers move tasks to where they belong then;
     shards that fall away are served until they are empty.
@@ -142,3 +139,76 @@ def _wait(given: Given, watcher: _Watcher, change: Resize) -> None:
                 return
             time.sleep(LOOK_S)
             watcher.look(change)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFlow:
+    """Tasks that would leave a node's shards, and come to them. Those that stay within the node count in both."""
+
+    node: str
+    leaving: int
+    coming: int
+    leaving_bytes: int
+    coming_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePreview:
+    present: int
+    preview: Resize
+    nodes: list[NodeFlow]
+    between: tuple[int, int]
+    """Tasks and bytes that would go to another node."""
+
+    @classmethod
+    def of(cls, engine: Engine, driver: Driver, shards: int) -> ResizePreview:
+        preview = engine.resize(shards, dry_run=True)
+        leaving, coming = Counter[str](), Counter[str]()
+        leaving_bytes, coming_bytes = Counter[str](), Counter[str]()
+        between = between_bytes = 0
+        for flow in preview.flows:
+            source, target = (driver.node_of(shard_keys(engine.name, end).slot) for end in (flow.source, flow.target))
+            leaving[source] += flow.tasks
+            leaving_bytes[source] += flow.bytes
+            coming[target] += flow.tasks
+            coming_bytes[target] += flow.bytes
+            if source != target:
+                between += flow.tasks
+                between_bytes += flow.bytes
+        nodes = [
+            NodeFlow(node, leaving[node], coming[node], leaving_bytes[node], coming_bytes[node])
+            for node in sorted({*driver.nodes(), *leaving, *coming})
+        ]
+        return cls(engine.topology.shards, preview, nodes, (between, between_bytes))
+
+    def show(self, given: Given, *, rate: float | None) -> None:
+        tasks = self.preview.tasks or 0
+        seconds = tasks / rate if rate else None
+        if given.json:
+            tell(
+                {
+                    "present": self.present,
+                    "shards": self.preview.shards,
+                    "tasks": tasks,
+                    "bytes": self.preview.bytes,
+                    "between_nodes": dict(zip(("tasks", "bytes"), self.between, strict=True)),
+                    "nodes": [asdict(node) for node in self.nodes],
+                    "seconds": seconds,
+                }
+            )
+            return
+        from rich.filesize import decimal
+
+        size = decimal(self.preview.bytes or 0)
+        Table(
+            Column[NodeFlow]("node", lambda node: node.node, text=True),
+            Column("leaving", lambda node: f"{node.leaving:,}", rank=1),
+            Column("bytes", lambda node: decimal(node.leaving_bytes), rank=3),
+            Column("coming", lambda node: f"{node.coming:,}", rank=2),
+            Column("bytes", lambda node: decimal(node.coming_bytes), rank=4),
+        ).print(self.nodes, totals=("all", f"{tasks:,}", size, f"{tasks:,}", size))
+        say(
+            f"from {self.present} to {self.preview.shards} shards: about {tasks:,} tasks would move, of {size}, "
+            f"{self.between[0]:,} of them to another node" + (f", in {seconds:,.0f} s" if seconds is not None else "")
+        )
+        say("nothing was moved; tasks that are ready or leased would stay where they are until they are done")

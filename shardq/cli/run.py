@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from shardq.cli.logs import log_option
-from shardq.cli.options import Given, pass_given, setting, shared
+from shardq.cli.options import Given, setting, shared
 from shardq.cli.output import complain, going_on, lateness_shown, say, tell
 from shardq.cli.parsers import Whole
 from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
@@ -53,7 +53,6 @@ example:
 @setting("--quiet", is_flag=True, help="Print nothing but warnings.")
 @log_option
 @shared
-@pass_given
 def run(given: Given, shards: int | None, processes: int, http: str | None, quiet: bool, log: str) -> int:
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 

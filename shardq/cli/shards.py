@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Table, print_shards
@@ -37,7 +37,6 @@ example:
   shardq shards --json | jq .fullest_to_mean""",
 )
 @shared
-@pass_given
 def shards(given: Given) -> None:
     """Show each shard's tag, node, tasks and dispatcher, and the spread of all over the nodes.
 

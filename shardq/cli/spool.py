@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from shardq.cli.logs import set_up_logging
-from shardq.cli.options import Given, pass_given, sharing
+from shardq.cli.options import Given, sharing
 from shardq.cli.output import complain, say, tell
 from shardq.cli.signals import Ending
 from shardq.engine.tables import counted
@@ -60,7 +60,6 @@ exit codes:
 )
 @_path
 @_quiet
-@pass_given
 def status(given: Given, path: Path) -> int:
     """Show how many commands wait in the file PATH, how long the first has waited, and how many were refused."""
     set_up_logging(verbose=given.verbose)
@@ -94,7 +93,6 @@ exit codes:
 )
 @_path
 @_connecting
-@pass_given
 def replay(given: Given, path: Path) -> int:
     """Replay the commands of the file PATH, in their order and under their ids, once.
 
@@ -143,7 +141,6 @@ example:
 )
 @click.option("--drop", is_flag=True, help="Remove them.")
 @_quiet
-@pass_given
 def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
     """List the commands of the file PATH that were refused at their replay, each with the reason.
 

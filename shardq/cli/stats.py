@@ -15,15 +15,15 @@ import click
 import msgspec
 
 from shardq.cli.config import settings_shown
+from shardq.cli.forecast import print_timeline
 from shardq.cli.health import exit_code, say_verdict, verdict_shown
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, in_options, lateness_shown, say, tell
 from shardq.cli.parsers import read_by, seconds
 from shardq.cli.session import looking
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
 from shardq.cli.table import ShardView, print_shards, print_view
-from shardq.cli.timeline import print_timeline
 from shardq.cli.topics import shown_topics
 from shardq.core.fleet import Member
 from shardq.core.fleet.serving import NO_DISPATCHER
@@ -67,7 +67,6 @@ exit codes:
     help="Also show what waits in this file of a producer's spool=.",
 )
 @shared
-@pass_given
 def stats(given: Given, watch: float | None, totals: bool, history: Horizon | None, spool: Path | None) -> int:
     """Show if all is well, how many tasks each shard and each topic has in each state, and in total; exit 1 when
     something is wrong. The verdict is that of `shardq health`, except for an engine that is only pushed to: while no
@@ -225,7 +224,6 @@ columns:
             has sent of each, and its circuit if that is not closed""",
 )
 @shared
-@pass_given
 def fleet(given: Given) -> None:
     """Show each process of the engine that lives: dispatchers, which serve shards, and workers, which run handlers. A
     process that does both is in two lines. One that was killed goes after 3 seconds, the only dispatcher after 8, a

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.parsers import read_by, seconds
 from shardq.cli.session import Looker, looking
 from shardq.cli.signals import Ending
@@ -53,7 +53,6 @@ DEAD = 200
 )
 @click.option("--view", type=click.Choice(VIEWS), default=VIEWS[0], show_default=True, help="The view to begin with.")
 @shared
-@pass_given
 def top(given: Given, every: float, view: str) -> int:
     """Show the engine live: if all is well or why not, totals, rates, lateness, and one of its shards, nodes, topics,
     processes, dead tasks, or what will fall due.

@@ -1,21 +1,22 @@
-"""topics, pause, resume, limit and purge: commands on whole topics."""
+"""topics, pause, resume, limit, forward and purge: commands on whole topics."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
 
-from shardq.cli.options import Given, pass_given, shared
+from shardq.cli.options import Given, shared
 from shardq.cli.output import complain, in_options, say, tell
-from shardq.cli.parsers import Decimal, Whole
+from shardq.cli.parsers import Whole, rate_option
 from shardq.cli.session import looking, opened
 from shardq.cli.table import print_view
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
+from shardq.engine.arguments import MAX_LENGTH, route_of
 
 
 @click.command(
@@ -26,7 +27,6 @@ example:
   shardq topics --json | jq -r 'select(.oldest_ready > 60).topic'""",
 )
 @shared
-@pass_given
 def topics(given: Given) -> None:
     """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were dispatched
     since the shards were opened, and what was set for it with pause, limit and forward.
@@ -64,7 +64,6 @@ example:
 )
 @click.argument("topic")
 @shared
-@pass_given
 def pause(given: Given, topic: str) -> None:
     """Give no more tasks of TOPIC to workers, or to the list it is forwarded to, over the whole fleet. Tasks that run
     go on, and others still become ready. `shardq topics` shows what is paused.
@@ -85,7 +84,6 @@ example:
 )
 @click.argument("topic")
 @shared
-@pass_given
 def resume(given: Given, topic: str) -> None:
     """Give tasks of a paused TOPIC to workers again, over the whole fleet."""
     with opened(given) as engine:
@@ -105,11 +103,10 @@ example:
   shardq limit invoice --off""",
 )
 @click.argument("topic")
-@click.option("--rate", type=Decimal(0, min_open=True), metavar="R", help="Tasks a second, at most.")
+@rate_option("The most tasks, in any time: 100, 0.5/s, 50k/s, 3M/day. Without a unit they are for a second.")
 @click.option("--concurrency", type=Whole(1), metavar="N", help="Tasks leased at once, at most.")
 @click.option("--off", is_flag=True, help="End the limits.")
 @shared
-@pass_given
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
     """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced at once, also for
     workers that wait under them. A place under --concurrency is free when its task is settled, by whichever consumer,
@@ -141,7 +138,6 @@ example:
 @click.option("--everything", is_flag=True, help="Remove the tasks of all topics.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
-@pass_given
 def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
     """Remove the tasks that are scheduled, ready or dead. Leased ones finish."""
     if everything == (topic is not None):
@@ -169,3 +165,74 @@ def _question(engine: Engine, topic: str | None) -> str:
         return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"
     seen = engine.stats()
     return f"Remove all tasks {where}: {seen.scheduled:,} scheduled, {seen.ready:,} ready, {seen.dead:,} dead?"
+
+
+@click.command(
+    short_help="Send a topic's payloads to a list, a stream or a URL.",
+    epilog="""\b
+example:
+  shardq forward emails --to celery
+  shardq forward emails --off
+  shardq forward '' --to inbox --left      (the default topic)
+  shardq forward events --to stream:events --maxlen 100000
+  shardq forward mail --to redis://10.0.0.7:6379/0#mail
+  shardq forward hooks --to 'https://${HOOK_TOKEN}@shop.example/hooks'
+\b
+where:
+  NAME                     a list on the engine's own server
+  stream:NAME              a stream there
+  redis://HOST:PORT/DB#NAME, …#stream:NAME
+                           another Redis: also rediss, unix, redis+cluster,
+                           rediss+cluster, redis+sentinel
+  https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
+  amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
+                           RabbitMQ (pip install 'shardq[amqp]'); amqps
+  nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
+  SCHEME://…               what an installed package brings (shardq.sinks)
+\b
+options after the ? (https: after a #), as in amqps://…?ca=FILE#/QUEUE:
+  timeout=SECONDS          how long it may be silent; 10, for Redis 3
+  ca=FILE cert=FILE key=FILE check_hostname=no
+                           of rediss, https, amqps and nats+tls
+\b
+and of http and https, as in 'https://HOST/PATH#method=PUT&connections=32':
+  header.NAME=VALUE        header.Authorization=Bearer+${TOKEN}
+  method=POST|PUT|PATCH    connections=8, requests at a time, up to 64
+  max_attempts=N           backoff=FIRST,LONGEST in seconds
+  sign=${SECRET}           a signature of Standard Webhooks (whsec_…)
+\b
+The URL is stored in Redis. ${NAME} in it stands for a variable of the
+environment of the processes that forward (`shardq run`): use it for
+passwords. Commands and logs show no password.""",
+)
+@click.argument("topic")
+@click.option("--to", metavar="WHERE", help="A list, stream:NAME, or a URL.")
+@click.option("--left", is_flag=True, help="Put payloads on a list with LPUSH instead of RPUSH.")
+@click.option(
+    "--maxlen", type=Whole(1, MAX_LENGTH), metavar="N", help="Keep about N entries of a stream, and trim older ones."
+)
+@click.option("--off", is_flag=True, help="Forward it no longer.")
+@shared
+def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | None, off: bool) -> None:
+    """Send the payloads of TOPIC, when they are due, to a list, a stream, another Redis, a broker or an HTTP endpoint.
+    Every `shardq run` does it; `shardq stats` shows how it goes.
+
+    Workers get no task of TOPIC meanwhile. Limits and pauses hold for it; a topic with a limit of --concurrency is
+    refused with a list or a stream on the same server.
+    """
+    if off == bool(to):
+        raise click.UsageError("give the list, stream or URL, as --to WHERE, or --off to stop forwarding")
+    if left and off:
+        raise click.UsageError("--left goes with --to")
+    if maxlen is not None and off:
+        raise click.UsageError("--maxlen goes with --to")
+    side: Literal["left", "right"] = "left" if left else "right"
+    route = route_of(topic, to, side, maxlen)
+    with opened(given, create=True) as engine:
+        engine.forward(topic, to=to, side=side, maxlen=maxlen)
+    if given.json:
+        tell({"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen})
+    elif route is not None:
+        say(f"topic {quoted_topic(topic)} now goes to {tables.route(route)}")
+    else:
+        say(f"topic {quoted_topic(topic)} is no longer forwarded")
