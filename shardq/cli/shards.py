@@ -19,7 +19,7 @@ from shardq.cli.table import Table, print_shards
 from shardq.core.calls.request import Command
 from shardq.core.calls.resharding import meta_fields
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.serving import dispatchers, servers
+from shardq.core.fleet.member import dispatchers, servers
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.engine import Engine, Health, ShardStats, Stats

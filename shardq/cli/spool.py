@@ -21,8 +21,8 @@ from shardq.errors import ShardqError, SpoolFault
 from shardq.features.embedded import locks
 
 if TYPE_CHECKING:
+    from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.file import SpoolFile
-    from shardq.features.spool.stats import SpoolStats
 
 LOCK_S = 30.0
 """The wait for another process that replays the file: each holds it for one pass."""
@@ -100,7 +100,7 @@ def replay(given: Given, path: Path) -> int:
     meanwhile: one process replays at a time.
     """
     from shardq.engine import Engine
-    from shardq.features.spool.replayer import Replayer, lock_of
+    from shardq.features.spool.drain import Replayer, lock_of
     from shardq.features.spool.spool import TRIP_S
 
     set_up_logging(verbose=given.verbose)

@@ -26,8 +26,8 @@ from shardq.cli.spool import shown as shown_spool
 from shardq.cli.table import ShardView, print_shards, print_view
 from shardq.cli.topics import shown_topics
 from shardq.core.fleet import Member
-from shardq.core.fleet.serving import NO_DISPATCHER
-from shardq.core.fleet.sinks import SinkStats, together
+from shardq.core.fleet.member import NO_DISPATCHER
+from shardq.core.fleet.report import SinkStats, together
 from shardq.core.layout.destinations import named
 from shardq.core.model.ids import shown_topic
 from shardq.engine import Engine, Health, Stats, tables

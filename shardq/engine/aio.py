@@ -26,7 +26,7 @@ from shardq.engine import advice
 from shardq.engine.operator_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
-from shardq.features.spool.stats import SpoolStats
+from shardq.features.spool.commands import SpoolStats
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
 from shardq.worker.handlers import Plan

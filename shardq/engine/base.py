@@ -53,8 +53,8 @@ from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
+    from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
-    from shardq.features.spool.stats import SpoolStats
     from shardq.worker.handlers import Plan
 
 LISTENING = 1

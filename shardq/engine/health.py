@@ -14,9 +14,19 @@ import msgspec
 from shardq.core.calls import observe
 from shardq.core.dispatcher.poller import STUCK_S
 from shardq.core.fleet.lateness import MAX_LATE_S as MAX_LATE_S
-from shardq.core.fleet.member import Member, fleet
-from shardq.core.fleet.serving import NO_DISPATCHER, dispatchers, is_told, knows, serves, unforwarded, unserved, workers
-from shardq.core.fleet.sinks import together
+from shardq.core.fleet.member import (
+    NO_DISPATCHER,
+    Member,
+    dispatchers,
+    fleet,
+    is_told,
+    knows,
+    serves,
+    unforwarded,
+    unserved,
+    workers,
+)
+from shardq.core.fleet.report import together
 from shardq.core.layout.destinations import named as to_named
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import quoted_topic, topic_of
@@ -29,8 +39,8 @@ from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing.reasons import cause_of
-from shardq.features.spool.stats import SpoolStats
-from shardq.features.spool.stats import problems as problems_of_spool
+from shardq.features.spool.commands import SpoolStats
+from shardq.features.spool.commands import problems as problems_of_spool
 
 MAX_READY_AGE_S = 60.0
 """A ready task that nobody takes for longer than this is a reason: no worker serves its topic, or too few do."""

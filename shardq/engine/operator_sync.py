@@ -43,7 +43,7 @@ from shardq.worker.named import call_of
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
     from shardq.core.subscriber import Subscriber
-    from shardq.features.spool.stats import SpoolStats
+    from shardq.features.spool.commands import SpoolStats
 
 T = TypeVar("T")
 

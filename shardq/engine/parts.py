@@ -24,7 +24,7 @@ from shardq.worker.handlers import Handler
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.features.replay.replayer import Replayer
-    from shardq.features.spool.stats import SpoolStats
+    from shardq.features.spool.commands import SpoolStats
     from shardq.worker.processor import Processor
     from shardq.worker.report import Outcomes
 

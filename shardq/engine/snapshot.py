@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardq.core.fleet.lateness import Lateness
-from shardq.core.fleet.member import Member
-from shardq.core.fleet.serving import unserved
-from shardq.core.fleet.sinks import SinkStats, together
+from shardq.core.fleet.member import Member, unserved
+from shardq.core.fleet.report import SinkStats, together
 from shardq.core.layout.buckets import leaving
 from shardq.core.layout.topology import Topology
 from shardq.core.model.task import TaskInfo

@@ -12,7 +12,7 @@ from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.core.drivers.router import ConnectionCounts
-from shardq.core.fleet.sinks import SinkStats
+from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings
 from shardq.core.topology_cache import TopologyCache
@@ -20,10 +20,10 @@ from shardq.engine.control import CountsByShard
 from shardq.engine.rates import Interval, Rates
 from shardq.engine.topic_stats import TopicStats, topics_of
 from shardq.errors import ShardqError
-from shardq.features.replay.stats import ReplayStats
+from shardq.features.replay.journal import ReplayStats
 from shardq.features.schedules.declaring import Summary
 from shardq.features.schedules.scheduler import SchedulerReport
-from shardq.features.spool.stats import SpoolStats
+from shardq.features.spool.commands import SpoolStats
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from shardq.engine import advice
 from shardq.engine.operator_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
-from shardq.features.spool.stats import SpoolStats
+from shardq.features.spool.commands import SpoolStats
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
 from shardq.worker.handlers import Plan

@@ -13,9 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from shardq.core.calls.observe import Drawn
 from shardq.core.fleet.lateness import Lateness
-from shardq.core.fleet.member import Member
-from shardq.core.fleet.serving import servers, unserved
-from shardq.core.fleet.sinks import together
+from shardq.core.fleet.member import Member, servers, unserved
+from shardq.core.fleet.report import together
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health

@@ -33,7 +33,7 @@ from shardq.engine.target import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.replaying import Failing, Replayed, replay
+from shardq.features.spool.drain import Failing, Replayed, replay
 from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
 

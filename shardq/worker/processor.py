@@ -18,7 +18,6 @@ from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.settling import extend, per_shard, settle
 from shardq.core.consumer.sync import Consumer
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.reporter import Reporter
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
@@ -27,7 +26,7 @@ from shardq.worker.handlers import Plan
 from shardq.worker.in_flight import InFlight, Strays
 from shardq.worker.job import Job, Settlement, settlements_by_shard
 from shardq.worker.logs import Once, log, tell
-from shardq.worker.report import Outcomes, Tally
+from shardq.worker.report import Outcomes, Reporter, Tally
 from shardq.worker.runners import CoroutineRunner, ThreadRunner
 from shardq.worker.supervisor import SignalSafeEvent
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from shardq.engine.health import MAX_LATE_S
 from tests.cli.conftest import SHARDS

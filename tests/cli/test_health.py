@@ -9,7 +9,7 @@ import pytest
 from cluster.ports import HOST, free_port
 from cluster.server import Server
 from shardq import Engine
-from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.engine.health import MAX_LATE_S
 from tests.cli.shell import ON_BOTH, Shell
 from tests.support.waiting import wait_until

@@ -13,7 +13,7 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.dispatcher import poller
-from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.engine import servers as faults
 from shardq.engine.health import MAX_LATE_S

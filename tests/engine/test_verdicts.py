@@ -24,12 +24,12 @@ from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
 from shardq.cli.top import Screen
 from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
-from shardq.core.fleet import reporter
-from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from shardq.dashboard import app
 from shardq.engine.health import KINDS
 from shardq.engine.snapshot import SnapshotReader, Snapshots
+from shardq.worker import report as reporter
 from shardq.worker import report as tally
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing

@@ -18,8 +18,8 @@ from shardq import Engine, outbox
 from shardq.core.layout.keys import control_keys
 from shardq.errors import ShardqError
 from shardq.features.embedded import locks
+from shardq.features.spool.drain import lock_of
 from shardq.features.spool.file import SpoolFile
-from shardq.features.spool.replayer import lock_of
 from shardq.outbox import OutboxRelay
 from shardq.outbox.database import failed, open_database
 from tests.faults.neighbours import RedisNeighbour

@@ -16,10 +16,11 @@ import pytest
 import shardq
 from shardq import Delivery, Engine, Member, Task
 from shardq.core.dispatcher import membership
-from shardq.core.fleet import report, reporter
-from shardq.core.fleet.reporter import ALIVE_S
+from shardq.core.fleet import report
 from shardq.core.layout.keys import control_keys
+from shardq.worker import report as reporter
 from shardq.worker import report as tally
+from shardq.worker.report import ALIVE_S
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

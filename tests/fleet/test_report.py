@@ -16,6 +16,7 @@ from shardq.core.fleet.report import (
     Report,
     Reports,
     RunningTask,
+    SinkStats,
     UnknownCall,
     decode,
     dense,
@@ -24,7 +25,6 @@ from shardq.core.fleet.report import (
     shards_of,
     sparse,
 )
-from shardq.core.fleet.sinks import SinkStats
 
 BASE = Report(host="h", pid=1, version="1", since=1.5, alive_s=3.0)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from shardq.core.fleet import Member
-from shardq.core.fleet.report import UnknownCall
-from shardq.core.fleet.serving import knows, servers, serves, unforwarded, unserved
-from shardq.core.fleet.sinks import SinkStats
+from shardq.core.fleet.member import knows, servers, serves, unforwarded, unserved
+from shardq.core.fleet.report import SinkStats, UnknownCall
 from shardq.core.layout.topology import Route
 
 ONE = Member(kind="dispatcher", name="one", host="a", shards=(0, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.core.fleet.sinks import SinkStats
+from shardq.core.fleet.report import SinkStats
 from tests.support.states import counted
 
 

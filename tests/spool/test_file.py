@@ -23,8 +23,8 @@ from shardq import Engine, PushError, Task, Unanswered
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
+from shardq.features.spool.drain import Replayer, lock_of
 from shardq.features.spool.file import SpoolFile
-from shardq.features.spool.replayer import Replayer, lock_of
 from tests.spool.conftest import Make, drained, seen
 from tests.support.listed import listed
 from tests.support.states import FAR_S, state_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardq import Engine
-from shardq.core.fleet.reporter import Reporter
+from shardq.worker.report import Reporter
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 

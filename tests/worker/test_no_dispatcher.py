@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine
-from shardq.core.fleet import reporter
-from shardq.core.fleet.serving import NO_DISPATCHER
+from shardq.core.fleet.member import NO_DISPATCHER
+from shardq.worker import report as reporter
 from tests.support.engines import Engines
 from tests.support.programs import Program
 from tests.support.waiting import wait_until

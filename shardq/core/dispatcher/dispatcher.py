@@ -17,8 +17,7 @@ from shardq.core.dispatcher.pacing import Lead
 from shardq.core.dispatcher.poller import NodeClock, Poller, PollerReport
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
-from shardq.core.fleet.report import Report, by_topic, runs
-from shardq.core.fleet.sinks import SinkStats
+from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
 from shardq.core.resharding.migrator import Migrator
 from shardq.core.subscriber import Subscriber

@@ -28,10 +28,8 @@ from shardq.core.recovery import Make
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AccessDenied, EngineClosed, ShardqError
-from shardq.features.replay.journal import Journal, Note
-from shardq.features.replay.masters import NOTHING_KNOWN, Loss, Master, loss
-from shardq.features.replay.plan import Plan, latest_task, plan
-from shardq.features.replay.stats import ReplayStats
+from shardq.features.replay.journal import Journal, Note, ReplayStats
+from shardq.features.replay.plan import NOTHING_KNOWN, Loss, Master, Plan, latest_task, loss, plan
 
 log = logging.getLogger("shardq.replay")
 

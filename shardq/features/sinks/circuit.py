@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from shardq.core.fleet.sinks import CircuitState
+from shardq.core.fleet.report import CircuitState
 
 FIRST_S = 0.25
 LONGEST_S = 10.0

@@ -19,8 +19,7 @@ import msgspec
 
 from shardq.core.consumer.policy import Bury, alone, reason_of
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.member import fleet
-from shardq.core.fleet.serving import unforwarded
+from shardq.core.fleet.member import fleet, unforwarded
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, run

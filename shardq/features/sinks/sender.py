@@ -37,7 +37,7 @@ from shardq.core.consumer.policy import delay_ms, reason_of
 from shardq.core.consumer.settling import extend, per_shard, settle
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.sinks import SinkStats
+from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.topology import Route
 from shardq.core.model.checks import reason_text
 from shardq.core.model.task import Delivery

@@ -16,7 +16,7 @@ from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher.faults import RouteFault
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.sinks import SinkStats
+from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.record import Codec, as_stored, decode_payload
 from shardq.core.subscriber import Subscriber

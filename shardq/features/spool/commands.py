@@ -1,4 +1,4 @@
-"""Commands as the spool keeps them: packed words, whose times are instants. No I/O, no SQLite.
+"""Commands as the spool keeps them: packed words, whose times are instants. And the gauge of a spool. No I/O.
 
 A spooled push holds what ``push_unique.lua`` takes, so a replay needs neither the codec nor the classes of a payload.
 Delays and relative expiries become instants by the clock of the process that spools: they count from the call of
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from shardq.core.calls.request import Word
 from shardq.core.model.record import dated
@@ -119,3 +121,46 @@ def _instant(due: Word, began_ms: int) -> int:
 def _dated(record: Word, began_ms: int) -> bytes:
     assert isinstance(record, bytes), "records are bytes"
     return dated(record, began_ms)
+
+
+class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a spool's file, with what all processes that share it have put there. Counts are None where the file
+    can't be read.
+
+    >>> if spool := engine.stats().spool:
+    ...     print(spool.waiting, "wait,", spool.failed, "were refused")
+    """
+
+    path: str
+    engine: str
+    """The name of the engine that the file belongs to."""
+    waiting: int | None
+    """Commands that wait for Redis."""
+    bytes: int | None
+    """The bytes of these, and of the failed ones, as ``limit`` counts them."""
+    limit: int | None
+    """``spool_bytes`` of this engine; None where a command of the shell looks."""
+    oldest: float | None
+    """Seconds since the first of those that wait was spooled; None without one."""
+    replayed: int | None
+    """Commands that were replayed since the file was made."""
+    failed: int | None
+    """Commands that were refused at their replay, and are kept until they are retried or dropped."""
+    problem: str | None = None
+    """The reason why this process could not replay commands at its last attempt."""
+    fault: str | None = None
+    """The reason why the file takes or gives nothing, so that commands go to Redis only."""
+
+
+def problems(stats: SpoolStats) -> Iterator[str]:
+    """A sentence for each thing that an operator should look after."""
+    if stats.fault:
+        yield f"{stats.fault}; commands go to Redis only, while it can be reached"
+    if stats.problem and stats.waiting is not None:
+        waits = f", the oldest for {stats.oldest:,.0f} s" if stats.oldest is not None else ""
+        yield f"{stats.waiting:,} commands wait in the spool {stats.path}{waits}: {stats.problem}"
+    if stats.failed:
+        yield (
+            f"{stats.failed:,} commands of the spool {stats.path} were refused: `shardq spool failed {stats.path}` "
+            "lists them, and retries or drops them"
+        )

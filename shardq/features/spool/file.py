@@ -26,8 +26,7 @@ from typing import Any
 
 from shardq.core import forks
 from shardq.errors import SpoolFault, SpoolFull
-from shardq.features.spool.commands import Command, Spooled, now_ms
-from shardq.features.spool.stats import SpoolStats
+from shardq.features.spool.commands import Command, Spooled, SpoolStats, now_ms
 
 SCHEMA = 2
 APPLICATION = 0x53515350

@@ -46,10 +46,9 @@ from shardq.errors import (
     Unavailable,
 )
 from shardq.features.embedded import locks
-from shardq.features.spool.commands import Command
+from shardq.features.spool.commands import Command, SpoolStats
+from shardq.features.spool.drain import Pace, Replayer, lock_of
 from shardq.features.spool.file import SpoolFile
-from shardq.features.spool.replayer import Pace, Replayer, lock_of
-from shardq.features.spool.stats import SpoolStats
 
 if TYPE_CHECKING:
     from shardq.engine.options import Options

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import assert_type
 
 import shardq
-from shardq.features.replay.stats import ReplayStats
+from shardq.features.replay.journal import ReplayStats
 
 
 class Text:
@@ -165,7 +165,7 @@ def operating() -> None:
     assert_type(stats.topics["mail"], shardq.engine.TopicStats)
     assert_type(stats.topics["mail"].held, bool)
     assert_type(stats.rates, shardq.engine.Rates | None)
-    assert_type(stats.spool, shardq.features.spool.stats.SpoolStats | None)
+    assert_type(stats.spool, shardq.features.spool.commands.SpoolStats | None)
     assert_type(stats.replay, ReplayStats | None)
     health = engine.health(max_late=5.0, max_ready_age=60, max_dead=1000)
     assert_type(health, shardq.Health)
