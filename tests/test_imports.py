@@ -57,6 +57,17 @@ def test_every_name_is_there(package: object) -> None:
         _ = package.Missing  # type: ignore[attr-defined]
 
 
+def test_the_public_surface_stays_small() -> None:
+    """What a user has to know: each name more has to be worth one that goes."""
+    assert len(shardq.__all__) <= 45
+    values = [getattr(shardq, name) for name in shardq.__all__]
+    assert len([value for value in values if isinstance(value, type) and issubclass(value, shardq.ShardqError)]) == 8
+    for kind in (shardq.Engine, shardq.AsyncEngine):
+        public = {name for name in dir(kind) if not name.startswith("_")} - {"name", "topology"}
+        assert len(public) <= 36, sorted(public)
+        assert {name for name in vars(kind("redis://127.0.0.1:1")) if not name.startswith("_")} == set()
+
+
 def test_names_are_listed_before_they_are_loaded() -> None:
     assert printed("import shardq; print('AsyncEngine' in dir(shardq), 'AsyncEngine' in vars(shardq))") == "True False"
 

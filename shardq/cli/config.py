@@ -26,6 +26,7 @@ from shardq.cli.table import Table
 from shardq.core.layout.topology import EngineSettings
 from shardq.core.model.checks import MAX_ATTEMPTS, check_name
 from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
 from shardq.engine.tables import Column, age, counted
 from shardq.errors import BadInput
@@ -226,7 +227,7 @@ def _rows(given: Given, root: click.Context) -> Iterator[Row]:
         typed = {"url": given.url, "name": given.name}.get(name)
         value, origin = (typed, f"--{name}") if typed else _found(given, root, option, TABLE)
         if name == "url" and value is not None:
-            value = Engine(value).options.safe_url
+            value = Inside(Engine(value)).options.safe_url
         yield name, value, DEFAULTS[name], origin, str(option.envvar)
     for section in WITH_SETTINGS:
         command = root.command.get_command(root, section)

@@ -202,7 +202,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """
 
     def look() -> int:
-        with opened(given) if fix else looking(given) as engine, connected(engine.options) as driver:
+        with opened(given) if fix else looking(given) as engine, connected(Inside(engine).options) as driver:
             code = WELL
             for check, found in _all_checks(engine, driver, everything=everything):
                 if not found:

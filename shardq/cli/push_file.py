@@ -31,6 +31,7 @@ from shardq.core.model.task import Receipt, Task
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
 from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.engine.tables import counted, ranges
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
 
@@ -98,8 +99,8 @@ def push_file(
     defaults = Task(None, **options)
     with _source(path) as source, opened(given, create=True) as engine, Ending() as ending:
         run = FilePush(given, engine, durability, strict=strict, ids=ids, read=first - 1, settled=first - 1)
-        max_payload = engine.options.max_payload
-        check = Packer(engine.options.codec, max_payload=max_payload).one
+        max_payload = Inside(engine).options.max_payload
+        check = Packer(Inside(engine).options.codec, max_payload=max_payload).one
         whole = False
         try:
             with _progress(_size(source)) as advance:

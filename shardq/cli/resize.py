@@ -22,6 +22,7 @@ from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
 from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.engine.tables import COUNTS, Column
 
@@ -53,7 +54,7 @@ def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
     """
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
-    with opened(given) as engine, connected(engine.options) as driver:
+    with opened(given) as engine, connected(Inside(engine).options) as driver:
         if dry_run:
             ResizePreview.of(engine, driver, shards).show(given, rate=rate)
             return

@@ -54,12 +54,12 @@ def opened(
     name = given.engine_name
     until = min(timeout, DEFAULT_CONNECT_TIMEOUT_S)
     asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until)
-    settings, server = asked.options.enter()
+    settings, server = Inside(asked).options.enter()
     try:
         exists = _exists(settings, name)
         if not exists and not create:
             where = f"the embedded server in {server.path}" if server else settings.safe_url
-            unasked = " (neither --url nor $SHARDQ_URL is given)" if asked.options.url is None else ""
+            unasked = " (neither --url nor $SHARDQ_URL is given)" if Inside(asked).options.url is None else ""
             raise ShardqError(
                 f"there is no engine named {name!r} at {where}{unasked}; give another --name or --url; "
                 "the first push or run makes a new one"
@@ -67,7 +67,7 @@ def opened(
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.new_shards)
         with Engine(
-            asked.options.url, name=name, shards=shards, codec=codec, timeout=timeout, connect_timeout=until
+            Inside(asked).options.url, name=name, shards=shards, codec=codec, timeout=timeout, connect_timeout=until
         ) as engine:
             yield engine
     finally:

@@ -23,6 +23,7 @@ from shardq.core.fleet.member import dispatchers, servers
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.engine import Engine, Health, ShardStats, Stats
+from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
@@ -42,7 +43,7 @@ def shards(given: Given) -> None:
 
     All keys of a shard begin with shardq:{TAG}: and share a slot.
     """
-    with looking(given) as engine, connected(engine.options) as driver:
+    with looking(given) as engine, connected(Inside(engine).options) as driver:
         spread = Spread(EngineView.look(engine, driver), driver.nodes())
     if given.json:
         tell(spread.shown())

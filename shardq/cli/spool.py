@@ -16,6 +16,7 @@ from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given, sharing
 from shardq.cli.output import complain, say, tell
 from shardq.cli.signals import Ending
+from shardq.engine.base import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError, SpoolFault
 from shardq.features.embedded import locks
@@ -106,7 +107,7 @@ def replay(given: Given, path: Path) -> int:
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
         engine, shards = file.owner()
-        options = Engine(given.engine_url, name=engine, shards=shards or None).options
+        options = Inside(Engine(given.engine_url, name=engine, shards=shards or None)).options
         if options.is_embedded:
             raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
         lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)

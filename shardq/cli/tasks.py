@@ -23,6 +23,7 @@ from shardq.cli.signals import Ending
 from shardq.cli.table import progress
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
 from shardq.features.listing.bulk import DONE, STATES, BulkResult, Verb
@@ -155,7 +156,7 @@ class BulkCommand:
     def _question(self, engine: Engine) -> str:
         what = "dead tasks" if self.verb == "requeue" else "tasks"
         count = f"{self._so_far.matched:,} {self.filter.of(what)}"
-        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {engine.options.safe_url}?"
+        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {Inside(engine).options.safe_url}?"
 
     def _told(self, *, whole: bool) -> int:
         result = self._so_far

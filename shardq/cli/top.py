@@ -26,6 +26,7 @@ from shardq.cli.top_keys import KEYS, VIEWS, Keyboard, State
 from shardq.core.fleet import Lateness
 from shardq.core.model.printable import printable
 from shardq.engine import Engine, tables
+from shardq.engine.base import Inside
 from shardq.engine.snapshot import Snapshot, SnapshotReader, Snapshots
 from shardq.engine.tables import Column, View, age, milliseconds
 
@@ -71,7 +72,7 @@ class _Loop:
     def __init__(self, engine: Engine, every_s: float, state: State) -> None:
         self._state = state
         self._snapshots = Snapshots()
-        self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {engine.options.safe_url}")
+        self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {Inside(engine).options.safe_url}")
         self._looker = Looker(engine, SnapshotReader(engine, timeline=True, dead=DEAD).read, self._told, every_s)
         self._news: list[tuple[Snapshot | None, str]] = []
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
 from shardq.engine.arguments import MAX_LENGTH, route_of
+from shardq.engine.base import Inside
 
 
 @click.command(
@@ -159,7 +160,7 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
 
 
 def _question(engine: Engine, topic: str | None) -> str:
-    options = engine.options
+    options = Inside(engine).options
     where = f"of {engine.name!r} at {options.safe_url}"
     if topic is not None:
         return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"

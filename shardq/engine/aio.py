@@ -154,7 +154,7 @@ class AsyncEngine(AsyncOperatorCommands):
             is_ours = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
         if not is_ours:
             raise Unavailable(
-                f"other callers have been opening or closing this engine for {self.options.timeout:g} s: "
+                f"other callers have been opening or closing this engine for {self._options.timeout:g} s: "
                 "check that its servers run and can be reached from here"
             )
         try:
@@ -179,7 +179,7 @@ class AsyncEngine(AsyncOperatorCommands):
                 driver = self._parts.driver(settings)
             try:
                 await driver.open(deadline)
-                topology = await arun(driver, self.options.create_topology(), deadline=deadline)
+                topology = await arun(driver, self._options.create_topology(), deadline=deadline)
                 if True:  # ASYNC
                     if self._threads is None:
                         self._learn(topology)
@@ -413,7 +413,7 @@ class AsyncEngine(AsyncOperatorCommands):
             await self._open_driver(deadline)
             return await self._gatherer.push(entries, deadline)
         else:
-            deadline, driver, cache = time.monotonic() + self.options.timeout, self._driver, self._cache
+            deadline, driver, cache = time.monotonic() + self._options.timeout, self._driver, self._cache
             if driver is None or cache is None:
                 driver, cache = self._open_driver(deadline), self._map()
             return run(driver, pushing.push_one(cache, self._packer, entries), deadline=deadline)
@@ -475,7 +475,7 @@ class AsyncEngine(AsyncOperatorCommands):
                     return self._spooler.push(entries, BATCH)
                 return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH))
 
-            return Buffer(self._packed, send, linger=linger, owner=self, timeout=self.options.timeout)
+            return Buffer(self._packed, send, linger=linger, owner=self, timeout=self._options.timeout)
 
     # ---- consumers and workers
 
@@ -508,7 +508,7 @@ class AsyncEngine(AsyncOperatorCommands):
                 return driver, make_claims(), self._background
 
             ahead = Ahead[Trip](lease) if prefetch else None
-            return AsyncConsumer(opened, self._open_wakeups, checked_topics(topics)[0], self.options.timeout, ahead)
+            return AsyncConsumer(opened, self._open_wakeups, checked_topics(topics)[0], self._options.timeout, ahead)
         else:
             driver = self._open_driver(self._deadline())
             return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)

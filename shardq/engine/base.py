@@ -106,7 +106,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``replay``: the seconds of acknowledged pushes, cancels and reschedules that this process remembers, in
         ``replay_bytes`` at most, and sends again when a new master lacks them after a failover.
         """
-        self.options = Options.checked(
+        self._options = Options.checked(
             url,
             name=name,
             shards=shards,
@@ -122,7 +122,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             replay=replay,
             replay_bytes=replay_bytes,
         )
-        self._packer = Packer(self.options.codec, max_payload=self.options.max_payload)
+        self._packer = Packer(self._options.codec, max_payload=self._options.max_payload)
         self._tasks = Registry(max_attempts=None, backoff=None)
         """The functions that are pushed by name."""
         self._declared: dict[str, set[str]] = {}
@@ -150,8 +150,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._forwarded: dict[str, object] = {}
         self._running = Running(counts_outcomes=self._running.counts_outcomes)
         self._packer.pushed = 0
-        replay = self.options.replay
-        self._journal = None if replay is None else Journal(replay, self.options.replay_bytes)
+        replay = self._options.replay
+        self._journal = None if replay is None else Journal(replay, self._options.replay_bytes)
         """The calls acknowledged to this process; the parent of a fork replays its own."""
 
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
@@ -159,7 +159,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             return None
         from shardq.features.spool.spool import Spool  # here: it brings sqlite3
 
-        return Spool(path, self.options, limit=limit)
+        return Spool(path, self._options, limit=limit)
 
     def _can_spool(self, error: ShardqError) -> bool:
         """True if the engine can be used without the servers for now, as they can't be reached and it has a spool."""
@@ -167,11 +167,11 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._cache.topology.shards} shards" if self._cache else "not open yet"
-        return f"<{type(self).__name__} {self.options.name!r}: {state}>"
+        return f"<{type(self).__name__} {self._options.name!r}: {state}>"
 
     @property
     def name(self) -> str:
-        return self.options.name
+        return self._options.name
 
     @property
     def topology(self) -> Topology:
@@ -180,7 +180,7 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def _deadline(self) -> float:
         """The end of a command that begins now. All that it does gets what is left until then."""
-        return time.monotonic() + self.options.timeout
+        return time.monotonic() + self._options.timeout
 
     def _map(self) -> TopologyCache:
         if self._cache is None:
@@ -194,8 +194,8 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _entered(self) -> tuple[Settings, embedded.Embedded | None]:
         if self._embedded is not None:
             # it was entered before: by the parent of a fork, or in an event loop that has ended
-            return self.options.settings_of(self._embedded), self._embedded
-        return self.options.enter()
+            return self._options.settings_of(self._embedded), self._embedded
+        return self._options.enter()
 
     def _leave(self) -> None:
         server, self._embedded = self._embedded, None
@@ -223,7 +223,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         found = yield from advice.find_advice(
             nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {}
         )
-        if self.options.url is None and self._embedded is not None:
+        if self._options.url is None and self._embedded is not None:
             found.insert(0, advice.unasked(self._embedded.path))
         return found
 
@@ -233,7 +233,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             driver,
             self._map(),
             subscriber,
-            codec=self.options.codec,
+            codec=self._options.codec,
             functions=self._functions,
             edit=partial(edit_topology, self._map()),
         )
@@ -256,8 +256,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         return needs
 
     def _learn(self, topology: Topology) -> None:
-        self.options.compare(topology)
-        self._cache = TopologyCache(self.options.name, topology)
+        self._options.compare(topology)
+        self._cache = TopologyCache(self._options.name, topology)
 
     def _watch_masters(self, driver: Driver) -> None:
         """Starts the replay after failovers, if it is wanted."""
@@ -294,7 +294,7 @@ class EngineBase(forks.OfOneProcess, ABC):
                 # its leases must never be taken for another's, whatever name the caller gives
                 name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
                 lease_ms=own_lease_ms,
-                codec=self.options.codec,
+                codec=self._options.codec,
                 ready_counts=self._ready_counts,
                 forwarded=self._forwarded,
                 weights=weights,
@@ -373,7 +373,7 @@ class Inside:
 
     @property
     def options(self) -> Options:
-        return self._engine.options
+        return self._engine._options
 
     @property
     def parts(self) -> Parts:
@@ -418,8 +418,8 @@ class Inside:
             raise InvalidOption(
                 f"{engine!r} is open, and can't go by another clock or to another server now: close() it"
             )
-        before = engine._parts, engine.options
-        engine._parts, engine.options = parts, options
+        before = engine._parts, engine._options
+        engine._parts, engine._options = parts, options
         engine._closed, engine._topics_of_shard = False, {}
         engine._forked()
         return before

@@ -352,7 +352,7 @@ class OperatorCommands(TaskCommands, ABC):
     def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
         tags = () if every.tags is None else checked_tags(every.tags)
         head = encode_head(headers=every.headers, max_attempts=max_attempts, tags=tags)
-        record = record_encoder(self.options.codec, limit=self.options.max_payload)(payload, head)
+        record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head)
         declaration = Declaration.of(every, topic=topic, record=record)
         self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
         if every.owner:
@@ -368,7 +368,7 @@ class OperatorCommands(TaskCommands, ABC):
 
     def _remove_call(self, task: str) -> None:
         """Removes the schedule of a task by an earlier name of it; one of that name that pushes anything else stays."""
-        name, codec = schedule_name(task), self.options.codec
+        name, codec = schedule_name(task), self._options.codec
         self._carry_out(lambda cache: declaring.remove_call(cache, codec, name, call_of(task)))
 
     def schedules(self) -> list[Schedule]:
@@ -377,7 +377,7 @@ class OperatorCommands(TaskCommands, ABC):
         >>> for schedule in engine.schedules():
         ...     print(schedule.name, schedule.cron or schedule.interval, schedule.next, schedule.paused)
         """
-        return self._carry_out(lambda cache: declaring.listed(cache, self.options.codec))
+        return self._carry_out(lambda cache: declaring.listed(cache, self._options.codec))
 
     @overload
     def schedule(self, name: str) -> ScheduleHandle: ...

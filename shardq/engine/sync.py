@@ -90,7 +90,7 @@ class Engine(OperatorCommands):
         is_ours = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
         if not is_ours:
             raise Unavailable(
-                f"other callers have been opening or closing this engine for {self.options.timeout:g} s: "
+                f"other callers have been opening or closing this engine for {self._options.timeout:g} s: "
                 "check that its servers run and can be reached from here"
             )
         try:
@@ -107,7 +107,7 @@ class Engine(OperatorCommands):
             driver = self._parts.driver(settings)
             try:
                 driver.open(deadline)
-                topology = run(driver, self.options.create_topology(), deadline=deadline)
+                topology = run(driver, self._options.create_topology(), deadline=deadline)
                 self._learn(topology)
                 advice.log_new(run(driver, self._advice(driver), deadline=advice.until(deadline)))
                 self._watch_masters(driver)
@@ -241,7 +241,7 @@ class Engine(OperatorCommands):
     # ---- pushing
 
     def _push_one(self, entries: Entries) -> Receipt:
-        deadline, driver, cache = time.monotonic() + self.options.timeout, self._driver, self._cache
+        deadline, driver, cache = time.monotonic() + self._options.timeout, self._driver, self._cache
         if driver is None or cache is None:
             driver, cache = self._open_driver(deadline), self._map()
         return run(driver, pushing.push_one(cache, self._packer, entries), deadline=deadline)
@@ -278,7 +278,7 @@ class Engine(OperatorCommands):
                 return self._spooler.push(entries, BATCH)
             return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH))
 
-        return Buffer(self._packed, send, linger=linger, owner=self, timeout=self.options.timeout)
+        return Buffer(self._packed, send, linger=linger, owner=self, timeout=self._options.timeout)
 
     # ---- consumers and workers
 

@@ -64,7 +64,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return None
         from shardq.features.spool.spooling_sync import Spooler  # here: it brings sqlite3
 
-        timeout = self.options.timeout
+        timeout = self._options.timeout
         return Spooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)
 
     # ---- pushing
@@ -183,7 +183,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
                     yield stored
             return
         driver = self._open_driver(self._deadline())
-        stream = Stream(self._map(), self._packer, source, batch, self.options.timeout)
+        stream = Stream(self._map(), self._packer, source, batch, self._options.timeout)
         for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
             stream.note(sent, result)
             for window in stream.finished():
@@ -253,7 +253,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         b'{"order":42}'
         """
         checked_id(id)
-        return self._carry_out(lambda cache: by_id.get(cache, id, self.options.codec if decode else None))
+        return self._carry_out(lambda cache: by_id.get(cache, id, self._options.codec if decode else None))
 
     # ---- many tasks
 
@@ -297,7 +297,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         )
         check_limit(limit)
         query.place(self.name, cursor)
-        return self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self.options.codec))
+        return self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
 
     def dead(
         self,

@@ -16,6 +16,7 @@ from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import check_id, check_seconds, check_topic
 from shardq.core.model.record import JSON, RAW
 from shardq.core.model.task import TaskInfo
+from shardq.engine.base import Inside
 from shardq.engine.options import Options
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption
@@ -50,7 +51,7 @@ class Delaying(ABC):
     def __init__(self, engine: Engine, *, above: float) -> None:
         if not isinstance(engine, Engine):
             raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
-        check_codec(engine.options)
+        check_codec(Inside(engine).options)
         check_seconds(above, "above")
         self.engine = engine
         self.above = above

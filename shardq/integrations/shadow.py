@@ -27,6 +27,7 @@ import msgspec
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
 from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.errors import ShardqError
 from shardq.features.sinks.circuit import Circuit
@@ -152,15 +153,15 @@ class Shadow:
         self._tell(Fact("expected", task, _ms(due), size=size, unseen=unseen))
         fact = msgspec.json.encode(Fact("arrived", task, _ms(due)))
         self._engine.push(
-            as_payload(self._engine.options, fact), at=due, topic=self._topic, id=task, on_conflict="replace"
+            as_payload(Inside(self._engine).options, fact), at=due, topic=self._topic, id=task, on_conflict="replace"
         )
         self._noted += 1
         if self._noted % TRIM_EACH == 0:
-            with connected(self._engine.options) as driver:
+            with connected(Inside(self._engine).options) as driver:
                 driver.call(Command(slot_of(self._key), ["XTRIM", self._key, "MAXLEN", "~", str(KEPT)], int))
 
     def _tell(self, fact: Fact) -> None:
-        self._engine.push(as_payload(self._engine.options, msgspec.json.encode(fact)), topic=self._topic)
+        self._engine.push(as_payload(Inside(self._engine).options, msgspec.json.encode(fact)), topic=self._topic)
 
     def _note(self, note: Callable[[], None], *, unseen: int = 0) -> None:
         if self._circuit.pause_s() > 0:
@@ -182,7 +183,7 @@ class Shadow:
 
     def report(self, *, forget: bool = False) -> ShadowReport:
         """Compares what is known. ``forget=True``: and begins anew."""
-        with connected(self._engine.options) as driver:
+        with connected(Inside(self._engine).options) as driver:
 
             def page(first: str) -> Any:
                 words = ["XRANGE", self._key, first, "+", "COUNT", str(PAGE)]

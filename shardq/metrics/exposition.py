@@ -212,7 +212,7 @@ class _ScrapedSnapshots:
         if isinstance(engine, Engine):
             return SnapshotReader(engine, resharding=True).read()
         # An event loop may be busy, or wait for this very scrape: an engine for threads reads in its place.
-        options = engine.options
+        options = Inside(engine).options
         with Engine(
             options.url,
             name=options.name,

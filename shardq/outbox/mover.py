@@ -112,7 +112,7 @@ class Mover:
         self._batch = batch
         self._keep = keep
         self._window_ms = window_ms
-        options = engine.options
+        options = Inside(engine).options
         self._engine = engine
         self._target: Target | None = None
         self._packer = Packer(options.codec, max_payload=options.max_payload)
@@ -138,7 +138,7 @@ class Mover:
     def _opened(self) -> Target:
         if self._target is None:
             # no sooner: a test may put the engine on a server of its own
-            self._target = Target(self._engine.options, Inside(self._engine).parts.driver)
+            self._target = Target(Inside(self._engine).options, Inside(self._engine).parts.driver)
         return self._target
 
     def probe_now(self) -> None:

@@ -19,6 +19,7 @@ from shardq.core.model.record import Codec
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import each_task
 from shardq.engine.arguments import checked_id, moved_due
+from shardq.engine.base import Inside
 from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.outbox.rows import NAME, Row, RowPacker
 from shardq.outbox.triggers import LONGEST_NAME, derived_name, has_trigger, make_trigger
@@ -180,7 +181,8 @@ class Outbox:
         >>> with database.begin() as connection:
         ...     shardq.outbox.default_outbox.assign(connection, "orders")
         """
-        name, embedded = (engine, False) if isinstance(engine, str) else (engine.name, engine.options.is_embedded)
+        name = engine if isinstance(engine, str) else engine.name
+        embedded = not isinstance(engine, str) and Inside(engine).options.is_embedded
         check_name(name)
         written = sa.select(self.owner.c.name, self.owner.c.embedded)
         found = connection.execute(written).first()

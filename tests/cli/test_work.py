@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from shardq import Engine, Task
+from shardq.engine.base import Inside
 from tests.cli.shell import LONGEST_S, Shell
 from tests.support.pages import programs
 from tests.support.states import claim, counted, state_of
@@ -127,7 +128,7 @@ def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path
     told = json.loads(served(process))
     assert told == {
         "name": engine.name,
-        "url": engine.options.safe_url,
+        "url": Inside(engine).options.safe_url,
         "topics": [""],
         "concurrency": 16,
         "processes": 1,

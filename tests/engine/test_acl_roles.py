@@ -22,6 +22,7 @@ from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.slots import slot_of
 from shardq.dashboard import app
+from shardq.engine.base import Inside
 from shardq.errors import AccessDenied, DurabilityUnavailable
 from tests.dashboard.browsing import browsing
 from tests.dashboard.test_bounds import PAGES
@@ -279,7 +280,7 @@ def test_a_role_may_do_nothing_else(
     url = user(*rules([role], name=name))
     login, _, _ = url.partition("://")[2].partition("@")
     username, _, password = login.partition(":")
-    with Engine(admin.options.url, name=f"{name}-other", shards=1) as other:
+    with Engine(Inside(admin).options.url, name=f"{name}-other", shards=1) as other:
         forbidden = [
             *(
                 ("FLUSHALL",),

@@ -18,6 +18,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncConsumer, AsyncEngine, AsyncResize, AsyncWorker, Engine, Task
+from shardq.engine.base import Inside
 from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 from tests.support.cancelling import CANCELLED, DURABLE, SOON_S, Make, cuts, maker, quiet, run, until
 from tests.support.engines import SHARDS
@@ -52,7 +53,7 @@ def make(server: Server, name: str) -> Make:
 
 def stored(engine: AsyncEngine) -> Counter[Any]:
     """Counts the payloads that are stored."""
-    with Engine(engine.options.url, name=engine.name) as other:
+    with Engine(Inside(engine).options.url, name=engine.name) as other:
         return Counter(task.payload for task in listed(other) if task.topic != "after")
 
 

@@ -16,6 +16,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import State
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
+from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.support.listed import listed
@@ -110,7 +111,7 @@ def test_a_task_that_is_leased_meanwhile_is_left_alone(running: Engine) -> None:
             leased.extend(delivery.id for delivery in claim(consumer, 1))
 
     bulk = Bulk(TopologyCache(running.name, running.topology), "cancel", bulk_query("cancel", topic="mail"))
-    with connected(running.options) as driver:
+    with connected(Inside(running).options) as driver:
         while run(Between(driver, lease_one), bulk.following()):
             pass
     assert bulk.so_far == BulkResult(matched=3, done=2, others={Outcome.RUNNING: 1}, running=tuple(leased))

@@ -22,6 +22,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.record import codec_named
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
+from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing import pages
@@ -302,7 +303,7 @@ def test_the_work_of_a_page_is_bounded(many: Engine, state: str) -> None:
         many.stop()
     cache, raw = TopologyCache(many.name, many.topology), codec_named("json")
     shards = len(cache.span())
-    with connected(many.options) as driver:
+    with connected(Inside(many).options) as driver:
         for topic, limit in ((None, 1), (None, 100), (None, 1000), ("mail", 100), ("none", 100)):
             query, cursor, calls, found = Query.checked(state=state, topic=topic), None, 0, 0
             while calls < 30:

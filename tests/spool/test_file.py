@@ -20,6 +20,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
+from shardq.engine.base import Inside
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
@@ -310,7 +311,7 @@ def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name
     file = SpoolFile(path, engine=name)
     file.add([[Command("cancel", engine.push("here", delay=FAR_S))]])
     write_protect(path)
-    replayer = Replayer(file, engine.options)
+    replayer = Replayer(file, Inside(engine).options)
     with pytest.raises(SpoolFault, match="attempt to write a readonly database"):
         replayer.run(lambda: False, timeout=5)
     replayer.close()

@@ -25,6 +25,7 @@ from kombu.utils.functional import maybe_list
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import full_id
 from shardq.engine import Engine
+from shardq.engine.base import Inside
 from shardq.errors import BadInput, Conflict, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
 from shardq.integrations.celery.brokers import OWN_TOPICS, PREFIX, Place
 from shardq.integrations.celery.capture import Sent, capturing, messages_of
@@ -100,8 +101,8 @@ class CeleryDelaying(Delaying):
 
     def same(self, other: CeleryDelaying) -> bool:
         """True if the other would do the same."""
-        return (self.engine.options, self.above, bool(self._shadow)) == (
-            other.engine.options,
+        return (Inside(self.engine).options, self.above, bool(self._shadow)) == (
+            Inside(other.engine).options,
             other.above,
             bool(other._shadow),
         )
@@ -135,13 +136,13 @@ class CeleryDelaying(Delaying):
         """Stores a message. False if the broker must take it now: it has no room here, or nobody listens there."""
         id = sent.properties["correlation_id"]
         with _as_celery_says():
-            places = messages_of(producer, sent, self.engine.options)
+            places = messages_of(producer, sent, Inside(self.engine).options)
             try:
                 for place, data in places:
                     found = place.within(self._routes())
                     self._forward(found)
                     self.engine.push(
-                        as_payload(self.engine.options, data),
+                        as_payload(Inside(self.engine).options, data),
                         at=eta,
                         topic=found.topic,
                         id=unique_of(id),
@@ -189,7 +190,7 @@ class CeleryDelaying(Delaying):
         """Notes a message that the broker takes as before."""
         assert self._shadow is not None, "it is shadow mode"
         try:
-            size = sum(len(data) for _, data in messages_of(producer, sent, self.engine.options))
+            size = sum(len(data) for _, data in messages_of(producer, sent, Inside(self.engine).options))
         except Exception as exc:  # noqa: BLE001  nothing of this may disturb the app
             log.warning("shadow mode: a message could not be made: %s: %s", type(exc).__name__, exc)
             size = 0

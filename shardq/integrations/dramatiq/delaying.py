@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from shardq.core.model.task import Outcome
+from shardq.engine.base import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage, ShardqError
 from shardq.features.sinks.dramatiq import HEADER
@@ -97,7 +98,7 @@ class DramatiqDelaying(RoutedDelaying):
         due = delayed.copy(queue_name=queue)
         del due.options["eta"]
         self.engine.push(
-            as_payload(self.engine.options, due.encode()),
+            as_payload(Inside(self.engine).options, due.encode()),
             delay=delay / 1000,
             topic=self._topic_of(queue),
             id=task_id(message.message_id),

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from shardq.engine.base import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage
 from shardq.features.sinks.rq import FIELD, NET_S, Ticket
@@ -143,7 +144,7 @@ class RqDelaying(RoutedDelaying):
             queues=queue.redis_queues_keys,
             scheduled=registry.key,
         )
-        payload = as_payload(self.engine.options, msgspec.json.encode(ticket))
+        payload = as_payload(Inside(self.engine).options, msgspec.json.encode(ticket))
         job.origin = queue.name
         if job.timeout is None:
             job.timeout = queue._default_timeout  # as RQ does when it enqueues the job

@@ -15,6 +15,7 @@ import msgspec
 from shardq.core.model.checks import check_topic
 from shardq.core.model.task import Outcome, Task
 from shardq.engine.aio import AsyncEngine
+from shardq.engine.base import Inside
 from shardq.errors import InvalidOption
 from shardq.integrations.delaying import as_payload, check_codec, is_routed, task_id
 from shardq.integrations.sidekiq.jobs import new_job
@@ -36,11 +37,11 @@ class AsyncSidekiq:
     def __init__(self, engine: AsyncEngine, *, major: int = 8, topic: str = "sidekiq", to: str | None = None) -> None:
         if not isinstance(engine, AsyncEngine):
             raise InvalidOption(f"AsyncSidekiq takes a shardq.AsyncEngine, not {type(engine).__name__}")
-        check_codec(engine.options)
+        check_codec(Inside(engine).options)
         check_topic(topic)
         if not isinstance(major, int) or not 5 <= major <= 99:
             raise InvalidOption(f"major={major!r} is no version of Sidekiq; give its first number, such as 8")
-        if to is None and (engine.options.is_embedded or "+cluster:" in str(engine.options.url)):
+        if to is None and (Inside(engine).options.is_embedded or "+cluster:" in str(Inside(engine).options.url)):
             raise InvalidOption(
                 "Sidekiq is not on the engine's servers, which are a cluster or embedded; give the URL of its Redis: "
                 "AsyncSidekiq(engine, to='sidekiq+redis://HOST:PORT/DB')"
@@ -49,7 +50,7 @@ class AsyncSidekiq:
         self._routed: set[str] = set()
         self.major = major
         self.topic = topic
-        self._to = to or f"sidekiq+{engine.options.url}"
+        self._to = to or f"sidekiq+{Inside(engine).options.url}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.major} through {self.engine.name!r}>"
@@ -77,7 +78,7 @@ class AsyncSidekiq:
         """
         job = new_job(self.major, job_class, args, queue=queue, jid=jid, retry=retry, options=options)
         topic = await self._route(queue)
-        payload = as_payload(self.engine.options, msgspec.json.encode(job))
+        payload = as_payload(Inside(self.engine).options, msgspec.json.encode(job))
         await self.engine.push(payload, delay=delay, at=at, topic=topic, id=task_id(job["jid"]))
         return str(job["jid"])
 
@@ -100,7 +101,7 @@ class AsyncSidekiq:
             new_job(self.major, job_class, each, queue=queue, jid=None, retry=retry, options=options) for each in args
         ]
         topic = await self._route(queue)
-        payloads = [as_payload(self.engine.options, msgspec.json.encode(job)) for job in jobs]
+        payloads = [as_payload(Inside(self.engine).options, msgspec.json.encode(job)) for job in jobs]
         await self.engine.push_many(
             Task(payload, delay=delay, at=at, topic=topic, id=job["jid"])
             for job, payload in zip(jobs, payloads, strict=True)

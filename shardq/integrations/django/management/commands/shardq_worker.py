@@ -17,6 +17,7 @@ from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
 from shardq.core.model.durations import seconds
+from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
 from shardq.integrations.django.backend import ShardqBackend, backend_named
@@ -148,7 +149,7 @@ class Command(BaseCommand):
                     engine.start()  # with --processes here, in the parent
                 where = "" if options["processes"] == 1 else f" in each of {options['processes']} processes"
                 self.stdout.write(
-                    f"serving {', '.join(queues)} of {engine.name!r} at {engine.options.safe_url}: "
+                    f"serving {', '.join(queues)} of {engine.name!r} at {Inside(engine).options.safe_url}: "
                     f"{worker.concurrency} tasks at once{where}; Ctrl-C ends it"
                 )
                 self.stdout.flush()
