@@ -157,9 +157,23 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
             return None
-        from shardq.features.spool.spool import Spool  # here: it brings sqlite3
+        from shardq.engine.target import replayer_of  # here: they bring sqlite3
+        from shardq.features.spool.spool import Spool
 
-        return Spool(path, self._options, limit=limit)
+        options = self._options
+        if options.is_embedded:
+            raise InvalidOption(
+                "spool= is not possible with an embedded server, whose data is on the same disk, and which the next "
+                "process that needs it starts again; leave spool= out, or give the url of a server"
+            )
+        return Spool(
+            path,
+            engine=options.name,
+            shards=options.shards,
+            limit=limit,
+            timeout=options.timeout,
+            replayer=partial(replayer_of, options=options),
+        )
 
     def _can_spool(self, error: ShardqError) -> bool:
         """True if the engine can be used without the servers for now, as they can't be reached and it has a spool."""

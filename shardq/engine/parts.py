@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
-from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher import Beside, Dispatcher, Sinks
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import Receipt, Task
@@ -18,6 +18,8 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.health import Reason
 from shardq.engine.stats import Here, Relay
+from shardq.features.history.recorder import Recorder
+from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
 from shardq.features.sinks.senders import Senders
 from shardq.worker.handlers import Handler
 
@@ -47,7 +49,20 @@ class Parts:
 
     def dispatcher(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, sinks: Sinks) -> Dispatcher:
         """Not started yet."""
-        return Dispatcher(driver, cache, subscriber, sinks=sinks)
+
+        def beside(dispatcher: Dispatcher) -> tuple[Beside, ...]:
+            return tuple(
+                make(
+                    driver,
+                    cache,
+                    process=dispatcher.process,
+                    members=lambda: dispatcher.members,
+                    clock_ms=dispatcher.clock_ms,
+                )
+                for make in (Scheduler, Recorder)
+            )
+
+        return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)
 
 
 class PushSpan(Protocol):
@@ -123,9 +138,14 @@ class Running:
         """The reasons not to be healthy that no look at the servers finds."""
         problems = [problem for processor in self.processors for problem in processor.problems]
         found = [Reason("worker", f"a worker of this process: {each}") for each in problems]
-        if self.dispatcher is not None:
-            found += (Reason("schedule", each) for each in self.dispatcher.scheduler().problems)
+        if (scheduler := self._scheduler()) is not None:
+            found += (Reason("schedule", each) for each in scheduler.problems)
         return found
+
+    def _scheduler(self) -> SchedulerReport | None:
+        """The report of the scheduler of recurring tasks, while it runs."""
+        beside = self.dispatcher.beside if self.dispatcher else ()
+        return next((each.report() for each in beside if isinstance(each, Scheduler)), None)
 
     def here(self, spool: SpoolStats | None) -> Here:
         """The part of ``stats`` that this process knows without asking a server."""
@@ -140,6 +160,6 @@ class Running:
             reports=dispatcher.reports(),
             failing_routes=dispatcher.failing_routes(),
             sinks=dispatcher.sinks(),
-            scheduler=dispatcher.scheduler(),
+            scheduler=self._scheduler(),
             dispatchers=dispatcher.members,
         )

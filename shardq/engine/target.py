@@ -1,5 +1,5 @@
 """The servers of an engine, as a thread beside it sees them: on connections of the thread's own, beside either kind of
-engine. The relay of the outbox has one, and the replay of the spool.
+engine. The relay of the outbox has one, and the drain of the spool.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation, run
+from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
+from shardq.features.spool.drain import Replayer
+from shardq.features.spool.file import SpoolFile
 
 T = TypeVar("T")
 
@@ -55,3 +58,8 @@ class Target:
         with self._lock:
             self._opened = None
             self._connections.close()
+
+
+def replayer_of(file: SpoolFile, options: Options) -> Replayer:
+    """What drains a spool to the servers of an engine. It connects when there is something to send."""
+    return Replayer(file, Packer(options.codec, max_payload=options.max_payload), Target(options))

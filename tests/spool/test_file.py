@@ -21,10 +21,11 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
 from shardq.engine.base import Inside
+from shardq.engine.target import replayer_of
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.drain import Replayer, lock_of
+from shardq.features.spool.drain import lock_of
 from shardq.features.spool.file import SpoolFile
 from tests.spool.conftest import Make, drained, seen
 from tests.support.listed import listed
@@ -311,7 +312,7 @@ def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name
     file = SpoolFile(path, engine=name)
     file.add([[Command("cancel", engine.push("here", delay=FAR_S))]])
     write_protect(path)
-    replayer = Replayer(file, Inside(engine).options)
+    replayer = replayer_of(file, Inside(engine).options)
     with pytest.raises(SpoolFault, match="attempt to write a readonly database"):
         replayer.run(lambda: False, timeout=5)
     replayer.close()

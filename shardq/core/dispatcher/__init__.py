@@ -3,13 +3,13 @@
 ``dispatcher`` puts the parts together: ``membership`` says which processes live and which shards each of them serves,
 and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a poller moves
 and how long it sleeps. ``forwarding`` serves the routes of a poller, ``forwarder`` those to lists on other nodes and
-those with a rate, ``faults`` knows which of them fail. The scheduler of recurring tasks is in ``features/schedules``,
-all other forwarding in ``features/sinks``.
+those with a rate, ``faults`` knows which of them fail. What an engine has run beside, as the scheduler of
+recurring tasks, it is given; all other forwarding is in ``features/sinks``.
 """
 
-from shardq.core.dispatcher.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher.dispatcher import Beside, Dispatcher, Sinks
 from shardq.core.dispatcher.faults import RouteFault
 from shardq.core.dispatcher.poller import PollerReport
 from shardq.core.fleet.lateness import Lateness
 
-__all__ = ["Dispatcher", "Lateness", "PollerReport", "RouteFault", "Sinks"]
+__all__ = ["Beside", "Dispatcher", "Lateness", "PollerReport", "RouteFault", "Sinks"]

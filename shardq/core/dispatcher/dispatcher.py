@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from shardq.core.calls.control import CHANGED
@@ -21,10 +21,8 @@ from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
 from shardq.core.resharding.migrator import Migrator
 from shardq.core.subscriber import Subscriber
-from shardq.core.threads import ended
+from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
-from shardq.features.history.recorder import Recorder
-from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -45,6 +43,19 @@ class Sinks(Protocol):
     def faults(self) -> tuple[RouteFault, ...]: ...
 
 
+class Beside(Protocol):
+    """What an engine has run beside the pollers: the scheduler of recurring tasks, the recorder of the history."""
+
+    @property
+    def loop(self) -> Loop: ...
+
+    def hear(self, message: str | None) -> None:
+        """Takes a message of the engine's news; None: some may have been missed."""
+
+    def members_changed(self) -> None:
+        """The living dispatchers are others than before."""
+
+
 class Dispatcher:
     """The dispatcher of a process, started once and stopped once."""
 
@@ -55,7 +66,9 @@ class Dispatcher:
         subscriber: Subscriber,
         *,
         sinks: Sinks | None = None,
+        beside: Callable[[Dispatcher], Sequence[Beside]] = lambda _: (),
     ) -> None:
+        """``beside`` makes what starts and stops with it."""
         self.driver = driver
         self._sinks = sinks
         self._cache = cache
@@ -93,20 +106,7 @@ class Dispatcher:
             mine=lambda: sorted(self._pollers),
             members=lambda: len(self._members),
         )
-        self._scheduler = Scheduler(
-            driver,
-            cache,
-            process=self._membership.process,
-            members=lambda: self._members,
-            clock_ms=self._membership.clock_ms,
-        )
-        self._recorder = Recorder(
-            driver,
-            cache,
-            process=self._membership.process,
-            members=lambda: self._members,
-            clock_ms=self._membership.clock_ms,
-        )
+        self.beside = tuple(beside(self))
         self._unlearn = cache.on_change(self._topology_changed)
 
     @property
@@ -122,14 +122,18 @@ class Dispatcher:
         """The living dispatchers, as of the last heartbeat."""
         return self._members
 
+    def clock_ms(self) -> float:
+        """The time of the control slot's master."""
+        return self._membership.clock_ms()
+
     def start(self, deadline: float) -> None:
         """Returns when this process is a member, and its pollers run. Raises why that is not so at the deadline."""
         self._subscriber.subscribe(self._cache.control.news, self._cache.control.slot, self._hear_news)
         try:
             self._membership.join(deadline)
             self._mover.topology_changed(self._cache.topology)
-            self._scheduler.loop.start()
-            self._recorder.loop.start()
+            for each in self.beside:
+                each.loop.start()
             if self._sinks is not None:
                 self._sinks.start()
                 self.report_soon()
@@ -147,7 +151,7 @@ class Dispatcher:
             self._stopped = True
             pollers, self._pollers = list(self._pollers.values()), {}
         self._membership.stop()
-        others = [self._forwarder.loop, self._mover.loop, self._scheduler.loop, self._recorder.loop]
+        others = [self._forwarder.loop, self._mover.loop, *(each.loop for each in self.beside)]
         for loop in others:
             loop.stop()
         self._tell_to_end(pollers)
@@ -200,12 +204,9 @@ class Dispatcher:
         """The counters of the topics that this process forwards to URLs and functions."""
         return self._sinks.stats() if self._sinks is not None else ()
 
-    def scheduler(self) -> SchedulerReport:
-        """The report of this process's scheduler."""
-        return self._scheduler.report()
-
     def _hear_news(self, message: str | None) -> None:
-        self._scheduler.hear(message)
+        for each in self.beside:
+            each.hear(message)
         if message != CHANGED:
             self._membership.loop.wake()
 
@@ -226,7 +227,8 @@ class Dispatcher:
         """Serves exactly this process's share of the shards. Called after each heartbeat."""
         if members != self._members:
             self._members = members
-            self._scheduler.members_changed()
+            for each in self.beside:
+                each.members_changed()
         span = self._cache.topology.span()
         mine = set(shares(members, len(span)).get(self._membership.process, ()))
         with self._lock:

@@ -74,6 +74,12 @@ class Recorder:
             longest_pause_s=MINUTE_MS / 1000,
         )
 
+    def hear(self, message: str | None) -> None:
+        """Does nothing: no news is about the history."""
+
+    def members_changed(self) -> None:
+        """Does nothing: each step finds its place among them."""
+
     def _step_in_turn(self) -> float:
         place = self._place()
         if place < WRITERS:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 from shardq.core.calls import by_id as calls
 from shardq.core.model.task import Outcome
@@ -34,9 +34,16 @@ from shardq.errors import (
 from shardq.features.spool.commands import Spooled, entries_of, layers
 from shardq.features.spool.file import PAGE_ROWS, SpoolFile
 
-if TYPE_CHECKING:
-    from shardq.engine.options import Options
-    from shardq.engine.target import Target
+T = TypeVar("T")
+
+
+class Servers(Protocol):
+    """The servers of the engine, on connections of the drain's own, opened at their first use."""
+
+    def run(self, make: Callable[[TopologyCache], Operation[T]], *, timeout: float | None = None) -> T:
+        """Carries out an operation on the present topology. ``timeout`` bounds each trip."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -178,9 +185,9 @@ class Pace:
 
 
 class Replayer:
-    """Replays the file of a spool, on connections of its own. Whoever holds the file's lock may run it."""
+    """Replays the file of a spool. The process that holds the file's lock may run it."""
 
-    def __init__(self, file: SpoolFile, options: Options) -> None:
+    def __init__(self, file: SpoolFile, packer: Packer, servers: Servers) -> None:
         self.problem = ""
         """The reason why some commands could not be replayed by the last run."""
         self.reached = False
@@ -188,9 +195,8 @@ class Replayer:
         self.replayed = 0
         self.failed = 0
         self._file = file
-        self._options = options
-        self._packer = Packer(options.codec, max_payload=options.max_payload)
-        self._target: Target | None = None
+        self._packer = packer
+        self._servers = servers
         self._unrecorded: list[Replayed] = []
         """Commands that were carried out, and could not be noted in the file as it broke at that moment. They must not
         be replayed again.
@@ -204,8 +210,6 @@ class Replayer:
         Before each page it writes the file, and sends nothing when that fails: what can't be noted would be carried out
         again by the next process, and twice once Redis has forgotten it.
         """
-        from shardq.engine.target import Target
-
         failing = Failing()
         self.problem, self.reached = "", False
         while self._unrecorded:
@@ -215,10 +219,8 @@ class Replayer:
         while (page := self._file.page(after)) and not (after and stopping()):
             after = page[-1].seq
             self._file.check()
-            if self._target is None:
-                self._target = Target(self._options)
             for layer in layers(page):
-                result = self._target.run(
+                result = self._servers.run(
                     lambda cache, layer=layer: replay(cache, self._packer, layer, failing),  # type: ignore[misc]
                     timeout=timeout,
                 )
@@ -250,6 +252,4 @@ class Replayer:
             log.error("command %d of the spool %s was refused, and put aside: %s", seq, self._file.path, reason)
 
     def close(self) -> None:
-        target, self._target = self._target, None
-        if target is not None:
-            target.close()
+        self._servers.close()

@@ -26,11 +26,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -49,9 +48,6 @@ from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, SpoolStats
 from shardq.features.spool.drain import Pace, Replayer, lock_of
 from shardq.features.spool.file import SpoolFile
-
-if TYPE_CHECKING:
-    from shardq.engine.options import Options
 
 log = logging.getLogger("shardq.spool")
 
@@ -98,20 +94,26 @@ class _Ticket:
 class Spool:
     """The spool of one engine, in one process. Threads share it."""
 
-    def __init__(self, path: str | os.PathLike[str], options: Options, *, limit: int) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        engine: str,
+        shards: int | None,
+        limit: int,
+        timeout: float,
+        replayer: Callable[[SpoolFile], Replayer],
+    ) -> None:
         """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
         self.path = _checked_path(path)
         self.away = False
         """True while commands go to the file."""
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_BYTES:
             raise InvalidOption(f"spool_bytes={limit!r} is not possible; give bytes, from {LEAST_BYTES:,}")
-        if options.is_embedded:
-            raise InvalidOption(
-                "spool= is not possible with an embedded server, whose data is on the same disk, and which is started "
-                "again by whoever needs it; leave spool= out, or give the url of a server"
-            )
-        self._options = options
-        self._file = SpoolFile(self.path, engine=options.name, shards=options.shards or 0, limit=limit)
+        self._engine = engine
+        self._timeout = timeout
+        self._replayer = replayer
+        self._file = SpoolFile(self.path, engine=engine, shards=shards or 0, limit=limit)
         self._last = 0
         """The number of the last command that this process must wait for."""
         self._first = 0
@@ -338,7 +340,7 @@ class Spool:
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
-        replayer, pace = Replayer(self._file, self._options), Pace()
+        replayer, pace = self._replayer(self._file), Pace()
         pause = FIRST_PAUSE_S
         try:
             while not stop.is_set():
@@ -375,7 +377,7 @@ class Spool:
     def _replay(self, replayer: Replayer, pace: Pace, stop: threading.Event) -> bool:
         """Replays what can be. Returns True if nothing is left."""
         # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
-        trip_s = min(TRIP_S, self._options.timeout)
+        trip_s = min(TRIP_S, self._timeout)
         well = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
         self._reached = replayer.reached
         while well and not stop.is_set():
@@ -384,7 +386,7 @@ class Spool:
                 until, end = pace.goal(replayer.replayed), time.monotonic() + self._held_s()
                 well = replayer.run(
                     lambda: stop.is_set() or replayer.replayed >= until or time.monotonic() > end,  # noqa: B023
-                    timeout=min(LAST_TRIP_S, self._options.timeout),
+                    timeout=min(LAST_TRIP_S, self._timeout),
                 )
                 if not well:
                     return False
@@ -421,7 +423,7 @@ class Spool:
         return False
 
     def _held_s(self) -> float:
-        return min(HELD_S, self._options.timeout)
+        return min(HELD_S, self._timeout)
 
     def _let_in(self, stop: threading.Event) -> None:
         """Waits until those that were held back have stored what they brought. A lock alone is not fair."""
@@ -457,7 +459,7 @@ class Spool:
             stats = self._file.stats()
         except SpoolFault as exc:
             return SpoolStats(
-                path=str(self.path), engine=self._options.name, waiting=None, bytes=None, limit=None, oldest=None,
+                path=str(self.path), engine=self._engine, waiting=None, bytes=None, limit=None, oldest=None,
                 replayed=None, failed=None, fault=str(exc),
             )  # fmt: skip
         problem = self._problem or None if self.away and stats.waiting else None

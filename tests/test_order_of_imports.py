@@ -1,0 +1,88 @@
+"""Imports go one way, as the table of ``shardq/README.md`` has them, and never in a circle; imports for typing, too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "shardq"
+FACES = {"shardq", "shardq.__main__"}
+"""The package's face names what is public; ``python -m shardq`` is the command."""
+
+_ROW = re.compile(r"^\| ((?:`[a-z_/]+`(?:, )?)+) \|", re.MULTILINE)
+
+
+def modules() -> dict[str, Path]:
+    found = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def imports() -> dict[str, set[str]]:
+    """Module → the modules of the package that it imports, wherever in its code."""
+    known = modules()
+    return {name: set(_imported(path, known)) - {name} for name, path in known.items() if name not in FACES}
+
+
+def _imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            names = [
+                full if (full := f"{node.module}.{alias.name}") in known else str(node.module) for alias in node.names
+            ]
+        else:
+            continue
+        yield from (name for name in names if name in known)
+
+
+def places() -> dict[str, int]:
+    """Module or package → its row in the table."""
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## Reading order\n")[2].partition("\nSync and asyncio")[0]
+    rows = [re.findall(r"`([a-z_/]+)`", row) for row in _ROW.findall(table)]
+    assert len(rows) > 15
+    return {"shardq." + each.replace("/", "."): place for place, row in enumerate(rows) for each in row}
+
+
+def place_of(module: str, rows: Mapping[str, int]) -> int:
+    while module not in rows:
+        module, _, last = module.rpartition(".")
+        assert module, f"no row of shardq/README.md has {last}"
+    return rows[module]
+
+
+def test_they_go_one_way() -> None:
+    rows = places()
+    edges = imports()
+    wings = {"shardq", "shardq.core", "shardq.features"}  # packages without code of their own
+    against = [
+        f"{name} imports {other}, which is below it in the table"
+        for name, others in sorted(edges.items())
+        if name not in wings
+        for other in sorted(others - wings)
+        if place_of(other, rows) > place_of(name, rows)
+    ]
+    assert against == []
+
+
+def test_there_is_no_circle() -> None:
+    """Whatever imports nothing that is left goes, until nothing goes: what is left is circles, and what needs them."""
+    left = {name: others - FACES for name, others in imports().items()}
+    while free := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in free}
+    while top := left.keys() - set().union(*left.values()):
+        left = {name: others for name, others in left.items() if name not in top}
+    assert {name: sorted(others & left.keys()) for name, others in left.items()} == {}
+
+
+def test_every_module_has_a_place() -> None:
+    rows = places()
+    for name in imports():
+        if name not in ("shardq.core", "shardq.features"):
+            place_of(name, rows)
+    for name in rows:
+        assert name in modules(), f"shardq/README.md has {name}, which is not there"
