@@ -149,7 +149,7 @@ def _connected(process: subprocess.Popen[str], port: int) -> bool:
 @pytest.mark.parametrize(
     ("module", "loaded"),
     [
-        ("shardq.cli", ["__future__", "shardq", "shardq.cli", "shardq.lazy"]),
+        ("shardq.cli", ["__future__", "shardq", "shardq.cli", "shardq.core", "shardq.core.lazy"]),
         ("cluster.entry", ["__future__", "cluster", "cluster.entry"]),
     ],
 )

@@ -220,7 +220,7 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     engine.configure(dead_count=10**6)
     engine.forward("mail", to=f"list of:{name}")
     engine.forward("mail", to=None)
-    engine.limit("mail")
+    engine.limit("mail", None)
     wait_until(lambda: engine.stats().ready == 10, "they are ready again")
     assert engine.cancel(ids[0]) == Outcome.CANCELLED
     assert engine.reschedule_all(state="ready", delay=FAR_S).done == 9
