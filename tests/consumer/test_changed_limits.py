@@ -31,7 +31,7 @@ CHANGES: dict[str, tuple[Change, Change]] = {
         lambda engine: engine.limit("mail", rate=HOURLY),
         lambda engine: engine.limit("mail", rate=1000),
     ),
-    "no rate": (lambda engine: engine.limit("mail", rate=HOURLY), lambda engine: engine.limit("mail")),
+    "no rate": (lambda engine: engine.limit("mail", rate=HOURLY), lambda engine: engine.limit("mail", None)),
     "a concurrency for a rate": (
         lambda engine: engine.limit("mail", rate=HOURLY),
         lambda engine: engine.limit("mail", concurrency=COUNT),
@@ -40,7 +40,7 @@ CHANGES: dict[str, tuple[Change, Change]] = {
         lambda engine: engine.limit("mail", concurrency=1),
         lambda engine: engine.limit("mail", concurrency=COUNT),
     ),
-    "no concurrency": (lambda engine: engine.limit("mail", concurrency=1), lambda engine: engine.limit("mail")),
+    "no concurrency": (lambda engine: engine.limit("mail", concurrency=1), lambda engine: engine.limit("mail", None)),
 }
 
 

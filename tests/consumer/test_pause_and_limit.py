@@ -94,7 +94,7 @@ def test_who_has_not_heard_of_a_change_can_undo_it(running: Engine, other: Engin
         other.resume("mail")
     else:
         running.limit("mail", concurrency=1)
-        other.limit("mail")
+        other.limit("mail", None)
     assert len(claim(running.consumer("mail"), 2)) == 2
 
 
@@ -272,7 +272,7 @@ def test_a_limit_is_lifted(running: Engine, other: Engine) -> None:
     consumer = running.consumer("mail")
     assert len(claim(consumer, 1)) == 1
     assert consumer.claim(5) == []
-    other.limit("mail")
+    other.limit("mail", None)
     assert len(claim(consumer, 4)) == 4
 
 

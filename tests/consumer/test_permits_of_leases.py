@@ -254,7 +254,7 @@ def test_who_waits_for_a_permit_does_not_poll(running: Engine, other: Engine, se
                 assert calls(servers, running) - before < 40, "and not all of them"
         finally:
             ended.set()
-            running.limit("mail")
+            running.limit("mail", None)
 
 
 def test_all_that_waits_gets_its_turn(running: Engine, other: Engine) -> None:

@@ -67,7 +67,7 @@ def test_a_rate_that_is_set_and_ended_on_the_way(running: Engine, servers: Serve
     running.push_many([Task(n, topic="email") for n in range(40)])
     wait_until(lambda: running.stats().scheduled == 0, "all are dispatched")
     wait_until(lambda: running.stats().ready == 39, "one is let through, of all shards")
-    running.limit("email")
+    running.limit("email", None)
     wait_until(lambda: length(servers, list_name) == 41, "all have arrived")
 
 
@@ -124,7 +124,7 @@ def test_a_consumer_gets_nothing_of_a_forwarded_topic(
         assert consumer.claim(1) == other.consumer(["email", ""]).claim(1) == consumer.claim(1, wait=0.1) == []
         assert len(told(caplog, "topic 'email' is forwarded to the list 'mine': consumers get nothing")) == 1
         running.forward("email", to=None)
-        running.limit("email")
+        running.limit("email", None)
         # also one that does not wait, and hears no news
         assert len(claim(consumer, 19)) == 19
         assert len(told(caplog, "topic 'email' is no longer forwarded")) == 1
@@ -144,7 +144,7 @@ def test_who_never_waits_finds_that_a_topic_is_given_out_again(running: Engine, 
     assert consumer.claim(1) == []
     if order == "forward":
         running.forward("email", to=None)
-        running.limit("email")
+        running.limit("email", None)
     else:
         running.resume("email")
     wait_until(lambda: consumer.claim(1), "it is given one")

@@ -15,7 +15,7 @@ def test_each_command_of_an_operator_is_noted(engine: Engine) -> None:
     engine.pause("mail")
     engine.resume("mail")
     engine.limit("mail", rate=100)
-    engine.limit("mail")
+    engine.limit("mail", None)
     engine.forward("sms", to="redis://:secret9@10.0.0.7:6379/0#list")
     engine.forward("sms", to=None)
     engine.configure(max_attempts=3)
@@ -51,7 +51,7 @@ def test_each_command_of_an_operator_is_noted(engine: Engine) -> None:
 def test_the_last_hundred_are_kept(engine: Engine) -> None:
     for n in range(KEPT // 2 + 5):
         engine.limit("mail", rate=n + 1)
-        engine.limit("mail")
+        engine.limit("mail", None)
     found = engine.changes()
     assert len(found) == KEPT
     assert found[0].at >= found[-1].at

@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[Command, Command]] = {
     "pause": (lambda engine: engine.pause("mail"), lambda engine: "mail" in engine.topology.paused),
     "resume": (lambda engine: engine.resume("paused"), lambda engine: not engine.topology.paused),
     "limit": (lambda engine: engine.limit("mail", rate=5), lambda engine: "mail" in engine.topology.limits),
-    "lift": (lambda engine: engine.limit("limited"), lambda engine: not engine.topology.limits),
+    "lift": (lambda engine: engine.limit("limited", None), lambda engine: not engine.topology.limits),
     "configure": (
         lambda engine: engine.configure(dead_count=10),
         lambda engine: engine.topology.settings.dead_count == 10,
