@@ -17,6 +17,7 @@ from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
+from shardq.engine.base import Inside
 from shardq.engine.health import KINDS, Reason
 from shardq.errors import InvalidOption
 from shardq.metrics.exposition import FRESH_S, METRICS
@@ -146,7 +147,7 @@ def test_deaths_are_counted_and_not_drawn(engine: Engine) -> None:
     """So the rule on them rises when tasks die, and only then: whoever looks, at whatever else is drawn."""
     engine.start()
     engine.push_many(Task(n, topic=f"t{n % 10}") for n in range(4000))
-    consumer = engine.consumer(*(f"t{n}" for n in range(10)))
+    consumer = engine.consumer([f"t{n}" for n in range(10)])
     left = 4000
     while left:
         deliveries = consumer.claim(500, wait=PATIENT_S)
@@ -252,7 +253,7 @@ def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
             registry = registry_of(engine)
             await engine.start()
             own = [Reason("worker", "a worker of this process: its thread has ended")]
-            monkeypatch.setattr(engine, "_own_reasons", lambda: own)
+            monkeypatch.setattr(Inside(engine).running, "reasons", lambda: own)
             seen = await asyncio.to_thread(scraped, registry)
             assert (total(seen, "shardq_healthy"), total(seen, "shardq_unhealthy", reason="worker")) == (0, 1)
 

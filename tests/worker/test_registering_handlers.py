@@ -100,8 +100,8 @@ def test_a_function_that_runs_nothing_when_it_is_called(engine: Engine) -> None:
         ({"max_attempts": 2.5}, "max_attempts can't be 2.5"),
         ({"backoff": 5}, "backoff=5 is not possible; give a Backoff, such as"),
         ({"backoff": 0}, "backoff=0 is not possible"),
-        ({"topics": "a"}, r"topics='a' is not possible; give \[name, …\] or {name: weight, …}"),
-        ({"topics": 5}, r"topics=5 is not possible; give \[name, …\] or {name: weight, …}"),
+        ({"topics": 5}, r"topics=5 is not possible; give a name, \[name, …\] in their order of priority, or {name"),
+        ({"topics": []}, "topics= names none; give one at least"),
     ],
 )
 def test_an_impossible_worker(engine: Engine, options: dict[str, Any], text: str) -> None:
