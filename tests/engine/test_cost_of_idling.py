@@ -65,6 +65,11 @@ def asleep(servers: Servers, name: str) -> Callable[[], bool]:
     return told
 
 
+def has_history(servers: Servers, name: str) -> Callable[[], bool]:
+    keys = control_keys(name)
+    return lambda: bool(servers.ask(keys.slot, "EXISTS", keys.history))
+
+
 def calm(places: list[Servers]) -> bool:
     """Whether there were heartbeats only for half a second in which this process did not stand still.
 
@@ -84,6 +89,9 @@ def test_idleness_costs_next_to_nothing(places: list[Servers], single: Server, c
             engine.push_many([Task(n, delay=FAR_S) for n in range(PENDING)])
             engine.start()
             wait_until(asleep(servers, name), "all pollers sleep")
+            wait_until(
+                has_history(servers, name), "the history has begun: that counts all shards, and then once a minute"
+            )
         wait_until(lambda: calm(places) and calm(places), "all of them are subscribed, and sleep for long")
 
         before = [[counts(client) for client in servers.masters] for servers in places]
