@@ -1,4 +1,4 @@
-"""What the commands that serve share: child processes, and --http with the probes and metrics of their process. Called
+"""The common part of serving commands: child processes, and --http with the probes and metrics of their process. Called
 by ``run``, ``work`` and ``outbox``.
 """
 

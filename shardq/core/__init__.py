@@ -1,1 +1,1 @@
-"""What shardq does to tasks, and how it reaches the servers. The core knows no feature and no engine."""
+"""The work that shardq does on tasks, and its way to the servers. The core knows no feature and no engine."""

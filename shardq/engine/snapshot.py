@@ -43,7 +43,7 @@ class Snapshot:
     dead: Sequence[TaskInfo] = ()
     topology: Topology | None = None
     progress: Progress | None = None
-    """Of a change of the number of shards. None: not asked for, or a shard could not be read."""
+    """The progress of a change of the number of shards. None: not asked for, or a shard could not be read."""
 
     @property
     def stats(self) -> Stats:

@@ -61,5 +61,5 @@ class Target:
 
 
 def replayer_of(file: SpoolFile, options: Options) -> Replayer:
-    """What drains a spool to the servers of an engine. It connects when there is something to send."""
+    """Returns the replayer of a spool to the servers of an engine. It connects when there is something to send."""
     return Replayer(file, Packer(options.codec, max_payload=options.max_payload), Target(options))

@@ -82,7 +82,7 @@ class OutboxRelay:
         """True once the table is known to belong to the engine."""
         self._mover = Mover(self._database, outbox, engine, batch=batch, keep=keep, window_ms=window_ms)
         self._causes: set[str] = set()
-        """What the log has said since rows were last moved without a problem."""
+        """The problems that the log has said since rows were last moved without a problem."""
         self._notices: Notices | None = None
         self._loop = self._new_loop()
         Inside(engine).running.relays.add(self)

@@ -47,7 +47,7 @@ class Row(TypedDict):
 
     id: str
     kind: Kind
-    """What the relay does with the id. The other columns, but the due time of a reschedule, are those of a push."""
+    """The relay's operation on the id. The other columns, but the due time of a reschedule, are those of a push."""
     due: int
     """An instant in ms of the epoch, or 0: due at once."""
     record: bytes

@@ -44,7 +44,7 @@ class Sinks(Protocol):
 
 
 class Beside(Protocol):
-    """What an engine has run beside the pollers: the scheduler of recurring tasks, the recorder of the history."""
+    """A thread of an engine beside the pollers: the scheduler of recurring tasks, the recorder of the history."""
 
     @property
     def loop(self) -> Loop: ...

@@ -42,7 +42,7 @@ class SlotMap:
         """Without owners the first node serves every slot."""
         self.nodes = tuple(nodes)
         self.owners: list[str | None] = [nodes[0]] * SLOTS if owners is None else owners
-        """Of each slot the node that serves it, if one does."""
+        """Slot → the node that serves it, if one does."""
 
     def node(self, slot: int) -> str | None:
         """The node that serves this slot, if one does. Slot -1: any node."""

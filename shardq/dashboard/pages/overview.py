@@ -113,7 +113,7 @@ async def future(request: Request) -> Response:
 
 
 async def nodes(request: Request) -> dict[str, Any]:
-    """What the shards of each node hold, its memory, CPU and replicas, and the connections to it."""
+    """The counts of the shards on each node, its memory, CPU and replicas, and the connections to it."""
     found = await newest(request)
     if found["snapshot"] is None:
         return found

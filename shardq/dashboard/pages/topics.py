@@ -104,7 +104,7 @@ def _whole(text: str) -> int | None:
 
 
 async def schedules(request: Request) -> Response:
-    """What recurs, when it runs next, and the buttons to pause, run and remove one."""
+    """The schedules, when each runs next, and the buttons to pause, run and remove one."""
     word, begin = request.query_params.get("name", "").strip(), request.query_params.get("begin", "0")
     if not (begin.isascii() and begin.isdigit() and len(begin) <= 6):
         raise InvalidOption(f"begin={begin!r:.80} is not possible; go to a page by its links")

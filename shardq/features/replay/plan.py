@@ -1,4 +1,4 @@
-"""What a failover has lost, and the plan of its replay. No I/O.
+"""Finds the calls that a failover has lost, and plans their replay. No I/O.
 
 Each look at a master gives a *checkpoint*: all that it had acknowledged before was in the first so many bytes of its
 replication history. A replica that is promoted names the history that it followed and how much of it it has; so does a

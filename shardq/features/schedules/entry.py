@@ -285,7 +285,7 @@ class Entry:
         )
 
     def retracted(self, held: set[str]) -> State:
-        """What was to be taken back is held back, or ran."""
+        """The occurrences to be taken back are held back, or ran."""
         state = self.state
         ran = [at for id, at, _ in state.retract if id not in held]
         again = sorted(at for id, at, again in state.retract if again and id in held)

@@ -1,5 +1,5 @@
 # For asyncio. `make fmt` generates handle_sync.py from it.
-"""What is done with a schedule by its name, and with those of an owner: ``engine.schedule("nightly").pause()``."""
+"""The handle of a schedule by its name, and of those of an owner: ``engine.schedule("nightly").pause()``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Generated from handle_aio.py by `make fmt`: change that one.
-"""What is done with a schedule by its name, and with those of an owner: ``engine.schedule("nightly").pause()``."""
+"""The handle of a schedule by its name, and of those of an owner: ``engine.schedule("nightly").pause()``."""
 
 from __future__ import annotations
 

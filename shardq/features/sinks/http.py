@@ -58,7 +58,7 @@ _ADVICE = {401: _LOGIN, 403: _LOGIN, 405: "; check the method= of the route"} | 
     (301, 302, 307, 308), "; give the route the URL to which this one redirects"
 )
 _BUSY = {429, 502, 503, 504}
-"""What an endpoint answers to any request while it is down or overloaded."""
+"""The statuses with which an endpoint answers any request while it is down or overloaded."""
 _HEADER = "header."
 _OPTIONS = ("method", "connections", "max_attempts", "backoff", "sign")
 _FRAMING = {"host", "content-length", "transfer-encoding", "connection"}

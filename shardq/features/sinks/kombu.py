@@ -48,10 +48,10 @@ FRAME_OVERHEAD = 20
 """The bytes of a header frame beside the properties."""
 
 NOT_ALLOWED, NOT_FOUND = 403, 404
-"""What the broker says of an exchange and a key, whatever the message. The first one also of a login."""
+"""The errors of the broker about an exchange and a key, whatever the message. The first one also of a login."""
 
 NO_ACCESS = 530
-"""What it says of a vhost."""
+"""Its errors about a vhost."""
 
 _TOO_LARGE = re.compile(r"message size \d+ is larger than .*")
 
@@ -276,7 +276,7 @@ class KombuSink(Sink):
 
 
 def _read(message: Message) -> dict[str, Any]:
-    """What is to be published, with the body as bytes or text. Raises ValueError, KeyError or TypeError."""
+    """The message to be published, with the body as bytes or text. Raises ValueError, KeyError or TypeError."""
     envelope: dict[str, Any] = dict(loads(bytes(message.payload)))
     if envelope["base64"]:
         envelope["body"] = b64decode(envelope["body"])

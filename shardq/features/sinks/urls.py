@@ -20,7 +20,7 @@ TIMEOUT = "timeout"
 SHORTEST_S, LONGEST_S = 0.1, 600.0
 
 UNKNOWN = "1"
-"""What stands for a variable of the environment where a URL is only checked: its value is known where it is used."""
+"""Stands for a variable of the environment where a URL is only checked: its value is known where it is used."""
 
 
 def split(url: str, form: str) -> SplitResult:
@@ -38,7 +38,7 @@ def split(url: str, form: str) -> SplitResult:
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """What stands before the # of a URL, and the name behind it of what is fed, as it is written. Raises InvalidUrl for
+    """The part before the # of a URL, and behind it the name of what is fed, as it is written. Raises InvalidUrl for
     options behind it, which would be a part of the name.
     """
     where, _, name = url.partition("#")
