@@ -38,7 +38,7 @@ from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
 from shardq.errors import InvalidOption, ShardqError
-from shardq.features.listing.reasons import cause_of
+from shardq.features.listing.query import cause_of
 from shardq.features.spool.commands import SpoolStats
 from shardq.features.spool.commands import problems as problems_of_spool
 

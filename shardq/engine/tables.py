@@ -21,7 +21,7 @@ from shardq.engine.health import Health
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.topic_stats import TopicStats
-from shardq.features.listing.reasons import Group, grouped
+from shardq.features.listing.query import Group, grouped
 from shardq.features.schedules import Schedule
 
 Row = TypeVar("Row")

@@ -10,11 +10,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from shardq.core.model.checks import due_spec
 from shardq.core.model.ids import shown_topic
-from shardq.core.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, State, Task, TaskInfo
+from shardq.core.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.core.operation import Operation, arun
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.durable import Durability
@@ -25,10 +25,10 @@ from shardq.engine.arguments import check_batch, check_reason, checked_id, moved
 from shardq.engine.base import EngineBase
 from shardq.engine.changes import note, noted
 from shardq.features.history import History, read_history
-from shardq.features.listing import forecast, pages, removing
-from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
+from shardq.features.listing import forecast, pages
+from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query, purge
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
-from shardq.features.listing.query import Due, Query, TaskPage, check_dead, check_limit
+from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
 from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
@@ -261,14 +261,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         self,
         topic: str | None = None,
         *,
-        state: State | None = None,
-        due: Due | None = None,
-        tag: str | None = None,
-        everything: bool = False,
         holder: str | None = None,
         newest: bool = False,
         limit: int = 100,
         cursor: str | None = None,
+        **filter: Unpack[Filter],
     ) -> TaskPage:
         """Returns a page of the tasks that match: a list, whose ``cursor`` is to be given with the next call, and is
         None at the end.
@@ -292,22 +289,12 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> while page.cursor is not None:
         ...     page = await engine.tasks("mail", state="dead", cursor=page.cursor)
         """
-        query = Query.checked(
-            topic=topic, state=state, due=due, tag=tag, everything=everything, holder=holder, newest=newest
-        )
+        query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
         return await self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
 
-    async def dead(
-        self,
-        topic: str | None = None,
-        *,
-        state: State = "dead",
-        due: Due | None = None,
-        tag: str | None = None,
-        everything: bool = False,
-    ) -> AsyncIterator[TaskInfo]:
+    async def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> AsyncIterator[TaskInfo]:
         """Yields the dead tasks (dead letters) that match, the earliest deaths first. Reads page by page, as
         ``tasks(state="dead")`` does, and takes the same filter; another ``state``, and ``due``, match no dead task and
         are refused.
@@ -315,8 +302,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> async for task in engine.dead("mail"):
         ...     print(task.id, task.died, task.reason)
         """
-        check_dead(state, due)
-        Query.checked(topic=topic, tag=tag, everything=everything)
+        tag = Query.checked(topic, **dead_filter(**filter)).tag
         cursor = None
         while True:
             page = await self.tasks(topic, state="dead", tag=tag, cursor=cursor)
@@ -348,12 +334,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         self,
         topic: str | None = None,
         *,
-        state: State | None = None,
-        due: Due | None = None,
-        tag: str | None = None,
-        everything: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
+        **filter: Unpack[Filter],
     ) -> BulkResult:
         """Cancels the tasks that match: scheduled, ready and dead ones, or those of one ``state``. ``tasks`` tells the
         filter; ``everything=True`` is for all of them.
@@ -373,19 +356,10 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> if not (result := await engine.cancel_all(tag="user-42")):
         ...     print(result.done, "will not be delivered; these run:", result.running)
         """
-        query = bulk_query("cancel", topic=topic, state=state, due=due, tag=tag, everything=everything)
-        await self._open_driver(self._deadline())
-        return await self._all(Bulk(self._map(), "cancel", query, count_only=dry_run), progress)
+        query = bulk_query("cancel", topic, **filter)
+        return await self._all(lambda cache: Bulk(cache, "cancel", query, count_only=dry_run), progress)
 
-    async def purge(
-        self,
-        topic: str | None = None,
-        *,
-        state: State | None = None,
-        due: Due | None = None,
-        tag: str | None = None,
-        everything: bool = False,
-    ) -> int:
+    async def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
         ``everything=True``, is removed list by list, which is fastest; with ``state``, ``due`` or ``tag`` it is what
         ``cancel_all`` does.
@@ -396,27 +370,22 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> print(await engine.purge("mail"), "tasks removed")
         >>> print(await engine.purge(state="dead"), "dead tasks removed")
         """
-        query = bulk_query("cancel", topic=topic, state=state, due=due, tag=tag, everything=everything, name="purge")
+        query = bulk_query("cancel", topic, name="purge", **filter)
+        if any(filter.get(each) is not None for each in ("state", "due", "tag")):
+            return (await self._all(lambda cache: Bulk(cache, "cancel", query))).done
         driver = await self._open_driver(self._deadline())
         cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
-        if not all(each is None for each in (state, due, tag)):
-            result = await self._all(Bulk(cache, "cancel", query), None)
-            return result.done
         # No deadline for the whole: it goes through all tasks.
-        purge = removing.purge(cache, topic)
-        return await arun(driver, noted(cache, purge, lambda removed: f"{which}: purged of {removed:,} tasks"))
+        return await arun(driver, noted(cache, purge(cache, topic), lambda done: f"{which}: purged of {done:,} tasks"))
 
     async def requeue_all(
         self,
         topic: str | None = None,
         *,
-        state: State = "dead",
-        due: Due | None = None,
-        tag: str | None = None,
-        everything: bool = False,
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        **filter: Unpack[Filter],
     ) -> BulkResult:
         """Schedules the dead tasks that match, or all with ``everything=True``, again: now, with all their attempts.
         Those that die anew meanwhile stay dead. ``dead`` tells the filter, ``cancel_all`` the rest. ``reason``: only
@@ -425,37 +394,31 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> print((await engine.requeue_all("mail")).done, "tasks run again")
         >>> print((await engine.requeue_all("mail", reason="TimeoutError: no answer in # s")).done)
         """
-        check_dead(state, due)
         check_reason(reason)
-        query = bulk_query("requeue", topic=topic, tag=tag, everything=everything)
-        await self._open_driver(self._deadline())
-        return await self._all(Bulk(self._map(), "requeue", query, reason=reason, count_only=dry_run), progress)
+        query = bulk_query("requeue", topic, **dead_filter(**filter))
+        return await self._all(lambda cache: Bulk(cache, "requeue", query, reason=reason, count_only=dry_run), progress)
 
     async def reschedule_all(
         self,
         topic: str | None = None,
         *,
-        state: State | None = None,
-        due: Due | None = None,
-        tag: str | None = None,
-        everything: bool = False,
         delay: float | dt.timedelta | None = None,
         at: float | dt.datetime | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        **filter: Unpack[Filter],
     ) -> BulkResult:
         """Gives the scheduled and ready tasks that match another due time, one for all: ``delay`` seconds after the
         beginning of the command, or ``at`` an instant. ``tasks`` tells the filter, ``cancel_all`` the rest.
 
         >>> result = await engine.reschedule_all("mail", delay=3600)
         """
-        query = bulk_query("reschedule", topic=topic, state=state, due=due, tag=tag, everything=everything)
-        word = moved_due(delay, at)
-        await self._open_driver(self._deadline())
-        return await self._all(Bulk(self._map(), "reschedule", query, due=word, count_only=dry_run), progress)
+        query, word = bulk_query("reschedule", topic, **filter), moved_due(delay, at)
+        return await self._all(lambda cache: Bulk(cache, "reschedule", query, due=word, count_only=dry_run), progress)
 
-    async def _all(self, bulk: Bulk, progress: Progress | None) -> BulkResult:
+    async def _all(self, make: Callable[[TopologyCache], Bulk], progress: Progress | None = None) -> BulkResult:
         driver = await self._open_driver(self._deadline())
+        bulk = make(self._map())
         while await arun(driver, bulk.following(), deadline=self._deadline()):
             if progress is not None:
                 progress(bulk.so_far)

@@ -6,7 +6,7 @@ import pytest
 
 from shardq import Engine, Task
 from shardq.core.layout.topology import Topology
-from shardq.features.listing import removing
+from shardq.features.listing import bulk
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped
@@ -55,7 +55,7 @@ def test_a_purge_that_stands_still_while_all_moves(
     while not done:
         engine.push_many([Task(id, id=id, delay=FAR_S) for id in ids])
         changed(engine, numbers[1])
-        purge = Stepped("purge", removing.purge(migration.cache(), topic))
+        purge = Stepped("purge", bulk.purge(migration.cache(), topic))
         migration.step(purge, requests)
         done = purge.done
         settled(engine)
@@ -82,7 +82,7 @@ def test_a_purge_of_what_is_on_its_way(engine: Engine, migration: Migration, sha
 def test_a_purge_while_the_number_changes_twice(engine: Engine, migration: Migration) -> None:
     ids = engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
     changed(engine, 2)
-    purge = Stepped("purge", removing.purge(migration.cache(), None))
+    purge = Stepped("purge", bulk.purge(migration.cache(), None))
     migration.step(purge, 6)
     settled(engine)
     changed(engine, 9)
@@ -94,9 +94,9 @@ def test_a_purge_while_the_number_changes_twice(engine: Engine, migration: Migra
 
 
 def test_a_purge_says_how_far_it_came(engine: Engine, migration: Migration, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removing, "MOST_WALKS", 1)
+    monkeypatch.setattr(bulk, "MOST_WALKS", 1)
     engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
-    purge = Stepped("purge", removing.purge(migration.cache(), None))
+    purge = Stepped("purge", bulk.purge(migration.cache(), None))
     migration.step(purge, 4)
     changed(engine, 9)
     migration.step(purge, 500)
@@ -148,7 +148,7 @@ def test_a_purge_takes_what_becomes_ready_meanwhile_in_a_topic_that_is_new_there
     changed(engine, 1)
     settled(engine)
     ids = engine.push_many([Task(n, delay=FAR_S, topic="late", id=f"n{n}") for n in range(20)])
-    purge = Stepped("purge", removing.purge(migration.cache(), None))
+    purge = Stepped("purge", bulk.purge(migration.cache(), None))
     migration.step(purge, 1)  # the shard has no topic yet
     engine.start()
     assert all(engine.reschedule(id, delay=0) for id in ids)

@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-import msgspec
-
 from shardq.core.calls import control as calls
 from shardq.core.fleet.lateness import OTHERS, Lateness
-from shardq.core.fleet.report import RunningTask, SinkStats, UnknownCall, decode, dense, shards_of
+from shardq.core.fleet.report import Facts, decode, dense, shards_of
 from shardq.core.layout.keys import ControlKeys
 from shardq.core.layout.topology import Route
 from shardq.core.operation import Operation
@@ -19,7 +17,7 @@ from shardq.core.operation import Operation
 Kind = Literal["dispatcher", "worker"]
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class Member(Facts, frozen=True, kw_only=True):
     """A process of the engine that lives: a dispatcher, which serves shards, or a worker, which runs handlers. One that
     does both is two members.
 
@@ -33,51 +31,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str
     """The name under which it sends its heartbeats; no two processes share one."""
-    host: str = ""
-    """Empty, like all that follows but ``seen_s``, for a process that has sent no report that can be read."""
-    pid: int = 0
-    version: str = ""
-    """Its version of shardq."""
-    since: float = 0.0
-    """When it started, in seconds since 1970 by its own clock."""
     seen_s: float = 0.0
     """Seconds since its last heartbeat, by the server's clock."""
     shards: tuple[int, ...] = ()
     """The shards that a dispatcher serves."""
-    topics: tuple[str, ...] = ()
-    """The topics that a worker serves, in their order of priority; of more than 64 the first, and ``*``."""
-    concurrency: int = 0
-    """The handlers that a worker runs at once, at most."""
-    running: int = 0
-    """The handlers that ran when it made its report."""
-    dispatched: int = 0
-    """Tasks that a dispatcher has moved to ready lists."""
-    handled: int = 0
-    """Tasks whose handler returned."""
-    failed: int = 0
-    """Attempts that failed: the handler raised, or took too long."""
-    retried: int = 0
-    """Those of them after which the task came again, or died of its last attempt."""
-    snoozed: int = 0
-    """Tasks whose handler gave them back for later (``Snooze``)."""
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
-    tasks: tuple[str, ...] = ()
-    """The named tasks that a worker knows; of more than 32 the first, and ``*``."""
-    unknown: tuple[UnknownCall, ...] = ()
-    """The calls that a worker was given lately, and does not know: the 8 that it gave back most often."""
-    longest: tuple[RunningTask, ...] = ()
-    """The 4 tasks of a worker whose handlers have been running longest, of those that run for ten seconds or more."""
-    stuck: int = 0
-    """The handlers of a worker that have been running for longer than their timeout, or ten minutes without one."""
-    problems: tuple[str, ...] = ()
-    """The reasons why a worker is not healthy: ``Worker.problems``."""
-    sinks: tuple[SinkStats, ...] = ()
-    """The sinks to which a dispatcher forwards, by topic; of more than 16 topics those that fail, and then
-    those that have sent most.
-    """
-    forwards: int = 0
-    """The number of topics that a dispatcher forwards to sinks, named or not."""
     dispatch_lateness: Mapping[str, Lateness] = {}
     """Topic → how late a dispatcher moved its tasks to the ready list. ``*``: topics that are not named."""
     pickup_lateness: Mapping[str, Lateness] = {}
@@ -106,35 +65,13 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
     return Member(
         kind=kind,
         name=name,
-        host=report.host,
-        pid=report.pid,
-        version=report.version,
-        since=report.since,
         seen_s=round(max(0.0, report.alive_s - left_ms / 1000), 3),
         shards=shards_of(report.shards),
-        topics=report.topics,
-        concurrency=report.concurrency,
-        running=report.running,
-        dispatched=report.dispatched,
-        handled=report.handled,
-        failed=report.failed,
-        retried=report.retried,
-        snoozed=report.snoozed,
         last_error=report.error,
-        tasks=report.tasks,
-        unknown=report.unknown,
-        longest=report.longest,
-        stuck=report.stuck,
-        problems=report.problems,
-        sinks=report.sinks,
-        forwards=report.forwards,
-        dispatch_lateness=_histograms(report.dispatch),
-        pickup_lateness=_histograms(report.pickup),
+        dispatch_lateness={topic: dense(flat) for topic, flat in report.dispatch.items()},
+        pickup_lateness={topic: dense(flat) for topic, flat in report.pickup.items()},
+        **{fact: getattr(report, fact) for fact in Facts.__struct_fields__},
     )
-
-
-def _histograms(stored: Mapping[str, list[int]]) -> dict[str, Lateness]:
-    return {topic: dense(flat) for topic, flat in stored.items()}
 
 
 NO_DISPATCHER = (

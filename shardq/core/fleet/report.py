@@ -117,46 +117,62 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     """The time for which its handler has been running."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The report of a process on itself. All counters count since ``since``. ``Reports`` adds which process it is."""
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about a process that its report has as ``engine.fleet()`` shows them."""
 
     host: str = ""
+    """Empty, like all that follows, for a process that has sent no report that can be read."""
     pid: int = 0
     version: str = ""
-    since: float
-    """When it started, in seconds since 1970 by its own clock."""
+    """Its version of shardq."""
+    since: float = 0.0
+    """When it started, in seconds since 1970 by its own clock. All counters count since then."""
+    topics: tuple[str, ...] = ()
+    """The topics that a worker serves, in their order of priority; of more than 64 the first, and ``*``."""
+    concurrency: int = 0
+    """The handlers that a worker runs at once, at most."""
+    running: int = 0
+    """The handlers that ran when it made its report."""
+    dispatched: int = 0
+    """Tasks that a dispatcher has moved to ready lists."""
+    handled: int = 0
+    """Tasks whose handler returned."""
+    failed: int = 0
+    """Attempts that failed: the handler raised, or took too long."""
+    retried: int = 0
+    """Those of them after which the task came again, or died of its last attempt."""
+    snoozed: int = 0
+    """Tasks whose handler gave them back for later (``Snooze``)."""
+    tasks: tuple[str, ...] = ()
+    """The named tasks that a worker knows; of more than 32 the first, and ``*``."""
+    unknown: tuple[UnknownCall, ...] = ()
+    """The calls that a worker was given lately, and does not know: the 8 that it gave back most often."""
+    longest: tuple[RunningTask, ...] = ()
+    """The 4 tasks of a worker whose handlers have been running longest, of those that run for ten seconds or more."""
+    stuck: int = 0
+    """The handlers of a worker that have been running for longer than their timeout, or ten minutes without one."""
+    problems: tuple[str, ...] = ()
+    """The reasons why a worker is not healthy: ``Worker.problems``."""
+    sinks: tuple[SinkStats, ...] = ()
+    """The sinks to which a dispatcher forwards, by topic; of more than 16 topics those that fail, and then those that
+    have sent most.
+    """
+    forwards: int = 0
+    """The number of topics that a dispatcher forwards to sinks, named or not."""
+
+
+class Report(Facts, frozen=True, kw_only=True, omit_defaults=True):
+    """The report of a process on itself, as it is stored. ``Reports`` adds which process it is."""
+
     alive_s: float
     """The time for which a heartbeat says that it lives."""
     shards: tuple[int, ...] = ()
     """The shards that a dispatcher serves, as the first and the last of each run."""
-    topics: tuple[str, ...] = ()
-    """The topics that a worker serves."""
-    concurrency: int = 0
-    running: int = 0
-    dispatched: int = 0
-    handled: int = 0
-    failed: int = 0
-    retried: int = 0
-    snoozed: int = 0
     error: str = ""
-    tasks: tuple[str, ...] = ()
-    """The named tasks that a worker knows."""
-    unknown: tuple[UnknownCall, ...] = ()
-    """The calls that a worker was given lately, and does not know."""
-    longest: tuple[RunningTask, ...] = ()
-    """The tasks whose handlers have been running longest."""
-    stuck: int = 0
-    """Handlers that have been running for longer than their timeout, or for ten minutes where they have none."""
-    problems: tuple[str, ...] = ()
-    """The reasons why a worker is not healthy."""
     dispatch: dict[str, list[int]] = {}
     """Topic → its dispatch lateness, as ``sparse``."""
     pickup: dict[str, list[int]] = {}
     """The same of the pick-up lateness."""
-    sinks: tuple[SinkStats, ...] = ()
-    """The sinks to which a dispatcher forwards, by topic."""
-    forwards: int = 0
-    """The number of them: not all may be named."""
 
 
 _encoder = msgspec.msgpack.Encoder()

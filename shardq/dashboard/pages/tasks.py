@@ -21,8 +21,7 @@ from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, page
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.listing.bulk import STATES as ALLOWED
-from shardq.features.listing.query import STATES, TaskPage
-from shardq.features.listing.reasons import grouped
+from shardq.features.listing.query import STATES, TaskPage, grouped
 
 LIMIT = 40
 """Tasks of a page: 80 kB are enough for them, whatever is in them."""

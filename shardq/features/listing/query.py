@@ -1,4 +1,4 @@
-"""The question that a list of tasks answers, and the cursor of a page. No I/O.
+"""The question that a list of tasks answers, the cursor of a page, and dead tasks grouped by their reasons. No I/O.
 
 A cursor holds a place in the order of the tasks, and no server's own cursor: so it means the same after a failover and
 with another number of shards. It carries a checksum of itself and of its query.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import binascii
 import datetime as dt
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from typing import get_args
+from dataclasses import dataclass, field
+from typing import TypedDict, get_args
 from zlib import crc32
 
 import msgspec
@@ -25,7 +27,19 @@ Due = tuple[Instant | None, Instant | None]
 STATES: tuple[State, ...] = get_args(State)
 """In the order in which a task goes through them, and in which they are listed."""
 
+
 MAX_LIMIT = 1000
+
+
+class Filter(TypedDict, total=False):
+    """The filter that ``tasks`` and all commands on many tasks take, beside a topic. All of it has to match."""
+
+    state: State | None
+    due: Due | None
+    """From an instant on and before another, each an aware datetime or epoch seconds, or None for an open end."""
+    tag: str | None
+    everything: bool
+    """True says that no filter is meant."""
 
 
 class TaskPage(list[TaskInfo]):
@@ -73,8 +87,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def checked(
         cls,
-        *,
         topic: str | None = None,
+        *,
         state: str | None = None,
         due: Due | None = None,
         tag: str | None = None,
@@ -157,11 +171,14 @@ _MALFORMED = (
 )
 
 
-def check_dead(state: State, due: Due | None) -> None:
-    """Refuses the parts of a filter by which no dead task is left."""
+def dead_filter(
+    *, state: State | None = "dead", due: Due | None = None, tag: str | None = None, everything: bool = False
+) -> Filter:
+    """Returns the filter of dead tasks, without their state. Refuses one by which no dead task is left."""
     Query.checked(state=state, due=due)
     if state != "dead":
         raise InvalidOption(f"state={state!r} matches no dead task: leave it out, or use tasks()")
+    return {"tag": tag, "everything": everything}
 
 
 def check_limit(limit: int) -> None:
@@ -189,3 +206,47 @@ def _bounds(due: Due) -> tuple[int | None, int | None]:
     if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
         raise InvalidOption(f"due={due!r} holds nothing: its end must be later than its beginning")
     return begin_ms, end_ms
+
+
+# ---- the reasons of dead tasks
+
+_VARYING = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|[0-9]+")
+"""UUIDs, addresses and numbers."""
+
+_LENGTH = 160
+
+
+@dataclass(slots=True)
+class Group:
+    """Dead tasks of one cause."""
+
+    cause: str
+    count: int = 0
+    topics: set[str] = field(default_factory=set)
+    first: dt.datetime | None = None
+    last: dt.datetime | None = None
+    example: str = ""
+    """The id of the one that died last."""
+
+
+def cause_of(reason: str | None) -> str:
+    """The error of a traceback, without what differs from task to task.
+
+    >>> cause_of("Traceback …\\n  File x\\nKeyError: 'order-4711'")
+    "KeyError: 'order-#'"
+    """
+    lines = (reason or "").strip().rpartition("\n")
+    return _VARYING.sub("#", lines[2][:_LENGTH].strip()) or "no reason was given"
+
+
+def grouped(tasks: Iterable[TaskInfo]) -> list[Group]:
+    """The groups of dead tasks, that of the latest death first."""
+    groups: dict[str, Group] = {}
+    for task in sorted(tasks, key=lambda task: task.died or dt.datetime.min.replace(tzinfo=dt.UTC)):
+        cause = cause_of(task.reason)
+        group = groups.pop(cause, None) or Group(cause, first=task.died)
+        group.count += 1
+        group.topics.add(task.topic)
+        group.last, group.example = task.died, task.id
+        groups[cause] = group
+    return [*reversed(groups.values())]
