@@ -1,5 +1,5 @@
 """The result of ``delay_through`` of an integration, and what the integrations share: the threshold, the route of the
-topic, payloads that any engine can hold.
+topic, payloads that any engine can hold, the URL of a connection of redis-py.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
+from urllib.parse import quote
 
 import msgspec
 
+from shardq.core.drivers.settings import bracketed
 from shardq.core.layout.destinations import masked
 from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import check_id, check_seconds, check_topic
@@ -91,16 +93,21 @@ class RoutedDelaying(Delaying):
     also what is due already.
     """
 
-    def __init__(self, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
+    def __init__(self, theirs: Any, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
         super().__init__(engine, above=above)
         check_topic(topic)
         self.topic = topic
+        self._theirs = theirs
+        """The queue or the broker whose delays these are."""
         self._asked = engine, above, topic, to
         self._routed: set[str] = set()
 
-    def is_of(self, engine: Engine, above: float, topic: str, to: str | None) -> bool:
-        """True if it was made with these arguments."""
-        return self._asked == (engine, above, topic, to)
+    def again(self, theirs: Any, *asked: object) -> Self:
+        """This, if it was made with these arguments; else raises InvalidOption."""
+        if self._theirs is theirs and self._asked == asked:
+            return self
+        text = f"{self._target()} delays through {self.engine!r} already, by {self!r}: remove() that first"
+        raise InvalidOption(text)
 
     def _takes(self, delay_s: float) -> bool:
         return not self.above or delay_s > self.above
@@ -131,9 +138,11 @@ def task_id(id: str) -> str:
     """
     try:
         check_id(id)
+        if len(id.encode()) <= MAX_JOB_ID:
+            return id
     except BadInput:
-        return hashlib.sha1(id.encode("utf-8", "surrogatepass")).hexdigest()
-    return id if len(id.encode()) <= MAX_JOB_ID else hashlib.sha1(id.encode("utf-8", "surrogatepass")).hexdigest()
+        pass
+    return hashlib.sha1(id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def as_payload(options: Options, data: bytes) -> object:
@@ -147,3 +156,24 @@ def as_payload(options: Options, data: bytes) -> object:
             'this message is not JSON, so it can\'t be held by an engine with codec="json"; give one with codec="raw"'
         ) from exc
     return msgspec.Raw(data)
+
+
+def url_of(connection: Any) -> str:
+    """The URL by which a sink reaches what this connection of redis-py does. Raises InvalidOption if there is none."""
+    from redis import SSLConnection  # here: it is loaded where there is a connection
+
+    pool = connection.connection_pool
+    said = pool.connection_kwargs
+    login = ""
+    if said.get("password") is not None:
+        login = f"{quote(said.get('username') or '', safe='')}:{quote(str(said['password']), safe='')}@"
+    db = said.get("db") or 0
+    if said.get("path"):
+        return f"unix://{login}{said['path']}?db={db}"
+    if "host" not in said or issubclass(pool.connection_class, SSLConnection):
+        raise InvalidOption(
+            "this connection does not say all that another process needs to reach the same Redis; give its URL: "
+            "delay_through(…, to='rq+rediss://HOST:PORT/DB'), or to='dramatiq+rediss://…'"
+        )
+    address = bracketed(f"{said['host']}:{said.get('port') or 6379}")
+    return f"redis://{login}{address}/{db}"

@@ -1,4 +1,4 @@
-"""Shadow mode, for any queue that delays its tasks itself: shardq delays a small copy of each beside it, and both are
+"""Shadow mode, for a queue that delays its tasks itself: shardq delays a small copy of each beside it, and both are
 compared. Nothing that happens here disturbs the queue: what fails is counted, and logged once.
 
 A *run* is one delayed delivery of one task: the task's id and its due time. What becomes of it is kept as facts in a
@@ -30,7 +30,7 @@ from shardq.engine import Engine
 from shardq.engine.base import Inside
 from shardq.engine.connections import connected
 from shardq.errors import ShardqError
-from shardq.features.sinks.circuit import Circuit
+from shardq.features.sinks.base import Circuit
 from shardq.integrations.delaying import as_payload
 
 log = logging.getLogger("shardq.integrations")
@@ -72,6 +72,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: half of them, 99 of 100, and the latest; None if none was seen."""
 
 
+_COUNTS = (("seen", "seen"), ("missing", "missing"), ("more than once", "twice"), ("early", "early"))
+"""The rows of a printed report: title, and the field of a side."""
+
+
 class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison so far. Printed, it is a table."""
 
@@ -89,32 +93,22 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     shardq: Side
 
     def __str__(self) -> str:
-        rows = [
-            ("seen", *(f"{side.seen:,}" for side in self._sides)),
-            ("missing", *(f"{side.missing:,}" for side in self._sides)),
-            ("more than once", *(f"{side.twice:,}" for side in self._sides)),
-            ("early", *(f"{side.early:,}" for side in self._sides)),
-            *(
-                (title, *(f"{side.late[place]:.3f} s" if side.late else "-" for side in self._sides))
-                for place, title in enumerate(("late, half of them", "late, 99 of 100", "latest"))
-            ),
-        ]
-        head = (
+        sides = self.queue, self.shardq
+        rows = [(title, *(f"{getattr(side, name):,}" for side in sides)) for title, name in _COUNTS]
+        for n, title in enumerate(("late, half of them", "late, 99 of 100", "latest")):
+            rows.append((title, *(f"{side.late[n]:.3f} s" if side.late else "-" for side in sides)))
+        lines = [
             f"shadow of {self.name}: {self.delayed:,} delayed, {self.due:,} due by now, {self.cancelled:,} cancelled; "
-            f"{self.bytes:,.0f} bytes a message"
-        )
-        lines = [head, f"{'':22}{'as it is':>14}{'shardq':>14}"]
-        lines += [f"{title:22}{one:>14}{other:>14}" for title, one, other in rows]
-        lines.append("as it is: a worker has begun it; shardq: it would be in the worker's queue")
+            f"{self.bytes:,.0f} bytes a message",
+            f"{'':22}{'as it is':>14}{'shardq':>14}",
+            *(f"{title:22}{one:>14}{other:>14}" for title, one, other in rows),
+            "as it is: a worker has begun it; shardq: it would be in the worker's queue",
+        ]
         if self.unseen:
             lines.append(f"{self.unseen:,} were not noted, as the engine could not be reached")
         if self.due and not self.queue.seen:
             lines.append("no worker has told of a run: shadow mode is to be on in the workers, too")
         return "\n".join(lines)
-
-    @property
-    def _sides(self) -> tuple[Side, Side]:
-        return self.queue, self.shardq
 
 
 class Shadow:
@@ -123,6 +117,7 @@ class Shadow:
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self._engine = engine
+        self._options = Inside(engine).options
         self._topic = f"shadow.{re.sub('[^A-Za-z0-9_.-]+', '-', name)[:50]}"
         self._key = f"shadow:{engine.name}:{self._topic}"
         self._circuit = Circuit()
@@ -151,24 +146,22 @@ class Shadow:
     def _expect(self, task: str, due: dt.datetime, size: int) -> None:
         unseen, self._unseen = self._unseen, 0
         self._tell(Fact("expected", task, _ms(due), size=size, unseen=unseen))
-        fact = msgspec.json.encode(Fact("arrived", task, _ms(due)))
-        self._engine.push(
-            as_payload(Inside(self._engine).options, fact), at=due, topic=self._topic, id=task, on_conflict="replace"
-        )
+        self._tell(Fact("arrived", task, _ms(due)), at=due, id=task, on_conflict="replace")
         self._noted += 1
         if self._noted % TRIM_EACH == 0:
-            with connected(Inside(self._engine).options) as driver:
+            with connected(self._options) as driver:
                 driver.call(Command(slot_of(self._key), ["XTRIM", self._key, "MAXLEN", "~", str(KEPT)], int))
 
-    def _tell(self, fact: Fact) -> None:
-        self._engine.push(as_payload(Inside(self._engine).options, msgspec.json.encode(fact)), topic=self._topic)
+    def _tell(self, fact: Fact, **options: Any) -> None:
+        payload = as_payload(self._options, msgspec.json.encode(fact))
+        self._engine.push(payload, topic=self._topic, **options)
 
     def _note(self, note: Callable[[], None], *, unseen: int = 0) -> None:
         if self._circuit.pause_s() > 0:
             self._unseen += unseen
             return
         try:
-            if self._noted == 0:
+            if not self._noted:
                 self._engine.forward(self._topic, to=f"stream:{self._key}")
                 self._noted = 1
             note()
@@ -183,7 +176,7 @@ class Shadow:
 
     def report(self, *, forget: bool = False) -> ShadowReport:
         """Compares what is known. ``forget=True``: and begins anew."""
-        with connected(Inside(self._engine).options) as driver:
+        with connected(self._options) as driver:
 
             def page(first: str) -> Any:
                 words = ["XRANGE", self._key, first, "+", "COUNT", str(PAGE)]

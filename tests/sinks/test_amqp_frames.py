@@ -9,7 +9,7 @@ from typing import Any
 import amqp
 import pytest
 
-from shardq.features.sinks.amqp_frames import SHORT, Frames, message_id
+from shardq.features.sinks.amqp import SHORT, Frames, message_id
 from shardq.features.sinks.base import Message
 
 CHANNEL = 3

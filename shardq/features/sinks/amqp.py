@@ -14,19 +14,21 @@ trip and a write to the disk of the broker are shared by the batch.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import re
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from struct import pack
 from typing import Any
 from urllib.parse import unquote
 
+from shardq.core.drivers.settings import bracketed
 from shardq.core.drivers.tls import context_of
 from shardq.errors import InvalidUrl, MissingPackage, Unavailable
-from shardq.features.sinks.amqp_frames import SHORT, Frames, message_id
-from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
+from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink, Unsent, shut_down
 from shardq.features.sinks.urls import options, split, split_name, unreached
 
 try:
@@ -39,7 +41,7 @@ HEARTBEAT_S = 10
 """A broker that is silent for two of these is gone."""
 
 IDLE_S = 8.0
-"""Nobody answers heartbeats between two batches: a connection that was idle for so long is replaced by another before
+"""No heartbeats are answered between two batches: a connection that was idle for so long is replaced by another before
 the broker closes it.
 """
 
@@ -48,6 +50,9 @@ CLOSE_S = 1.0
 
 WRITE_BYTES = 256 << 10
 """So much is written at once. Between two writes what the broker says is read, so that neither waits for the other."""
+
+SHORT = 255
+"""The bytes that the name of an exchange, a routing key, and the name of a header have at most."""
 
 _ADVICE = {
     320: "it ends, or an operator has closed the connection: start it again",
@@ -85,7 +90,7 @@ class AmqpSink(Sink):
         self._exchange, self._key = unquote(exchange), unquote(key)
         if any(len(name.encode()) > SHORT for name in (self._exchange, self._key)):
             raise InvalidUrl(f"an exchange and a routing key of a {scheme}:// URL have {SHORT} bytes each at most")
-        self._address = f"{f'[{host}]' if ':' in host else host}:{port or (5671 if scheme == 'amqps' else 5672)}"
+        self._address = bracketed(f"{host}:{port or (5671 if scheme == 'amqps' else 5672)}")
         self._host = host
         self._vhost = unquote(parts.path[1:]) or "/"
         self._login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else ("guest", "guest")
@@ -107,6 +112,9 @@ class AmqpSink(Sink):
 
     def open(self) -> None:
         user, password = self._login
+        # a broker that is busy may take nothing for a while, where the client's own options allow a second
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        patient = {} if option is None else {option: int(self._timeout_s * 1000)}
         self._connection = amqp.Connection(
             self._address,
             user,
@@ -122,7 +130,7 @@ class AmqpSink(Sink):
             heartbeat=max(HEARTBEAT_S, math.ceil(self._timeout_s)),
             on_blocked=self._on_blocked,
             on_unblocked=self._on_unblocked,
-            socket_settings=_patient(self._timeout_s),
+            socket_settings=patient,
         )
         self._blocked = False
         try:
@@ -135,8 +143,9 @@ class AmqpSink(Sink):
             self._confirm()
         except (amqp.exceptions.AMQPError, OSError) as exc:
             self._abandon()
+            unreachable = isinstance(exc, OSError)
             raise Unavailable(
-                f"RabbitMQ at {unreached(self._address, exc)}" if isinstance(exc, OSError) else self._reason(exc)
+                f"RabbitMQ at {unreached(self._address, exc)}" if unreachable else self._reason(exc)
             ) from exc
         except BaseException:
             self._abandon()
@@ -164,10 +173,7 @@ class AmqpSink(Sink):
         self._frames = Frames(self._channel.channel_id, self._exchange, self._key, self._connection.frame_max)
 
     def interrupt(self) -> None:
-        sock = self._socket
-        if sock is not None:
-            with contextlib.suppress(OSError):  # it is closed already
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
+        shut_down(self._socket)
 
     def close(self) -> None:
         connection, sock, self._connection, self._socket = self._connection, self._socket, None, None
@@ -180,7 +186,7 @@ class AmqpSink(Sink):
                 connection.collect()  # it is lost already
 
     def _abandon(self) -> None:
-        """Drops a connection on which nobody answers any more."""
+        """Drops a connection without a goodbye, which the broker would not answer."""
         connection, self._connection, self._socket = self._connection, None, None
         if connection is not None:
             connection.collect()
@@ -214,7 +220,8 @@ class AmqpSink(Sink):
             deadline = time.monotonic() + self._timeout_s
             while self._waiting:
                 before = len(self._waiting)
-                self._read(max(0.0, deadline - time.monotonic()))
+                # one frame, which calls one of the methods below, or raises what the broker says
+                self._connection.blocking_read(max(0.0, deadline - time.monotonic()))
                 if len(self._waiting) < before:
                     deadline = time.monotonic() + self._timeout_s
         except amqp.exceptions.PreconditionFailed as exc:
@@ -256,11 +263,7 @@ class AmqpSink(Sink):
             transport.write(b"".join(data))
         with contextlib.suppress(TimeoutError):  # nothing more is there
             while True:
-                self._read(0.0)
-
-    def _read(self, timeout: float) -> None:
-        """Reads one frame, which calls one of the methods below, or raises what the broker says."""
-        self._connection.blocking_read(timeout)
+                self._connection.blocking_read(0.0)
 
     def _reason(self, exc: Exception) -> str:
         where = f"RabbitMQ at {self._address}"
@@ -278,9 +281,8 @@ class AmqpSink(Sink):
             return f"{where}: the connection was lost: {type(exc).__name__}: {exc}; check that it runs"
         code, text = getattr(exc, "reply_code", 0), getattr(exc, "reply_text", "") or str(exc)
         advice = _ADVICE.get(code, "look at its log")
-        return (
-            f"{where} refused: {code} {text}; {advice}" if code else f"{where}: {type(exc).__name__}: {exc}; {advice}"
-        )
+        said = f" refused: {code} {text}" if code else f": {type(exc).__name__}: {exc}"
+        return f"{where}{said}; {advice}"
 
     # ---- what the broker says, called by the client
 
@@ -321,7 +323,77 @@ class AmqpSink(Sink):
         self._blocked = False
 
 
-def _patient(timeout_s: float) -> dict[int, int]:
-    """Socket options: a broker that is busy may take nothing for a while, where the client's own allow a second."""
-    option = getattr(socket, "TCP_USER_TIMEOUT", None)
-    return {} if option is None else {option: int(timeout_s * 1000)}
+# ---- frames
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_END = b"\xce"
+_ENVELOPE = 8
+"""The bytes around a frame's content."""
+
+_BASIC, _PUBLISH = 60, 40
+_MANDATORY = b"\x01"
+_FLAGS = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7 | 1 << 5
+"""The properties in their order: content_type, headers, delivery_mode, message_id, type."""
+_PERSISTENT = b"\x02"
+_NO_HEADERS = b"\0\0\0\0"
+_HEAD_BYTES = 14
+"""The bytes of a header frame before the properties."""
+_LENGTHS = [bytes((length,)) for length in range(SHORT + 1)]
+_TEXT = b"S"
+"""The type of a header's value."""
+
+
+def message_id(message: Message) -> str:
+    """The task's id, or a digest of one that is too long: that of a long topic and a long id of the caller's."""
+    id = message.id
+    return id if len(id.encode()) <= SHORT else hashlib.sha256(id.encode()).hexdigest()
+
+
+class Frames:
+    """Packs messages for one exchange and key on one channel. No I/O.
+
+        method   basic.publish: the exchange, the key, mandatory; the same for all messages of a route
+        header   the length of the body, and the properties
+        body     the payload, in frames that are no larger than the broker allows
+
+    A batch is one write so, where the client packs and writes each message on its own. All else of the protocol is the
+    client's.
+    """
+
+    def __init__(self, channel: int, exchange: str, key: str, frame_max: int) -> None:
+        self._channel = channel
+        self._most = frame_max - _ENVELOPE
+        publish = pack(">HHH", _BASIC, _PUBLISH, 0) + _short(exchange) + _short(key) + _MANDATORY
+        self._method = pack(">BHI", _METHOD, channel, len(publish)) + publish + _END
+
+    def of(self, message: Message) -> bytes | None:
+        """The frames of a message; None if its headers are more than the broker takes."""
+        body = message.payload
+        size = len(body)
+        table = _table(message.headers) if message.headers else _NO_HEADERS
+        id, topic = _short(message_id(message)), _short(message.topic)
+        properties = _short(message.content_type) + table + _PERSISTENT + id + topic
+        length = _HEAD_BYTES + len(properties)
+        if length > self._most:
+            return None
+        head = pack(">BHIHHQH", _HEADER, self._channel, length, _BASIC, 0, size, _FLAGS)
+        bodies = (self._body(body[at : at + self._most]) for at in range(0, size, self._most))
+        return b"".join((self._method, head, properties, _END, *bodies))
+
+    def _body(self, part: bytes) -> bytes:
+        return pack(">BHI", _BODY, self._channel, len(part)) + part + _END
+
+
+def _table(headers: Mapping[str, str]) -> bytes:
+    """The headers whose names AMQP has room for."""
+    content = b"".join(
+        _short(name) + _TEXT + pack(">I", len(text := value.encode())) + text
+        for name, value in headers.items()
+        if len(name.encode()) <= SHORT
+    )
+    return pack(">I", len(content)) + content
+
+
+def _short(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTHS[len(encoded)] + encoded

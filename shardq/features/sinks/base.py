@@ -1,4 +1,4 @@
-"""A sink, as the sender knows it: opened, given batches, closed. One thread calls it.
+"""A sink, as the sender knows it: opened, given batches, closed, by one thread; and its circuit.
 
 A sink of your own is a class in a file of its own, named by the scheme of its URLs in the entry points of your package:
 
@@ -11,6 +11,10 @@ A sink of your own is a class in a file of its own, named by the scheme of its U
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Future
@@ -20,12 +24,18 @@ from urllib.parse import quote
 import msgspec
 
 from shardq.core.consumer.policy import DEFAULT, Backoff
+from shardq.core.fleet.report import CircuitState
 from shardq.errors import InvalidOption
 
 BATCH = 256
 SEND_S = 10.0
 """How long a sink may be silent before it counts as down."""
 
+FIRST_S = 0.25
+LONGEST_S = 10.0
+"""The longest pause of a sink that is down. A try of a few tasks in ten seconds is cheap, and it is the most that tasks
+wait after the sink has come back.
+"""
 
 _VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
@@ -36,9 +46,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One task, as sinks get it: what a list here would get, and what goes with it where there is room."""
 
     id: str
-    """The task's id, TOPIC/UNIQUE. The same whenever the task is sent again: the key by which the other side knows a
-    duplicate.
-    """
+    """The task's id, TOPIC/UNIQUE: the key by which the other side knows a task that is sent again."""
     topic: str
     payload: Any
     """The bytes as the codec made them."""
@@ -55,9 +63,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content_type(self) -> str:
-        return {"json": "application/json", "msgpack": "application/msgpack"}.get(
-            self.codec, "application/octet-stream"
-        )
+        return f"application/{self.codec if self.codec in ('json', 'msgpack') else 'octet-stream'}"
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -116,8 +122,8 @@ class Sink(ABC):
 
     @abstractmethod
     def send(self, batch: Sequence[Message]) -> Sequence[Result | Future[Result]]:
-        """Sends a batch. Returns a result for each message, in their order. ``Sent`` means that it is stored there.
-        What it raises counts as ``Unsent`` for all.
+        """Sends a batch. Returns a result for each message, in their order. What it raises counts as ``Unsent`` for
+        all.
 
         A future stands for a result that comes later: it is settled when it is there, and ``send`` is called with
         others meanwhile, as long as fewer than ``batch`` are on their way. Such a sink connects anew by itself, and
@@ -133,17 +139,53 @@ class Sink(ABC):
         """
 
 
-RESULTS = "Sent(), Refused(reason), Failed(reason), Unsent(reason)"
+class Circuit:
+    """Tells whether a sink may be asked, and when. Closed while the sink works. Opened by a failure for a pause, which
+    doubles with each failure in a row, with jitter; then half-open: one try decides. No I/O.
+    """
+
+    def __init__(self) -> None:
+        self.error = ""
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def state(self) -> CircuitState:
+        if not self._failures:
+            return "closed"
+        return "open" if self.pause_s() else "half-open"
+
+    def pause_s(self) -> float:
+        """The time until the sink may be asked."""
+        return max(0.0, self._until - time.monotonic()) if self._failures else 0.0
+
+    def failed(self, error: str, again_s: float = 0.0) -> None:
+        """Opens it, at least for so long as the sink asks for, up to an hour."""
+        self.error = error
+        pause = min(LONGEST_S, FIRST_S * 2.0 ** min(self._failures, 20)) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        self._until = time.monotonic() + max(pause, min(again_s, 3600.0))
+
+    def worked(self) -> None:
+        self.error, self._failures = "", 0
+
+
+def shut_down(sock: socket.socket | None) -> None:
+    """Ends what another thread waits for on this socket."""
+    if sock is not None:
+        with contextlib.suppress(OSError):  # it is closed already
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
+
+
+_ONE = "one of Sent(), Refused(reason), Failed(reason), Unsent(reason)"
 
 
 def checked(sink: Sink, results: object, count: int) -> list[Result | Future[Result]]:
     """The results, each of which is one. Raises what is wrong with all of them."""
     if not isinstance(results, Sequence) or len(results) != count:
         size = f" of {len(results)}" if isinstance(results, Sized) else ""
-        raise TypeError(
-            f"{type(sink).__name__}.send returned {_named(results)}{size} for {count} messages; return a list with one "
-            f"of {RESULTS} for each"
-        )
+        said = f"{type(sink).__name__}.send returned {_named(results)}{size} for {count} messages"
+        raise TypeError(f"{said}; return a list with {_ONE} for each")
     return [result if isinstance(result, Future) else as_result(sink, result) for result in results]
 
 
@@ -151,7 +193,7 @@ def as_result(sink: Sink, answer: object) -> Result:
     """The answer, or the failure of a task whose answer is none."""
     if isinstance(answer, Result):
         return answer
-    return Failed(f"{type(sink).__name__}.send answered {_named(answer)} for this task; answer one of {RESULTS}")
+    return Failed(f"{type(sink).__name__}.send answered {_named(answer)} for this task; answer {_ONE}")
 
 
 def _named(value: object) -> str:

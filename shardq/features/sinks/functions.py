@@ -3,9 +3,9 @@ serves it, and a process that has the function takes it up again. Called by ``se
 
 A process that ends in order signs off first, and then looks at the fleet: of several that end together the last one
 finds no other, and ends the route. The route of a process that was killed is ended by any dispatcher that has missed a
-server of it for ``MISSED_S``. Either may err: a process may have begun to serve meanwhile, or have been silent for that
-long. So the topology keeps the name of the function, and every process that has it, and finds its route ended, takes it
-up. An operator's end of the route, or another route, removes that name.
+server of it for ``MISSED_S``. Either may err: a process may have begun to serve meanwhile, or have been silent. So the
+topology keeps the name of the function, and every process that has it, and finds its route ended, takes it up. An
+operator's end of the route, or another route, removes that name.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
-from shardq.features.sinks.base import SENT, Failed, Refused, Result, Sent, Sink, Unsent
+from shardq.features.sinks.base import SENT, Failed, Refused, Result, Sink, Unsent
 
 log = logging.getLogger("shardq.sinks")
 
 MISSED_S = 10.0
-"""The time for which nobody has served a route when it ends: longer than a dispatcher's silence lasts before it counts
-as dead, and than a program takes to start again.
+"""The time without a server after which a route ends: longer than a dispatcher's silence lasts before it counts as
+dead, and than a program takes to start again.
 """
 
 CALL_TIMEOUT_S = 1.0
 
 BatchFunction = Callable[[list[Delivery]], Any]
 """Takes deliveries. Returns None when it has taken all; or a list with None, or an exception, for each."""
+
+Functions = Mapping[str, tuple[Route, BatchFunction]]
+"""Topic → the route and the function that this process has registered."""
 
 Edit = Callable[[Callable[[Topology], Topology]], Operation[Topology]]
 """Publishes an edited topology."""
@@ -46,20 +49,13 @@ Edit = Callable[[Callable[[Topology], Topology]], Operation[Topology]]
 class FunctionRoutes:
     """Used by one thread at a time."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        functions: Mapping[str, tuple[Route, BatchFunction]],
-        edit: Edit,
-    ) -> None:
-        """``functions``: topic → the route and the function that this process has registered."""
+    def __init__(self, driver: Driver, cache: TopologyCache, functions: Functions, edit: Edit) -> None:
         self._driver = driver
         self._cache = cache
         self._functions = functions
         self._edit = edit
         self._missed: dict[str, tuple[Route, float]] = {}
-        """Topic → the route that nobody serves, and since when."""
+        """Topic → the route that no process serves, and since when."""
 
     def wanted(self) -> bool:
         """True if there is a route to a function, or was."""
@@ -67,7 +63,7 @@ class FunctionRoutes:
         return bool(self._functions) or any(route.is_function for route in topology.routes.values())
 
     def keep_up(self, serving: Collection[str]) -> None:
-        """Takes up the routes of this process that have ended, and ends those that nobody has served for some time.
+        """Takes up the routes of this process that have ended, and ends those that no process has served for some time.
         ``serving``: the topics that this process serves.
         """
         try:
@@ -124,13 +120,9 @@ class FunctionRoutes:
             self._missed[topic] = (route, since) if route == others[topic] else (others[topic], now)
         gone = {topic: route for topic, (route, since) in self._missed.items() if now - since >= MISSED_S}
         self._end(gone)
+        text = "topic %r is no longer forwarded to %s: no running process has it; its tasks are for consumers again"
         for topic, route in gone.items():
-            log.warning(
-                "topic %r is no longer forwarded to %s: no running process has it; its tasks are for consumers again",
-                topic,
-                route.named,
-                extra={"topic": topic},
-            )
+            log.warning(text, topic, route.named, extra={"topic": topic})
 
     def _end(self, gone: Mapping[str, Route]) -> None:
         def edit(topology: Topology) -> Topology:
@@ -162,12 +154,11 @@ class FunctionSink(Sink):
             return self._of_all(Failed(text), len(batch))
         return [SENT if answer is None else _result(answer) for answer in answers]
 
-    def _of_all(self, result: Result, count: int) -> list[Result]:
-        assert not isinstance(result, Sent), "it has failed"
+    def _of_all(self, result: Refused | Failed | Unsent, count: int) -> list[Result]:
         return [result] if count == 1 else [Unsent(result.reason)] * count
 
 
-def _result(answer: object) -> Result:
+def _result(answer: object) -> Refused | Failed | Unsent:
     if not isinstance(answer, BaseException):
         return Failed(f"the function answered {type(answer).__name__} for it; answer None, or an exception")
     exc = alone(answer)

@@ -2,15 +2,8 @@
 
     https://[USER:PASSWORD@ | TOKEN@]HOST[:PORT]/PATH[?QUERY][#OPTION=VALUE&…]
 
-The options are those of ``README.md``: headers, method, connections, attempts, backoff, signature, timeout, TLS. The
-standard library's client is enough for this, and needs no further package: connections that are kept open, one request
-at a time on each, in threads. A login in the URL is sent as ``Authorization``, Basic with a password and Bearer without
-one. An id is percent-encoded where a header has no room for it.
-
-What an answer means: 2xx is taken. 400, 413, 422 and the like say that this task will never be: it is buried. 404, 408,
-409, 500, 502 and 504 are failures of this task, as long as others are taken. All else says nothing of the task: where a
-login or the other side is wrong or busy (3xx, 401, 403, 405, 407, 425, 429, 503), it waits, at least as long as
-``Retry-After`` says.
+The standard library's client is enough for this, and needs no further package: connections that are kept open, one
+request at a time on each, in threads. ``README.md`` has the options, and what each status means.
 
 A request that gets no answer is a failure of its task if the endpoint is there all the same: if it answers an OPTIONS
 request, or has answered other tasks between two tries of this one.
@@ -19,14 +12,12 @@ request, or has answered other tasks between two tries of this one.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import email.utils
 import hashlib
 import hmac
 import http.client
 import re
-import socket
 import ssl
 import threading
 import time
@@ -35,10 +26,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import parse_qsl, unquote
 
 from shardq.core.consumer.policy import Backoff
+from shardq.core.drivers.settings import bracketed
 from shardq.core.drivers.tls import context_of
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
 from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
 from shardq.version import __version__
 
@@ -92,18 +84,28 @@ class HttpSink(Sink):
         self._options = options(scheme, parts.fragment, tls=tls, mark="#", also=(*_OPTIONS, f"{_HEADER}NAME", *headers))
         others = self._options.others
         self._host, self._port = host, port or (443 if tls else 80)
-        self._address = f"{f'[{host}]' if ':' in host else host}:{self._port}"
+        self._address = bracketed(f"{host}:{self._port}")
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._method = _method(others.get("method", "POST"))
+        self._method = others.get("method", "POST")
+        if self._method not in METHODS:
+            raise InvalidUrl(f"method= of an HTTP URL is not possible; give one of {', '.join(METHODS)}")
         self._at_once = _whole("connections", others.get("connections", str(CONNECTIONS)), MOST_CONNECTIONS)
         self.batch = QUEUED * self._at_once
-        self.max_attempts = _attempts(others.get("max_attempts"))
-        self.backoff = _backoff(others["backoff"]) if "backoff" in others else self.backoff
+        if "max_attempts" in others:
+            self.max_attempts = _whole("max_attempts", others["max_attempts"], MAX_ATTEMPTS)
+        if "backoff" in others:
+            self.backoff = _backoff(others["backoff"])
         self._sign = others.get("sign")
         if self._sign is not None and UNKNOWN not in self._sign.removeprefix(_KEY).split():
             signing_keys(self._sign)
         self._keys: list[bytes] = []
-        self._route_headers = _authorization(parts.username, parts.password)
+        self._route_headers: dict[str, str] = {}
+        if parts.username is not None:
+            said = f"Bearer {unquote(parts.username)}"
+            if parts.password is not None:
+                login = f"{unquote(parts.username)}:{unquote(parts.password)}".encode()
+                said = f"Basic {base64.b64encode(login).decode()}"
+            self._route_headers["Authorization"] = said
         for name in headers:
             _add_header(self._route_headers, name.removeprefix(_HEADER), others[name])
         self._threads: ThreadPoolExecutor | None = None
@@ -134,10 +136,7 @@ class HttpSink(Sink):
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            sock = connection.sock
-            if sock is not None:
-                with contextlib.suppress(OSError):  # it is closed already
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
+            shut_down(connection.sock)
 
     def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -167,8 +166,8 @@ class HttpSink(Sink):
         if connection is not None and connection.sock is not None:
             try:
                 return self._request(connection, message)
-            except TimeoutError:
-                return self._without_answer(message, None)
+            except TimeoutError as exc:
+                return self._without_answer(message, exc)
             except (OSError, http.client.HTTPException):
                 # the other side may have closed it while it was idle
                 if self._down is not None:
@@ -189,14 +188,13 @@ class HttpSink(Sink):
                 return Unsent(unreached(self._address, exc))
             return self._without_answer(message, exc)
 
-    def _without_answer(self, message: Message, exc: Exception | None) -> Result:
+    def _without_answer(self, message: Message, exc: Exception) -> Result:
         """The result of a request that has no answer: its own failure, if the endpoint has answered another one since
         the last time, or does so now.
         """
-        if exc is None or isinstance(exc, TimeoutError):
-            reason = f"no answer to this request within {self._options.timeout_s:g} s (timeout=)"
-        else:
-            told = type(exc).__name__ if not str(exc) else f"{type(exc).__name__}: {exc}"
+        reason = f"no answer to this request within {self._options.timeout_s:g} s (timeout=)"
+        if not isinstance(exc, TimeoutError):
+            told = f"{type(exc).__name__}: {exc}".removesuffix(": ")
             reason = f"the connection ended without an answer to this request: {told}"
         before = self._unanswered.get(message.id)
         if len(self._unanswered) >= REMEMBERED:
@@ -244,21 +242,15 @@ class HttpSink(Sink):
         return result_of(answer.status, answer.reason, text, answer.getheader("Retry-After"))
 
     def _headers(self, message: Message) -> dict[str, str]:
-        given = {name.lower() for name in self._route_headers}
-        id = message.ascii_id
-        headers = {
-            name: value
-            for name, value in message.headers.items()
-            if _NAME.fullmatch(name)
-            and _VALUE.fullmatch(value)
-            and name.lower() not in _OWN
-            and name.lower() not in given
-            and not name.lower().startswith(_OURS)
-        }
-        headers |= {"Idempotency-Key": id, "Shardq-Topic": message.topic, "Shardq-Attempt": str(message.attempt)}
+        given, id = {name.lower() for name in self._route_headers}, message.ascii_id
+        headers = {"Idempotency-Key": id, "Shardq-Topic": message.topic, "Shardq-Attempt": str(message.attempt)}
         headers |= self._route_headers
         for name, value in (("Content-Type", message.content_type), ("User-Agent", _AGENT)):
             if name.lower() not in given:
+                headers[name] = value
+        for name, value in message.headers.items():
+            taken = name.lower() in _OWN | given or name.lower().startswith(_OURS)
+            if not taken and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
                 headers[name] = value
         return headers | (signature(self._keys, id, int(time.time()), message.payload) if self._keys else {})
 
@@ -284,17 +276,10 @@ def signature(keys: Sequence[bytes], id: str, timestamp: int, payload: bytes) ->
 
 def signing_keys(text: str) -> list[bytes]:
     """The keys of the option ``sign``. Raises InvalidUrl."""
-    keys = []
-    for word in text.split():
-        try:
-            key = base64.b64decode(word.removeprefix(_KEY), validate=True)
-        except binascii.Error:
-            key = b""
-        if not word.startswith(_KEY) or not 24 <= len(key) <= 64:
-            break
-        keys.append(key)
-    else:
-        if keys:
+    words = text.split()
+    with contextlib.suppress(ValueError):
+        keys = [base64.b64decode(word.removeprefix(_KEY), validate=True) for word in words]
+        if keys and all(word.startswith(_KEY) for word in words) and all(24 <= len(key) <= 64 for key in keys):
             return keys
     raise InvalidUrl(
         f"sign= of an HTTP URL is no key of Standard Webhooks; give {_KEY} and 24 to 64 bytes in base64, or several "
@@ -302,22 +287,10 @@ def signing_keys(text: str) -> list[bytes]:
     )
 
 
-def _method(text: str) -> str:
-    if text not in METHODS:
-        raise InvalidUrl(f"method= of an HTTP URL is not possible; give one of {', '.join(METHODS)}")
-    return text
-
-
 def _whole(name: str, text: str, most: int) -> int:
     if not re.fullmatch(r"\d{1,6}", text) or not 1 <= int(text) <= most:
         raise InvalidUrl(f"{name}= of an HTTP URL is not possible; give a whole number from 1 to {most}")
     return int(text)
-
-
-def _attempts(text: str | None) -> int | None:
-    if text is None:
-        return None
-    return _whole("max_attempts", text, MAX_ATTEMPTS)
 
 
 def _backoff(text: str) -> Backoff:
@@ -345,15 +318,6 @@ def _add_header(headers: dict[str, str], name: str, value: str) -> None:
             f"{_HEADER}{name}= of an HTTP URL is given twice; give it once, and Authorization not beside a login"
         )
     headers[name] = value.strip()
-
-
-def _authorization(user: str | None, password: str | None) -> dict[str, str]:
-    if user is None:
-        return {}
-    if password is None:
-        return {"Authorization": f"Bearer {unquote(user)}"}
-    login = f"{unquote(user)}:{unquote(password)}".encode()
-    return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
 
 
 def result_of(status: int, phrase: str, text: bytes, retry_after: str | None) -> Result:

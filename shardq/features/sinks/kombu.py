@@ -5,18 +5,16 @@
 ``delay_through`` makes these URLs. What follows ``kombu+`` is the app's ``broker_url``; OPTIONS are its
 ``broker_transport_options`` and ``broker_use_ssl``, as JSON in base64url.
 
-RabbitMQ confirms each message. One that no queue takes, or that is too large, is refused for good and kept as dead. One
-that is declined (a nack, a missing exchange, no right to write) has failed, if others that came behind it were taken.
-Otherwise the queue is full by now, or gone, and counts as down. It is the only one of its topic, and holds up no other;
-in a topic that many share each message fails for itself. On a connection that is lost or silent nothing is waited for,
-not even the answer to a goodbye.
+A message that is declined (a nack, a missing exchange, no right to write) has failed, if others that came behind it
+were taken. Otherwise the queue is full by now, or gone, and counts as down. It is the only one of its topic, and holds
+up no other; in a topic that many share each message fails for itself. On a connection that is lost or silent nothing is
+waited for, not even the answer to a goodbye.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import ssl
 import time
 from base64 import b64decode, urlsafe_b64decode
@@ -27,7 +25,8 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from shardq.errors import InvalidUrl, MissingPackage
-from shardq.features.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.features.sinks.amqp import CLOSE_S, IDLE_S
+from shardq.features.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
 from shardq.features.sinks.urls import TIMEOUT, timeout
 
 try:
@@ -37,12 +36,6 @@ try:
     from kombu.utils.json import loads
 except ImportError as exc:
     raise MissingPackage("kombu+…:// URLs need kombu, which comes with Celery: pip install 'shardq[celery]'") from exc
-
-IDLE_S = 8.0
-"""Nobody answers heartbeats between two batches: a connection that was idle for so long is replaced by another."""
-
-CLOSE_S = 1.0
-"""The time that a broker has to answer a goodbye. Nothing depends on it but a line in the broker's log."""
 
 FRAME_OVERHEAD = 20
 """The bytes of a header frame beside the properties."""
@@ -143,8 +136,7 @@ class KombuSink(Sink):
     def interrupt(self) -> None:
         sock = self._socket()
         if sock is not None:
-            with contextlib.suppress(OSError):  # it is closed already
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # a TLS socket's own forgets its state
+            shut_down(sock)
         elif (pool := getattr(self._channel, "_pool", None)) is not None:  # of Redis
             pool.disconnect()
 
@@ -158,18 +150,15 @@ class KombuSink(Sink):
     def _end(self, *, answers: bool) -> None:
         """Disconnects. ``answers``: the broker is there, and is told."""
         connection, self._connection, self._channel = self._connection, None, None
-        if connection is None:
-            return
-        with contextlib.suppress(Exception):  # it is lost already
-            sock = self._socket()
-            if sock is None:
-                connection.release()
-                return
-            sock.settimeout(CLOSE_S)
-            if answers:
-                connection.release()
-            else:
-                connection.collect()
+        if connection is not None:
+            with contextlib.suppress(Exception):  # it is lost already
+                sock = self._socket()
+                if sock is not None:
+                    sock.settimeout(CLOSE_S)
+                if answers or sock is None:
+                    connection.release()
+                else:
+                    connection.collect()
 
     # ---- a batch
 
@@ -179,21 +168,19 @@ class KombuSink(Sink):
         results: list[Result] = []
         declined: dict[int, str] = {}
         """Position → why the broker has not taken this one now."""
-        places = set()
-        closed: dict[tuple[str, str], str] = {}
-        """Exchange and key → why the broker takes nothing for them. It is asked once a batch."""
+        places: dict[tuple[str, str], str | None] = {}
+        """Exchange and key → why the broker takes nothing for them, if so. It is asked once a batch."""
         for position, message in enumerate(batch):
             try:
                 envelope = _read(message)
                 place = envelope["exchange"], envelope["routing_key"]
-                places.add(place)
-                if place in closed:
-                    raise _Declined(closed[place])
+                if (closed := places.setdefault(place, None)) is not None:
+                    raise _Declined(closed)
                 result = self._publish(envelope)
             except _Declined as exc:
                 declined[position] = exc.reason
                 if exc.all:
-                    closed[place] = exc.reason
+                    places[place] = exc.reason
                 result = Failed(exc.reason)
             except (ValueError, KeyError, TypeError) as exc:
                 result = Refused(f"it is no message of Celery: {type(exc).__name__}: {exc}")

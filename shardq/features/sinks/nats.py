@@ -3,9 +3,9 @@
     nats://[USER:PASSWORD@ | TOKEN@]HOST[:PORT][,HOST[:PORT]…]#SUBJECT
     nats+tls://…?ca=FILE&cert=FILE&key=FILE#SUBJECT
 
-The id goes along as ``Nats-Msg-Id``, percent-encoded: within the stream's duplicate window (two minutes, unless it was
-set otherwise) a task that is sent again is stored once. A message counts as taken when the stream has acknowledged it.
-A subject that no stream stores looks like JetStream while it starts or elects a leader: tasks wait for it.
+The id goes along as ``Nats-Msg-Id``, percent-encoded, by which the stream knows a task that is sent again. A message
+counts as taken when the stream has acknowledged it. A subject that no stream stores looks like JetStream while it
+starts or elects a leader: tasks wait for it.
 
 The client is for asyncio, and so has a loop in a thread of its own.
 """
@@ -71,11 +71,9 @@ class NatsSink(Sink):
         self._addresses = ", ".join(address if ":" in address else f"{address}:4222" for address in addresses)
         self._servers = [f"{'tls' if scheme == 'nats+tls' else 'nats'}://{address}" for address in addresses]
         user, colon, password = login.partition(":")
-        self._login: dict[str, Any] = {}
+        self._login: dict[str, Any] = {"token": unquote(login)} if login else {}
         if colon:
             self._login = {"user": unquote(user), "password": unquote(password)}
-        elif login:
-            self._login = {"token": unquote(login)}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
@@ -122,23 +120,26 @@ class NatsSink(Sink):
                 **self._login,
             )
         )
-        lost = asyncio.ensure_future(self._lost.wait())
-        await asyncio.wait({connecting, lost}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        lost.cancel()
-        connecting.cancel()
-        await asyncio.wait({connecting})
+        await self._unless_lost([connecting], timeout_s)
         exc: BaseException | None = TimeoutError() if connecting.cancelled() else connecting.exception()
         if exc is not None:
             known = [each for each in errors if isinstance(each, OSError)]
             cause = known[-1] if known and isinstance(exc, nats.errors.NoServersError) else exc
-            raise Unavailable(self._unreached(cause)) from exc
+            if isinstance(cause, OSError):
+                raise Unavailable(f"NATS at {unreached(self._addresses, cause)}") from exc
+            raise Unavailable(
+                f"NATS at {self._addresses} took no connection: {str(cause) or type(cause).__name__}; check the user, "
+                "the password and TLS in the URL, and that this is a port of NATS"
+            ) from exc
 
-    def _unreached(self, exc: BaseException) -> str:
-        if isinstance(exc, OSError):
-            return f"NATS at {unreached(self._addresses, exc)}"
-        text = str(exc) or type(exc).__name__
-        advice = "check the user, the password and TLS in the URL, and that this is a port of NATS"
-        return f"NATS at {self._addresses} took no connection: {text}; {advice}"
+    async def _unless_lost(self, tasks: Sequence[asyncio.Task[Any]], timeout_s: float | None = None) -> None:
+        """Waits for all tasks. A lost connection, and the end of the time, cancel those that are not done."""
+        lost = asyncio.ensure_future(self._lost.wait())
+        done = asyncio.ensure_future(asyncio.wait(tasks))
+        await asyncio.wait({done, lost}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, lost, done):
+            task.cancel()
+        await asyncio.gather(*tasks, lost, done, return_exceptions=True)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None, "it is open"
@@ -153,18 +154,11 @@ class NatsSink(Sink):
         return self._run(self._published(batch))
 
     async def _published(self, batch: Sequence[Message]) -> list[Result]:
-        """Publishes all at once. A lost connection ends the wait for those that are not acknowledged."""
+        """Publishes all at once."""
         tasks = [asyncio.ensure_future(self._publish(message)) for message in batch]
-        lost = asyncio.ensure_future(self._lost.wait())
-        done = asyncio.ensure_future(asyncio.wait(tasks))
-        await asyncio.wait({done, lost}, return_when=asyncio.FIRST_COMPLETED)
+        await self._unless_lost(tasks)
         why = Unsent(f"NATS at {self._addresses}: the connection was lost" + (f": {self._told}" if self._told else ""))
-        results = [task.result() if task.done() else why for task in tasks]
-        rest = (*tasks, lost, done)
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        return results
+        return [why if task.cancelled() else task.result() for task in tasks]
 
     async def _publish(self, message: Message) -> Result:
         client, timeout_s = self._client, self._options.timeout_s
@@ -194,8 +188,7 @@ class NatsSink(Sink):
         return SENT
 
     def interrupt(self) -> None:
-        loop = self._loop
-        if loop is not None:
+        if (loop := self._loop) is not None:
             with contextlib.suppress(RuntimeError):  # it is closed meanwhile
                 loop.call_soon_threadsafe(self._lost.set)
 
@@ -235,9 +228,8 @@ async def _ended(client: Client | None) -> None:
 
 def _size(headers: dict[str, str]) -> int:
     """The bytes of the headers, as they are sent: a line for the version, one for each, and an empty one."""
-    return len(b"NATS/1.0\r\n\r\n") + sum(
-        len(f"{name}: {value.strip()}\r\n".encode()) for name, value in headers.items()
-    )
+    lines = "".join(f"{name}: {value.strip()}\r\n" for name, value in headers.items())
+    return len(f"NATS/1.0\r\n{lines}\r\n".encode())
 
 
 def _headers(message: Message) -> dict[str, str]:

@@ -3,8 +3,7 @@
     redis://HOST:PORT/DB#LIST
     redis+cluster://HOST:PORT,HOST:PORT#stream:NAME
 
-The URL is one of an engine, with ``timeout=`` among its options, and the key follows the ``#``. All sinks that are kept
-on Redis have the base ``OnRedis``.
+The URL is one of an engine, with ``timeout=`` among its options, and the key follows the ``#``.
 """
 
 from __future__ import annotations
@@ -28,11 +27,6 @@ CONNECTIONS = 4
 TIMEOUT_S = 3.0
 """Longer than a connection takes, shorter than a failover: those are for the circuit."""
 
-REMEMBERED_S = 300
-"""The time for which a sink remembers what it has taken, where it can tell duplicates by that: longer than what a
-process that was killed had leased waits for another.
-"""
-
 
 class OnRedis(Sink):
     """Connects by the URL of an engine, which may also have ``timeout=``; sinks that derive from it have ``send``."""
@@ -53,8 +47,7 @@ class OnRedis(Sink):
         return self._driver.call(command)
 
     def interrupt(self) -> None:
-        driver = self._driver
-        if driver is not None:
+        if (driver := self._driver) is not None:
             driver.close()
 
     def close(self) -> None:

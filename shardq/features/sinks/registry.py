@@ -15,48 +15,28 @@ from shardq.features.sinks.base import Sink
 
 GROUP = "shardq.sinks"
 
-_REDIS = "shardq.features.sinks.redis:RedisSink"
-_DRAMATIQ = "shardq.features.sinks.dramatiq:DramatiqSink"
-_SIDEKIQ = "shardq.features.sinks.sidekiq:SidekiqSink"
-_RQ = "shardq.features.sinks.rq:RqSink"
 KOMBU = "kombu+"
 """The schemes of all transports of kombu begin with it: ``kombu+amqp``."""
+
+_ON_REDIS = ("redis", "rediss", "unix", "redis+sentinel")
 BUILTIN = {
-    "redis": _REDIS,
-    "rediss": _REDIS,
-    "unix": _REDIS,
-    "redis+cluster": _REDIS,
-    "rediss+cluster": _REDIS,
-    "redis+sentinel": _REDIS,
-    "http": "shardq.features.sinks.http:HttpSink",
-    "https": "shardq.features.sinks.http:HttpSink",
-    "amqp": "shardq.features.sinks.amqp:AmqpSink",
-    "amqps": "shardq.features.sinks.amqp:AmqpSink",
-    "dramatiq+redis": _DRAMATIQ,
-    "dramatiq+rediss": _DRAMATIQ,
-    "dramatiq+unix": _DRAMATIQ,
-    "dramatiq+redis+sentinel": _DRAMATIQ,
-    "rq+redis": _RQ,
-    "rq+rediss": _RQ,
-    "rq+unix": _RQ,
-    "rq+redis+sentinel": _RQ,
-    "sidekiq+redis": _SIDEKIQ,
-    "sidekiq+rediss": _SIDEKIQ,
-    "sidekiq+unix": _SIDEKIQ,
-    "sidekiq+redis+sentinel": _SIDEKIQ,
-    "nats": "shardq.features.sinks.nats:NatsSink",
-    "nats+tls": "shardq.features.sinks.nats:NatsSink",
-    KOMBU: "shardq.features.sinks.kombu:KombuSink",
+    **dict.fromkeys((*_ON_REDIS, "redis+cluster", "rediss+cluster"), "redis:RedisSink"),
+    **dict.fromkeys([f"dramatiq+{scheme}" for scheme in _ON_REDIS], "queues:DramatiqSink"),
+    **dict.fromkeys([f"rq+{scheme}" for scheme in _ON_REDIS], "queues:RqSink"),
+    **dict.fromkeys([f"sidekiq+{scheme}" for scheme in _ON_REDIS], "queues:SidekiqSink"),
+    **dict.fromkeys(("http", "https"), "http:HttpSink"),
+    **dict.fromkeys(("amqp", "amqps"), "amqp:AmqpSink"),
+    **dict.fromkeys(("nats", "nats+tls"), "nats:NatsSink"),
+    KOMBU: "kombu:KombuSink",
 }
-"""Scheme → the sink."""
+"""Scheme → the module beside this one and the class of its sink."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def check(route: Route) -> None:
-    """Checks a URL before anything is stored. Raises InvalidUrl, or MissingPackage.
-
-    Variables of the environment are those of the process that forwards, and are not read here.
+    """Checks a URL before anything is stored. Raises InvalidUrl, or MissingPackage. Variables of the environment are
+    those of the process that forwards, and are not read here.
     """
     _make(_REFERENCE.sub("1", route.to), route)
 
@@ -65,12 +45,9 @@ def sink_of(route: Route) -> Sink:
     """The sink of a route to a URL, in which each ``${NAME}`` stands for a variable of the environment."""
 
     def value(reference: re.Match[str]) -> str:
-        name = reference[1]
-        if name not in os.environ:
-            raise InvalidUrl(
-                f"{route.shown} needs the variable {name} in the environment of this process: it is not set"
-            )
-        return quote(os.environ[name], safe="")
+        if (name := reference[1]) in os.environ:
+            return quote(os.environ[name], safe="")
+        raise InvalidUrl(f"{route.shown} needs the variable {name} in the environment of this process: it is not set")
 
     return _make(_REFERENCE.sub(value, route.to), route)
 
@@ -99,7 +76,7 @@ def _factory(scheme: str) -> Callable[[str], Any] | None:
         scheme = KOMBU
     if scheme in BUILTIN:
         module, _, name = BUILTIN[scheme].partition(":")
-        return getattr(import_module(module), name)  # type: ignore[no-any-return]  # a class of that module
+        return getattr(import_module(f"shardq.features.sinks.{module}"), name)  # type: ignore[no-any-return]  # a class of that module
     found = _installed().get(scheme)
     return None if found is None else found.load()
 

@@ -1,11 +1,8 @@
 """The sender of one forwarded topic in one process: claims its tasks, hands them to the sink, settles them by its
 results. A thread of its own; ``senders`` starts and stops it.
 
-    claim → send → ack
-
-It is a consumer like any other: senders of several processes share the tasks, a pause and limits hold, and tasks of a
-sender that was killed come back when its leases run out. Between the sink's answer and the ack lies the only moment in
-which a crash sends a task twice; its id goes along, so that the other side can tell.
+It is a consumer like any other. Between the sink's answer and the ack lies the only moment in which a crash sends a
+task twice; its id goes along, so that the other side can tell.
 
 While the sink is down nothing is claimed: tasks stay ready. What was claimed is given back, which counts no attempt. A
 task's own failure is told from the sink's by other tasks: where the sink took one meanwhile, the failure is an attempt,
@@ -15,15 +12,13 @@ A batch that came to nothing as a whole, maybe for one of its messages, is sent 
 fails alone: a suspect. From then on that is sent alone, and another one right after it. If the suspect fails again, and
 the other is taken, it is the suspect's own failure.
 
-A sink that sends several messages at a time, each with an answer of its own, returns futures. Each is settled when it
-is there, and others take its place: a slow answer holds up its own task alone.
+The futures of a sink that sends several messages at a time are settled each when it is there, and others take its
+place: a slow answer holds up its own task alone.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import operator
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -44,8 +39,8 @@ from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.core.threads import Loop
 from shardq.errors import ShardqError
-from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Sink, Unsent, as_result, checked
-from shardq.features.sinks.circuit import Circuit
+from shardq.features.sinks import base
+from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Unsent
 from shardq.features.sinks.functions import BatchFunction, FunctionSink
 from shardq.features.sinks.registry import sink_of
 
@@ -79,11 +74,10 @@ CULPRITS = 10_000
 
 
 class Try(NamedTuple):
-    """One task that was handed to the sink."""
+    """One task that was handed to the sink, and the number of tasks that the sink had taken before."""
 
     delivery: Delivery
     taken: int
-    """The number of tasks that the sink had taken before."""
 
 
 class Sender:
@@ -105,8 +99,8 @@ class Sender:
         self._driver = driver
         self._claims = claims
         self._consumer = Consumer(driver, claims, wakeups)
-        self._circuit = Circuit()
-        self._sink: Sink | None = None
+        self._circuit = base.Circuit()
+        self._sink: base.Sink | None = None
         self._open = False
         self._held: Sequence[Delivery] = ()
         """The deliveries that are claimed and not settled."""
@@ -153,8 +147,7 @@ class Sender:
 
     def interrupt(self) -> None:
         """Ends a send that takes too long; the tasks are sent again by another process."""
-        sink = self._sink
-        if sink is not None:
+        if (sink := self._sink) is not None:
             sink.interrupt()
 
     def extend(self) -> None:
@@ -227,7 +220,7 @@ class Sender:
         batch = BATCH if self._sink is None else self._sink.batch
         return min(TRIED, batch) if trying else batch
 
-    def _opened(self) -> Sink:
+    def _opened(self) -> base.Sink:
         """The sink of the route, open. Raises what is wrong with its URL in this process, or with the other side."""
         if self._sink is None:
             self._sink = sink_of(self.route) if self.function is None else FunctionSink(self.function)
@@ -241,22 +234,13 @@ class Sender:
     def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Result | Future[Result]]:
         """Sends what is not suspect together, and suspects alone. Returns the result of each."""
         results: dict[str, Result | Future[Result]] = dict.fromkeys([each.id for each in deliveries], NOT_TRIED)
-        others = [each for each in deliveries if each.id not in self._suspects]
-        suspects = [each for each in deliveries if each.id in self._suspects]
-        if self._try(results, others, suspects, trying=trying):
+        if self._try(results, deliveries, trying=trying):
             for id, result in results.items():
                 if isinstance(result, Unsent) and not result.again_s:
                     results[id] = NOT_TRIED
         return list(results.values())
 
-    def _try(
-        self,
-        results: dict[str, Result | Future[Result]],
-        others: list[Delivery],
-        suspects: list[Delivery],
-        *,
-        trying: bool,
-    ) -> bool:
+    def _try(self, results: dict[str, Result | Future[Result]], deliveries: list[Delivery], *, trying: bool) -> bool:
         """Notes a result for each task that it sends. Returns True if the sink has taken one, or will answer later."""
 
         def taken(some: list[Delivery]) -> bool:
@@ -265,10 +249,11 @@ class Sender:
             if any(not isinstance(answer, Failed | Unsent) for answer in answers):
                 return True
             if len(some) == 1:
-                self._suspects[some[0].id] = None
-                _trim(self._suspects)
+                _remember(self._suspects, [some[0].id])
             return False
 
+        others = [each for each in deliveries if each.id not in self._suspects]
+        suspects = [each for each in deliveries if each.id in self._suspects]
         witness = [others.pop()] if suspects and others else []
         first, rest = (others[:1], others[1:]) if trying else ([], others)
         took = bool(first) and taken(first)
@@ -306,7 +291,7 @@ class Sender:
         try:
             sink = self._opened()
             batch = some if sink.takes_deliveries else [_message(delivery) for delivery in some]
-            results = checked(sink, sink.send(batch), len(batch))  # type: ignore[arg-type]  # a function's deliveries
+            results = base.checked(sink, sink.send(batch), len(batch))  # type: ignore[arg-type]  # a function's deliveries
         except BaseException as exc:  # noqa: BLE001  as above
             results = [Unsent(_text(exc))] * len(some)
         if any(isinstance(result, Unsent) for result in results) and not self._late:
@@ -324,9 +309,11 @@ class Sender:
         """Settles what was sent by what became of it, and moves the circuit."""
         self._collect()
         answered, self._answered = [*self._undecided, *self._answered], []
-        is_alone = [isinstance(result, Failed) and each.taken == self._taken for each, result in answered]
-        alone = list(itertools.compress(answered, is_alone))
-        decided = list(itertools.compress(answered, map(operator.not_, is_alone)))
+        decided: list[tuple[Try, Result]] = []
+        alone: list[tuple[Try, Result]] = []
+        for each, result in answered:
+            failed_alone = isinstance(result, Failed) and each.taken == self._taken
+            (alone if failed_alone else decided).append((each, result))
         self._undecided, alone = (alone, []) if self._late else ([], alone)
         down = any(isinstance(result, Unsent) and result is not NOT_TRIED for _, result in decided)
         ids = {each.delivery.id for each, _ in alone}
@@ -339,7 +326,7 @@ class Sender:
         """The result of a message that has one."""
         assert self._sink is not None, "it was asked"
         try:
-            return as_result(self._sink, future.result())
+            return base.as_result(self._sink, future.result())
         except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
             return Failed(_text(exc))
 
@@ -375,8 +362,7 @@ class Sender:
                         down = result if down is None or result.again_s > down.again_s else down
                     others.append(SettleGiveBack(id, token))
             self._failed += result is not NOT_TRIED
-        self._culprits |= dict.fromkeys(retried)
-        _trim(self._culprits)
+        _remember(self._culprits, retried)
         if down is not None:
             if not self._stopping.is_set():
                 self._down(down.reason, down.again_s)
@@ -430,7 +416,8 @@ class Sender:
                 log.debug("closing %s failed: %s", self.route.shown, exc)
 
 
-def _trim(ids: dict[str, None]) -> None:
+def _remember(ids: dict[str, None], more: Sequence[str]) -> None:
+    ids |= dict.fromkeys(more)
     while len(ids) > CULPRITS:
         del ids[next(iter(ids))]
 

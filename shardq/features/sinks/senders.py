@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
@@ -22,7 +22,7 @@ from shardq.core.model.record import Codec, as_stored, decode_payload
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
-from shardq.features.sinks.functions import BatchFunction, Edit, FunctionRoutes
+from shardq.features.sinks.functions import BatchFunction, Edit, FunctionRoutes, Functions
 from shardq.features.sinks.sender import LEASE_S, Sender
 
 log = logging.getLogger("shardq.sinks")
@@ -34,9 +34,7 @@ SENDING_S = 5.0
 
 
 class Senders:
-    """Starts and stops senders as routes come and go. ``functions``: topic → the route and the function registered in
-    this process.
-    """
+    """Starts and stops senders as routes come and go."""
 
     def __init__(
         self,
@@ -45,7 +43,7 @@ class Senders:
         subscriber: Subscriber,
         *,
         codec: Codec,
-        functions: Mapping[str, tuple[Route, BatchFunction]],
+        functions: Functions,
         edit: Edit,
     ) -> None:
         self._driver = driver
@@ -72,7 +70,7 @@ class Senders:
         self._unlearn: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        self._unlearn = self._cache.on_change(self._topology_changed)
+        self._unlearn = self._cache.on_change(lambda _: self.follow())
         self.follow()
 
     def follow(self) -> None:
@@ -94,9 +92,6 @@ class Senders:
             if self._senders or self._function_routes.wanted():
                 self._upkeep.start()
             self._upkeep.wake()
-
-    def _topology_changed(self, _: Topology) -> None:
-        self.follow()
 
     def _served(self, topology: Topology) -> dict[str, Route]:
         """The routes that this process can serve: a function only where it is registered."""
@@ -178,8 +173,6 @@ class Senders:
         ended([self._upkeep])
         self._function_routes.end(self._serving())
 
-    # ---- for operators
-
     def stats(self) -> tuple[SinkStats, ...]:
         """The counters of each sender, by topic."""
         with self._lock:
@@ -187,9 +180,5 @@ class Senders:
 
     def faults(self) -> tuple[RouteFault, ...]:
         """The routes that can't be served now."""
-        paused = self._cache.topology.paused
-        return tuple(
-            RouteFault(seen.topic, seen.to, seen.error, ())
-            for seen in self.stats()
-            if seen.error and seen.topic not in paused
-        )
+        failing = [seen for seen in self.stats() if seen.error and seen.topic not in self._cache.topology.paused]
+        return tuple(RouteFault(seen.topic, seen.to, seen.error, ()) for seen in failing)

@@ -1,6 +1,4 @@
-"""Reading the URL of a sink, and its options, and saying why what it names can't be reached. The options of TLS are
-named as in the URL of an engine.
-"""
+"""Reading the URL of a sink and its options, and saying why its server can't be reached."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ class Options(NamedTuple):
 
 
 def options(scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequence[str] = ()) -> Options:
-    """Reads the options that follow the ``mark``; ``also``: those of this sink alone. Raises InvalidUrl with what is
-    allowed.
-    """
+    """Reads the options that follow the ``mark``; ``also``: those of this sink alone. Raises InvalidUrl."""
     given = options_in(scheme, text, (TIMEOUT, *(TLS_OPTIONS if tls else ()), *also), mark=mark)
     others = {name: value for name, value in given.items() if name in also}
     return Options(timeout(scheme, given, SEND_S), tls_of(scheme, given) if tls else None, others)
@@ -73,9 +69,7 @@ def options(scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequenc
 
 def timeout(scheme: str, given: Mapping[str, str], usual_s: float) -> float:
     """The option ``timeout``, in seconds."""
-    text = given.get(TIMEOUT)
-    if text is None:
-        return usual_s
+    text = given.get(TIMEOUT, str(usual_s))
     if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text) or not SHORTEST_S <= float(text) <= LONGEST_S:
         raise InvalidUrl(
             f"{TIMEOUT}= of a {scheme}:// URL is not possible; give seconds, from {SHORTEST_S:g} to {LONGEST_S:g}"

@@ -5,9 +5,9 @@
 
 ``README.md`` beside this file says the rest. It needs Celery: ``pip install 'shardq[celery]'``.
 
-In reading order: ``hooks`` puts calls into one app; ``delaying`` decides, pushes and cancels; ``capture`` makes the
-message that the app's transport would have sent; ``brokers`` tells where it goes; ``revoked`` tells of what was
-cancelled. What goes to a broker that is no Redis is published by ``shardq.features.sinks.kombu``.
+``delaying`` puts calls into one app, decides, pushes and cancels; ``messages`` makes the message that the app's
+transport would have sent, and tells where it goes. What goes to a broker that is no Redis is published by
+``shardq.features.sinks.kombu``.
 """
 
 from shardq.errors import MissingPackage

@@ -4,6 +4,10 @@ A message waits as a task whose id is Celery's, due at the instant of its ``eta`
 id for the same queue replaces the one that waits: so a retry takes the place of an earlier one, and never runs beside
 it. One for another queue waits in another topic, beside it. In a topic that several exchanges and keys share that can't
 be told: there a second message of an id that waits is left to Celery.
+
+The hook is put into an app before it has read its configuration, and reads none: the classes of ``app.amqp`` and
+``app.control`` are replaced by subclasses of theirs, of which Celery makes objects at the first use as always. They
+stay for good, and change nothing once the delaying is removed, nor in an app that was pickled.
 """
 
 from __future__ import annotations
@@ -11,31 +15,49 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from celery import Celery, signals
+from celery.app.amqp import AMQP
+from celery.app.control import Control
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Exchange
 from kombu.exceptions import OperationalError
 from kombu.transport import native_delayed_delivery as native
 from kombu.utils.functional import maybe_list
+from kombu.utils.imports import symbol_by_name
 
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import full_id
 from shardq.engine import Engine
 from shardq.engine.base import Inside
 from shardq.errors import BadInput, Conflict, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
-from shardq.integrations.celery.brokers import OWN_TOPICS, PREFIX, Place
-from shardq.integrations.celery.capture import Sent, capturing, messages_of
-from shardq.integrations.celery.hooks import Hook, Send, hook_of
-from shardq.integrations.celery.revoked import announce_revoked
+from shardq.integrations.celery.messages import (
+    OWN_TOPICS,
+    PREFIX,
+    Place,
+    Sent,
+    announce_revoked,
+    capturing,
+    messages_of,
+)
 from shardq.integrations.delaying import Delaying, as_payload
 from shardq.integrations.delaying import task_id as unique_of  # a signal has an argument of that name
 from shardq.integrations.shadow import Shadow, ShadowReport
 
 log = logging.getLogger("shardq.integrations")
+
+OPTION = "shardq"
+"""``apply_async(…, shardq=False)``: this message goes as Celery sends it."""
+
+Send = Callable[..., Any]
+"""``app.amqp.send_task_message``: ``send(producer, name, message, **options)``."""
+
+_delayings: WeakKeyDictionary[Any, CeleryDelaying | None] = WeakKeyDictionary()
+"""The apps with a hook. None: it changes nothing."""
 
 
 def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = False) -> CeleryDelaying:
@@ -51,13 +73,15 @@ def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = Fa
     >>> delaying.remove()  # back to Celery's own
     """
     delaying = CeleryDelaying(app, engine, above, shadow)
-    hook = hook_of(app)
-    present = hook.through
+    if app not in _delayings:
+        _put_in(app, "amqp", HookedAmqp, _SendsThrough)
+        _put_in(app, "control", HookedControl, _RevokesThrough)
+    present = _delayings.get(app)
     if present is None:
-        hook.through = delaying
-        delaying.begin()
+        _delayings[app] = delaying
+        if shadow:
+            signals.task_prerun.connect(delaying._note_run, weak=False)
         return delaying
-    assert isinstance(present, CeleryDelaying), "nothing else is put in"
     if present.same(delaying):
         return present
     raise InvalidOption(
@@ -66,7 +90,8 @@ def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = Fa
 
 
 class CeleryDelaying(Delaying):
-    """The delays of an app that go through an engine.
+    """The delays of an app that go through an engine. After ``remove()`` what waits in shardq still comes, but
+    ``revoke`` reaches it no more: do it when all of that has come.
 
     >>> with delay_through(app, engine, above=60):
     ...     add.apply_async((2, 2), countdown=3600)
@@ -77,39 +102,25 @@ class CeleryDelaying(Delaying):
             raise InvalidOption(f"delay_through takes a celery.Celery app, not {type(app).__name__}")
         super().__init__(engine, above=above)
         self._app = app
-        self._hook: Hook = hook_of(app)
         self._shadow = Shadow(engine, f"Celery's {app.main!r}") if shadow else None
 
     def _target(self) -> str:
         return f"{self._app.main!r}{', in shadow mode' if self._shadow else ''}"
 
-    def begin(self) -> None:
-        """Listens to runs, in shadow mode."""
-        if self._shadow is not None:
-            signals.task_prerun.connect(self._note_run, weak=False)
-
-    def remove(self) -> None:
-        """Ends it in this process: what is sent from now on is Celery's alone. What waits in shardq still comes, but
-        ``revoke`` reaches it no more: do it when all of that has come.
-        """
-        super().remove()
-
     def _restore(self) -> None:
-        if self._hook.through is self:
-            self._hook.through = None
+        if _delayings.get(self._app) is self:
+            _delayings[self._app] = None
             signals.task_prerun.disconnect(self._note_run)
 
     def same(self, other: CeleryDelaying) -> bool:
         """True if the other would do the same."""
-        return (Inside(self.engine).options, self.above, bool(self._shadow)) == (
-            Inside(other.engine).options,
-            other.above,
-            bool(other._shadow),
-        )
+        mine, others = Inside(self.engine).options, Inside(other.engine).options
+        return (mine, self.above, bool(self._shadow)) == (others, other.above, bool(other._shadow))
 
     # ---- sending
 
     def send(self, send: Send, producer: Any, name: str, message: Any, options: dict[str, Any]) -> Any:
+        """Sends a message, or sees to it that it is sent in time."""
         eta = self._eta(message)
         if eta is None or (eta - dt.datetime.now(dt.UTC)).total_seconds() <= self.above:
             return send(producer, name, message, **options)
@@ -117,9 +128,9 @@ class CeleryDelaying(Delaying):
         def take(capture: Any, sent: Sent) -> bool:
             return self._push(capture, sent, eta) if self._shadow is None else self._expect(capture, sent, eta)
 
-        if self._shadow is not None:
-            return send(capturing(producer, take), name, message, **options)
-        return send(capturing(producer, take), name, message, **without_native_delay(options))
+        if self._shadow is None:
+            options = without_native_delay(options)
+        return send(capturing(producer, take), name, message, **options)
 
     def _eta(self, message: Any) -> dt.datetime | None:
         """The instant of a message's ETA. What Celery's worker would refuse has none."""
@@ -206,20 +217,17 @@ class CeleryDelaying(Delaying):
     # ---- cancelling
 
     def revoke(self, task_ids: Any) -> None:
+        """Cancels what waits here. Called before the workers are told."""
         uniques = [unique_of(id) for id in maybe_list(task_ids) or []]
         if self._shadow is not None:
             for unique in uniques:
                 self._shadow.cancelled(unique)
             return
         with _as_celery_says():
-            self._cancel(uniques)
-
-    def _cancel(self, uniques: list[str]) -> None:
-        if uniques:
-            self.engine.get(uniques[0])  # the answer tells this process of topics that others have forwarded meanwhile
-        for topic in [topic for topic in self._routes() if topic.startswith(PREFIX)]:
-            for unique in uniques:
-                id = full_id(topic, unique)
+            if uniques:
+                self.engine.get(uniques[0])  # the answer tells of topics that other processes have forwarded meanwhile
+            ids = [full_id(topic, each) for topic in self._routes() if topic.startswith(PREFIX) for each in uniques]
+            for id in ids:
                 info = self.engine.get(id, decode=False)
                 if info is not None and self.engine.cancel(id):
                     announce_revoked(self._app, bytes(info.payload))
@@ -250,3 +258,55 @@ def without_native_delay(options: dict[str, Any]) -> dict[str, Any]:
         return options
     behind = Exchange(f"{found[1]}{native.CELERY_DELAYED_DELIVERY_EXCHANGE}", type="topic")
     return {**options, "exchange": behind, "routing_key": _DELAY.sub(lambda bits: bits[0].replace("1", "0"), key, 1)}
+
+
+# ---- the hook
+
+
+def _put_in(app: Any, part: str, hooked: type, mixin: type) -> None:
+    """``hooked`` is for Celery's own class: it has a name, by which an app can be pickled."""
+    made = vars(app).get(part)
+    base = symbol_by_name(getattr(app, f"{part}_cls")) if made is None else type(made)
+    if not issubclass(base, mixin):
+        hooked = hooked if base in hooked.__bases__ else type(base.__name__, (mixin, base), {})
+        setattr(app, f"{part}_cls", hooked)
+        if made is not None:
+            made.__class__ = hooked
+            vars(made).pop("send_task_message", None)  # cached by the class before
+
+
+class _SendsThrough:
+    app: Any
+
+    def _create_task_sender(self) -> Send:
+        send: Send = super()._create_task_sender()  # type: ignore[misc]  # of the class beside this one
+        app = self.app
+
+        def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            delaying = _delayings.get(app)
+            if options.pop(OPTION, True) is False or delaying is None:
+                return send(producer, name, message, **options)
+            return delaying.send(send, producer, name, message, options)
+
+        return send_task_message
+
+
+class _RevokesThrough:
+    app: Any
+
+    def revoke(self, task_id: Any, *args: Any, **options: Any) -> Any:
+        delaying = _delayings.get(self.app)
+        try:
+            if delaying is not None:
+                delaying.revoke(task_id)
+        finally:
+            answer = super().revoke(task_id, *args, **options)  # type: ignore[misc]  # as above
+        return answer
+
+
+class HookedAmqp(_SendsThrough, AMQP):
+    """``app.amqp``."""
+
+
+class HookedControl(_RevokesThrough, Control):
+    """``app.control``."""

@@ -50,13 +50,10 @@ class DeadTaskAdmin(admin.ModelAdmin):
         return False
 
     def get_urls(self) -> list[Any]:
-        views: list[tuple[str, Callable[..., HttpResponse], str]] = [
-            ("", self.list_view, "changelist"),
-            ("<path:object_id>/change/", self.task_view, "change"),
-        ]
+        view, name = self.admin_site.admin_view, f"{self.opts.app_label}_{self.opts.model_name}"
         return [
-            path(route, self.admin_site.admin_view(view), name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
-            for route, view, name in views
+            path("", view(self.list_view), name=f"{name}_changelist"),
+            path("<path:object_id>/change/", view(self.task_view), name=f"{name}_change"),
         ]
 
     # ---- pages
@@ -66,9 +63,7 @@ class DeadTaskAdmin(admin.ModelAdmin):
         self._check(self.has_view_permission(request))
         if request.method == "POST":
             return self._act(request, request.POST.getlist("id"))
-        context = self._context(request, "Select dead task to requeue or remove")
-        backend = self._backend(request)
-        topic, query = request.GET.get("queue"), request.GET.get("q", "").strip()
+        backend, topic, query = self._backend(request), request.GET.get("queue"), request.GET.get("q", "").strip()
         tasks: list[TaskInfo] = []
         following = None
         topics: dict[str, int] = {}
@@ -85,19 +80,15 @@ class DeadTaskAdmin(admin.ModelAdmin):
         link = partial(_link, request.GET)
         if topic is not None:
             topics.setdefault(topic, 0)
-        return TemplateResponse(
-            request,
-            "admin/shardq/deadtask/change_list.html",
-            context
-            | {
-                "rows": [_row(self._url(task.id), request.GET, task) for task in tasks],
-                "query": query,
-                "hidden": [(name, value) for name, value in request.GET.items() if name not in ("q", "cursor")],
-                "following": following and link(cursor=following),
-                "first": link(cursor=None) if request.GET.get("cursor") else None,
-                "filters": self._filters(request, backend, topics, link),
-            },
-        )
+        shown = {
+            "rows": [_row(self._url(task.id), request.GET, task) for task in tasks],
+            "query": query,
+            "hidden": [(name, value) for name, value in request.GET.items() if name not in ("q", "cursor")],
+            "following": following and link(cursor=following),
+            "first": link(cursor=None) if request.GET.get("cursor") else None,
+            "filters": self._filters(request, backend, topics, link),
+        }
+        return self._shown(request, "change_list", "Select dead task to requeue or remove", shown)
 
     def task_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """One task, with its payload and the reason of its death."""
@@ -113,17 +104,10 @@ class DeadTaskAdmin(admin.ModelAdmin):
         if task is None:
             messages.warning(request, f"There is no task “{id:.330}”: it is done, was removed, or never was.")
             return HttpResponseRedirect(self._url(None))
-        context = self._context(request, f"Dead task {id}" if task.state == "dead" else f"Task {id}")
-        row = _row(self._url(id), request.GET, task)
-        reason = printable(task.reason or "", keep="\n\t")
-        shown = {
-            "row": row,
-            "task": task,
-            "fields": _fields(task, row),
-            "payload": _text(task.payload),
-            "reason": reason,
-        }
-        return TemplateResponse(request, "admin/shardq/deadtask/task.html", context | shown)
+        row, reason = _row(self._url(id), request.GET, task), printable(task.reason or "", keep="\n\t")
+        shown = {"row": row, "task": task, "fields": _fields(task, row), "payload": _text(task.payload)}
+        title = f"Dead task {id}" if task.state == "dead" else f"Task {id}"
+        return self._shown(request, "task", title, shown | {"reason": reason})
 
     # ---- actions
 
@@ -138,8 +122,7 @@ class DeadTaskAdmin(admin.ModelAdmin):
         elif not ids:
             messages.warning(request, "Tasks must be selected in order to perform actions on them. None was changed.")
         elif action == "remove" and "confirmed" not in request.POST:
-            context = self._context(request, "Are you sure?")
-            return TemplateResponse(request, "admin/shardq/deadtask/remove.html", context | {"ids": ids})
+            return self._shown(request, "remove", "Are you sure?", {"ids": ids})
         else:
             self._carry_out(request, backend, action, ids[: 10 * PAGE])
         return back
@@ -153,7 +136,7 @@ class DeadTaskAdmin(admin.ModelAdmin):
                     outcome = backend.engine.requeue(id)
                 else:
                     info = _read(backend, id)
-                    # Only a dead one: somebody may have requeued it since the page was made.
+                    # Only a dead one: it may have been requeued since the page was made.
                     if info is None or info.state != "dead":
                         others["gone" if info is None else info.state] += 1
                         continue
@@ -177,8 +160,8 @@ class DeadTaskAdmin(admin.ModelAdmin):
         if not allowed:
             raise PermissionDenied
 
-    def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
-        return {
+    def _shown(self, request: HttpRequest, name: str, title: str, shown: dict[str, Any]) -> TemplateResponse:
+        context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "title": title,
@@ -186,6 +169,7 @@ class DeadTaskAdmin(admin.ModelAdmin):
             "may_remove": self.has_delete_permission(request),
             "back": f"{self._url(None)}?{request.GET.urlencode()}",
         }
+        return TemplateResponse(request, f"admin/shardq/deadtask/{name}.html", context | shown)
 
     def _backend(self, request: HttpRequest) -> ShardqBackend | None:
         """The backend that was chosen, else the first one."""
@@ -207,26 +191,26 @@ class DeadTaskAdmin(admin.ModelAdmin):
         except BadInput as exc:
             messages.warning(request, str(exc))
             return []
-        if info is not None and info.state != "dead":
-            messages.info(request, f"The task is not dead, but {info.state}.")
-        return [info] if info is not None and info.state == "dead" else []
+        if info is None or info.state == "dead":
+            return [info] if info else []
+        messages.info(request, f"The task is not dead, but {info.state}.")
+        return []
 
     def _filters(
         self, request: HttpRequest, backend: ShardqBackend | None, topics: dict[str, int], link: Callable[..., str]
     ) -> list[tuple[str, list[tuple[str, str, bool]]]]:
         """The filters beside the list: their titles, and of each choice its text, its link and whether it is chosen."""
         topic, since = request.GET.get("queue"), request.GET.get("since", "")
-        queues = [("All", link(queue=None, cursor=None, q=None), topic is None)] + [
-            (f"{shown_topic(name)} ({dead:,})", link(queue=name, cursor=None, q=None), name == topic)
-            for name, dead in sorted(topics.items())
-        ]
-        times = [(text, link(since=value or None, cursor=None, q=None), value == since) for value, text in SINCE]
+        link = partial(link, cursor=None, q=None)
+        queues = [("All", link(queue=None), topic is None)]
+        for name, dead in sorted(topics.items()):
+            queues.append((f"{shown_topic(name)} ({dead:,})", link(queue=name), name == topic))
+        times = [(text, link(since=value or None), value == since) for value, text in SINCE]
         filters = [("queue and priority", queues), ("time of death", times)]
         aliases = [each.alias for each in backends()]
         if len(aliases) > 1:
             ours = backend.alias if backend is not None else None
-            chosen = [(each, link(backend=each, queue=None, cursor=None, q=None), each == ours) for each in aliases]
-            filters.append(("backend", chosen))
+            filters.append(("backend", [(each, link(backend=each, queue=None), each == ours) for each in aliases]))
         return filters
 
 
@@ -241,14 +225,10 @@ class StoredResultAdmin(admin.ModelAdmin):
     ordering = ("-last_attempted_at",)
     show_full_result_count = False
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 def _page(backend: ShardqBackend, topic: str | None, asked: QueryDict) -> tuple[list[TaskInfo], str | None]:

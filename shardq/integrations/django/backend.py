@@ -6,49 +6,89 @@ row of its result from its first attempt on.
 
 from __future__ import annotations
 
+import datetime as dt
+import difflib
+import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from django.apps import apps
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 from django.db import transaction
 from django.utils import timezone
 
-from shardq.core.model.checks import MAX_PAYLOAD
-from shardq.core.model.task import Task as Pushed
-from shardq.core.model.task import TaskInfo
-from shardq.errors import BadInput, PayloadNotDecodable, Unanswered, Unavailable
-from shardq.integrations.django.calls import Call, as_django, aware, payload_of
-from shardq.integrations.django.contract import (
-    BUILT_IN,
-    BaseTaskBackend,
-    InvalidTask,
-    InvalidTaskBackend,
-    Task,
-    TaskError,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    new_result,
-    normalize_json,
-    put,
-    task_backends,
-    task_enqueued,
-)
-from shardq.integrations.django.options import BackendOptions, engine_for
-from shardq.integrations.django.queues import topic_of, wrong_queue
+from shardq.core.model.checks import MAX_PAYLOAD, duration_ms
+from shardq.core.model.task import Task, TaskInfo
+from shardq.engine import Engine
+from shardq.engine.base import EngineBase
+from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable, Unanswered, Unavailable
+from shardq.integrations.django import contract
+from shardq.integrations.django.calls import Call, as_django, aware, payload_of, topic_of, wrong_queue
+from shardq.integrations.django.contract import TaskResultDoesNotExist, TaskResultStatus, new_result, put
 from shardq.outbox.rows import RowPacker
 
 if TYPE_CHECKING:
-    from shardq.engine import Engine
     from shardq.integrations.django.models import StoredResult
     from shardq.integrations.django.results import ResultStore
 
 APP = "shardq.integrations.django"
 
+Transactions = Literal["commit", "outbox", "ignore"]
+
+OF_ENGINE = tuple(name for name in inspect.signature(EngineBase.__init__).parameters if name not in ("self", "codec"))
+"""The options of ``shardq.Engine`` that the backend takes. Payloads are JSON, as the framework's arguments are."""
+
+OWN = ("transactions", "keep_results", "database")
+
 ENDED = (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    engine: Mapping[str, Any]
+    transactions: Transactions
+    keep_results: dt.timedelta | None
+    """How long results are kept after the end of their task; None: there are none."""
+    database: str
+    """The alias of the database whose transactions count, and that has the outbox and the results."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> BackendOptions:
+        """Raises BadInput for the first thing that is wrong. The values of the engine's options it checks itself."""
+        if not isinstance(given, Mapping):
+            raise InvalidOption(f"OPTIONS can't be {given!r}; give a dict")
+        for name in given:
+            if name not in (*OF_ENGINE, *OWN):
+                raise InvalidOption(_unknown(name))
+        engine = {name: value for name, value in given.items() if name in OF_ENGINE}
+        transactions = given.get("transactions", "commit")
+        if transactions not in get_args(Transactions):
+            allowed = ", ".join(map(repr, get_args(Transactions)))
+            raise InvalidOption(f"transactions={transactions!r} is not possible; use one of {allowed}")
+        database = given.get("database", "default")
+        if database not in settings.DATABASES:
+            known = ", ".join(map(repr, settings.DATABASES))
+            raise InvalidOption(f"database={database!r} is no alias in DATABASES; use one of {known}")
+        keep = given.get("keep_results", dt.timedelta(days=7))
+        try:
+            kept = None if keep is None else dt.timedelta(milliseconds=duration_ms(keep, "keep_results"))
+        except BadInput as exc:
+            raise InvalidOption(f"{exc}; None keeps no results") from None
+        return cls(engine, transactions, kept, database)
+
+
+def _unknown(name: object) -> str:
+    if name == "codec":
+        return "there is no option 'codec': payloads are JSON, as the arguments of tasks are; leave it out"
+    close = difflib.get_close_matches(str(name), (*OF_ENGINE, *OWN), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join((*OWN, *OF_ENGINE))}"
+    return f"there is no option {name!r}; {hint}"
 
 
 class TaskDied(Exception):
@@ -57,7 +97,7 @@ class TaskDied(Exception):
     """
 
 
-class ShardqBackend(BaseTaskBackend):
+class ShardqBackend(contract.BaseTaskBackend):
     """``"shardq.integrations.django.ShardqBackend"`` in ``TASKS``.
 
     >>> TASKS = {
@@ -117,50 +157,45 @@ class ShardqBackend(BaseTaskBackend):
 
     def validate_task(self, task: Any) -> None:
         """Raises InvalidTask for a task that this backend can't take."""
-        if not isinstance(task, Task):
-            framework = Task.__module__.removesuffix(".base")
-            raise InvalidTask(f"{task!r:.200} is of another task framework; declare it with {framework}.task")
+        if not isinstance(task, contract.Task):
+            framework = contract.Task.__module__.removesuffix(".base")
+            raise contract.InvalidTask(f"{task!r:.200} is of another task framework; declare it with {framework}.task")
         super().validate_task(task)
         if (wrong := wrong_queue(task.queue_name)) is not None:
-            raise InvalidTask(wrong)
+            raise contract.InvalidTask(wrong)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Pushes a task, or has it pushed when the present transaction is committed; ``transactions`` says how."""
         self.validate_task(task)
-        args, kwargs = normalize_json(list(args)), normalize_json(dict(kwargs))
-        pushed = Pushed(
+        args, kwargs = contract.normalize_json(list(args)), contract.normalize_json(dict(kwargs))
+        pushed = Task(
             payload_of(task, args, kwargs, timezone.now()),
             topic=topic_of(task.queue_name, task.priority),
             at=None if task.run_after is None else aware(task.run_after),
         )
+        result = new_result(task, "", backend=self.alias, args=args, kwargs=kwargs)
         how = self.own.transactions
         if how == "outbox":
             from shardq.integrations.django import outbox  # here: models need the registry of apps
 
-            result = self._result(task, outbox.push(pushed, using=self.own.database), args, kwargs)
+            put(result, id=outbox.push(pushed, using=self.own.database))
             self._enqueued(result)
         elif how == "commit" and transaction.get_connection(self.own.database).in_atomic_block:
             # Packed now: what can't be pushed raises here, and the result has its id.
-            id = self._packer.pack(pushed)["id"]
-            result = self._result(task, id, args, kwargs)
-            pushed = msgspec.structs.replace(pushed, id=id.removeprefix(f"{pushed.topic}/"))
+            put(result, id=self._packer.pack(pushed)["id"])
+            pushed = msgspec.structs.replace(pushed, id=result.id.removeprefix(f"{pushed.topic}/"))
             transaction.on_commit(partial(self._push, result, pushed), using=self.own.database)
         else:
-            receipt = self.engine.push(pushed.payload, topic=pushed.topic, at=pushed.at)
-            result = self._result(task, receipt, args, kwargs)
-            self._enqueued(result)
+            self._push(result, pushed)
         return result
 
-    def _push(self, result: Any, pushed: Pushed) -> None:
-        self.engine.push(pushed.payload, topic=pushed.topic, at=pushed.at, id=pushed.id)
+    def _push(self, result: Any, pushed: Task) -> None:
+        put(result, id=str(self.engine.push(pushed.payload, topic=pushed.topic, at=pushed.at, id=pushed.id)))
         self._enqueued(result)
-
-    def _result(self, task: Any, id: str, args: Any, kwargs: Any) -> Any:
-        return new_result(task, str(id), backend=self.alias, args=args, kwargs=kwargs)
 
     def _enqueued(self, result: Any) -> None:
         put(result, enqueued_at=timezone.now())
-        task_enqueued.send(type(self), task_result=result)
+        contract.task_enqueued.send(type(self), task_result=result)
 
     # ---- results
 
@@ -193,7 +228,7 @@ class ShardqBackend(BaseTaskBackend):
         if info is not None:
             try:
                 return self._unfinished(info, row)
-            except InvalidTask as exc:
+            except contract.InvalidTask as exc:
                 raise TaskResultDoesNotExist(f"{result_id!r} is no task of Django: {exc}") from exc
         if row is None:
             raise TaskResultDoesNotExist(
@@ -218,26 +253,20 @@ class ShardqBackend(BaseTaskBackend):
         result = self._read(Call.read(info.payload, info.topic), info.id, status, row)
         if info.state == "dead" and (row is None or row.status != TaskResultStatus.FAILED):
             kind = f"{TaskDied.__module__}.{TaskDied.__qualname__}"
-            result.errors.append(TaskError(exception_class_path=kind, traceback=info.reason or "the task is dead"))
+            told = info.reason or "the task is dead"
+            result.errors.append(contract.TaskError(exception_class_path=kind, traceback=told))
             put(result, finished_at=info.died if info.died is None else as_django(info.died))
         return result
 
     def _read(self, call: Call, id: str, status: Any, row: StoredResult | None) -> Any:
         from shardq.integrations.django.results import errors_of  # here: models need the registry of apps
 
-        fields: dict[str, Any] = {"status": status, "enqueued_at": call.enqueued_at}
+        task, known = call.task(self.alias), {"status": status, "enqueued_at": call.enqueued_at}
+        result = new_result(task, id, backend=self.alias, args=call.args, kwargs=call.kwargs, **known)
         if row is not None:
-            fields |= {
-                "started_at": row.started_at,
-                "last_attempted_at": row.last_attempted_at,
-                "finished_at": row.finished_at if status in ENDED else None,
-                "errors": errors_of(row),
-                "worker_ids": list(row.worker_ids),
-            }
-        task = call.task(self.alias)
-        result = new_result(task, id, backend=self.alias, args=call.args, kwargs=call.kwargs, **fields)
-        if row is not None:
-            put(result, _return_value=row.return_value)
+            put(result, started_at=row.started_at, last_attempted_at=row.last_attempted_at, errors=errors_of(row))
+            put(result, worker_ids=list(row.worker_ids), _return_value=row.return_value)
+            put(result, finished_at=row.finished_at if status in ENDED else None)
         return result
 
     # ---- checks
@@ -254,18 +283,45 @@ class ShardqBackend(BaseTaskBackend):
         except BadInput as exc:
             yield checks.Error(f"{where}['OPTIONS']: {exc}", id="shardq.E002")
             return
-        if own.needs_tables and not apps.is_installed(APP):
+        if (own.keep_results is not None or own.transactions == "outbox") and not apps.is_installed(APP):
             yield checks.Error(
                 f"{where}: results and the outbox are tables of the app {APP}, which is not in INSTALLED_APPS",
                 hint=f"Add {APP!r} to INSTALLED_APPS and run manage.py migrate, or set keep_results to None.",
                 id="shardq.E003",
             )
-        if not BUILT_IN and not apps.is_installed("django_tasks"):
+        if not contract.BUILT_IN and not apps.is_installed("django_tasks"):
             yield checks.Warning(
                 f"{where}: 'django_tasks' is not in INSTALLED_APPS, so tasks that begin and end are not logged",
                 hint="Add 'django_tasks' to INSTALLED_APPS.",
                 id="shardq.W001",
             )
+
+
+_engines: dict[tuple[str, str], Engine] = {}
+"""The engines by alias and options: settings that a test overrides have an engine of their own."""
+
+
+def engine_for(alias: str, options: Mapping[str, Any]) -> Engine:
+    """The one engine of these options in this process. It opens nothing. Raises BadInput for wrong options."""
+    key = alias, repr(sorted(options.items()))
+    found = _engines.get(key)
+    # Two threads may both make one; the first that is put in is the one.
+    return found if found is not None else _engines.setdefault(key, Engine(**options))
+
+
+def close_engines() -> None:
+    """Closes the engines of this process. Their next use makes new ones."""
+    while _engines:
+        _, found = _engines.popitem()
+        found.close()
+
+
+def _settings_changed(*, setting: str, **kwargs: object) -> None:
+    if setting == "TASKS":
+        close_engines()
+
+
+setting_changed.connect(_settings_changed)
 
 
 def engine(alias: str = "default") -> Engine:
@@ -280,14 +336,18 @@ def engine(alias: str = "default") -> Engine:
 
 def backend_named(alias: str) -> ShardqBackend:
     """The backend of that alias. Raises InvalidTaskBackend where it is none of ours."""
-    found = task_backends[alias] if alias in task_backends.settings else None
+    found = contract.task_backends[alias] if alias in contract.task_backends.settings else None
     if not isinstance(found, ShardqBackend):
-        ours = [each for each in task_backends.settings if isinstance(task_backends[each], ShardqBackend)]
+        ours = [
+            each for each in contract.task_backends.settings if isinstance(contract.task_backends[each], ShardqBackend)
+        ]
         has = f"those with it are {', '.join(ours)}" if ours else "none has it"
-        raise InvalidTaskBackend(f"TASKS has no {alias!r} with BACKEND shardq.integrations.django.ShardqBackend; {has}")
+        raise contract.InvalidTaskBackend(
+            f"TASKS has no {alias!r} with BACKEND shardq.integrations.django.ShardqBackend; {has}"
+        )
     return found
 
 
 def backends() -> list[ShardqBackend]:
     """All backends of ours in ``TASKS``."""
-    return [each for each in task_backends.all() if isinstance(each, ShardqBackend)]
+    return [each for each in contract.task_backends.all() if isinstance(each, ShardqBackend)]

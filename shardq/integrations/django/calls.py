@@ -1,15 +1,18 @@
-"""The payload of a task: its function by name, and the arguments, as ``@engine.task`` pushes them. No I/O.
+"""The payload and the topic of a task. No I/O.
 
     {"task": "shop.tasks.send", "args": […], "kwargs": {…}, "enqueued": MS, "priority": 7, "run_after": MS}
 
-The last two are left out where they say nothing. The queue is in the topic.
+The payload names the function and has its arguments, as ``@engine.task`` pushes them; the last two are left out where
+they say nothing. The queue and the priority are in the topic. Topics are served in a strict order, so priorities are
+steps and not a hundred shades: ``mail.highest`` before ``mail.high`` before ``mail``, and so on. Within a step tasks
+come by their due time.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +20,18 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from shardq.core.model.checks import check_topic
+from shardq.errors import InvalidTopic
 from shardq.integrations.django.contract import InvalidTask, Task
-from shardq.integrations.django.queues import queue_of
 from shardq.worker.named import call_of
+
+STEPS: tuple[tuple[str, int], ...] = (("highest", 51), ("high", 1), ("", 0), ("low", -50), ("lowest", -100))
+"""The name of each step and its least priority, the first ones first."""
+
+_SUFFIXES = tuple(f".{name}" for name, _ in STEPS if name)
+
+LONGEST = 64 - max(map(len, _SUFFIXES))
+"""The characters of a queue's name: its topics have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +68,8 @@ class Call:
 
     def task(self, backend: str) -> Any:
         """The task that is called, with the queue, priority and time that it was enqueued with. Raises InvalidTask."""
-        changes = {"queue_name": self.queue, "priority": self.priority, "backend": backend}
-        return task_at(self.path).using(**changes, run_after=self.run_after)
+        using = task_at(self.path).using
+        return using(queue_name=self.queue, priority=self.priority, backend=backend, run_after=self.run_after)
 
 
 def payload_of(task: Any, args: list[Any], kwargs: Mapping[str, Any], now: dt.datetime) -> dict[str, Any]:
@@ -102,3 +114,54 @@ def as_django(instant: dt.datetime) -> dt.datetime:
 
 def _instant(ms: Any) -> dt.datetime | None:
     return as_django(dt.datetime.fromtimestamp(ms / 1000, dt.UTC)) if type(ms) is int else None
+
+
+# ---- topics
+
+
+def topic_of(queue: str, priority: int) -> str:
+    """
+    >>> topic_of("mail", 0), topic_of("mail", 100), topic_of("mail", -1)
+    ('mail', 'mail.highest', 'mail.low')
+    """
+    step = next(name for name, least in STEPS if priority >= least)
+    return f"{queue}.{step}" if step else queue
+
+
+def queue_of(topic: str) -> str:
+    """
+    >>> queue_of("mail.highest"), queue_of("mail")
+    ('mail', 'mail')
+    """
+    for suffix in _SUFFIXES:
+        if topic.endswith(suffix):
+            return topic.removesuffix(suffix)
+    return topic
+
+
+def topics_of(queues: Iterable[str]) -> list[str]:
+    """The topics of queues in the order in which they are served: by priority, and then by the order of the queues.
+
+    >>> topics_of(["mail", "news"])[:3]
+    ['mail.highest', 'news.highest', 'mail.high']
+    """
+    names = list(dict.fromkeys(queues))
+    return [topic_of(queue, least) for _, least in STEPS for queue in names]
+
+
+def wrong_queue(name: object) -> str | None:
+    """The error in the name of a queue, and what to do; None: there is none."""
+    if not isinstance(name, str) or not name:
+        return f"the queue name {name!r} is not possible: give a str that is not empty"
+    try:
+        check_topic(name)
+    except InvalidTopic:
+        return f"the queue name {name!r} is not possible: use letters, digits and _ . - only"
+    if len(name) > LONGEST:
+        return f"the queue name {name!r} is too long: {LONGEST} characters are possible"
+    if name.endswith(_SUFFIXES):
+        return (
+            f"the queue name {name!r} is not possible: {', '.join(_SUFFIXES)} at the end are the priorities of a "
+            "queue; give it another end"
+        )
+    return None

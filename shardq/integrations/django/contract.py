@@ -21,7 +21,7 @@ BUILT_IN = django.VERSION >= (6, 0)
 """True if Django brings the framework itself."""
 
 if BUILT_IN:
-    from django.tasks import default_task_backend, task_backends
+    from django.tasks import task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
@@ -29,7 +29,7 @@ if BUILT_IN:
     from django.utils.json import normalize_json
 else:
     try:
-        from django_tasks import default_task_backend, task_backends
+        from django_tasks import task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
         from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
@@ -49,20 +49,13 @@ else:
 
 def new_result(task: Any, id: str, *, backend: str, args: Any, kwargs: Mapping[str, Any], **fields: Any) -> Any:
     """A TaskResult; what is not given is as before its first attempt."""
-    blank: dict[str, Any] = {
-        "status": TaskResultStatus.READY,
-        "enqueued_at": None,
-        "started_at": None,
-        "last_attempted_at": None,
-        "finished_at": None,
-        "errors": [],
-        "worker_ids": [],
-    }
+    blank: dict[str, Any] = {"status": TaskResultStatus.READY, "errors": [], "worker_ids": []}
+    blank |= dict.fromkeys(("enqueued_at", "started_at", "last_attempted_at", "finished_at"))
     return TaskResult(task=task, id=id, backend=backend, args=args, kwargs=kwargs, **(blank | fields))
 
 
 def put(result: Any, **fields: Any) -> None:
-    """Changes fields of a result, which is frozen for everybody else; the framework's own backends do it so."""
+    """Changes fields of a result, which is frozen for all others; the framework's own backends do it so."""
     for name, value in fields.items():
         object.__setattr__(result, name, value)
 
@@ -75,32 +68,3 @@ def error_of(exc: BaseException, *ours: str) -> Any:
     lines = traceback.format_exception(kind, exc, trace or exc.__traceback__)
     text = "".join(lines)[-LONGEST:].replace("\0", "\ufffd")  # PostgreSQL stores no NUL
     return TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
-
-
-def is_coroutine_task(task: Any) -> bool:
-    """True if the task's function is a coroutine function."""
-    return inspect.iscoroutinefunction(task.func)
-
-
-__all__ = [
-    "BUILT_IN",
-    "BaseTaskBackend",
-    "InvalidTask",
-    "InvalidTaskBackend",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "default_task_backend",
-    "error_of",
-    "is_coroutine_task",
-    "new_result",
-    "normalize_json",
-    "put",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]

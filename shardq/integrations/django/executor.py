@@ -7,6 +7,7 @@ called, and the result is stored as ended. Functions run on the worker's threads
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import socket
@@ -14,34 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import (
-    DatabaseError,
-    DataError,
-    InterfaceError,
-    OperationalError,
-    close_old_connections,
-    connections,
-    reset_queries,
-)
+from django import db
 from django.utils import timezone
 
 from shardq.core.consumer.policy import Bury, Snooze, alone
 from shardq.core.model.task import Delivery
+from shardq.integrations.django import contract
 from shardq.integrations.django.backend import ShardqBackend
-from shardq.integrations.django.calls import Call, task_at
-from shardq.integrations.django.contract import (
-    InvalidTask,
-    TaskContext,
-    TaskResultStatus,
-    error_of,
-    is_coroutine_task,
-    new_result,
-    normalize_json,
-    put,
-    task_finished,
-    task_started,
-)
-from shardq.integrations.django.queues import topics_of
+from shardq.integrations.django.calls import Call, task_at, topics_of
+from shardq.integrations.django.contract import TaskResultStatus, put
 from shardq.worker import Worker
 from shardq.worker.functions import ChoosingHandler
 from shardq.worker.handlers import UnknownTask
@@ -68,7 +50,7 @@ class TaskHandler(ChoosingHandler):
 
     def is_coroutine(self, delivery: Delivery) -> bool:
         try:
-            return is_coroutine_task(task_at(Call.read(delivery.payload, delivery.topic).path))
+            return inspect.iscoroutinefunction(task_at(Call.read(delivery.payload, delivery.topic).path).func)
         except Exception:  # noqa: BLE001  a module that can't be imported is told of when the task is run
             return False
 
@@ -116,7 +98,7 @@ class TaskHandler(ChoosingHandler):
         """The result of the attempt that begins now. None: an earlier one has succeeded, and only its ack was lost."""
         call, task = self._known(delivery)
         now = timezone.now()
-        result = new_result(
+        result = contract.new_result(
             task,
             delivery.id,
             backend=self._backend.alias,
@@ -130,12 +112,12 @@ class TaskHandler(ChoosingHandler):
         )
         try:
             is_new = self._store is None or self._store.begin(result)
-        except DataError as exc:
+        except db.DataError as exc:
             raise Bury(f"the database refuses the arguments, which are part of the result: {exc}") from exc
         if not is_new:
             log.info("task %s has succeeded before: only its ack was lost", delivery.id)
             return None
-        task_started.send_robust(type(self._backend), task_result=result)
+        contract.task_started.send_robust(type(self._backend), task_result=result)
         return result
 
     def _known(self, delivery: Delivery) -> tuple[Call, Any]:
@@ -143,25 +125,25 @@ class TaskHandler(ChoosingHandler):
         try:
             call = Call.read(delivery.payload, delivery.topic)
             return call, call.task(self._backend.alias)
-        except InvalidTask as exc:
+        except contract.InvalidTask as exc:
             reason = f"{exc}; deploy it to the workers of this queue, or purge the task"
             raise UnknownTask(self.title(delivery), reason) from None
 
     def _returned(self, delivery: Delivery, result: Any, value: Any) -> None:
         try:
-            value = normalize_json(value)
+            value = contract.normalize_json(value)
         except (TypeError, ValueError) as exc:
             self._unstorable(delivery, result, f"the return value is no JSON: {exc}", exc)
         put(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
         if self._store is not None:
             try:
                 self._store.end(result)
-            except (OperationalError, InterfaceError):
+            except (db.OperationalError, db.InterfaceError):
                 raise  # the task is tried again, as nobody would ever learn of its end
-            except DatabaseError as exc:
+            except db.DatabaseError as exc:
                 put(result, _return_value=None)
                 self._unstorable(delivery, result, f"the database refuses the return value: {exc}", exc)
-        task_finished.send_robust(type(self._backend), task_result=result)
+        contract.task_finished.send_robust(type(self._backend), task_result=result)
 
     def _unstorable(self, delivery: Delivery, result: Any, what: str, cause: Exception) -> None:
         error = UnstorableResult(what)
@@ -177,7 +159,7 @@ class TaskHandler(ChoosingHandler):
         if snoozed:
             put(result, worker_ids=result.worker_ids[:-1])
         else:
-            result.errors.append(error_of(exc, __file__))
+            result.errors.append(contract.error_of(exc, __file__))
         if last:
             put(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
         else:
@@ -185,11 +167,11 @@ class TaskHandler(ChoosingHandler):
         if self._store is not None:
             try:
                 self._store.end(result)
-            except DatabaseError as fault:
+            except db.DatabaseError as fault:
                 # The engine knows of the attempt, and of a dead task the reason.
                 log.warning("the result of task %s can't be stored: %s", delivery.id, fault)
         if last:
-            task_finished.send_robust(type(self._backend), task_result=result)
+            contract.task_finished.send_robust(type(self._backend), task_result=result)
 
 
 def worker_for(backend: ShardqBackend, queues: Sequence[str], **options: Any) -> Worker:
@@ -208,7 +190,7 @@ def worker_id() -> str:
 
 
 def _call(result: Any, function: Callable[..., Any]) -> Any:
-    context = (TaskContext(task_result=result),) if result.task.takes_context else ()
+    context = (contract.TaskContext(task_result=result),) if result.task.takes_context else ()
     return function(*context, *result.args, **result.kwargs)
 
 
@@ -216,11 +198,11 @@ class _Connections:
     """Around a function, as around a request: database connections that are broken or too old are closed."""
 
     def __enter__(self) -> None:
-        reset_queries()
-        close_old_connections()
+        db.reset_queries()
+        db.close_old_connections()
 
     def __exit__(self, *exc: object) -> None:
-        close_old_connections()
+        db.close_old_connections()
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -230,6 +212,6 @@ async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         finally:
-            connections.close_all()
+            db.connections.close_all()
 
     return await sync_to_async(call)()

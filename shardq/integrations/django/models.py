@@ -33,19 +33,13 @@ class OutboxTask(models.Model):
         verbose_name = "outbox task"
         indexes: ClassVar = [
             models.Index(
-                fields=["seq"],
-                name=f"{NAME}_waiting",
-                condition=models.Q(moved__isnull=True, reason__isnull=True),
+                fields=["seq"], name=f"{NAME}_waiting", condition=models.Q(moved__isnull=True, reason__isnull=True)
             ),
             models.Index(
-                fields=["id", "seq"],
-                name=f"{NAME}_ids",
-                condition=models.Q(moved__isnull=True, failed__isnull=True),
+                fields=["id", "seq"], name=f"{NAME}_ids", condition=models.Q(moved__isnull=True, failed__isnull=True)
             ),
             models.Index(
-                fields=["seq"],
-                name=f"{NAME}_refused",
-                condition=models.Q(moved__isnull=True, reason__isnull=False),
+                fields=["seq"], name=f"{NAME}_refused", condition=models.Q(moved__isnull=True, reason__isnull=False)
             ),
         ]
 

@@ -17,7 +17,7 @@ from shardq.errors import InvalidUrl
 from shardq.features.sinks import senders
 from shardq.features.sinks.base import Failed, Message, Refused, Sent, Unsent
 from shardq.features.sinks.kombu import KombuSink
-from shardq.integrations.celery import brokers
+from shardq.integrations.celery import messages
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_brokers import ENVELOPE, message_of
 from tests.integrations.celery.test_through_redis import hurry, waiting
@@ -198,7 +198,7 @@ def test_a_missing_exchange_or_a_full_queue_is_its_own_matter(make: Make, broker
 def test_any_number_of_keys_has_a_bounded_number_of_topics(
     make: Make, broker: AmqpBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(brokers, "OWN_TOPICS", 2)
+    monkeypatch.setattr(messages, "OWN_TOPICS", 2)
     _, module = make(broker=broker.url)
     for queue in ("a", "b", "c", "d", "a", "e"):
         module.add.apply_async((queue, 2), countdown=1000, queue=queue)

@@ -52,8 +52,8 @@ class Site:
         """The backend with these options, while the block lasts."""
         from django.test import override_settings
 
+        from shardq.integrations.django.backend import close_engines
         from shardq.integrations.django.contract import task_backends
-        from shardq.integrations.django.options import close_engines
 
         params = {
             "BACKEND": "shardq.integrations.django.ShardqBackend",

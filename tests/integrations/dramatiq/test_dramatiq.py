@@ -20,10 +20,9 @@ from shardq import Engine
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
-from shardq.features.sinks.dramatiq import DramatiqSink
+from shardq.features.sinks.queues import DramatiqSink
 from shardq.features.sinks.registry import check
-from shardq.integrations.dramatiq import DramatiqDelaying, delay_through
-from shardq.integrations.dramatiq.delaying import _rabbit_of
+from shardq.integrations.dramatiq import DramatiqDelaying, _rabbit_of, delay_through
 from tests.integrations.dramatiq.actors import Actors, Signals
 from tests.integrations.dramatiq.conftest import StartWorker
 from tests.integrations.examples import run_examples

@@ -18,8 +18,8 @@ from shardq import AsyncEngine, Engine
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidTopic, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
+from shardq.features.sinks.queues import SidekiqSink
 from shardq.features.sinks.registry import check
-from shardq.features.sinks.sidekiq import SidekiqSink
 from shardq.integrations.sidekiq import AsyncSidekiq, Sidekiq
 from tests.integrations.examples import run_examples
 from tests.support.pages import run_program

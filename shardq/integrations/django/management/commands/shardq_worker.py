@@ -21,8 +21,8 @@ from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
 from shardq.integrations.django.backend import ShardqBackend, backend_named
+from shardq.integrations.django.calls import wrong_queue
 from shardq.integrations.django.executor import worker_for
-from shardq.integrations.django.queues import wrong_queue
 from shardq.worker import Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
 
@@ -52,55 +52,27 @@ class Command(BaseCommand):
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--backend", default="default", metavar="ALIAS", help="The backend in TASKS. Default: default."
-        )
-        parser.add_argument(
-            "--queues",
-            metavar="NAME,...",
-            help="Serve only these, the first ones first where priorities are equal. Default: QUEUES of the backend.",
-        )
-        parser.add_argument(
-            "--concurrency",
-            type=int,
-            default=DEFAULT_CONCURRENCY,
-            metavar="N",
-            help=f"Run so many tasks at once in each process. Default: {DEFAULT_CONCURRENCY}.",
-        )
-        parser.add_argument(
-            "--processes",
-            type=int,
-            default=1,
-            metavar="N",
-            help="Run tasks in so many processes; one that dies is started again. Default: 1, this one.",
-        )
-        parser.add_argument(
-            "--grace",
-            type=_seconds,
-            default=DEFAULT_GRACE_S,
-            metavar="TIME",
-            help=f"How long tasks may finish when it stops: 90, 5m. Default: {DEFAULT_GRACE_S:g}s.",
-        )
-        parser.add_argument(
-            "--lease",
-            type=_seconds,
-            default=DEFAULT_LEASE_S,
-            metavar="TIME",
-            help=f"How long the tasks of a worker that died wait for another. Default: {DEFAULT_LEASE_S:g}s.",
-        )
-        parser.add_argument(
-            "--no-dispatcher",
-            action="store_true",
-            help="Leave moving due tasks to others: other workers, or `manage.py shardq run`.",
-        )
-        parser.add_argument(
-            "--http",
-            metavar="HOST:PORT",
-            help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
-        )
-        parser.add_argument(
-            "--reload", action="store_true", help="Start again when a file of the program is saved: for development."
-        )
+        add = parser.add_argument
+
+        def add_number(name: str, default: int, help: str) -> None:
+            add(name, type=int, default=default, metavar="N", help=f"{help} Default: {default}.")
+
+        def add_time(name: str, default: float, help: str) -> None:
+            add(name, type=_seconds, default=default, metavar="TIME", help=f"{help} Default: {default:g}s.")
+
+        add("--backend", default="default", metavar="ALIAS", help="The backend in TASKS. Default: default.")
+        first = "Serve only these, the first ones first where priorities are equal. Default: QUEUES of the backend."
+        add("--queues", metavar="NAME,...", help=first)
+        add_number("--concurrency", DEFAULT_CONCURRENCY, "Run so many tasks at once in each process.")
+        add_number("--processes", 1, "Run tasks in so many processes; one that dies is started again.")
+        add_time("--grace", DEFAULT_GRACE_S, "How long tasks may finish when it stops: 90, 5m.")
+        add_time("--lease", DEFAULT_LEASE_S, "How long the tasks of a worker that died wait for another.")
+        others = "Leave moving due tasks to others: other workers, or `manage.py shardq run`."
+        add("--no-dispatcher", action="store_true", help=others)
+        http = "Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which."
+        add("--http", metavar="HOST:PORT", help=http)
+        again = "Start again when a file of the program is saved: for development."
+        add("--reload", action="store_true", help=again)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["reload"]:
