@@ -20,10 +20,7 @@
 -- COST O(n log N), and all the bytes of their records
 local tag, cancelled, running = ARGV[4], {}, {}
 -- a key of the wrong type fails here, before anything is removed
-redis.call('ZCARD', KEYS[3])
-redis.call('ZCARD', KEYS[4])
 redis.call('HLEN', KEYS[5])
-redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('HLEN', KEYS[8])
 local function tagged(record)
