@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardq.core.drivers.pubsub import PubSubConnection
+from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError, Unavailable

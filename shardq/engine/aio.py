@@ -42,7 +42,7 @@ if True:  # ASYNC
     from shardq.core.consumer.ahead import Ahead
     from shardq.core.consumer.aio import BackgroundTasks, Trip
     from shardq.core.consumer.claims import Claims
-    from shardq.core.drivers.aiorouter import OTHER_LOOP
+    from shardq.core.drivers.aio import OTHER_LOOP
     from shardq.core.drivers.settings import Settings
     from shardq.core.drivers.sync import Driver
     from shardq.core.model.task import Delivery
@@ -171,7 +171,7 @@ class AsyncEngine(AsyncOperatorCommands):
                 # In a thread: starting an embedded server can take a moment.
                 settings, self._embedded = await made_in_thread(self._entered, self._not_entered)
                 driver = self._parts.async_driver(settings)
-                driver.note_in(self._journal)
+                driver.journal = self._journal
             else:
                 if self._spool is not None:
                     self._spool.resume()

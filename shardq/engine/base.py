@@ -278,7 +278,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         if self._journal is not None and self._running.replayer is None:
             from shardq.features.replay.replayer import Replayer  # here: most engines have none
 
-            driver.note_in(self._journal)  # what it sends again can be lost, too
+            driver.journal = self._journal  # what it sends again can be lost, too
             self._running.replayer = Replayer(driver, self._map(), self._journal, self._packer)
             self._running.replayer.start()
 

@@ -11,7 +11,7 @@ import msgspec
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.dispatcher import Lateness, PollerReport, RouteFault
-from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings

@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 from shardq.core.calls.request import Call, Command
 from shardq.core.dispatcher import Dispatcher, Sinks
 from shardq.core.drivers.aio import AsyncBegunCall, AsyncDriver
-from shardq.core.drivers.aiorouter import AsyncNodeRouter
 from shardq.core.drivers.owned import BegunCall, BorrowedConnections
 from shardq.core.drivers.retry import Deadline, RetryingCall, Spare
-from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import arun, run
@@ -30,34 +28,17 @@ PUSHES = frozenset(("push", "push_unique", "requeue", "reschedule"))
 """The scripts after which something may be due at once, by the caller's wish."""
 
 
-class StampingRouter(NodeRouter):
-    def __init__(self, settings: Settings, pollers: VirtualPollers) -> None:
-        super().__init__(settings)
-        self._pollers = pollers
-
-    def target(self, retrying: RetryingCall[Any]) -> str | None:
-        self._pollers.stamp(retrying.request)
-        return super().target(retrying)
-
-
-class AsyncStampingRouter(AsyncNodeRouter):
-    def __init__(self, settings: Settings, pollers: VirtualPollers) -> None:
-        super().__init__(settings)
-        self._pollers = pollers
-
-    def target(self, retrying: RetryingCall[Any]) -> str | None:
-        self._pollers.stamp(retrying.request)
-        return super().target(retrying)
-
-
 class VirtualDriver(Driver):
     """A driver whose calls go by virtual time. ``pushed`` is called after pushes."""
 
     def __init__(self, settings: Settings, pollers: VirtualPollers, pushed: Callable[[], None]) -> None:
         super().__init__(settings)
-        self._router: NodeRouter = StampingRouter(settings, pollers)
         self._pollers = pollers
         self._pushed = pushed
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        self._pollers.stamp(retrying.request)
+        return super().target(retrying)
 
     def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
         name = _name(call)
@@ -123,9 +104,12 @@ class AsyncVirtualDriver(LoopNotingDriver):
         pushed: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(settings, entered)
-        self._router: AsyncNodeRouter = AsyncStampingRouter(settings, pollers)
         self._pollers = pollers
         self._pushed = pushed
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        self._pollers.stamp(retrying.request)
+        return super().target(retrying)
 
     async def call(self, call: Command[T], timeout: float | None = None, deadline: float | None = None) -> T:
         name = _name(call)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.aio import AsyncDriver
-from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq.core.drivers.connection import Connection
-from shardq.core.drivers.router import CONNECTING, ConnectionPool
+from shardq.core.drivers.connection import CONNECTING, Connection, ConnectionPool
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable

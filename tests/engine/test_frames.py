@@ -64,12 +64,12 @@ def check(what: str, work: Callable[[], object], *, frames: int, files: int) -> 
 
 @pytest.mark.parametrize(("engines", "url"), [("sync", "single")], indirect=True)
 def test_a_push(engine: Engine) -> None:
-    check("a push", lambda: engine.push({"order": 42}, delay=60), frames=35, files=15)
+    check("a push", lambda: engine.push({"order": 42}, delay=60), frames=35, files=14)
 
 
 @pytest.mark.parametrize(("engines", "url"), [("sync", "single")], indirect=True)
 def test_a_claim_and_an_ack(running: Engine) -> None:
     make_ready(running, 8)
     consumer, held = running.consumer("mail"), list[Delivery]()
-    check("a claim", lambda: held.extend(consumer.claim(1)), frames=52, files=16)
-    check("an ack", lambda: consumer.ack(held.pop()), frames=40, files=12)
+    check("a claim", lambda: held.extend(consumer.claim(1)), frames=52, files=14)
+    check("an ack", lambda: consumer.ack(held.pop()), frames=40, files=11)

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardq.core.calls.request import Call, Command, Word
-from shardq.core.drivers.pubsub import PubSubConnection
+from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.model.record import RAW, encode_head, encode_record

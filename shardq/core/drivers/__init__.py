@@ -6,6 +6,6 @@ slot, and learning that), ``routing`` (when to learn it, and what a failed try l
 on a connection), ``replicas`` (what replicas have), ``outages`` (the log of failing nodes), ``descriptors`` (the files
 that this process may have open).
 
-Then the two drivers, side by side: ``sync`` with ``owned``, ``router``, ``pipelines``, ``pubsub``,
-``connection`` and ``sockets``; ``aio`` with ``aiorouter`` and ``aioconnection``. Both connect with ``tls``.
+Then the two drivers: ``sync`` on ``router``, ``pipelines`` and ``owned``, with ``connection``; ``aio`` with
+``aioconnection``. Both connect by ``sockets``.
 """

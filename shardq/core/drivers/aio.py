@@ -6,6 +6,7 @@ Pollers and subscribers are threads under both engines, so dedicated and pub/sub
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import Counter, defaultdict, deque
@@ -14,21 +15,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.aioconnection import Answer, AsyncConnection, open_async_connection
-from shardq.core.drivers.aiorouter import AsyncNodeRouter
-from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unserved
+from shardq.core import forks
+from shardq.core.calls.request import Call, Command, pack
+from shardq.core.drivers.aioconnection import (
+    Answer,
+    AsyncConnection,
+    AsyncConnectionPool,
+    open_async_connection,
+    probe,
+)
+from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
+from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.generators import adrive
 from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, left_behind
 from shardq.core.drivers.replicas import CONVERSATION_S, Confirmation
-from shardq.core.drivers.retry import Deadline, RetryingCall, Spare
-from shardq.core.drivers.router import ConnectionCounts
-from shardq.core.drivers.routing import DriverBase
+from shardq.core.drivers.retry import Deadline, RetryingCall, RetryStep, Spare
+from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
 from shardq.core.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+OTHER_LOOP = (
+    "this engine is open in another event loop: make one for this loop, or close() it there before you open() it here"
+)
+LOOP_ENDED = "the event loop that this engine was opened in has ended: open() it again in this one"
 
 
 @dataclass(slots=True, eq=False)
@@ -42,11 +54,18 @@ class AsyncBegunCall(Generic[T]):
 
 
 class AsyncDriver(DriverBase):
-    """Calls, from any coroutine, to one server, the master of a service, or the masters of a cluster."""
+    """Calls, from any coroutine, to one server, the master of a service, or the masters of a cluster: in one loop."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._router: AsyncNodeRouter = AsyncNodeRouter(settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that it is open in."""
+        self._pools: dict[str, AsyncConnectionPool] = {}
+        self._learner = asyncio.Lock()
+        """Held while the slot map is learnt: a task that waits for it shares what was learnt."""
+        forks.watch(self, AsyncDriver._forked)
+
+    # ---- opening and closing
 
     async def open(self, deadline: float = math.inf) -> None:
         """Connects, learns the slot map, and checks the servers' versions; also again after ``close()``.
@@ -54,15 +73,64 @@ class AsyncDriver(DriverBase):
         Raises Unavailable within ``connect_timeout`` when nothing listens; waits out a server that loads.
         ``deadline``: the end of both.
         """
-        await self._router.open(deadline)
+        self._closed, self._loop = None, asyncio.get_running_loop()
+        begun, tries = time.monotonic(), 0
+        try:
+            while (fault := await adrive(self._opening(), partial(self._answered, deadline))) is not None:
+                tries += 1
+                await asyncio.sleep(self._pause_s(fault, tries, begun, deadline))
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
-        """Closes every connection, also those in use: their calls end at once."""
-        await self._router.close()
+        """Closes every connection, also those in use: their calls end at once. Cancelled, it closes all the same."""
+        self._closed = CLOSED
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.abort()
+        await asyncio.shield(asyncio.gather(*(pool.close() for pool in pools.values())))
 
-    def abandon(self) -> None:
+    def _forked(self) -> None:
+        """Gives all descriptors back. Sends nothing: the connections are the parent's."""
+        self.abandon(FORKED)
+
+    def abandon(self, why: str = LOOP_ENDED) -> None:
         """Closes every connection of a loop that has ended."""
-        self._router.abandon()
+        if self._closed is None:
+            self._closed = why
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.abandon()
+
+    # ---- connections
+
+    def check_open(self) -> None:
+        super().check_open()
+        if self._loop is not asyncio.get_running_loop():
+            raise EngineClosed(LOOP_ENDED if self._loop is None or self._loop.is_closed() else OTHER_LOOP)
+
+    def target(self, retrying: RetryingCall[Any]) -> str | None:
+        """The node for the next try of a call; None if no node serves its slot."""
+        return retrying.address or self.map.node(retrying.request.slot)
+
+    def pool(self, address: str) -> AsyncConnectionPool:
+        """The connections to a node."""
+        pool = self._pools.get(address)
+        if pool is None:
+            self.check_open()
+            bound = self.settings.connections
+            pool = self._pools[address] = AsyncConnectionPool(address, bound=bound, connect=self._connect)
+        return pool
+
+    async def _connect(self, address: str) -> AsyncConnection | Fault:
+        return self._missing or await open_async_connection(
+            self.settings, address, within=self.settings.connect_timeout
+        )
+
+    def connections(self) -> dict[str, ConnectionCounts]:
+        """The number of connections open to each node, and their bound."""
+        return {address: ConnectionCounts(pool.open, pool.bound, 0) for address, pool in sorted(self._pools.items())}
 
     # ---- calls
 
@@ -72,7 +140,7 @@ class AsyncDriver(DriverBase):
 
         ``deadline``: the end of a ``timeout`` that began before, with the command that this call is a part of.
         """
-        self._router.check_open()
+        self.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout
         return await self._carried(RetryingCall(call, timeout=timeout_s, deadline=deadline))
 
@@ -83,7 +151,7 @@ class AsyncDriver(DriverBase):
         None: this one was not sent; ``call`` does it, or says why it can't be done.
         """
         try:
-            self._router.check_open()
+            self.check_open()
         except EngineClosed:
             return [None] * len(calls)
         begun = [self._begun(call, deadline) for call, deadline in calls]
@@ -99,8 +167,8 @@ class AsyncDriver(DriverBase):
 
     def _begun(self, call: Command[T], deadline: float) -> AsyncBegunCall[T] | None:
         retrying = RetryingCall(call, timeout=self.settings.timeout, deadline=deadline)
-        address = self._router.target(retrying)
-        connection = None if address is None else self._router.node(address).ready()
+        address = self.target(retrying)
+        connection = None if address is None else self.pool(address).ready()
         if address is None or connection is None:
             return None
         try:
@@ -110,18 +178,17 @@ class AsyncDriver(DriverBase):
         return AsyncBegunCall(retrying, address, connection, connection.send(data, deadline=retrying.deadline))
 
     async def _carried(self, retrying: RetryingCall[T], begun: AsyncBegunCall[T] | None = None) -> T:
-        router = self._router
         while True:
             address: str | None
             if begun is not None:
                 address, answer, begun = begun.address, await begun.answer.received(), None
             else:
-                address = router.target(retrying)
+                address = self.target(retrying)
                 answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
             if not isinstance(answer, (ErrorReply, Fault)):
-                return retrying.result(answer, address or "", router.journal)
-            step = router.failed_with(answer, retrying, address)
-            await router.act(step, retrying.deadline)
+                return retrying.result(answer, address or "", self.journal)
+            step = self.failed_with(answer, retrying, address)
+            await self.act(step, retrying.deadline)
             if step.backoff_s:
                 await asyncio.sleep(step.backoff_s)
 
@@ -139,7 +206,7 @@ class AsyncDriver(DriverBase):
         hold back the calls of another. ``timeout`` is for all of them, and ends at the ``deadline`` if there is one.
         ``spare``: when to give up calls although they have time.
         """
-        self._router.check_open()
+        self.check_open()
         if deadline is None:
             deadline = time.monotonic() + (self.settings.timeout if timeout is None else timeout)
         spare = self.spare(spare)
@@ -158,7 +225,7 @@ class AsyncDriver(DriverBase):
                 under_way[asyncio.create_task(self.call(call, timeout, until))] = key, node
 
         def hungry() -> bool:
-            nodes = max(1, len(self._router.map.nodes))
+            nodes = max(1, len(self.map.nodes))
             busy = sum(count >= DEPTH for count in load.values())
             return busy < nodes and sum(map(len, waiting.values())) < LOOK_AHEAD * nodes
 
@@ -200,7 +267,7 @@ class AsyncDriver(DriverBase):
 
     async def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
-        self._router.check_open()
+        self.check_open()
         return await adrive(self._replica_tracker.confirm(seals, self.node_of), partial(self._confirmed, deadline))
 
     async def _confirmed(self, deadline: float, asked: Confirmation) -> str | Fault | None:
@@ -218,20 +285,64 @@ class AsyncDriver(DriverBase):
             await connection.close()
 
     async def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
-        connection = await self._router.node(address).connection(retrying.deadline)
+        connection = await self.pool(address).connection(retrying.deadline)
         if isinstance(connection, Fault):
             return connection
         return await connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
 
-    # ---- who serves what
+    # ---- the slot map
+
+    async def act(self, step: RetryStep, deadline: float = math.inf) -> None:
+        """Does what a retry step says about the slot map, as far as there is time. The caller pauses."""
+        if step.refresh and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                # Another task may learn it, and take its time.
+                async with asyncio.timeout_at(None if deadline == math.inf else deadline):
+                    await self._learner.acquire()
+                try:
+                    if not self._just_learned:
+                        await self._learn(step.doubted, deadline)
+                finally:
+                    self._learner.release()
+        self._correct(step.moved)
 
     async def refresh(self, doubted: str = "") -> None:
         """Learns the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
-        await self._router.refresh(doubted)
+        self.check_open()
+        async with self._learner:
+            fault = await self._learn(doubted)
+        if fault is not None:
+            raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
-    def connections(self) -> dict[str, ConnectionCounts]:
-        """The number of connections open to each node, and their bound."""
-        return self._router.connections()
+    async def _learn(self, doubted: str, deadline: float = math.inf) -> Fault | None:
+        fault = await adrive(self._learning(doubted), partial(self._answered, deadline))
+        if fault is None:
+            for address in self._pools.keys() - set(self.map.nodes):
+                await self._pools.pop(address).close()
+        return fault
+
+    async def _answered(self, deadline: float, ask: Question) -> Any:
+        """Answers a question of ``routing``, on a connection of its own: open ones may be dead."""
+        self.check_open()
+        now = time.monotonic()
+        if now >= deadline:
+            return b"" if isinstance(ask, Probe) else OVERDUE
+        left = deadline - now
+        if isinstance(ask, Probe):
+            return await probe(ask.address, ask.data, within=min(LOOK_TIMEOUT_S, left))
+        if isinstance(ask, Locate):
+            located = asyncio.wrap_future(ask.begun())
+            done, _ = await asyncio.wait((located,), timeout=None if left == math.inf else left)
+            return located.result() if done else unconnected(left)
+        within = min(ASK_TIMEOUT_S, self._share_s(left))
+        connection = await open_async_connection(self.settings, ask.address, within=within, sentinel=ask.sentinel)
+        if isinstance(connection, Fault):
+            return connection
+        try:
+            until = min(deadline, time.monotonic() + ASK_TIMEOUT_S)
+            return await connection.exchange(pack(*ask.words), deadline=until)
+        finally:
+            await connection.close()
 
 
 def _unsent(waiting: Mapping[str, Iterable[tuple[K, Any]]]) -> Iterator[tuple[K, str]]:

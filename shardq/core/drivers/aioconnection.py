@@ -1,4 +1,4 @@
-"""One open connection of the asyncio driver, shared by any number of coroutines. Made by ``aiorouter``.
+"""Connections of the asyncio driver, each shared by any number of coroutines, and the pool of those to one node.
 
 Calls made in one turn of the loop leave in one write, and answers are matched to calls by their order. A caller that is
 cancelled or stops waiting keeps its place in that order: its answer is read and dropped.
@@ -10,8 +10,9 @@ import asyncio
 import os
 import socket
 import ssl
+import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
 from hiredis import HiredisError, ProtocolError
@@ -21,20 +22,26 @@ from shardq.core.drivers.faults import (
     OVERDUE,
     ErrorReply,
     Fault,
+    dropped,
     of_connecting,
     of_exception,
     of_reply,
     of_resolving,
     of_tls,
     timed_out,
+    unconnected,
 )
 from shardq.core.drivers.generators import adrive
 from shardq.core.drivers.handshake import Exchange, handshake
 from shardq.core.drivers.settings import Settings
-from shardq.core.drivers.sockets import INCOMPLETE, Address, known, look_up, reader, server_name, unconnected
-from shardq.core.drivers.tls import context_of
+from shardq.core.drivers.sockets import INCOMPLETE, Address, context_of, known, look_up, new_socket, reader, server_name
 
 T = TypeVar("T")
+
+# A connection carries any number of calls; more than one keeps small calls from waiting behind big ones.
+MAX_CONNECTIONS = 4
+# So many unanswered calls on the least busy connection are a reason to open another.
+BUSY = 64
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -213,11 +220,22 @@ def _unasked(reply: Any, address: str) -> Fault:
 async def open_async_connection(
     settings: Settings, address: str, *, within: float, sentinel: bool = False
 ) -> AsyncConnection | Fault:
-    """Connects and shakes hands within so many seconds, or returns why that failed."""
+    """Connects and shakes hands within so many seconds, or returns why that failed. Raises InvalidUrl for TLS files
+    only.
+    """
     deadline = asyncio.get_running_loop().time() + within
-    connection = await open_transport(settings, address, lambda: AsyncConnection(address), deadline=deadline)
-    if isinstance(connection, Fault):
-        return connection
+    try:
+        context = context_of(settings.tls) if settings.tls is not None else None
+    except OSError as exc:  # no descriptor for its files
+        return of_connecting(exc)
+    sock = await connect_async(address, deadline=deadline)
+    if isinstance(sock, Fault):
+        return sock
+    try:
+        async with asyncio.timeout_at(deadline):
+            connection = await _served(sock, address, context)
+    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
+        return of_connecting(exc) if context is None and isinstance(exc, OSError) else of_tls(exc)
     steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)
     try:
         fault = await connection.converse(steps, deadline=deadline)
@@ -246,29 +264,6 @@ async def probe(address: str, data: bytes, *, within: float) -> bytes:
             return b""
 
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-
-async def open_transport(settings: Settings, address: str, factory: Callable[[], P], *, deadline: float) -> P | Fault:
-    """A protocol on a connected transport, with TLS where the URL says so. ``deadline`` is by the loop's clock.
-
-    Raises InvalidUrl for TLS files only.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        context = context_of(settings.tls) if settings.tls is not None else None
-    except OSError as exc:  # no descriptor for its files
-        return of_connecting(exc)
-    sock = await connect_async(address, deadline=deadline)
-    if isinstance(sock, Fault):
-        return sock
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await _transport(loop, factory, sock, context, address)
-    except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
-        return of_connecting(exc) if context is None and isinstance(exc, OSError) else of_tls(exc)
-
-
 async def connect_async(address: str, *, deadline: float) -> socket.socket | Fault:
     """A connected socket, with nothing sent on it yet."""
     try:
@@ -284,27 +279,21 @@ async def connect_async(address: str, *, deadline: float) -> socket.socket | Fau
         return of_connecting(exc)
 
 
-async def _transport(
-    loop: asyncio.AbstractEventLoop,
-    factory: Callable[[], P],
-    sock: socket.socket,
-    context: ssl.SSLContext | None,
-    address: str,
-) -> P:
-    """Closes the socket when it fails or is cancelled."""
+async def _served(sock: socket.socket, address: str, context: ssl.SSLContext | None) -> AsyncConnection:
+    """The loop's connection on a socket, which is closed if that fails or is cancelled."""
+    loop = asyncio.get_running_loop()
     try:
         if sock.family == socket.AF_UNIX:
-            _, protocol = await loop.create_unix_connection(factory, sock=sock)
-        elif context is None:
-            _, protocol = await loop.create_connection(factory, sock=sock)
+            _, connection = await loop.create_unix_connection(lambda: AsyncConnection(address), sock=sock)
         else:
-            _, protocol = await loop.create_connection(
-                factory, sock=sock, ssl=context, server_hostname=server_name(address)
+            name = None if context is None else server_name(address)
+            _, connection = await loop.create_connection(
+                lambda: AsyncConnection(address), sock=sock, ssl=context, server_hostname=name
             )
     except BaseException:
         sock.close()
         raise
-    return protocol
+    return connection
 
 
 async def _connected(addresses: list[Address], deadline: float) -> socket.socket:
@@ -312,7 +301,7 @@ async def _connected(addresses: list[Address], deadline: float) -> socket.socket
     loop = asyncio.get_running_loop()
     last: OSError | None = None
     for place, (family, where) in enumerate(addresses):
-        sock = unconnected(family)
+        sock = new_socket(family)
         sock.setblocking(False)
         share = (deadline - loop.time()) / (len(addresses) - place)
         try:
@@ -326,3 +315,87 @@ async def _connected(addresses: list[Address], deadline: float) -> socket.socket
             sock.close()
             raise
     raise last or OSError("the name has no address")
+
+
+class AsyncConnectionPool:
+    """The connections to one node: few, each shared by any number of calls. One attempt to connect at a time, in a
+    task of its own; all who wait share its outcome.
+    """
+
+    def __init__(
+        self, address: str, *, bound: int, connect: Callable[[str], Coroutine[Any, Any, AsyncConnection | Fault]]
+    ) -> None:
+        self.address = address
+        self.bound = min(MAX_CONNECTIONS, bound)
+        self._new_connection = connect
+        self._connections: list[AsyncConnection] = []
+        self._connecting: asyncio.Task[AsyncConnection | Fault] | None = None
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        return sum(connection.open for connection in self._connections)
+
+    async def connection(self, deadline: float) -> AsyncConnection | Fault:
+        """Returns the least busy connection, or waits for the first one. When all are busy another is made
+        meanwhile.
+        """
+        ready = self.ready()
+        if ready is not None:
+            return ready
+        if self._closed:
+            return dropped(self.address)
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        return self._best() or await self._wait_for(self._connecting, max(0.0, deadline - time.monotonic()))
+
+    def ready(self) -> AsyncConnection | None:
+        """The least busy connection. None if there is none yet, or another is wanted."""
+        best = self._best()
+        return best if best is not None and (best.load < BUSY or self.open >= self.bound) else None
+
+    async def _wait_for(
+        self, connecting: asyncio.Task[AsyncConnection | Fault], within: float
+    ) -> AsyncConnection | Fault:
+        """Waits for an attempt to connect. Others may wait for it, too: giving up does not end it."""
+        await asyncio.wait((connecting,), timeout=within)
+        if not connecting.done():
+            return unconnected(within)
+        return dropped(self.address) if connecting.cancelled() else connecting.result()
+
+    async def _connect(self) -> AsyncConnection | Fault:
+        try:
+            connection = await self._new_connection(self.address)
+        finally:
+            self._connecting = None
+        if isinstance(connection, AsyncConnection):
+            self._connections.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Closes every connection; a caller that waits for one is told at once."""
+        self._closed = True
+        connecting = self._connecting
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+        for connection in self._connections:
+            await connection.close()
+
+    def _best(self) -> AsyncConnection | None:
+        self._connections = [connection for connection in self._connections if connection.open]
+        return min(self._connections, key=lambda connection: connection.load, default=None)
+
+    def abort(self) -> None:
+        """Closes every connection, and waits for none."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in self._connections:
+            connection.abort()
+
+    def abandon(self) -> None:
+        """Closes the descriptors of every connection, without its loop."""
+        self._closed, self._connecting = True, None
+        for connection in self._connections:
+            connection.abandon()

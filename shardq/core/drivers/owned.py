@@ -1,11 +1,15 @@
-"""Connections of the sync driver that have one owner for a while: a poller's ``DedicatedConnection``, the
-``BorrowedConnections`` of a durable push, and that of a ``BegunCall``, whose answer is read later. Made by ``sync``.
+"""Connections of the sync driver that have one owner for a while: a poller's ``DedicatedConnection``, a subscriber's
+``PubSubConnection``, the ``BorrowedConnections`` of a durable push, and that of a ``BegunCall``, whose answer is read
+later. Made by ``sync``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
+import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -13,11 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardq.core.calls.request import Command
-from shardq.core.drivers.connection import FINISH_S, READ_TIMEOUT_S, Connection
-from shardq.core.drivers.faults import OVERDUE, Fault, unconnected
-from shardq.core.drivers.retry import RetryingCall, RetryStep
-from shardq.core.drivers.router import ConnectionPool, NodeRouter
+from shardq.core.calls.request import Command, pack
+from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection, ConnectionPool
+from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_reply, unconnected
+from shardq.core.drivers.retry import RetryingCall, RetryStep, explained
+from shardq.core.drivers.router import NodeRouter
+from shardq.core.drivers.sockets import INCOMPLETE
 from shardq.errors import EngineClosed, TooManyOpenFiles, Unanswered, Unavailable
 
 T = TypeVar("T")
@@ -49,10 +54,7 @@ class BegunCall(Generic[T]):
             self.leave()
             raise
         self._read()
-        if isinstance(answer, Fault):
-            self._pool.drop(self._connection)
-        else:
-            self._pool.give(self._connection)
+        self._pool.give(self._connection, answer)
         return answer
 
     @property
@@ -219,7 +221,7 @@ class BorrowedConnections:
             if not connection.dead(time.monotonic()):
                 return connection
             self._drop(address)
-        node = self._router.node(address)
+        node = self._router.pool(address)
         taken = node.take(deadline)
         if isinstance(taken, Connection):
             self._connections[address] = node, taken
@@ -229,3 +231,78 @@ class BorrowedConnections:
     def _drop(self, address: str) -> None:
         node, connection = self._connections.pop(address)
         node.drop(connection)
+
+
+class PubSubConnection:
+    """A subscriber's connection: ``send`` and ``read`` are for one thread, ``wake`` for any.
+
+    It speaks RESP2, where everything that arrives in subscribed mode is a plain list. It knows no channels; the
+    subscriber does, and takes ``Unavailable`` as "refresh the slot map, and subscribe anew".
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.node = connection.address
+        self._connection = connection
+        self._sock = connection.sock
+        self._woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._sock, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+
+    def send(self, *words: str | bytes) -> None:
+        """Sends one command. Its answers come from ``read``."""
+        try:
+            self._sock.settimeout(READ_TIMEOUT_S)
+            self._sock.sendall(pack(*words))
+        except OSError as exc:
+            raise self._lost(str(exc)) from exc
+
+    def read(self, timeout: float) -> list[Any] | None:
+        """The next message, or None: nothing came within ``timeout`` seconds, or ``wake`` was called.
+
+        Raises ``Unavailable`` when the connection is lost, the fitting ``ServerFault`` for an error answer.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self._connection.reader.gets()
+            if message is not INCOMPLETE:
+                return self._checked(message)
+            # TLS may hold bytes already decrypted, which poll does not see
+            if not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
+                left = max(0.0, deadline - time.monotonic())
+                ready = {fd for fd, _ in self._poll.poll(left * 1000)}
+                if self._woken.fileno() in ready:
+                    self._woken.recv(CHUNK)
+                    return None
+                if not ready:
+                    return None
+            try:
+                chunk = self._sock.recv(CHUNK)
+            except OSError as exc:
+                raise self._lost(str(exc)) from exc
+            if not chunk:
+                raise self._lost("the server closed the connection")
+            self._connection.reader.feed(chunk)
+
+    def wake(self) -> None:
+        """Makes ``read`` return now, or the next time it is called."""
+        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: no thread reads
+            self._waker.send(b"!")
+
+    def close(self) -> None:
+        self._connection.close()
+        self._woken.close()
+        self._waker.close()
+
+    def _checked(self, message: Any) -> list[Any]:
+        if isinstance(message, ErrorReply):
+            fault = of_reply(message.text, asked=self.node)
+            raise fault.error(explained(fault, self.node, "the subscription was refused", READ_TIMEOUT_S))
+        return message if isinstance(message, list) else [message]
+
+    def _lost(self, text: str) -> Unavailable:
+        return Unavailable(f"{self.node}: the subscriber's connection is lost: {text}; connect again")
+
+    def __repr__(self) -> str:
+        return f"PubSubConnection({self.node}, {'open' if self._connection.open else 'closed'})"

@@ -24,10 +24,10 @@ from typing import Any, Generic, TypeVar
 from hiredis import HiredisError
 
 from shardq.core.calls.request import Command
-from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
+from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection, ConnectionPool
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, timed_out, unserved
 from shardq.core.drivers.retry import RetryingCall, Spare
-from shardq.core.drivers.router import ConnectionPool, NodeRouter
+from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE
 from shardq.core.threads import begun
 from shardq.errors import ShardqError, Unanswered
@@ -232,7 +232,7 @@ class Pipelines(Generic[K, T]):
             return
         pipeline = self._pipelines.get(address)
         if pipeline is None:
-            pipeline = self._pipelines[address] = Pipeline(self._router.node(address))
+            pipeline = self._pipelines[address] = Pipeline(self._router.pool(address))
         pipeline.queue.append(retrying)
 
     def _feed(self, pipeline: Pipeline) -> None:
@@ -259,7 +259,7 @@ class Pipelines(Generic[K, T]):
         connection: Connection | Fault | None
         if connecting is None:
             # The map may have dropped the node, and named it again.
-            pipeline.node = self._router.node(pipeline.node.address)
+            pipeline.node = self._router.pool(pipeline.node.address)
             if len(self._router.map.nodes) == 1:
                 connection = pipeline.node.take(deadline)
             elif (connection := pipeline.node.take_idle()) is None:

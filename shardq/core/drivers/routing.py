@@ -1,8 +1,7 @@
 """The slot map of one driver, and every decision about it: the node of a call, when to learn the map again, how long to
 try to open, why nothing can be sent. No I/O.
 
-``router`` and ``aiorouter`` add connections and locks, for threads and for asyncio. ``DriverBase`` is the part of both
-drivers that waits for nothing.
+``router`` and ``aio`` add connections and locks, for threads and for asyncio.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from shardq.core.drivers.discover import Question, SlotMap, discover, greet
@@ -30,20 +30,35 @@ FORKED = (
 )
 
 
-class Routing:
-    """Names the node of each call, by a slot map that follows the servers."""
+@dataclass(frozen=True, slots=True)
+class ConnectionCounts:
+    """The number of connections to one node: shared ones, their bound, and those with one owner."""
+
+    shared: int
+    bound: int
+    own: int
+    """The connections of pollers and subscribers, one each."""
+
+
+class DriverBase:
+    """One server, the master of a service, or the masters of a cluster. Names the node of each call, by a slot map that
+    follows the servers.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.map = SlotMap(settings.addresses)
-        self.version = ""
-        """The servers' version, like ``valkey 9.1.2``; empty before it was learnt."""
-        self._closed: str | None = NOT_OPEN
-        """Why nothing can be sent."""
+        self.server_version = ""
+        """The servers' version, like ``valkey 9.1.2``; empty before ``open()``."""
         self.journal: Journal | None = None
         """Told of every answer, if there is one."""
-        self.is_held: Callable[[str, float], bool] = _never
-        """True while pollers that connected to a node at that time must not dispatch there yet."""
+        self.is_held: Callable[[str, float], bool] = lambda node, since: False
+        """Asked before a poller sends: True while those that connected to the node at that time must not dispatch there
+        yet.
+        """
+        self._closed: str | None = NOT_OPEN
+        """Why nothing can be sent."""
+        self._replica_tracker = ReplicaTracker()
         self._set_up()
 
     def _set_up(self) -> None:
@@ -54,7 +69,7 @@ class Routing:
         self._followers: tuple[Callable[[], object], ...] = ()
 
     def check_open(self) -> None:
-        """Raises unless the driver is open."""
+        """Raises EngineClosed before ``open()``, after ``close()``, in a forked child, and in another event loop."""
         if self._closed is not None:
             raise EngineClosed(self._closed)
 
@@ -76,7 +91,7 @@ class Routing:
         version = yield from greet(self.settings, self.map.nodes)
         if isinstance(version, Fault):
             return version
-        self.version = version
+        self.server_version = version
         return None
 
     def _pause_s(self, fault: Fault, tries: int, begun: float, deadline: float) -> float:
@@ -126,55 +141,28 @@ class Routing:
     def _error(self, fault: Fault, what: str, timeout: float) -> ShardqError:
         return fault.error(explained(fault, self.settings.safe_url, what, timeout))
 
-
-class DriverBase:
-    """One server, the master of a service, or the masters of a cluster."""
-
-    _router: Routing
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._replica_tracker = ReplicaTracker()
-
-    def check_open(self) -> None:
-        """Raises EngineClosed before ``open()``, after ``close()``, in a forked child, and in another event loop."""
-        self._router.check_open()
-
-    def note_in(self, journal: Journal | None) -> None:
-        """Tells a journal of every answer from now on."""
-        self._router.journal = journal
-
-    def hold(self, is_held: Callable[[str, float], bool]) -> None:
-        """Asks ``is_held`` before a poller sends: True while those that connected to that node at that time must not
-        dispatch there yet.
-        """
-        self._router.is_held = is_held
+    # ---- who serves what
 
     @property
     def is_cluster(self) -> bool:
         return self.settings.kind == "cluster"
 
-    @property
-    def server_version(self) -> str:
-        """The servers' version, like ``valkey 9.1.2``; empty before ``open()``."""
-        return self._router.version
-
     def node_of(self, slot: int) -> str:
         """The address of the slot's master, as last learnt; empty while no node serves it."""
-        return self._router.map.node(slot) or ""
+        return self.map.node(slot) or ""
 
     def nodes(self) -> list[str]:
         """The addresses of all masters, as last learnt."""
-        return list(self._router.map.nodes)
+        return list(self.map.nodes)
 
     def spare(self, given: Spare | None) -> Spare | None:
         """When to give up calls. One server alone is never left for another."""
-        return given if len(self._router.map.nodes) > 1 else None
+        return given if len(self.map.nodes) > 1 else None
 
     @property
     def unserved(self) -> int:
         """The number of slots that no node serves, as last learnt."""
-        return self._router.map.unserved
+        return self.map.unserved
 
     def slot_groups(self, slots: Iterable[int]) -> dict[str, list[int]]:
         """The slots, in the order given, by the node that serves them."""
@@ -185,7 +173,3 @@ class DriverBase:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.settings.safe_url!r}, {self.server_version or 'not open'})"
-
-
-def _never(address: str, since: float) -> bool:
-    return False

@@ -10,7 +10,7 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardq.core.drivers.router import ConnectionCounts
+from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.member import Member
 from shardq.core.model.quantities import rate
 from shardq.dashboard import drawing

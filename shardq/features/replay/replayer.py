@@ -92,7 +92,7 @@ class Replayer:
     def start(self) -> None:
         self._journal.filled = self._loop.wake
         self._unfollow = self._driver.on_new_map(self._loop.wake)
-        self._driver.hold(self._is_held)
+        self._driver.is_held = self._is_held
         self._loop.start()
 
     def stop(self) -> None:

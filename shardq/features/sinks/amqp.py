@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from shardq.core.drivers.settings import bracketed
-from shardq.core.drivers.tls import context_of
+from shardq.core.drivers.sockets import context_of
 from shardq.errors import InvalidUrl, MissingPackage, Unavailable
 from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink, Unsent, shut_down
 from shardq.features.sinks.urls import options, split, split_name, unreached

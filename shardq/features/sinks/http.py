@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, unquote
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.drivers.settings import bracketed
-from shardq.core.drivers.tls import context_of
+from shardq.core.drivers.sockets import context_of
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down

@@ -21,7 +21,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from shardq.core.drivers.tls import context_of
+from shardq.core.drivers.sockets import context_of
 from shardq.errors import InvalidUrl, MissingPackage, Unavailable
 from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
 from shardq.features.sinks.urls import options, split_name, unreached
