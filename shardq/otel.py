@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -134,17 +134,13 @@ class Instrumentation:
 
     # ---- for the engine
 
-    @contextmanager
-    def push(self, task: Task) -> Iterator[Sending]:
+    def push(self, task: Task) -> AbstractContextManager[Sending]:
         """The span of a push of one task."""
-        with self._sending("push", [task], _due_of(task)) as sending:
-            yield sending
+        return self._sending("push", [task], _due_of(task))
 
-    @contextmanager
-    def push_many(self, tasks: Sequence[Task]) -> Iterator[Sending]:
+    def push_many(self, tasks: Sequence[Task]) -> AbstractContextManager[Sending]:
         """The span of a push of many tasks, which share it."""
-        with self._sending("push_many", tasks, {"messaging.batch.message_count": len(tasks)}) as sending:
-            yield sending
+        return self._sending("push_many", tasks, {"messaging.batch.message_count": len(tasks)})
 
     def stream(self, tasks: Iterator[Task]) -> Iterator[Task]:
         """The tasks of an endless push, which share a span: from the first to the last that is read."""
@@ -279,26 +275,23 @@ def _with_headers(task: Task, span: Span) -> Task:
 
 
 def _note_failure(span: Span, exc: BaseException) -> None:
-    """Notes how a push or a handling ended. Never raises, though attributes and texts of exceptions may."""
+    """Notes how a push or a handling ended: a handler that asks for another try, or for a later call, has not failed.
+    Never raises, though attributes and texts of exceptions may.
+    """
     try:
-        _note(span, exc)
+        match alone(exc):
+            case Retry() as decided:
+                span.set_attributes({"shardq.outcome": "retry", "shardq.reason": str(decided.reason)})
+            case Snooze():
+                span.set_attribute("shardq.outcome", "snooze")
+            case Bury() as decided:
+                span.set_attributes({"shardq.outcome": "bury", "error.type": "shardq.Bury"})
+                span.set_status(Status(StatusCode.ERROR, str(decided.reason)))
+            case _:
+                kind = type(exc)
+                own = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+                span.set_attributes({"shardq.outcome": "failed", "error.type": own})
+                span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {exc}"))
+                span.record_exception(exc)
     except BaseException:  # noqa: BLE001  its attributes are the user's code, SystemExit too
         span.set_status(Status(StatusCode.ERROR, "the text of the exception can't be had"))
-
-
-def _note(span: Span, exc: BaseException) -> None:
-    """A handler that asks for another try, or for a later call, has not failed."""
-    match alone(exc):
-        case Retry() as decided:
-            span.set_attributes({"shardq.outcome": "retry", "shardq.reason": str(decided.reason)})
-        case Snooze():
-            span.set_attribute("shardq.outcome", "snooze")
-        case Bury() as decided:
-            span.set_attributes({"shardq.outcome": "bury", "error.type": "shardq.Bury"})
-            span.set_status(Status(StatusCode.ERROR, str(decided.reason)))
-        case _:
-            kind = type(exc)
-            own = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-            span.set_attributes({"shardq.outcome": "failed", "error.type": own})
-            span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {exc}"))
-            span.record_exception(exc)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.nodes.costs import Measured
-from shardq.features.planning.plan import imbalance
+from shardq.features.planning import imbalance
 
 NODES = (1, 2, 3, 6, 12, 16, 24, 32, 48, 64)
 

@@ -14,7 +14,7 @@ from bench.reporting.costs import costs_of
 from bench.reporting.drawing import standalone
 from bench.reporting.page import page, sections
 from shardq.features import planning
-from shardq.features.planning.plan import FILE
+from shardq.features.planning import FILE
 
 FOLDER = Path(__file__).parent.parent / "report"
 PAGE, TABLE = "index.html", "table.md"

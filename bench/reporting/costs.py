@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.nodes.model import LIFE
 from bench.reporting.inputs import Figure, Nodes, Results
-from shardq.features.planning.plan import Costs, Curve
+from shardq.features.planning import Costs, Curve
 
 BACKLOG_SHARDS = 16
 SIZES_SHARDS = 16

@@ -1,4 +1,6 @@
-"""``app``: the ASGI application, put together from the pages, the guard in front of them, and the engine they call."""
+"""``app``: the ASGI application, put together from the pages, the guard in front of them, and the engine they call;
+and the answers that are no pages.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
-from shardq.dashboard import pages
+from shardq.dashboard import bulk, overview, shards, tasks, topics
 from shardq.dashboard.guard import Guard, Key
-from shardq.dashboard.pages.bulk import Jobs
-from shardq.dashboard.pages.shards import Resizing
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
-from shardq.dashboard.web import Dashboard, refused
+from shardq.dashboard.web import HERE, PROBES, STATIC, Dashboard, page, refused
 from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
 from shardq.errors import (
@@ -58,13 +58,13 @@ def app(
     if not isinstance(engine, EngineBase):
         raise InvalidOption(f"app({engine!r}) is not possible; give an Engine or an AsyncEngine")
     found = Starlette(
-        routes=pages.routes(),
+        routes=[*overview.routes, *tasks.routes, *bulk.routes, *shards.routes, *topics.routes, *_OWN],
         middleware=[Middleware(Guard, key=Key(token), hosts=frozenset(hosts))],
         exception_handlers={ShardqError: _impossible, HTTPException: _not_here},
     )
     call = Caller(engine)
     found.state.dashboard = Dashboard(call, engine, read_only, behind_tls, SharedSnapshots(call))
-    found.state.jobs, found.state.resizing = Jobs(call), Resizing(call)
+    found.state.jobs, found.state.resizing = bulk.Jobs(call), shards.Resizing(call)
     return found
 
 
@@ -89,3 +89,28 @@ async def _not_here(request: Request, exc: Exception) -> Response:
     title = "There is no such page" if exc.status_code == 404 else ""
     reason = f"{request.method} is not for this address." if exc.status_code == 405 else exc.detail
     return refused(request, reason, exc.status_code, title, headers=exc.headers)
+
+
+_TYPES = {
+    "style.css": "text/css",
+    "live.js": "text/javascript",
+    "sign_in.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _TYPES:
+        raise HTTPException(404, f"There are {', '.join(_TYPES)}.")
+    # its address has the version in it
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response((HERE / "static" / name).read_bytes(), media_type=_TYPES[name], headers=headers)
+
+
+async def _alive(request: Request) -> Response:
+    """Does not ask the servers: a restart would not bring them back, and the pages say that they are away."""
+    return PlainTextResponse("ok\n")
+
+
+_OWN = [page(STATIC + "{name}", _static), *(page(path, _alive) for path in sorted(PROBES))]

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from shardq.dashboard.snapshots import Column
 from shardq.features.history import History, first_known, incidents, most_handled, resizes
@@ -31,8 +31,7 @@ class Bar:
     """More falls due than can be handled in its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     bars: Sequence[Bar]
     counts: Sequence[tuple[float, int]]
     """Where the lines at round counts are, and the counts."""
@@ -45,30 +44,31 @@ def chart(found: Forecast, label: str, capacity: float | None) -> Chart:
     """Draws what falls due. ``label``: the form of its times. ``capacity``: tasks a second that can be handled."""
     step_s = found.step.total_seconds()
     most = None if capacity is None else capacity * step_s
-    top = rounded_up(max((count for _, count in found.buckets), default=0))
-    room, width = HEIGHT - ABOVE - BELOW, (WIDTH - LEFT) / max(1, len(found.buckets))
-
-    def y(count: float) -> float:
-        return round(ABOVE + room * (1 - count / top), 1)
-
+    scale = _Scale(max((count for _, count in found.buckets), default=0), ABOVE, HEIGHT - BELOW)
+    width = (WIDTH - LEFT) / max(1, len(found.buckets))
     bars = []
     for at, (start, count) in enumerate(found.buckets):
-        high = _high(count, top, room)
+        high = scale.high(count)
         x = round(LEFT + at * width + 1, 1)
         over = most is not None and count > most
-        bars.append(Bar(x, HEIGHT - BELOW - high, round(width - 2, 1), high, start, count, over))
-    each = max(1, math.ceil(len(bars) / 12))
-    return Chart(
-        bars,
-        [(y(count), count) for count in (0, top // 2, top)],
-        [(bar.x, bar.start.strftime(label)) for bar in bars[::each]],
-        y(most) if most is not None and most <= top else None,
-    )
+        bars.append(Bar(x, scale.bottom - high, round(width - 2, 1), high, start, count, over))
+    times = [(bar.x, bar.start.strftime(label)) for bar in bars[:: max(1, math.ceil(len(bars) / 12))]]
+    return Chart(bars, scale.lines, times, scale.y(most) if most is not None and most <= scale.top else None)
 
 
-def _high(count: int, top: int, room: float) -> float:
-    """The height of a bar: a task that is there is seen."""
-    return max(round(room * count / top, 1), 1.5) if count else 0.0
+class _Scale:
+    """The heights of counts of which ``most`` is the greatest, between two edges of a drawing."""
+
+    def __init__(self, most: int, above: int, bottom: int) -> None:
+        self.top, self.bottom, self._room = rounded_up(most), bottom, bottom - above
+        self.lines = [(self.y(count), count) for count in (0, self.top // 2, self.top)]
+
+    def y(self, count: float) -> float:
+        return round(self.bottom - self._room * count / self.top, 1)
+
+    def high(self, count: int) -> float:
+        """The height of a bar: a task that is there is seen."""
+        return max(round(self._room * count / self.top, 1), 1.5) if count else 0.0
 
 
 def rounded_up(count: int) -> int:
@@ -90,8 +90,7 @@ STRIP_Y, STRIP_HEIGHT = 194, 12
 """Where the lateness is, under the bars."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """One column of a timeline."""
 
     x: float
@@ -107,8 +106,7 @@ class Span:
     resize: str
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(NamedTuple):
     """The past and the future of an engine, side by side."""
 
     columns: Sequence[Span]
@@ -122,25 +120,19 @@ class Timeline:
 
 def timeline(past: History, future: Forecast, label: str) -> Timeline:
     """Draws what was dispatched, and what falls due: the column of now has both."""
-    points, buckets = past.points, future.buckets
-    first = first_known(past)
-    ahead = dict(buckets)
+    points, ahead = past.points, dict(future.buckets)
+    first, capacity, step_s = first_known(past), most_handled(past), past.step.total_seconds()
     starts = [point.start for point in points]
-    starts += [start for start, _ in buckets if start > starts[-1]]
-    most = max([point.dispatched or 0 for point in points] + [count for _, count in buckets], default=0)
-    capacity = most_handled(past)
-    step_s = past.step.total_seconds()
-    top = rounded_up(max(most, 1))
-    room, width = _BOTTOM - _TOP, (WIDTH - LEFT) / len(starts)
-    wrong, resized = incidents(past), resizes(past)
-
-    high = partial(_high, top=top, room=room)
+    starts += [start for start in ahead if start > starts[-1]]
+    most = max([point.dispatched or 0 for point in points] + list(ahead.values()), default=0)
+    scale, width = _Scale(most, _TOP, _BOTTOM), (WIDTH - LEFT) / len(starts)
+    high, wrong, resized = scale.high, incidents(past), resizes(past)
     columns = []
     for at, start in enumerate(starts):
         point = points[at] if at < len(points) else None
-        done = (point.dispatched or 0) if point else 0
-        due = ahead.get(start, 0)
-        words = [start.strftime(label)]
+        is_unknown = point is not None and not point.minutes and first <= at < len(points) - 1
+        done, due = (point.dispatched or 0) if point else 0, ahead.get(start, 0)
+        words = ["not known"] if is_unknown else []
         bars: list[tuple[str, float, float]] = []
         if point is not None and point.minutes:
             bars.append(("bar", _BOTTOM - high(done), high(done)))
@@ -149,8 +141,6 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
             )
             if point.died:
                 bars.append(("over", _BOTTOM - high(point.died), high(point.died)))
-        elif point is not None and at >= first and at < len(points) - 1:
-            words.append("not known")
         if due:
             over = capacity is not None and due > capacity * step_s
             bars.append(("over" if over else "due", _BOTTOM - high(done) - high(due), high(due)))
@@ -164,24 +154,21 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
                 width=round(max(width - 1.5, 1), 1),
                 bars=[(kind, round(y, 1), height) for kind, y, height in bars if height],
                 level=None if late_ms is None else _level([late_ms]),
-                is_unknown=point is not None and not point.minutes and first <= at < len(points) - 1,
-                words=": ".join((words[0], ", ".join(words[1:]) or "nothing")),
+                is_unknown=is_unknown,
+                words=f"{start.strftime(label)}: {', '.join(words) or 'nothing'}",
                 incident=wrong.get(at, ""),
                 resize=resized.get(at, ""),
             )
         )
-    most_y = None if capacity is None else _BOTTOM - room * capacity * step_s / top
-    each = max(1, math.ceil(len(columns) / 10))
+    capacity_y = None if capacity is None else scale.y(capacity * step_s)
+    every = max(1, math.ceil(len(columns) / 10))
+    times = [(columns[at].x, starts[at].strftime(label)) for at in range(0, len(columns), every)]
     return Timeline(
         columns,
-        [(round(_BOTTOM - room * count / top, 1), count) for count in (0, top // 2, top)],
-        [
-            (column.x, start.strftime(label))
-            for column, start in [*zip(columns, starts, strict=True)][::each]
-            if column.x < WIDTH - LEFT
-        ],
+        scale.lines,
+        [(x, words) for x, words in times if x < WIDTH - LEFT],
         round(LEFT + width * (len(points) - 0.5), 1),
-        None if most_y is None or most_y < _TOP else round(most_y, 1),
+        None if capacity_y is None or capacity_y < _TOP else capacity_y,
         capacity,
     )
 
@@ -201,8 +188,7 @@ MARGIN = 44
 """Room for the numbers of shards."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heat:
+class Heat(NamedTuple):
     """A map of shards by snapshots."""
 
     width: int

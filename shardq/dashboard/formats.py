@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
@@ -113,12 +114,19 @@ def shown(payload: Any, *, most: int = MOST) -> Shown:
     }
     """
     if isinstance(payload, bytes):
-        return _shown_bytes(payload, most)
-    try:
-        text, is_cut = _joined(_indented.iterencode(payload), most)
-    except (TypeError, ValueError, RecursionError):
-        return _shown_other(payload, most)
-    return _fitting("JSON", text, most, is_cut)
+        try:
+            text = payload.decode()
+        except UnicodeDecodeError:
+            return _hex(payload)
+        with suppress(ValueError, RecursionError):
+            if text[:1] in ("{", "["):
+                return shown(json.loads(text), most=most)
+        if any(char < " " and char not in "\n\r\t" for char in text[:most]):
+            return _hex(payload)
+        return _fitting("text", text, most)
+    if (written := _json(_indented, payload, most + 1)) is None:
+        return _fitting(type(payload).__name__, _repr(payload), most)
+    return _fitting("JSON", written, most)
 
 
 def preview(payload: Any) -> str:
@@ -132,10 +140,7 @@ def preview(payload: Any) -> str:
         except UnicodeDecodeError:
             text = f"hex {begin[: PREVIEW // 2].hex()}"
     else:
-        try:
-            text, _ = _joined(_compact.iterencode(payload), PREVIEW + 1)
-        except (TypeError, ValueError, RecursionError):
-            text = _shown_other(payload, PREVIEW + 1).text
+        text = _json(_compact, payload, PREVIEW + 1) or _repr(payload)
     text = printable(text[: PREVIEW + 1])
     return text if len(text) <= PREVIEW else f"{text[: PREVIEW - 1]}…"
 
@@ -153,31 +158,17 @@ _indented = json.JSONEncoder(indent=2, ensure_ascii=False, default=_plain)
 _compact = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 
-def _joined(parts: Iterable[str], most: int) -> tuple[str, bool]:
-    """The first characters, and True if there are more. No more parts are made than that takes."""
-    kept: list[str] = []
-    length = 0
-    for part in parts:
-        kept.append(part[: most - length])
-        length += len(part)
-        if length > most:
-            return "".join(kept), True
-    return "".join(kept), False
-
-
-def _shown_bytes(payload: bytes, most: int) -> Shown:
+def _json(encoder: json.JSONEncoder, payload: object, most: int) -> str | None:
+    """The first characters; no more are made than that takes. None: it can't be JSON."""
+    text = ""
     try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        return _hex(payload)
-    if text[:1] in ("{", "["):
-        try:
-            return shown(json.loads(text), most=most)
-        except (ValueError, RecursionError):
-            pass
-    if any(char < " " and char not in "\n\r\t" for char in text[:most]):
-        return _hex(payload)
-    return _fitting("text", text, most)
+        for part in encoder.iterencode(payload):
+            text += part[: most - len(text)]
+            if len(text) >= most:
+                break
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text
 
 
 def _hex(payload: bytes) -> Shown:
@@ -189,19 +180,17 @@ def _hex(payload: bytes) -> Shown:
     return Shown(f"{len(payload):,} bytes", "\n".join(rows), len(payload) > _BYTES)
 
 
-def _shown_other(payload: object, most: int) -> Shown:
-    kind = type(payload).__name__
+def _repr(payload: object) -> str:
     try:
-        text = repr(payload)
+        return repr(payload)
     except Exception as exc:  # noqa: BLE001  a class of the caller's codec may raise anything
-        return Shown(kind, f"can't be shown: {type(exc).__name__}", False)
-    return _fitting(kind, text, most)
+        return f"can't be shown: {type(exc).__name__}"
 
 
-def _fitting(kind: str, text: str, most: int, is_cut: bool = False) -> Shown:
+def _fitting(kind: str, text: str, most: int) -> Shown:
     whole = lines(text[:most])
     begin = fitting(whole, most)
-    return Shown(kind, begin, is_cut or len(text) > most or len(begin) < len(whole))
+    return Shown(kind, begin, len(text) > most or len(begin) < len(whole))
 
 
 FILTERS: dict[str, Callable[..., Any]] = {"topic": shown_topic} | {

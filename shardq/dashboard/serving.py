@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from starlette.applications import Starlette
 
 from shardq.dashboard.snapshots import SharedSnapshots
 from shardq.dashboard.web import Dashboard
-from shardq.errors import InvalidOption
+from shardq.metrics.http import listening, url_of
 
 ANSWER_S = 2
 """Requests under way have so long to end."""
@@ -56,7 +55,8 @@ def served(app: Starlette, host: str, port: int, *, close: Callable[[], None] = 
 
     ``close``: the engine's, which ends what waits for a silent server.
     """
-    with _listening(host, port) as listener:
+    advice = "another host, or port (0 takes a free one)"
+    with listening(host.strip("[]"), port, advice=advice) as listener:
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -74,27 +74,8 @@ def served(app: Starlette, host: str, port: int, *, close: Callable[[], None] = 
         if server.failure is not None:
             raise server.failure
         try:
-            yield _url(listener)
+            name, port = listener.getsockname()[:2]
+            yield url_of({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), port)
         finally:
             server.should_exit = True
             thread.join()
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    host = host.strip("[]")
-    try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, UnicodeError) as exc:
-        why = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
-        raise InvalidOption(
-            f"can't listen at {host}:{port}: {why}; give another host, or port (0 takes a free one)"
-        ) from exc
-    with listener:
-        yield listener
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -115,18 +115,16 @@ class SharedSnapshots:
         self._taken_at = float("-inf")
         self._taking: asyncio.Task[None] | None = None
         """The reading under way, or the last one."""
-        self._watchers = 0
+        self.watchers = 0
+        """Pages that are open."""
+        self._waiting = 0
+        """Those of them that wait for snapshots."""
         self._left_at = 0.0
-        self._passing = 0
         self._end = asyncio.Event()
         self._news = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._kept: dict[tuple[str, Horizon], tuple[float, Any]] = {}
-
-    @property
-    def watchers(self) -> int:
-        return self._watchers + self._passing
 
     @property
     def is_running(self) -> bool:
@@ -151,37 +149,25 @@ class SharedSnapshots:
         """Makes the next page take a snapshot, however fresh the last one is: something was changed."""
         self._taken_at = float("-inf")
 
-    async def watch(self, *, for_s: float) -> AsyncGenerator[Snapshots]:
-        """Yields the series after each snapshot, for so long, or until ``end``."""
+    async def watch(self, *, for_s: float, every_s: float | None = None) -> AsyncGenerator[None]:
+        """Yields at once and after each snapshot, for so long, or until ``end``. ``every_s``: the time between two, for
+        what comes from no snapshot.
+        """
         until = time.monotonic() + for_s
-        self._watchers += 1
+        self.watchers += 1
+        self._waiting += every_s is None
         try:
             while not self._end.is_set() and (left := until - time.monotonic()) > 0:
-                if not self.is_running:
-                    self._running = asyncio.create_task(self._run())
-                try:
-                    async with asyncio.timeout(left):
-                        await self._news.wait()
-                except TimeoutError:
-                    return
-                if not self._end.is_set():
-                    yield self.series
-        finally:
-            self._watchers -= 1
-            self._left_at = time.monotonic()
-
-    async def pass_time(self, every_s: float, *, for_s: float) -> AsyncGenerator[None]:
-        """Yields now and then without a snapshot, for so long, or until ``end``."""
-        until = time.monotonic() + for_s
-        self._passing += 1
-        try:
-            while not self._end.is_set() and time.monotonic() < until:
                 yield
+                if every_s is None and not self.is_running:
+                    self._running = asyncio.create_task(self._run())
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(every_s):
-                        await self._end.wait()
+                    async with asyncio.timeout(min(left, every_s or left)):
+                        await (self._news if every_s is None else self._end).wait()
         finally:
-            self._passing -= 1
+            self.watchers -= 1
+            self._waiting -= every_s is None
+            self._left_at = time.monotonic()
 
     def end(self) -> None:
         """Ends every ``watch``: the process is about to end."""
@@ -208,7 +194,7 @@ class SharedSnapshots:
             return cast(T, found)
 
     async def _run(self) -> None:
-        while not self._end.is_set() and (self._watchers or time.monotonic() - self._left_at < LINGER_S):
+        while not self._end.is_set() and (self._waiting or time.monotonic() - self._left_at < LINGER_S):
             await self.newest()
             await asyncio.sleep(max(0.05, self._taken_at + self.interval_s - time.monotonic()))
 

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from shardq.core.model.quantities import rate
 from shardq.dashboard import formats
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
 from shardq.engine.sync import Engine
@@ -257,6 +258,14 @@ class Form:
         ]
 
 
+def rate_of(text: str, empty: str) -> float | None:
+    """A rate in a form. ``empty``: the meaning of an empty field."""
+    try:
+        return rate(text) if text else None
+    except ValueError as exc:
+        raise InvalidOption(f"{exc}; leave it empty {empty}") from None
+
+
 def page(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
     """A page, or another answer, at this path of the application.
 
@@ -265,14 +274,13 @@ def page(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
     return Route(path, handler, methods=["GET"])
 
 
-def action(
-    path: str,
-    handler: Callable[[Request, Form], Awaitable[Response]],
-    *,
-    ask: Callable[[Form], tuple[str, str]] | None = None,
-) -> Route:
+Handler = Callable[[Request, Form], Awaitable[Response]]
+"""A function from a request and its form to the answer, which ``done`` makes."""
+
+
+def action(path: str, handler: Handler, *, ask: Callable[[Form], tuple[str, str]] | None = None) -> Route:
     """The route of what a form sends to this path. The handler is called for forms that this browser got from a page of
-    ours, which have ``{{ csrf }}`` in them, and for programs that show the token themselves. It answers with ``done``.
+    ours, which have ``{{ csrf }}`` in them, and for programs that show the token themselves.
     ``ask``: the question that a browser is asked once before it, and the word of the button that does it.
 
     >>> routes = [action("/topics/pause", pause, ask=lambda form: ("Pause it, over the whole fleet?", "Pause"))]
@@ -344,8 +352,7 @@ def live_page(
 
     async def events(request: Request) -> AsyncGenerator[str]:
         yield "retry: 1000\n\n"
-        snapshots = dashboard_of(request).snapshots
-        ticks = snapshots.watch(for_s=LASTS_S) if every_s is None else snapshots.pass_time(every_s, for_s=LASTS_S)
+        ticks = dashboard_of(request).snapshots.watch(for_s=LASTS_S, every_s=every_s)
         async with aclosing(ticks) as watching:
             async for _ in watching:
                 try:

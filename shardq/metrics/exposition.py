@@ -54,13 +54,17 @@ class Metric(NamedTuple):
     """Beside ``engine``, the engine's name, which all have."""
     help: str
 
+    def family(self) -> Family:
+        name = self.name.removesuffix("_total") if self.kind == "counter" else self.name
+        family: Family = _FAMILIES[self.kind](name, self.help, labels=["engine", *self.labels])
+        return family
+
 
 def _metrics(table: str) -> dict[str, Metric]:
     """Name without ``shardq_`` → metric, from lines of name | kind | scope | labels | help."""
     rows = [[cell.strip() for cell in line.split("|")] for line in table.strip().splitlines()]
     return {
-        name: Metric(f"shardq_{name}", kind, scope, tuple(labels.split()), help)
-        for name, kind, scope, labels, help in rows
+        name: Metric(f"shardq_{name}", kind, scope, tuple(of.split()), help) for name, kind, scope, of, help in rows
     }
 
 
@@ -128,11 +132,11 @@ class Collector(PrometheusCollector):
 
     def describe(self) -> Iterable[Family]:
         """Tells a registry the names, without asking the servers."""
-        return [_family(metric) for metric in METRICS.values()]
+        return [metric.family() for metric in METRICS.values()]
 
     def collect(self) -> Iterator[Family]:
         """Yields each metric with its samples."""
-        families = {name: _family(metric) for name, metric in METRICS.items()}
+        families = {name: metric.family() for name, metric in METRICS.items()}
         samples = _Samples(families, self._engine.name)
         self._add_own(samples)
         snapshot = self._snapshots.newest()
@@ -145,7 +149,8 @@ class Collector(PrometheusCollector):
     def _add_own(self, samples: _Samples) -> None:
         """Adds what this process has done."""
         samples.add("pushed_total", Inside(self._engine).pushed)
-        dispatcher = Inside(self._engine).running.dispatcher
+        running = Inside(self._engine).running
+        dispatcher = running.dispatcher
         for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
             samples.add("dispatched_total", lateness.count, topic)
             samples.add_durations("dispatch_lateness_seconds", _durations(lateness), topic)
@@ -153,13 +158,13 @@ class Collector(PrometheusCollector):
             for name in ("sent", "failed", "retried", "buried"):
                 samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)
             samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
-        for relay in [relay.stats() for relay in list(Inside(self._engine).running.relays)]:
+        for relay in [relay.stats() for relay in list(running.relays)]:
             samples.add("outbox_moved_total", relay.moved, relay.table)
             samples.add("outbox_refused_total", relay.refused, relay.table)
             samples.add("outbox_oldest_seconds", relay.oldest_s, relay.table)
             samples.add("outbox_stuck", float(bool(relay.problem)), relay.table)
             samples.add("outbox_put_aside", relay.failed, relay.table)
-        for topic, seen in Inside(self._engine).running.outcomes().snapshot().items():
+        for topic, seen in running.outcomes().snapshot().items():
             for outcome, count in seen.outcomes.items():
                 samples.add("handled_total", count, topic, outcome)
             samples.add_durations("pickup_lateness_seconds", seen.pickup, topic)
@@ -186,11 +191,9 @@ class _ScrapedSnapshots:
             if self._newest is not None and time.monotonic() - self._read_at < FRESH_S:
                 return self._newest
             if self._running is None:
-                self._newest = None
-                self._running = threading.Event()
-                threading.Thread(
-                    target=self._run, args=(self._running,), name="shardq-metrics-snapshot", daemon=True
-                ).start()
+                self._newest, self._running = None, threading.Event()
+                name = "shardq-metrics-snapshot"
+                threading.Thread(target=self._run, args=(self._running,), name=name, daemon=True).start()
             running = self._running
         return self._newest if running.wait(WAIT_S) else None
 
@@ -246,12 +249,6 @@ class _Samples:
             below += count
             buckets.append(("+Inf" if doubling == DOUBLINGS else str(2**doubling / 1000), below))
         family.add_metric([self._engine, *labels], buckets, durations.total_s)
-
-
-def _family(metric: Metric) -> Family:
-    name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-    family: Family = _FAMILIES[metric.kind](name, metric.help, labels=["engine", *metric.labels])
-    return family
 
 
 def _add_snapshot(samples: _Samples, snapshot: Snapshot) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -100,15 +100,9 @@ class ProbeServer:
         self._metrics = _metrics_of(engine)
         answers = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
         kind = type("_Handler", (_Handler,), {"answers": answers})
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        server = type("_Server", (_Server,), {"address_family": family})
-        try:
-            self._server = server((address.host, address.port), kind)
-        except (OSError, UnicodeError) as exc:
-            why = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
-            raise InvalidOption(
-                f"can't listen at {address.host}:{address.port}: {why}; give another HOST:PORT"
-            ) from exc
+        listener = listening(*address, advice="another HOST:PORT")
+        self.url = url_of(*listener.getsockname()[:2])
+        self._server = _Server(listener, kind)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="shardq-http", daemon=True
         )
@@ -125,12 +119,6 @@ class ProbeServer:
     def __repr__(self) -> str:
         return f"<ProbeServer of {self._engine.name!r} at {self.url}>"
 
-    @property
-    def url(self) -> str:
-        host, port = self._server.server_address[:2]
-        name = host.decode() if isinstance(host, bytes) else host
-        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
-
     def stopping(self) -> None:
         """Answers ``/readyz`` with 503 from now on: the process is about to end."""
         self._stopping = True
@@ -143,10 +131,10 @@ class ProbeServer:
         self._server.server_close()
 
     def _livez(self) -> Answer:
-        return _probed(list(not_alive(self._engine)))
+        return _probed(not_alive(self._engine))
 
     def _readyz(self) -> Answer:
-        return _probed(["stopping"] if self._stopping else list(not_ready(self._engine, self._duty)))
+        return _probed(["stopping"] if self._stopping else not_ready(self._engine, self._duty))
 
 
 def not_alive(engine: EngineBase) -> Iterator[str]:
@@ -192,10 +180,9 @@ def not_ready(engine: EngineBase, duty: Duty) -> Iterator[str]:
             yield from processor.problems
 
 
-def _probed(reasons: list[str]) -> Answer:
-    if reasons:
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{reason}\n" for reason in reasons).encode())
-    return Answer(HTTPStatus.OK, b"ok\n")
+def _probed(reasons: Iterable[str]) -> Answer:
+    told = "".join(f"{reason}\n" for reason in reasons).encode()
+    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, told) if told else Answer(HTTPStatus.OK, b"ok\n")
 
 
 def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
@@ -222,17 +209,31 @@ def _found(path: str, find: Callable[[], Answer]) -> Answer:
         return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, told.encode())
 
 
+def listening(host: str, port: int, *, advice: str) -> socket.socket:
+    """Listens there. ``advice``: what to give in place of an address that is not possible."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, UnicodeError) as exc:
+        why = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
+        raise InvalidOption(f"can't listen at {host}:{port}: {why}; give {advice}") from exc
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 16
 
-    def __init__(self, address: tuple[str, int], kind: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, listener: socket.socket, kind: type[BaseHTTPRequestHandler]) -> None:
         self._lock = threading.Lock()
         self._clients: set[socket.socket] = set()
         self._sending: dict[socket.socket, None] = {}
         """Those whose request has not come yet, in the order in which they connected."""
-        super().__init__(address, kind)
+        super().__init__(listener.getsockname(), kind, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts the thread of a client, if there is room for it."""
@@ -259,11 +260,6 @@ class _Server(ThreadingHTTPServer):
             self._clients.discard(request)
             self._sending.pop(request, None)
         super().shutdown_request(request)
-
-    def server_bind(self) -> None:
-        """Asks no name server for the host's full name, as HTTPServer does: that can take long."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = "localhost", self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Says nothing of clients that break off."""

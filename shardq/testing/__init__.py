@@ -11,22 +11,15 @@
 from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
-    from shardq.testing.asserts import assert_not_pushed, assert_pushed, assert_ready, drain, tasks
-    from shardq.testing.clock_aio import AsyncClock
-    from shardq.testing.clock_sync import Clock
-    from shardq.testing.stored import StoredTask
+    from shardq.testing.asserts import StoredTask, assert_not_pushed, assert_pushed, assert_ready, drain, tasks
+    from shardq.testing.clock import AsyncClock, Clock
 else:
     # pytest loads this package in every run, also in those that use none of it.
+    _asserts = ("StoredTask", "assert_not_pushed", "assert_pushed", "assert_ready", "drain", "tasks")
     __getattr__, __dir__ = lazily(
         __name__,
-        {
-            "AsyncClock": "shardq.testing.clock_aio",
-            "Clock": "shardq.testing.clock_sync",
-            "StoredTask": "shardq.testing.stored",
-            **dict.fromkeys(
-                ("assert_not_pushed", "assert_pushed", "assert_ready", "drain", "tasks"), "shardq.testing.asserts"
-            ),
-        },
+        dict.fromkeys(("AsyncClock", "Clock"), "shardq.testing.clock")
+        | dict.fromkeys(_asserts, "shardq.testing.asserts"),
     )
 
 __all__ = [

@@ -1,20 +1,19 @@
 """The engines and workers that go by a clock: the name, parts and keys of an engine, the claims and settlements of a
-worker, of which no thread runs. Both clocks use it.
+worker, of which no thread runs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from shardq.core.calls import observe
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes, Claims
-from shardq.core.consumer.policy import Retry
 from shardq.core.consumer.settling import settle
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
@@ -35,15 +34,6 @@ _adopted: WeakKeyDictionary[EngineBase, Adopted[Any]] = WeakKeyDictionary()
 def adopted_of(engine: EngineBase) -> Adopted[Any] | None:
     """Returns how an engine goes by a clock; None: it goes by that of its servers."""
     return _adopted.get(engine)
-
-
-def check_kind(engine: object, kind: type[EngineBase], clock: object) -> None:
-    """Refuses what a clock can't move."""
-    if not isinstance(engine, kind):
-        raise InvalidOption(
-            f"{engine!r:.80} can't go by {clock!r}: a Clock (shardq_clock) moves an Engine, and an AsyncClock "
-            "(shardq_async_clock) an AsyncEngine"
-        )
 
 
 class Adopted(Generic[E]):
@@ -100,69 +90,46 @@ class Adopted(Generic[E]):
 def remove(cache: TopologyCache) -> Operation[None]:
     """Removes all that is stored under the name of an engine."""
     shards = {keys.shard: keys for keys in cache.span()}
-    topics: dict[int, list[bytes]] = values(
-        (yield Many({shard: Command(keys.slot, ("HKEYS", keys.topics), list) for shard, keys in shards.items()}))
-    )
-    removals: dict[int, Command[int]] = {}
+    topics = values((yield Many({shard: observe.dispatched(keys) for shard, keys in shards.items()})))
+    removals: dict[int, list[str]] = {}
     for shard, keys in shards.items():
-        names = ["", *(topic.decode() for topic in topics[shard])]
-        removals[shard] = Command(
-            keys.slot,
-            (
-                *("UNLINK", keys.meta, keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost),
-                *(keys.seen, keys.topics, keys.moved, keys.staged),
-                *map(keys.ready, names),
-                *map(keys.waiting, names),
-            ),
-            int,
-        )
+        names = ["", *topics[shard]]
+        removals[shard] = [keys.meta, keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost]
+        removals[shard] += [keys.seen, keys.topics, keys.moved, keys.staged]
+        removals[shard] += [*map(keys.ready, names), *map(keys.waiting, names)]
     control, limited = cache.control, cache.topology.limits
-    removals[-1] = Command(
-        control.slot,
-        (
-            *("UNLINK", control.topology, control.members, control.schedules, control.changes),
-            *map(control.bucket, limited),
-            *map(control.permits, limited),
-        ),
-        int,
-    )
-    values((yield Many(removals)))
+    removals[-1] = [control.topology, control.members, control.schedules, control.changes]
+    removals[-1] += [*map(control.bucket, limited), *map(control.permits, limited)]
+    slots = {shard: keys.slot for shard, keys in shards.items()} | {-1: control.slot}
+    values((yield Many({at: Command(slots[at], ("UNLINK", *names), int) for at, names in removals.items()})))
 
 
 class BoundWorker:
-    """One worker of one engine."""
+    """A worker of an adopted engine, whose handlers the clock runs."""
 
-    def __init__(self, engine: EngineBase, worker: WorkerBase[Any], *, inline: bool, raising: bool) -> None:
-        plan_of(worker)  # a worker without handlers is refused here
-        self.engine = engine
-        self.worker = worker
+    def __init__(self, adopted: Adopted[Any], worker: WorkerBase[Any], *, inline: bool, raising: bool) -> None:
+        self.adopted = adopted
         self.inline = inline
         self.raising = raising
         self.hopeful: set[int] | None = None
         """Shards that may have something ready; None: all."""
         self.is_declared = False
         """True once the recurring tasks that it serves are declared, as by a worker that starts."""
-        self._plan = plan_of(worker)
+        self._worker = worker
+        self._plan = plan_of(worker)  # a worker without handlers is refused here
         self._claims: Claims | None = None
         self._epoch = 0
-
-    def __repr__(self) -> str:
-        return f"<BoundWorker {self.worker!r}>"
 
     @property
     def functions(self) -> Sequence[Registered]:
         return self._plan.functions
 
-    def arrived(self, shards: set[int]) -> None:
-        if self.hopeful is not None:
-            self.hopeful |= shards
-
-    def claim(self, names: set[str]) -> Operation[list[Job]]:
-        """Claims as many tasks as the worker handles at once. Adds the name of its consumer to ``names``."""
+    def claim(self) -> Operation[list[Job]]:
+        """Claims as many tasks as the worker handles at once."""
         if self._claims is None:
-            self._plan = plan_of(self.worker)
-            self._claims = Inside(self.engine).planned_claims(self._plan)
-            names.add(self._claims.name)
+            self._plan = plan_of(self._worker)
+            self._claims = Inside(self.adopted.engine).planned_claims(self._plan)
+            self.adopted.pollers.handlers.add(self._claims.name)
         claims = self._claims
         topology = claims.cache.topology
         if topology.epoch != self._epoch:
@@ -204,20 +171,3 @@ class BoundWorker:
         assert self._claims is not None, "it has claimed"
         if ended:
             yield from settle(self._claims, settlements_by_shard(ended))
-
-
-NOT_IN_A_LOOP = (
-    "a coroutine function, which a clock for threads can't run inside an event loop: use an AsyncEngine and an "
-    "AsyncClock (shardq_async_engine, shardq_async_clock) in asyncio tests"
-)
-
-
-async def within_limit(handling: Awaitable[Any], limit: float | None) -> Any:
-    """Returns the result of a handler that is a coroutine function. One that takes longer than its limit is retried."""
-    try:
-        async with asyncio.timeout(limit) as timeout:
-            return await handling
-    except TimeoutError:
-        if not timeout.expired():
-            raise
-        raise Retry(reason=f"timed out after {limit:g} s") from None

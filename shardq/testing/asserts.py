@@ -8,53 +8,67 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from shardq.core.calls import observe
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
 from shardq.core.model.checks import duration_ms
-from shardq.core.model.ids import quoted_topic
+from shardq.core.model.ids import quoted_topic, topic_of
+from shardq.core.model.record import Codec, decode_record
 from shardq.core.model.task import Delivery, State
 from shardq.core.operation import Many, Operation, Pause, arun, run, values
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.sync import Engine
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, PayloadNotDecodable
 from shardq.outbox.rows import clocks
 from shardq.testing.adoption import adopted_of
-from shardq.testing.stored import StoredTask, read, shown, table
 from shardq.testing.virtual import EPOCH, US, instant_us
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Found = TypeVar("Found", covariant=True)
 
 PATIENCE_S = 10.0
 """The time for which an assertion waits for pollers, in real time."""
 
 LOOK_S = 0.02
 
+MOST_SHOWN = 30
+MOST_PAYLOAD = 60
+
+_ORDER = {"ready": 0, "leased": 1, "scheduled": 2, "dead": 3}
+
 SLACK_S = 30.0
 """In real time this may have passed between a push and an assertion about its delay, on a busy machine."""
 
 
-class _Anything:
-    """Equal to every payload."""
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """One task of an engine, as ``tasks`` and the assertions return it.
 
-    def __eq__(self, other: object) -> bool:
-        return True
+    >>> task = shardq.testing.assert_pushed(engine, "mail")
+    >>> task.state, task.due, task.payload
+    """
 
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "anything"
-
-
-ANYTHING = _Anything()
+    id: str
+    topic: str
+    state: State
+    due: dt.datetime | None
+    """None unless it is scheduled."""
+    payload: Any
+    """A PayloadNotDecodable where it can't be decoded."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    max_attempts: int | None = None
+    reason: str | None = None
+    """Why it is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +76,25 @@ class _Wanted:
     """The task that an assertion looks for."""
 
     states: tuple[State, ...]
-    topic: str | None = None
-    payload: Any = ANYTHING
-    id: str | None = None
+    topic: str | None
+    payload: Any
+    """``...``: any."""
+    id: str | None
     due: tuple[dt.datetime, dt.datetime] | None = None
     """The earliest and the latest instant."""
-    payloads: tuple[Any, ...] = ()
-    """The payload, and what the codec makes of it: a tuple comes back as a list."""
 
-    def of(self, engine: EngineBase) -> _Wanted:
-        codec = Inside(engine).options.codec
-        try:
-            return replace(self, payloads=(self.payload, codec.decode(codec.encode(self.payload))))
-        except Exception:  # noqa: BLE001  it need not be a payload, as long as it is equal to one
-            return replace(self, payloads=(self.payload,))
+    def among(self, tasks: Sequence[StoredTask], codec: Codec) -> list[StoredTask]:
+        payloads = [self.payload]
+        with suppress(Exception):  # it need not be a payload, as long as it is equal to one
+            payloads.append(codec.decode(codec.encode(self.payload)))  # a tuple comes back as a list
+        return [task for task in tasks if self._is(task) and (self.payload is ... or task.payload in payloads)]
 
-    def matches(self, task: StoredTask) -> bool:
+    def _is(self, task: StoredTask) -> bool:
         if task.state not in self.states or (self.topic is not None and task.topic != self.topic):
             return False
         if self.id is not None and self.id not in (task.id, task.id.partition("/")[2]):
             return False
-        if self.due is not None:
-            earliest, latest = self.due
-            if task.due is None or not earliest <= task.due <= latest:
-                return False
-        return any(task.payload == each for each in self.payloads)
+        return self.due is None or (task.due is not None and self.due[0] <= task.due <= self.due[1])
 
     def __str__(self) -> str:
         words = [" or ".join(self.states), "task"]
@@ -94,78 +102,84 @@ class _Wanted:
             words.append(f"of topic {quoted_topic(self.topic)}")
         if self.id is not None:
             words.append(f"with id {self.id!r}")
-        if self.payload is not ANYTHING:
+        if self.payload is not ...:
             words.append(f"with payload {self.payload!r}")
         if self.due is not None:
-            earliest, latest = self.due
-            words.append(
-                f"due at {shown(latest)}" if earliest == latest else f"due {shown(earliest)} … {shown(latest)}"
-            )
+            earliest, latest = map(_instant, self.due)
+            words.append(f"due at {latest}" if earliest == latest else f"due {earliest} … {latest}")
         return " ".join(words)
+
+
+# ---- on either engine
+
+
+class _OnEither(Protocol[P, Found]):
+    @overload
+    def __call__(self, engine: Engine, *args: P.args, **options: P.kwargs) -> Found: ...
+
+    @overload
+    def __call__(self, engine: AsyncEngine, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, Found]: ...
+
+
+def _on_either(steps_of: Callable[Concatenate[EngineBase, P], Operation[T]]) -> _OnEither[P, T]:
+    """Carries an operation out on the engine that is given: at once, or as a coroutine. A failed assertion is raised
+    without the frames of the operation, so that pytest shows the test.
+    """
+
+    def carried_out(engine: Engine, steps: Operation[T]) -> T:
+        __tracebackhide__ = True
+        if adopted_of(engine) is not None:
+            engine.start()
+        try:
+            return run(Inside(engine).open_driver(), steps)
+        except AssertionError as exc:
+            raise exc.with_traceback(None) from None
+
+    async def awaited(engine: AsyncEngine, steps: Operation[T]) -> T:
+        __tracebackhide__ = True
+        if adopted_of(engine) is not None:
+            await engine.start()
+        try:
+            return await arun(await Inside(engine).open_driver(), steps)
+        except AssertionError as exc:
+            raise exc.with_traceback(None) from None
+
+    @wraps(steps_of)
+    def call(engine: Any, *args: P.args, **options: P.kwargs) -> Any:
+        __tracebackhide__ = True
+        if not isinstance(engine, Engine | AsyncEngine):
+            raise InvalidOption(f"{engine!r} is no engine; give an Engine or an AsyncEngine")
+        steps = steps_of(engine, *args, **options)
+        return awaited(engine, steps) if isinstance(engine, AsyncEngine) else carried_out(engine, steps)
+
+    return call
 
 
 # ---- assertions
 
 
-@overload
+@_on_either
 def assert_ready(
-    engine: Engine, payload: Any = ANYTHING, *, topic: str | None = None, id: str | None = None
-) -> StoredTask: ...
-
-
-@overload
-def assert_ready(
-    engine: AsyncEngine, payload: Any = ANYTHING, *, topic: str | None = None, id: str | None = None
-) -> Coroutine[Any, Any, StoredTask]: ...
-
-
-def assert_ready(
-    engine: EngineBase, payload: Any = ANYTHING, *, topic: str | None = None, id: str | None = None
-) -> Any:
+    engine: EngineBase, payload: Any = ..., *, topic: str | None = None, id: str | None = None
+) -> Operation[StoredTask]:
     """Asserts that a task is ready: due, and waiting for a consumer. Returns the first that is.
 
     >>> shardq.testing.assert_ready(engine, payload="hi")
     """
-    __tracebackhide__ = True
-    return _asserted(engine, _Wanted(("ready",), topic, payload, id))
+    return _present(engine, _Wanted(("ready",), topic, payload, id))
 
 
-@overload
-def assert_pushed(
-    engine: Engine,
-    topic: str | None = None,
-    payload: Any = ANYTHING,
-    *,
-    id: str | None = None,
-    due: dt.datetime | None = None,
-    delay: float | dt.timedelta | None = None,
-    within: float | dt.timedelta | None = None,
-) -> StoredTask: ...
-
-
-@overload
-def assert_pushed(
-    engine: AsyncEngine,
-    topic: str | None = None,
-    payload: Any = ANYTHING,
-    *,
-    id: str | None = None,
-    due: dt.datetime | None = None,
-    delay: float | dt.timedelta | None = None,
-    within: float | dt.timedelta | None = None,
-) -> Coroutine[Any, Any, StoredTask]: ...
-
-
+@_on_either
 def assert_pushed(
     engine: EngineBase,
     topic: str | None = None,
-    payload: Any = ANYTHING,
+    payload: Any = ...,
     *,
     id: str | None = None,
     due: dt.datetime | None = None,
     delay: float | dt.timedelta | None = None,
     within: float | dt.timedelta | None = None,
-) -> Any:
+) -> Operation[StoredTask]:
     """Asserts that a task is scheduled or ready. Returns the first that is.
 
     ``due``: it is scheduled for that instant; ``delay``: for so many seconds from now. ``within``: or for up to so much
@@ -173,127 +187,89 @@ def assert_pushed(
 
     >>> shardq.testing.assert_pushed(engine, "mail", {"to": "ann"}, delay=3600)
     """
-    __tracebackhide__ = True
     if due is not None and delay is not None:
         raise InvalidOption("give due or delay, not both")
-    _check(engine)
-    states: tuple[State, ...] = ("scheduled", "ready")
-    window = None
-    if due is not None or delay is not None:
-        states = ("scheduled",)
-        latest = _now(engine) + dt.timedelta(milliseconds=_ms(delay, "delay")) if due is None else due
-        latest = EPOCH + instant_us(latest) * US
-        slack_ms = (0 if _is_virtual(engine) else SLACK_S * 1000) if within is None else _ms(within, "within")
-        window = latest - dt.timedelta(milliseconds=slack_ms), latest
-    return _asserted(engine, _Wanted(states, topic, payload, id, window))
+    if due is None and delay is None:
+        return _present(engine, _Wanted(("scheduled", "ready"), topic, payload, id))
+    latest = _now(engine) + dt.timedelta(milliseconds=_ms(delay, "delay")) if due is None else due
+    latest = EPOCH + instant_us(latest) * US
+    slack_ms = (0 if _is_virtual(engine) else SLACK_S * 1000) if within is None else _ms(within, "within")
+    window = latest - dt.timedelta(milliseconds=slack_ms), latest
+    return _present(engine, _Wanted(("scheduled",), topic, payload, id, window))
 
 
-@overload
+@_on_either
 def assert_not_pushed(
-    engine: Engine, topic: str | None = None, payload: Any = ANYTHING, *, id: str | None = None
-) -> None: ...
-
-
-@overload
-def assert_not_pushed(
-    engine: AsyncEngine, topic: str | None = None, payload: Any = ANYTHING, *, id: str | None = None
-) -> Coroutine[Any, Any, None]: ...
-
-
-def assert_not_pushed(
-    engine: EngineBase, topic: str | None = None, payload: Any = ANYTHING, *, id: str | None = None
-) -> Any:
+    engine: EngineBase, topic: str | None = None, payload: Any = ..., *, id: str | None = None
+) -> Operation[None]:
     """Asserts that no such task is scheduled or ready.
 
     >>> shardq.testing.assert_not_pushed(engine, "invoice")
     """
-    __tracebackhide__ = True
     wanted = _Wanted(("scheduled", "ready"), topic, payload, id)
-    return _judged(engine, _look(engine, wanted, patience_s=0.0), partial(_absent, wanted))
+    matching, found = yield from _look(engine, wanted, patience_s=0.0)
+    if matching:
+        now, rest = _now(engine), [task for task in found if task not in matching]
+        raise AssertionError(
+            f"there should be no {wanted}, and there is; at {_instant(now)} the engine has, this one first:\n"
+            f"{_table([*matching, *rest], now)}"
+        )
 
 
-# ---- looking
-
-
-@overload
-def tasks(engine: Engine, *, topic: str | None = None) -> list[StoredTask]: ...
-
-
-@overload
-def tasks(engine: AsyncEngine, *, topic: str | None = None) -> Coroutine[Any, Any, list[StoredTask]]: ...
-
-
-def tasks(engine: EngineBase, *, topic: str | None = None) -> Any:
+@_on_either
+def tasks(engine: EngineBase, *, topic: str | None = None) -> Operation[list[StoredTask]]:
     """Returns all tasks of an engine, or those of a topic: ready ones, leased ones, scheduled ones by their due times,
     and dead ones.
 
     >>> for task in shardq.testing.tasks(engine):
     ...     print(task.state, task.due, task.payload)
     """
-
-    def steps() -> Operation[list[StoredTask]]:
-        yield from _caught_up(engine)
-        found = yield from read(Inside(engine).cache, Inside(engine).options.codec)
-        return [task for task in found if topic is None or task.topic == topic]
-
-    return _judged(engine, steps, lambda found: found)
+    yield from _caught_up(engine)
+    found = yield from _read(engine)
+    return [task for task in found if topic is None or task.topic == topic]
 
 
-@overload
-def drain(engine: Engine, *, topic: str | None = None) -> list[Delivery]: ...
-
-
-@overload
-def drain(engine: AsyncEngine, *, topic: str | None = None) -> Coroutine[Any, Any, list[Delivery]]: ...
-
-
-def drain(engine: EngineBase, *, topic: str | None = None) -> Any:
+@_on_either
+def drain(engine: EngineBase, *, topic: str | None = None) -> Operation[list[Delivery]]:
     """Claims and acks everything that is ready, or what is ready of a topic. Returns the deliveries.
 
     >>> [delivery] = shardq.testing.drain(engine)
     """
+    yield from _caught_up(engine)
+    cache, topics = Inside(engine).cache, [topic or ""]
+    if topic is None:
+        known = values((yield Many({keys.shard: observe.dispatched(keys) for keys in cache.span()})))
+        topics = sorted({"", *(name for names in known.values() for name in names)})
+    claims, deliveries = Inside(engine).claims(topics), list[Delivery]()
+    while some := (yield from claim(claims, ClaimNotes(), 1000, cache.topology.span())):
+        yield from settle(claims, acks_of(some))
+        deliveries += some
+    return deliveries
 
-    def steps() -> Operation[list[Delivery]]:
+
+def _present(engine: EngineBase, wanted: _Wanted) -> Operation[StoredTask]:
+    """Waits for pollers in real time."""
+    matching, found = yield from _look(engine, wanted, patience_s=0.0 if _is_virtual(engine) else PATIENCE_S)
+    if not matching:
+        now = _now(engine)
+        raise AssertionError(
+            f"there is no {wanted}{_hint(engine)}; at {_instant(now)} the engine has:\n{_table(found, now)}"
+        )
+    return matching[0]
+
+
+def _look(
+    engine: EngineBase, wanted: _Wanted, *, patience_s: float
+) -> Operation[tuple[list[StoredTask], list[StoredTask]]]:
+    """Looks until there is a task as wanted, but no longer than ``patience_s``. Returns those, and all tasks."""
+    until = time.monotonic() + patience_s
+    while True:
         yield from _caught_up(engine)
-        cache = Inside(engine).cache
-        topics = {"": None} if topic is None else {topic: None}
-        if topic is None:
-            calls = {keys.shard: Command(keys.slot, ("HKEYS", keys.topics), list) for keys in cache.span()}
-            known: dict[int, list[bytes]] = values((yield Many(calls)))
-            topics |= dict.fromkeys(sorted(name.decode() for names in known.values() for name in names))
-        claims, deliveries = Inside(engine).claims(list(topics)), list[Delivery]()
-        while some := (yield from claim(claims, ClaimNotes(), 1000, cache.topology.span())):
-            yield from settle(claims, acks_of(some))
-            deliveries += some
-        return deliveries
-
-    return _judged(engine, steps, lambda found: found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The tasks that an assertion saw."""
-
-    now: dt.datetime
-    matching: Sequence[StoredTask]
-    all: Sequence[StoredTask]
-
-
-def _look(engine: EngineBase, wanted: _Wanted, *, patience_s: float) -> Callable[[], Operation[_Seen]]:
-    """Looks until there is a task as wanted, but no longer than ``patience_s``."""
-
-    def steps() -> Operation[_Seen]:
-        until, sought = time.monotonic() + patience_s, wanted.of(engine)
-        while True:
-            yield from _caught_up(engine)
-            found = yield from read(Inside(engine).cache, Inside(engine).options.codec)
-            now = _now(engine)
-            matching = [task for task in found if sought.matches(task)]
-            if matching or time.monotonic() >= until:
-                return _Seen(now, matching, found)
-            yield Pause(LOOK_S)
-
-    return steps
+        found = yield from _read(engine)
+        matching = wanted.among(found, Inside(engine).options.codec)
+        if matching or time.monotonic() >= until:
+            return matching, found
+        yield Pause(LOOK_S)
 
 
 def _caught_up(engine: EngineBase) -> Operation[None]:
@@ -306,61 +282,11 @@ def _caught_up(engine: EngineBase) -> Operation[None]:
         yield from adopted.pollers.catch_up()
 
 
-def _asserted(engine: EngineBase, wanted: _Wanted) -> Any:
-    __tracebackhide__ = True
-    _check(engine)
-    patience_s = 0.0 if _is_virtual(engine) else PATIENCE_S
-    return _judged(engine, _look(engine, wanted, patience_s=patience_s), partial(_present, wanted, _hint(engine)))
-
-
 def _hint(engine: EngineBase) -> str:
     """Says that a clock is moved by which the engine does not go."""
     if adopted_of(engine) is not None or len(clocks) == 1:
         return ""
     return f" (the engine {engine.name!r} goes by its server's clock, not by the test's: give it to clock.adopt())"
-
-
-def _present(wanted: _Wanted, hint: str, seen: _Seen) -> StoredTask:
-    __tracebackhide__ = True
-    if not seen.matching:
-        what = f"there is no {wanted}{hint}"
-        raise AssertionError(f"{what}; at {shown(seen.now)} the engine has:\n{table(seen.all, seen.now)}")
-    return seen.matching[0]
-
-
-def _absent(wanted: _Wanted, seen: _Seen) -> None:
-    __tracebackhide__ = True
-    if seen.matching:
-        rest = [task for task in seen.all if task not in seen.matching]
-        raise AssertionError(
-            f"there should be no {wanted}, and there is; at {shown(seen.now)} the engine has, this one first:\n"
-            f"{table([*seen.matching, *rest], seen.now)}"
-        )
-
-
-def _judged(engine: EngineBase, steps: Callable[[], Operation[Any]], judge: Callable[[Any], Any]) -> Any:
-    """Carries an operation out on either engine, and judges its result where the caller sees it."""
-    __tracebackhide__ = True
-    _check(engine)
-    if isinstance(engine, AsyncEngine):
-        return _awaited(engine, steps, judge)
-    assert isinstance(engine, Engine)
-    if adopted_of(engine) is not None:
-        engine.start()
-    return judge(run(Inside(engine).open_driver(), steps()))
-
-
-async def _awaited(engine: AsyncEngine, steps: Callable[[], Operation[Any]], judge: Callable[[Any], Any]) -> Any:
-    __tracebackhide__ = True
-    if adopted_of(engine) is not None:
-        await engine.start()
-    driver = await Inside(engine).open_driver()
-    return judge(await arun(driver, steps()))
-
-
-def _check(engine: object) -> None:
-    if not isinstance(engine, Engine | AsyncEngine):
-        raise InvalidOption(f"{engine!r} is no engine; give an Engine or an AsyncEngine")
 
 
 def _now(engine: EngineBase) -> dt.datetime:
@@ -375,3 +301,80 @@ def _is_virtual(engine: EngineBase) -> bool:
 
 def _ms(value: float | dt.timedelta | None, name: str) -> int:
     return 0 if not value else duration_ms(value, name)
+
+
+# ---- tasks as they are stored
+
+
+def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
+    """Reads all tasks without claiming them: ready ones first, then leased, scheduled by due time, and dead ones."""
+    found: list[StoredTask] = []
+    for keys in Inside(engine).cache.span():
+        # In this order, so that a task that is dispatched meanwhile is met in its earlier state. The records come last:
+        # a task that is done by then is not met at all.
+        reads: list[tuple[str | int, ...]] = [
+            ("ZRANGE", key, 0, -1, "WITHSCORES") for key in (keys.due, keys.leased, keys.dead)
+        ]
+        reads += [("HGETALL", key) for key in (keys.why, keys.task)]
+        requests = {at: Command(keys.slot, words, _as_dict) for at, words in enumerate(reads)}
+        answers = values((yield Many(requests)))
+        due, leased, dead, why, records = (answers[at] for at in requests)
+        for id, record in records.items():
+            state: State = "scheduled" if id in due else "leased" if id in leased else "dead" if id in dead else "ready"
+            due_at = EPOCH + dt.timedelta(milliseconds=float(due[id])) if id in due else None
+            reason = why[id].decode(errors="replace") if id in why else None
+            name = id.decode()
+            task = StoredTask(name, topic_of(name), state, due_at, None, reason=reason)
+            try:
+                stored = decode_record(record, own=Inside(engine).options.codec)
+            except PayloadNotDecodable as exc:
+                found.append(replace(task, payload=exc))
+            else:
+                limit = stored.max_attempts
+                found.append(replace(task, payload=stored.payload, headers=stored.headers, max_attempts=limit))
+    return sorted(found, key=lambda task: (_ORDER[task.state], task.due or EPOCH, task.id))
+
+
+def _as_dict(answer: Any) -> dict[bytes, Any]:
+    """From either protocol: a map, a list of pairs, or all in one list."""
+    if isinstance(answer, dict):
+        return answer
+    if answer and isinstance(answer[0], list):
+        return dict(answer)
+    items = iter(answer)
+    return dict(zip(items, items, strict=True))
+
+
+def _table(tasks: Sequence[StoredTask], now: dt.datetime) -> str:
+    """The tasks as a table, with their due times from now."""
+    if not tasks:
+        return "no tasks"
+    rows = [("state", "due", "topic", "payload", "id")]
+    rows += [
+        (task.state, _due(task, now), task.topic or '""', _short(task.payload), task.id) for task in tasks[:MOST_SHOWN]
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join((*map(str.ljust, row[:4], widths), row[4])) for row in rows]
+    if len(tasks) > MOST_SHOWN:
+        lines.append(f"… and {len(tasks) - MOST_SHOWN:,} more")
+    return "\n".join(lines)
+
+
+def _due(task: StoredTask, now: dt.datetime) -> str:
+    """The due time, with a length of time like ``in 1d 2:30:00`` and ``0:00:05 ago``; of a dead task its reason."""
+    if task.due is None:
+        return (task.reason or "").strip().rpartition("\n")[2][:MOST_PAYLOAD] if task.state == "dead" else ""
+    away = abs(task.due - now)
+    text = f"{away.days}d {away - dt.timedelta(days=away.days)}" if away.days else str(away)
+    if away.microseconds:
+        text = text[:-3]
+    return f"{_instant(task.due)} ({f'{text} ago' if task.due < now else f'in {text}'})"
+
+
+def _instant(when: dt.datetime) -> str:
+    return f"{when.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def _short(payload: object) -> str:
+    text = repr(payload)
+    return text if len(text) <= MOST_PAYLOAD else f"{text[: MOST_PAYLOAD - 1]}…"

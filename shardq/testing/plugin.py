@@ -81,7 +81,7 @@ def shardq_clock(request: pytest.FixtureRequest, shardq_url: str) -> Iterator[Cl
     """A clock that the test moves; see ``shardq.testing.Clock``. With --shardq-real-time, and in tests with
     ``@pytest.mark.shardq(real_time=True)``, it waits instead.
     """
-    from shardq.testing.clock_sync import Clock
+    from shardq.testing.clock import Clock
 
     options = _ClockOptions(request)
     with Clock(shardq_url, start=options.start, real_time=options.real_time, too_long=options.too_long) as clock:
@@ -101,7 +101,7 @@ def shardq_engine(request: pytest.FixtureRequest, shardq_clock: Clock) -> Engine
 @pytest.fixture
 def shardq_async_clock(request: pytest.FixtureRequest, shardq_url: str) -> Iterator[AsyncClock]:
     """The same as ``shardq_clock`` for tests on asyncio: ``await shardq_async_clock.advance(days=1)``."""
-    from shardq.testing.clock_aio import AsyncClock
+    from shardq.testing.clock import AsyncClock
 
     options = _ClockOptions(request)
     clock = AsyncClock(shardq_url, start=options.start, real_time=options.real_time, too_long=options.too_long)

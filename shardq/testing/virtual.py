@@ -1,10 +1,8 @@
 """Virtual time for one engine: the now of its scripts' calls, and what its pollers do, without threads.
 
 Every script takes its now as an argument (``lua/README.md``, *Calling a script*), which engines leave empty. Here it is
-filled in, wherever ``virtual_parts`` send a call: so due times, leases, dedup windows, rates and expiries all go by the
-test's clock. Nobody polls. ``VirtualPollers`` dispatches a shard when time has moved, and before something is claimed
-from it: whoever looks finds what pollers that are never late would have done. It serves schedules as the scheduler of a
-dispatcher does.
+filled in, wherever ``virtual_parts`` send a call. ``VirtualPollers`` dispatches a shard when time has moved, and before
+something is claimed from it, so the state is that of pollers that are never late. It serves schedules, too.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class VirtualPollers:
         self.driver: DriverBase | None = None
         """The driver of the engine, once that was opened."""
         self.arrived: set[int] = set()
-        """Shards in which something became ready, until somebody takes them out."""
+        """Shards in which something became ready, until the clock takes them out."""
         self.handlers: set[str] = set()
         """The consumers of bound workers. Their leases end before time moves: they change no instant."""
         self._caller = secrets.token_hex(6)
@@ -106,20 +104,18 @@ class VirtualPollers:
         if place is None:
             return
         if request.words[place] == "":
-            words = list(request.words)
-            words[place] = str(self.time.now_us)
-            request.words = words
-        if name not in CHANGES_NO_INSTANT and not _only_acks(request) and not self._handles(request):
+            request.words = [*request.words[:place], str(self.time.now_us), *request.words[place + 1 :]]
+        words = request.words
+        # a settle that schedules nothing again; a claim of a bound worker, whose token is its name and a number
+        only_acks = name == "settle" and len(words) == 5 + int(words[3]) + 2 * int(words[4])
+        is_handled = name == "claim" and str(words[5]).rpartition(":")[0] in self.handlers
+        if name not in CHANGES_NO_INSTANT and not only_acks and not is_handled:
             self._touched.add(request.slot)
-
-    def _handles(self, call: Call[Any]) -> bool:
-        """True for a claim of a bound worker. Its token is the consumer's name and a number."""
-        return call.script.name == "claim" and str(call.words[5]).rpartition(":")[0] in self.handlers
 
     # ---- dispatching
 
     def doubt(self) -> None:
-        """Forgets what is known of all shards: somebody else may have changed them."""
+        """Forgets what is known of all shards: other processes may have changed them."""
         self._next_us.clear()
         self._doubt_schedules()
 
@@ -208,21 +204,12 @@ class VirtualPollers:
             )
         left = 1
         while left:
-            call = dispatch.forward(
-                keys,
-                topology.epoch,
-                topic,
-                to=route.key,
-                side=route.way,
-                maxlen=route.maxlen,
-                limit=dispatch.MAX_BATCH,
-                now_us=str(now_us),
-            )
-            left = (yield call).left
+            where: Any = {"to": route.key, "side": route.way, "maxlen": route.maxlen, "limit": dispatch.MAX_BATCH}
+            left = (yield dispatch.forward(keys, topology.epoch, topic, now_us=str(now_us), **where)).left
 
     def sweep(self, target_us: int) -> Operation[None]:
-        """Dispatches all that falls due until an instant, while nobody looks: in batches, each at the instant of its
-        last task, or of the first lease that runs out.
+        """Dispatches all that falls due until an instant, in batches, each at the instant of its last task, or of the
+        first lease that runs out. Right only where nothing handles or forwards a task at its own instant.
         """
         for keys in self.cache.span():
             while (next_us := self._next_us.get(keys.shard)) is not None and next_us <= target_us:
@@ -251,44 +238,28 @@ def _score(keys: ShardKeys, key: str, rank: int) -> Command[int | None]:
     return Command(slot=keys.slot, words=("ZRANGE", key, rank, rank, "WITHSCORES"), decode=decode)
 
 
-def _only_acks(call: Call[Any]) -> bool:
-    """True for a settle that schedules nothing again."""
-    return call.script.name == "settle" and len(call.words) == 5 + int(call.words[3]) + 2 * int(call.words[4])
-
-
 # ---- the arguments of clocks and assertions
 
-MS_US = 1000
 
-_END = "its time ends with the year 9999"
-
-
-def step_of(delta: dt.timedelta | None, parts: Mapping[str, float]) -> dt.timedelta:
-    """The time to move on by."""
+def moved(now: dt.datetime, delta: dt.timedelta | None, parts: Mapping[str, float]) -> dt.datetime:
+    """The instant so much later, by a timedelta or by numbers of units."""
     for name, value in parts.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise InvalidOption(f"{name} can't be {value!r:.80}; give a finite number, such as {name}=1")
     given = {name: value for name, value in parts.items() if value}
     if delta is not None and given:
         raise InvalidOption(f"give a timedelta, or {', '.join(given)}, not both")
-    if delta is None:
-        try:
-            delta = dt.timedelta(**given)
-        except OverflowError:
-            asked = ", ".join(f"{name}={value:g}" for name, value in given.items())
-            raise InvalidOption(f"the clock can't move on by {asked}: {_END}") from None
-    if not isinstance(delta, dt.timedelta):
+    if delta is not None and not isinstance(delta, dt.timedelta):
         raise InvalidOption(f"{delta!r} is no length of time; give days=1, seconds=30 and the like, or a timedelta")
-    if delta < dt.timedelta(0):
-        raise InvalidOption(f"the clock can't go back by {-delta}; give a length of time from 0")
-    return delta
-
-
-def moved(now: dt.datetime, step: dt.timedelta) -> dt.datetime:
     try:
-        return now + step
+        step = dt.timedelta(**given) if delta is None else delta
+        later = now + step
     except OverflowError:
-        raise InvalidOption(f"the clock can't move on by {step}: {_END}") from None
+        asked = delta or ", ".join(f"{name}={value:g}" for name, value in given.items())
+        raise InvalidOption(f"the clock can't move on by {asked}: its time ends with the year 9999") from None
+    if step < dt.timedelta(0):
+        raise InvalidOption(f"the clock can't go back by {-step}; give a length of time from 0")
+    return later
 
 
 def instant_us(when: dt.datetime) -> int:
@@ -299,4 +270,4 @@ def instant_us(when: dt.datetime) -> int:
         raise NaiveDatetime(f"{when!r} has no time zone, so it names no instant; give an aware datetime")
     if when < EPOCH:
         raise InvalidOption(f"a clock can't show {when}: its time begins with 1970")
-    return -((EPOCH - when) // US // MS_US) * MS_US
+    return -((EPOCH - when) // US // 1000) * 1000

@@ -139,62 +139,45 @@ class IdleDispatcher(Dispatcher):
         self._unlearn()
 
 
-class VirtualParts(Parts):
-    """The parts of an engine that goes by a virtual clock. ``pushed`` is called after pushes."""
+class ClockParts(Parts):
+    """The parts of an engine that goes by a clock.
 
-    has_threads = False
+    ``pollers``: those of its virtual time; None: it goes by the servers' clock. ``pushed`` is called after pushes.
+    ``entered``, of an engine for asyncio, is awaited in each loop that it is opened in; ``pushed`` is awaited then, and
+    what is pushed by the engine's threads is not handled inline.
+    """
+
     is_of_test = True
-
-    def __init__(self, pollers: VirtualPollers, pushed: Callable[[], None] = lambda: None) -> None:
-        self._pollers = pollers
-        self._pushed = pushed
-
-    def driver(self, settings: Settings) -> Driver:
-        driver = VirtualDriver(settings, self._pollers, self._pushed)
-        self._pollers.driver = driver
-        return driver
-
-    def dispatcher(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        subscriber: Subscriber,
-        *,
-        sinks: Sinks,
-    ) -> Dispatcher:
-        return IdleDispatcher(driver, cache, subscriber)
-
-
-class AsyncVirtualParts(VirtualParts):
-    """The same of an engine for asyncio. What is pushed by its threads is not handled inline."""
 
     def __init__(
         self,
-        pollers: VirtualPollers,
-        entered: Callable[[], Awaitable[None]],
-        pushed: Callable[[], Awaitable[None]],
+        pollers: VirtualPollers | None,
+        pushed: Callable[[], Any],
+        entered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__(pollers)
+        self.has_threads = pollers is None
+        self._pollers = pollers
+        self._pushed = pushed
         self._entered = entered
-        self._awaited_pushed = pushed
 
-    def async_driver(self, settings: Settings) -> AsyncDriver:
-        driver = AsyncVirtualDriver(settings, self._entered, self._pollers, self._awaited_pushed)
-        self._pollers.driver = driver
+    def driver(self, settings: Settings) -> Driver:
+        if self._pollers is None:
+            return super().driver(settings)
+        pushed = self._pushed if self._entered is None else _nothing
+        self._pollers.driver = driver = VirtualDriver(settings, self._pollers, pushed)
         return driver
 
-
-class RealParts(Parts):
-    """The parts of an engine of a test that goes by the servers' clock."""
-
-    is_of_test = True
-
-
-class AsyncRealParts(RealParts):
-    """The same for asyncio."""
-
-    def __init__(self, entered: Callable[[], Awaitable[None]]) -> None:
-        self._entered = entered
-
     def async_driver(self, settings: Settings) -> AsyncDriver:
-        return LoopNotingDriver(settings, self._entered)
+        assert self._entered is not None, "the engine is one for asyncio"
+        if self._pollers is None:
+            return LoopNotingDriver(settings, self._entered)
+        self._pollers.driver = driver = AsyncVirtualDriver(settings, self._entered, self._pollers, self._pushed)
+        return driver
+
+    def dispatcher(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, sinks: Sinks) -> Dispatcher:
+        if self._pollers is None:
+            return super().dispatcher(driver, cache, subscriber, sinks=sinks)
+        return IdleDispatcher(driver, cache, subscriber)
+
+
+def _nothing() -> None: ...

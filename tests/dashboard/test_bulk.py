@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from shardq import BulkResult, Engine, Task
-from shardq.dashboard.pages.bulk import AT_ONCE
-from shardq.dashboard.pages.tasks import LATEST
+from shardq.dashboard.bulk import AT_ONCE
+from shardq.dashboard.tasks import LATEST
 from tests.dashboard.browsing import Browser
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until

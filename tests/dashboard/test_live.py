@@ -142,7 +142,7 @@ def test_a_watcher_that_is_cancelled_ends(url: str, name: str, monkeypatch: pyte
 
     async def the_end(shared: SharedSnapshots) -> None:
         asyncio.get_running_loop().call_later(0.05, shared.end)
-        async for _ in shared.pass_time(SOON_S, for_s=SOON_S):
+        async for _ in shared.watch(for_s=SOON_S, every_s=SOON_S):
             pass
 
     async def main() -> None:

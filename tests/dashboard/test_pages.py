@@ -16,8 +16,8 @@ from cluster.ports import free_port
 from shardq import Delivery, Engine, Forecast, Task
 from shardq.core.layout.topology import Limit
 from shardq.dashboard import app, drawing, snapshots
-from shardq.dashboard.pages import shards as shards_page
-from shardq.dashboard.pages.shards import Resizing
+from shardq.dashboard import shards as shards_page
+from shardq.dashboard.shards import Resizing
 from shardq.dashboard.snapshots import Caller, Column
 from shardq.errors import ChangeUnderWay
 from tests.dashboard.browsing import Browser, browsing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.features.planning.plan import imbalance
+from shardq.features.planning import imbalance
 
 
 def test_the_fullest_master_has_what_the_layout_gives_it() -> None:

@@ -5,8 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq.features.planning import Costs, Load, NotPossible, measured, plan
-from shardq.features.planning.plan import EVEN, HEADROOM, MOST_MASTERS, at, by_magnitude, imbalance, shards_for
+from shardq.features.planning import (
+    EVEN,
+    HEADROOM,
+    MOST_MASTERS,
+    Costs,
+    Load,
+    NotPossible,
+    at,
+    by_magnitude,
+    imbalance,
+    measured,
+    plan,
+    shards_for,
+)
 
 COSTS = Costs(
     measured="a machine",

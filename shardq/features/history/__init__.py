@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -149,16 +150,6 @@ def _point(start: dt.datetime, rows: list[Row]) -> HistoryPoint:
     if not rows:
         return HistoryPoint(start=start, minutes=0)
     row = reduce(merged, rows)
-    return HistoryPoint(
-        start=start,
-        minutes=row.minutes,
-        shards=row.shards,
-        unseen=row.unseen,
-        scheduled=row.scheduled,
-        ready=row.ready,
-        dispatched=row.dispatched,
-        handled=row.handled,
-        failed=row.failed,
-        died=row.died,
-        late_p99_ms=row.late_p99_ms if row.late_p99_ms >= 0 else None,
-    )
+    fields: dict[str, Any] = row._asdict() | {"late_p99_ms": row.late_p99_ms if row.late_p99_ms >= 0 else None}
+    del fields["number"]
+    return HistoryPoint(start=start, **fields)

@@ -81,14 +81,10 @@ class Recorder:
         """Does nothing: each step finds its place among them."""
 
     def _step_in_turn(self) -> float:
-        place = self._place()
+        place = sum(other < self._process for other in self._members())
         if place < WRITERS:
             self.step()
         return (MINUTE_MS - self._clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)) / 1000
-
-    def _place(self) -> int:
-        """The place of this process among the living dispatchers."""
-        return sum(other < self._process for other in self._members())
 
     def step(self) -> bool:
         """Writes the row of the last whole minute, if no other process has. Returns True if it was written."""

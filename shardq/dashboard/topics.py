@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import shown_topic
-from shardq.core.model.quantities import rate as read_rate
-from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, link_of, live_page, newest, page, rendered
+from shardq.dashboard.web import (
+    Form,
+    Handler,
+    action,
+    dashboard_of,
+    done,
+    drawn,
+    link_of,
+    live_page,
+    newest,
+    page,
+    rate_of,
+    rendered,
+)
 from shardq.engine import tables
 from shardq.engine.sync import Engine
 from shardq.engine.tables import Column
@@ -60,12 +73,12 @@ async def topic(request: Request) -> dict[str, Any]:
     }
 
 
-def _on_topic(call: Callable[[Engine, str], Any], said: str) -> Callable[[Request, Form], Awaitable[Response]]:
+def _on_topic(call: Callable[[Engine, str], Any], said: str) -> Handler:
     async def handler(request: Request, form: Form) -> Response:
         name = form.text("topic")
         await dashboard_of(request).change(lambda engine: call(engine, name))
         back = link_of("/topics/one", topic=name) if form.text("from") == "one" else "/topics"
-        return done(request, f"{shown_topic(name)}{said}", back=back)
+        return done(request, shown_topic(name) + said, back=back)
 
     return handler
 
@@ -77,7 +90,7 @@ def _ask_to_pause(form: Form) -> tuple[str, str]:
 
 
 async def limit(request: Request, form: Form) -> Response:
-    rate, concurrency = _rate(form.text("rate")), _whole(form.text("concurrency"))
+    rate, concurrency = rate_of(form.text("rate"), "for no limit"), _whole(form.text("concurrency"))
     parts = [] if rate is None else [f"{rate:,g} tasks a second"]
     parts += [] if concurrency is None else [f"{concurrency:,} at once"]
     said = f": {' and '.join(parts) or 'no limits'}, over the whole fleet"
@@ -85,19 +98,10 @@ async def limit(request: Request, form: Form) -> Response:
     return await set_limit(request, form)
 
 
-def _rate(text: str) -> float | None:
-    try:
-        return read_rate(text) if text else None
-    except ValueError as exc:
-        raise InvalidOption(f"{exc}; leave it empty for no limit") from None
-
-
 def _whole(text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 7):
+    if text and not (text.isascii() and text.isdigit() and len(text) <= 7):
         raise InvalidOption(f"{text!r:.80} is no number of tasks; write 1 or more, or leave it empty for no limit")
-    return int(text)
+    return int(text) if text else None
 
 
 # ---- schedules
@@ -127,30 +131,18 @@ def _schedule(form: Form) -> str:
     return name
 
 
-def _on_schedule(call: Callable[[Engine, str], Any], said: str) -> Callable[[Request, Form], Awaitable[Response]]:
+def _schedule_button(verb: str, call: Callable[[Engine, str], Any], said: str, *, ask: str = "") -> Route:
+    """The route of a button of each schedule. ``ask``: the question before it, with {} for the name."""
+
     async def handler(request: Request, form: Form) -> Response:
         name = _schedule(form)
-        await dashboard_of(request).change(lambda engine: call(engine, name))
-        return done(request, f"{name} {said}", back=link_of("/schedules", name=form.text("word")))
+        found = await dashboard_of(request).change(lambda engine: call(engine, name))
+        task = link_of("/tasks/one", id=str(found)) if verb == "run" else ""
+        return done(request, said.format(name), back=task or link_of("/schedules", name=form.text("word")))
 
-    return handler
-
-
-async def run_schedule(request: Request, form: Form) -> Response:
-    name = _schedule(form)
-    receipt = await dashboard_of(request).change(lambda engine: engine.schedule(name).run())
-    return done(request, f"a task of {name} is due now", back=link_of("/tasks/one", id=str(receipt)))
-
-
-async def remove_schedule(request: Request, form: Form) -> Response:
-    name = _schedule(form)
-    await dashboard_of(request).change(lambda engine: engine.schedule(name).remove())
-    said = f"{name} is removed"
-    return done(request, said, back=link_of("/schedules", name=form.text("word")))
-
-
-def _ask_to(question: str, word: str) -> Callable[[Form], tuple[str, str]]:
-    return lambda form: (question.format(_schedule(form)), word)
+    word = "Run now" if verb == "run" else verb.capitalize()
+    question = (lambda form: (ask.format(_schedule(form)), word)) if ask else None
+    return action(f"/schedules/{verb}", handler, ask=question)
 
 
 routes = [
@@ -164,26 +156,25 @@ routes = [
     action("/topics/resume", _on_topic(lambda engine, name: engine.resume(name), " is given out again")),
     action("/topics/limit", limit),
     page("/schedules", schedules),
-    action(
-        "/schedules/pause",
-        _on_schedule(
-            lambda engine, name: engine.schedule(name).pause(),
-            "is paused: what was pushed of it and is not due yet was taken back",
-        ),
-        ask=_ask_to("Pause {}? None of its occurrences runs until it is resumed, and none is made up for.", "Pause"),
+    _schedule_button(
+        "pause",
+        lambda engine, name: engine.schedule(name).pause(),
+        "{} is paused: what was pushed of it and is not due yet was taken back",
+        ask="Pause {}? None of its occurrences runs until it is resumed, and none is made up for.",
     ),
-    action(
-        "/schedules/resume",
-        _on_schedule(lambda engine, name: engine.schedule(name).resume(), "goes on with its next occurrence"),
+    _schedule_button(
+        "resume", lambda engine, name: engine.schedule(name).resume(), "{} goes on with its next occurrence"
     ),
-    action(
-        "/schedules/run",
-        run_schedule,
-        ask=_ask_to("Push a task of {} that is due now, beside its occurrences?", "Run now"),
+    _schedule_button(
+        "run",
+        lambda engine, name: engine.schedule(name).run(),
+        "a task of {} is due now",
+        ask="Push a task of {} that is due now, beside its occurrences?",
     ),
-    action(
-        "/schedules/remove",
-        remove_schedule,
-        ask=_ask_to("Remove {}? It comes back only when a program declares it again.", "Remove"),
+    _schedule_button(
+        "remove",
+        lambda engine, name: engine.schedule(name).remove(),
+        "{} is removed",
+        ask="Remove {}? It comes back only when a program declares it again.",
     ),
 ]

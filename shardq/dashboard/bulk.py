@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shardq.core.model.printable import printable
-from shardq.dashboard.pages.tasks import TaskFilter, due_of
 from shardq.dashboard.snapshots import Caller
+from shardq.dashboard.tasks import TaskFilter, due_of
 from shardq.dashboard.web import Form, action, dashboard_of, done, page, rendered
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption, ShardqError
@@ -169,7 +169,7 @@ def _jobs(request: Request) -> Jobs:
 
 
 async def jobs(request: Request) -> Response:
-    return rendered(request, "jobs.html", jobs=_jobs(request).newest(), done=DONE)
+    return rendered(request, "jobs.html", jobs=_jobs(request).newest())
 
 
 async def job(request: Request) -> Response:

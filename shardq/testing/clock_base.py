@@ -1,39 +1,33 @@
-# Generated from clock_aio.py by `make fmt`: change that one.
-"""A clock that a test moves: moving time, and handling what falls due on the way."""
+"""A clock that a test moves: moving time, and handling what falls due on the way, written once for both clocks.
+
+It is done in steps, which generators yield: functions that a clock for threads calls, and one for asyncio awaits.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import datetime as dt
-import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from shardq.core import forks
 from shardq.core.calls import observe
 from shardq.core.calls.consume import SettleSnooze
 from shardq.core.model.task import Delivery
-from shardq.core.operation import Many, Operation, run, values
-from shardq.core.topology_cache import TopologyCache
-from shardq.engine.base import Inside
-from shardq.engine.parts import Parts
-from shardq.engine.sync import Engine
+from shardq.core.operation import Many, Operation, values
+from shardq.engine.base import EngineBase, Inside
 from shardq.errors import InvalidOption
 from shardq.outbox.rows import clocks
-from shardq.testing import adoption
-from shardq.testing.adoption import NOT_IN_A_LOOP, Adopted, BoundWorker, check_kind, within_limit
-from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved, step_of
-from shardq.testing.virtual_parts import RealParts, VirtualParts
+from shardq.testing.adoption import Adopted, BoundWorker, remove
+from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
+from shardq.testing.virtual_parts import ClockParts
 from shardq.worker.base import WorkerBase, engine_of
 from shardq.worker.functions import check_result
 from shardq.worker.job import Job, Settlement
-
-if TYPE_CHECKING:
-    from shardq.core.drivers.sync import Driver
-    from shardq.worker.sync import Worker
 
 LOOK_S = 0.01
 """The time between two looks for something to handle, in real time."""
@@ -44,18 +38,23 @@ FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 PATIENCE_S = 10.0
 """The time for which pollers may be late in real time, on a busy machine."""
 
+E = TypeVar("E", bound=EngineBase)
+R = TypeVar("R")
+T = TypeVar("T")
+Handled = TypeVar("Handled")
+Closed = TypeVar("Closed")
 
-class Clock:
-    """A clock that a test moves, and the engines that go by it.
+Steps = Generator[Callable[[], Any], Any, T]
 
-    The pytest plugin makes one for each test (``shardq_clock``, and ``shardq_async_clock`` for asyncio); in another
-    framework make it yourself:
 
-    >>> with shardq.testing.Clock(url) as clock:
-    ...     engine = clock.adopt(shardq.Engine())
-    ...     id = engine.push("hi", delay=86_400)
-    ...     deliveries = clock.advance(days=1)
-    """
+class ClockBase(ABC, Generic[E, R, Handled, Closed]):
+    """The base of ``Clock`` and ``AsyncClock``. ``Handled`` and ``Closed``: what ``advance`` and ``close`` return."""
+
+    _kind: type[E]
+    _run: Callable[..., Any]
+    """Carries out an operation on a driver."""
+    _sleep: Callable[[float], Any]
+    _new_lock: Callable[[], Any]
 
     def __init__(
         self,
@@ -80,21 +79,13 @@ class Clock:
         self._too_long = too_long
         first = dt.datetime.now(dt.UTC) if start is None else EPOCH + instant_us(start) * US
         self._time = VirtualTime(first)
-        self._adopted: list[Adopted[Engine]] = []
+        self._adopted: list[Adopted[E]] = []
         self._bound: list[BoundWorker] = []
         self._handling = False
         self._again = False
         """True if something was pushed inline while handlers ran."""
-        self._lock = threading.RLock()
-        """Held while time moves and while handlers run, which may take it again."""
-        self._runner: asyncio.Runner | None = None
-        """Runs handlers that are coroutine functions; made for the first."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        self._lock = self._new_lock()
+        """Held while time moves and while handlers run."""
 
     def __repr__(self) -> str:
         kind = "real time" if self.real_time else "virtual time"
@@ -112,16 +103,17 @@ class Clock:
 
     # ---- engines and workers
 
-    def _parts(self, adopted: Adopted[Engine]) -> Parts:
-        return RealParts() if self.real_time else VirtualParts(adopted.pollers, self._pushed)
-
-    def adopt(self, engine: Engine, *, shards: int | None = None) -> Engine:
+    def adopt(self, engine: E, *, shards: int | None = None) -> E:
         """Lets an engine of your program go by this clock, until ``close``: on the clock's server, under a new name,
         with ``shards`` shards if given. Returns the engine, which must not be open yet.
 
         >>> engine = clock.adopt(shardq.Engine(name="shop"))
         """
-        check_kind(engine, Engine, self)
+        if not isinstance(engine, self._kind):
+            raise InvalidOption(
+                f"{engine!r:.80} can't go by {self!r}: a Clock (shardq_clock) moves an Engine, and an AsyncClock "
+                "(shardq_async_clock) an AsyncEngine"
+            )
         adopted = Adopted(engine, self._time, real_time=self.real_time)
         name = f"test-{uuid.uuid4().hex[:16]}"
         adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
@@ -130,55 +122,48 @@ class Clock:
             clocks.append(self._now_ms)  # from now on, pushes into an outbox count by it
         return engine
 
-    def bind(self, worker: Worker, *, inline: bool = False, raising: bool = False) -> None:
+    def bind(self, worker: WorkerBase[R], *, inline: bool = False, raising: bool = False) -> None:
         """From now on, what falls due is handled by the worker's handlers: one by one, each at its own instant. They
         run in the test, and end as in ``worker.run()``: in an ack, a retry after the backoff, or a burial.
 
-        ``inline``: also as part of each push. ``raising``: the exception of a handler goes on to whoever moved the
-        clock, or pushed, after the task was settled; the clock stands at that instant.
+        ``inline``: also as part of each push. ``raising``: the call that moved the clock, or pushed, raises the
+        exception of a handler, after the task was settled; the clock stands at that instant.
 
         >>> clock.bind(worker)
         >>> deliveries = clock.advance(days=1)
         """
         if not isinstance(worker, WorkerBase):
             raise InvalidOption(f"{worker!r:.80} is no worker; give one that engine.worker() has made")
-        engine = engine_of(worker)
-        for adopted in self._adopted:
-            if adopted.engine is engine:
-                self._bound.append(BoundWorker(adopted.engine, worker, inline=inline, raising=raising))
-                return
-        raise InvalidOption(f"{worker!r} is of an engine that this clock does not move; give that to clock.adopt()")
+        adopted = next((each for each in self._adopted if each.engine is engine_of(worker)), None)
+        if adopted is None:
+            raise InvalidOption(f"{worker!r} is of an engine that this clock does not move; give that to clock.adopt()")
+        self._bound.append(BoundWorker(adopted, worker, inline=inline, raising=raising))
 
-    def close(self) -> None:
+    def close(self) -> Closed:
         """Closes the adopted engines, removes their tasks, and gives the engines back as they were.
 
         >>> clock.close()
         """
+        return self._carry_out(self._closing())  # type: ignore[no-any-return]
+
+    def _closing(self) -> Steps[None]:
         adopted, self._adopted = self._adopted, []
         self._bound = []
         if self._now_ms in clocks:
             clocks.remove(self._now_ms)
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.close()
         for each in adopted:
+            engine: Any = each.engine
             try:
                 if each.has_tasks:
-                    each.engine.open()
-                    each.engine.stop()
-                    run(Inside(each.engine).open_driver(), adoption.remove(Inside(each.engine).cache))
+                    yield engine.open
+                    yield engine.stop
+                    driver = yield Inside(engine).open_driver
+                    yield partial(self._run, driver, remove(Inside(engine).cache))
             finally:
                 try:
-                    each.engine.close()
+                    yield engine.close
                 finally:
                     each.end()
-
-    def _driver(self, adopted: Adopted[Engine]) -> Driver:
-        """The driver of an adopted engine, which is opened, and has pollers in real time."""
-        driver: Driver = Inside(adopted.engine).open_driver()
-        if self.real_time:
-            adopted.engine.start()
-        return driver
 
     # ---- moving time
 
@@ -193,7 +178,7 @@ class Clock:
         minutes: float = 0,
         seconds: float = 0,
         milliseconds: float = 0,
-    ) -> list[Delivery]:
+    ) -> Handled:
         """Moves time on. All that falls due on the way is dispatched in due order, each task at its own instant, and
         handled there if a worker is bound: what a handler pushes with a delay is part of it. Leases and dedup windows
         end on the way. Returns what was handled, in order. Without arguments: what is due now.
@@ -203,20 +188,11 @@ class Clock:
         >>> deliveries = clock.advance(days=1, hours=2)
         >>> deliveries = clock.advance(dt.timedelta(minutes=5))
         """
-        step = step_of(
-            delta,
-            {
-                "weeks": weeks,
-                "days": days,
-                "hours": hours,
-                "minutes": minutes,
-                "seconds": seconds,
-                "milliseconds": milliseconds,
-            },
-        )
-        return self.advance_to(moved(self.now(), step))
+        parts = {"weeks": weeks, "days": days, "hours": hours}
+        parts |= {"minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+        return self.advance_to(moved(self.now(), delta, parts))
 
-    def advance_to(self, when: dt.datetime) -> list[Delivery]:
+    def advance_to(self, when: dt.datetime) -> Handled:
         """Moves time on to an instant, an aware datetime. A clock can't go back.
 
         >>> deliveries = clock.advance_to(clock.now() + dt.timedelta(days=1))
@@ -224,61 +200,63 @@ class Clock:
         target_us = instant_us(when)
         if self._handling:
             raise InvalidOption("a handler can't move the clock that it is handled by: push with a delay instead")
+        return self._carry_out_alone(self._advancing(target_us, when))  # type: ignore[no-any-return]
+
+    def _advancing(self, target_us: int, when: dt.datetime) -> Steps[list[Delivery]]:
         handled: list[Delivery] = []
-        with self._lock:
-            for bound in self._bound:
-                if not bound.is_declared:
-                    Inside(bound.engine).declare_recurring(bound.functions)
-                    bound.is_declared = True
-            if self.real_time:
-                self._wait(target_us, handled)
-            elif target_us < self._time.now_us:
-                raise InvalidOption(f"the clock can't go back: it shows {self.now()}, and {when} is before that")
-            else:
-                self._pass(target_us, handled)
+        for bound in self._bound:
+            if not bound.is_declared:
+                yield partial(Inside(bound.adopted.engine).declare_recurring, bound.functions)
+                bound.is_declared = True
+        if self.real_time:
+            yield from self._wait(target_us, handled)
+        elif target_us < self._time.now_us:
+            raise InvalidOption(f"the clock can't go back: it shows {self.now()}, and {when} is before that")
+        else:
+            yield from self._pass(target_us, handled)
         return handled
 
-    def _pass(self, target_us: int, handled: list[Delivery]) -> None:
+    def _pass(self, target_us: int, handled: list[Delivery]) -> Steps[None]:
         for adopted in self._adopted:
             adopted.pollers.doubt()
         for bound in self._bound:
             bound.hopeful = None
         while True:
-            self._catch_up(handled)
+            yield from self._catch_up(handled)
             next_us = self._next_us()
             if next_us is None or next_us > target_us:
                 break
             if not self._bound and not any(adopted.pollers.has_routes for adopted in self._adopted):
-                # nobody looks before something is to be done about a schedule
+                # nothing sees the time in between, but schedules
                 instants = [adopted.pollers.schedules_us for adopted in self._adopted]
                 next_us = min([target_us, *(each for each in instants if each is not None)])
                 for adopted in self._adopted:
-                    run(self._driver(adopted), adopted.pollers.sweep(next_us))
+                    yield from self._on(adopted, adopted.pollers.sweep(next_us))
             self._time.now_us = max(next_us, self._time.now_us)
         self._time.now_us = target_us
         for adopted in self._adopted:
-            run(self._driver(adopted), adopted.pollers.trim())
+            yield from self._on(adopted, adopted.pollers.trim())
 
-    def _catch_up(self, handled: list[Delivery], *, inline: bool = False) -> None:
+    def _catch_up(self, handled: list[Delivery], *, inline: bool = False) -> Steps[None]:
         """Dispatches what is due by now, and has it handled until nothing is left."""
         progress = True
         while progress or self._again:
             progress = self._again = False
             for adopted in self._adopted:
-                pollers, driver = adopted.pollers, self._driver(adopted)
+                pollers = adopted.pollers
                 if not inline:
                     self._move_rows(adopted)
-                    run(driver, pollers.serve_schedules())
-                run(driver, pollers.catch_up())
+                    yield from self._on(adopted, pollers.serve_schedules())
+                yield from self._on(adopted, pollers.catch_up())
                 for bound in self._bound:
-                    if bound.engine is adopted.engine:
-                        bound.arrived(pollers.arrived)
+                    if bound.adopted is adopted and bound.hopeful is not None:
+                        bound.hopeful |= pollers.arrived
                 pollers.arrived = set()
             for bound in self._bound:
                 if bound.inline or not inline:
-                    progress = self._handle(bound, handled) or progress
+                    progress = (yield from self._handle(bound, handled)) or progress
 
-    def _move_rows(self, adopted: Adopted[Engine]) -> None:
+    def _move_rows(self, adopted: Adopted[E]) -> None:
         self._handling = True  # what becomes ready is handled afterwards
         try:
             adopted.move_rows()
@@ -293,38 +271,40 @@ class Clock:
             instants.append(None if pause_us is None else self._time.now_us + pause_us)
         return min((each for each in instants if each is not None), default=None)
 
-    def _wait(self, target_us: int, handled: list[Delivery]) -> None:
+    def _wait(self, target_us: int, handled: list[Delivery]) -> Steps[None]:
         wait_s = target_us / 1e6 - time.time()
         if self._too_long is not None:
             self._too_long(wait_s)
         until = time.monotonic() + wait_s
         while True:
             left_s = until - time.monotonic()
-            is_dispatched = left_s <= 0 and self._is_dispatched(target_us)
+            is_dispatched = left_s <= 0
+            for adopted in self._adopted:
+                if is_dispatched:
+                    is_dispatched = yield from self._on(adopted, _is_dispatched(adopted.engine, target_us // 1000))
             progress = False
             for bound in self._bound:
                 bound.hopeful = None
-                progress = self._handle(bound, handled) or progress
+                progress = (yield from self._handle(bound, handled)) or progress
             if (is_dispatched and not progress) or left_s < -PATIENCE_S:
                 return
             if not progress:
                 pause_s = min(LOOK_S, left_s) if left_s > 0 and self._bound else max(LOOK_S, left_s)
-                time.sleep(pause_s)
+                yield partial(self._sleep, pause_s)
 
-    def _is_dispatched(self, target_us: int) -> bool:
-        for adopted in self._adopted:
-            heads = run(self._driver(adopted), _heads(Inside(adopted.engine).cache))
-            if any(head is not None and head * 1000 <= target_us for head in heads):
-                return False
-        return True
+    def _on(self, adopted: Adopted[E], operation: Operation[T]) -> Steps[T]:
+        """Carries out an operation on an engine, which is opened, and has pollers in real time."""
+        engine: Any = adopted.engine
+        driver = yield Inside(engine).open_driver
+        if self.real_time:
+            yield engine.start
+        return (yield partial(self._run, driver, operation))  # type: ignore[no-any-return]
 
     # ---- handling
 
-    def _handle(self, bound: BoundWorker, handled: list[Delivery]) -> bool:
+    def _handle(self, bound: BoundWorker, handled: list[Delivery]) -> Steps[bool]:
         """Claims and handles once. Returns True if there was something."""
-        adopted = next(each for each in self._adopted if each.engine is bound.engine)
-        driver = self._driver(adopted)
-        jobs = run(driver, bound.claim(adopted.pollers.handlers))
+        jobs = yield from self._on(bound.adopted, bound.claim())
         if not jobs:
             return False
         ended: list[tuple[Job, Settlement]] = []
@@ -333,7 +313,7 @@ class Clock:
         try:
             for job in jobs:
                 bound.before(job)
-                failure = self._failure(job)
+                failure = yield from self._failure(job)
                 handled.append(job.delivery)
                 settlement = bound.concluded(job, failure)
                 ended.append((job, settlement))
@@ -344,51 +324,52 @@ class Clock:
         finally:
             self._handling = False
             rest = [(job, job.back()) for job in jobs[len(ended) :]]
-            run(driver, bound.settle([*ended, *rest]))
+            yield from self._on(bound.adopted, bound.settle([*ended, *rest]))
         if failure is not None and bound.raising:
             raise failure
         return True
 
-    def _pushed(self) -> None:
-        """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
-        if any(bound.inline for bound in self._bound):
-            with self._lock:
-                if not self._handling:
-                    self._catch_up([], inline=True)
-
-    def _failure(self, job: Job) -> BaseException | None:
+    def _failure(self, job: Job) -> Steps[BaseException | None]:
         """Runs the job's handler. Returns the exception that it failed with; raises what is meant for the test."""
         failure: BaseException | None = None
         depth = forks.depth()
         try:
-            # In an empty context, as on a worker's thread.
-            result = contextvars.Context().run(job.handler.run, job.delivery)
-            if job.is_coroutine:
-                result = self._awaited(job, result)
+            result = yield partial(self._result, job)
             if result is not None:
                 check_result(result, job.name, "handler")
         except FAILURES as exc:
+            if self._is_cancelled(exc):
+                raise
             failure = exc
         if forks.depth() != depth:
             forks.leave(failure)
         return failure
 
-    def _awaited(self, job: Job, coroutine: Any) -> Any:
-        waiting = within_limit(coroutine, job.handler.timeout)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._runner = self._runner or asyncio.Runner()
-            return self._runner.run(waiting, context=contextvars.Context())
-        waiting.close()
-        if asyncio.iscoroutine(coroutine):
-            coroutine.close()
-        raise InvalidOption(f"the handler {job.name} is {NOT_IN_A_LOOP}")
+    # ---- what differs
+
+    @abstractmethod
+    def _parts(self, adopted: Adopted[E]) -> ClockParts: ...
+
+    @abstractmethod
+    def _carry_out(self, steps: Steps[Any]) -> Any:
+        """Takes one step after the other."""
+
+    @abstractmethod
+    def _carry_out_alone(self, steps: Steps[Any]) -> Any:
+        """The same while no other call moves time or handles tasks."""
+
+    @abstractmethod
+    def _result(self, job: Job) -> Any:
+        """Runs a handler in an empty context, as in a worker."""
+
+    def _is_cancelled(self, exc: BaseException) -> bool:
+        """True if the test is cancelled, not the handler."""
+        return False
 
 
-def _heads(cache: TopologyCache) -> Operation[list[int | None]]:
-    """The due times of the first scheduled task of each shard, in ms."""
-    epoch = cache.topology.epoch
-    calls = {keys.shard: observe.peek(keys, epoch, ()) for keys in cache.span()}
+def _is_dispatched(engine: EngineBase, target_ms: int) -> Operation[bool]:
+    """True if no shard has a scheduled task that is due by then."""
+    cache = Inside(engine).cache
+    calls = {keys.shard: observe.peek(keys, cache.topology.epoch, ()) for keys in cache.span()}
     counts: dict[int, observe.ShardCounts] = values((yield Many(calls)))
-    return [None if each.head_ms is None else int(each.head_ms) for each in counts.values()]
+    return all(each.head_ms is None or each.head_ms > target_ms for each in counts.values())

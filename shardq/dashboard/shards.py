@@ -16,11 +16,10 @@ from starlette.responses import Response
 
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import check_shards
-from shardq.core.model.quantities import rate as read_rate
 from shardq.core.resharding import Progress
 from shardq.dashboard import drawing
 from shardq.dashboard.snapshots import COLUMNS, Caller
-from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, live_page, newest
+from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, live_page, newest, rate_of
 from shardq.engine import tables
 from shardq.engine.stats import ShardStats
 from shardq.engine.tables import Column
@@ -34,6 +33,9 @@ FRESH_S = 0.8
 
 LIVE_S = 1.0
 """The time between two answers on the progress to a page that is open."""
+
+RATE = "to move tasks as fast as possible"
+"""The meaning of an empty rate."""
 
 
 async def shards(request: Request) -> dict[str, Any]:
@@ -83,7 +85,10 @@ class Change:
 
     shards: int
     rate: float | None
+    moved_before: int
+    """The tasks that earlier changes had moved."""
     error: str = ""
+    """Why it failed."""
 
 
 class Resizing:
@@ -94,10 +99,8 @@ class Resizing:
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
         self._progress: tuple[float, Progress] | None = None
-        self._moved_before: tuple[int, int] | None = None
-        """The number of shards that a page has set, and the tasks that had ever been moved before."""
         self.change: Change | None = None
-        """The last change that a page has begun; its ``error`` says why it failed."""
+        """The last change that a page has begun."""
 
     @property
     def is_beginning(self) -> bool:
@@ -113,8 +116,7 @@ class Resizing:
         if progress.done and progress.shards == shards:
             raise InvalidOption(f"there are {shards} shards already, and every task is where it belongs")
         self._check_none_begins(shards)  # another page may have been faster
-        self.change = Change(shards, rate)
-        self._moved_before = shards, progress.moved
+        self.change = Change(shards, rate, progress.moved)
         self._running = asyncio.create_task(self._run(self.change))
 
     def _check_none_begins(self, shards: int) -> None:
@@ -137,17 +139,6 @@ class Resizing:
                 self._progress = time.monotonic(), await self._call(lambda _: resize.progress())
             return self._progress[1]
 
-    def moved(self, progress: Progress) -> int | None:
-        """Tasks that the change has moved since a page began it; None if none did."""
-        if self._moved_before is None or self._moved_before[0] != progress.shards:
-            return None
-        return max(0, progress.moved - self._moved_before[1])
-
-
-def _resizing(request: Request) -> Resizing:
-    found: Resizing = request.app.state.resizing
-    return found
-
 
 async def resize(request: Request) -> dict[str, Any]:
     """How far a change is. With ``?shards=N`` also what that number would move."""
@@ -155,10 +146,10 @@ async def resize(request: Request) -> dict[str, Any]:
     preview = None
     if wanted:
         count = _count(wanted)
-        _rate(rate)
+        rate_of(rate, RATE)
         preview = await dashboard_of(request).call(lambda engine: engine.resize(count, dry_run=True))
-    resizing = _resizing(request)
-    progress = await resizing.progress()
+    resizing: Resizing = request.app.state.resizing
+    progress, change = await resizing.progress(), resizing.change
     snapshot = (await dashboard_of(request).snapshots.newest()).newest
     return {
         "preview": preview,
@@ -166,9 +157,9 @@ async def resize(request: Request) -> dict[str, Any]:
         "rate": rate,
         "most": MAX_SHARDS,
         "progress": progress,
-        "change": resizing.change,
+        "change": change,
         "is_beginning": resizing.is_beginning,
-        "moved": resizing.moved(progress),
+        "moved": max(0, progress.moved - change.moved_before) if change and change.shards == progress.shards else None,
         "busy": snapshot.stats.ready + snapshot.stats.leased if snapshot else 0,
         "dispatchers": sum(member.kind == "dispatcher" for member in snapshot.fleet) if snapshot else 0,
         "seen_at": None,
@@ -176,8 +167,8 @@ async def resize(request: Request) -> dict[str, Any]:
 
 
 async def begin(request: Request, form: Form) -> Response:
-    count, rate = _count(form.text("shards")), _rate(form.text("rate"))
-    await _resizing(request).begin(count, rate)
+    count, rate = _count(form.text("shards")), rate_of(form.text("rate"), RATE)
+    await request.app.state.resizing.begin(count, rate)
     return done(request, f"the change to {count} shards has begun", back="/shards/number")
 
 
@@ -186,13 +177,6 @@ def _count(text: str) -> int:
         raise InvalidShardCount(f"{text!r:.80} is no number of shards; give 1 to {MAX_SHARDS}")
     check_shards(int(text))
     return int(text)
-
-
-def _rate(text: str) -> float | None:
-    try:
-        return read_rate(text) if text else None
-    except ValueError as exc:
-        raise InvalidOption(f"{exc}; leave it empty to move tasks as fast as possible") from None
 
 
 routes = [

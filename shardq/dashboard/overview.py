@@ -12,16 +12,15 @@ from starlette.responses import Response
 
 from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.member import Member
-from shardq.core.model.quantities import rate
 from shardq.dashboard import drawing
 from shardq.dashboard.formats import size
 from shardq.dashboard.snapshots import OVER_S
-from shardq.dashboard.web import dashboard_of, drawn, link_of, live_page, newest, page, rendered
+from shardq.dashboard.web import dashboard_of, drawn, link_of, live_page, newest, page, rate_of, rendered
 from shardq.engine import tables
 from shardq.engine.changes import KEPT
 from shardq.engine.snapshot import NodeSnapshot, Snapshot
 from shardq.engine.tables import Column
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import ShardqError
 from shardq.features.listing.forecast import LABELS, NAMES, STEPS, Horizon, check_horizon, exceeded, judged
 
 BUSIEST = 5
@@ -87,10 +86,7 @@ async def future(request: Request) -> Response:
     """The chart of what will fall due, beside what workers can handle."""
     horizon = _horizon(request.query_params.get("horizon") or "hour")
     wanted = request.query_params.get("capacity", "").strip()
-    try:
-        capacity = rate(wanted) if wanted else None
-    except ValueError as exc:
-        raise InvalidOption(str(exc)) from None
+    capacity = rate_of(wanted, "to compare with nothing")
     found = await dashboard_of(request).snapshots.forecast(horizon)
     over = None if capacity is None else exceeded(found, capacity)
     return rendered(

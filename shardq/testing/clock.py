@@ -1,0 +1,204 @@
+"""The two clocks: how each carries out the steps of ``ClockBase``, and runs handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from functools import partial
+from typing import Any, Self
+
+from shardq.core.consumer.policy import Retry
+from shardq.core.model.task import AsyncReceipt, Delivery, Receipt
+from shardq.core.operation import arun, run
+from shardq.engine.aio import AsyncEngine
+from shardq.engine.sync import Engine
+from shardq.errors import InvalidOption
+from shardq.testing.adoption import Adopted
+from shardq.testing.clock_base import ClockBase, Steps
+from shardq.testing.virtual_parts import ClockParts
+from shardq.worker.job import Job
+
+
+class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
+    """A clock that a test moves, and the engines that go by it.
+
+    The pytest plugin makes one for each test (``shardq_clock``, and ``shardq_async_clock`` for asyncio); in another
+    framework make it yourself:
+
+    >>> with shardq.testing.Clock(url) as clock:
+    ...     engine = clock.adopt(shardq.Engine())
+    ...     id = engine.push("hi", delay=86_400)
+    ...     deliveries = clock.advance(days=1)
+    """
+
+    _kind = Engine
+    _run = staticmethod(run)
+    _sleep = staticmethod(time.sleep)
+    _new_lock = threading.RLock  # handlers may take it again
+    _runner: asyncio.Runner | None = None
+    """Runs handlers that are coroutine functions; made for the first."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _closing(self) -> Steps[None]:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+        return super()._closing()
+
+    def _parts(self, adopted: Adopted[Engine]) -> ClockParts:
+        return ClockParts(None if self.real_time else adopted.pollers, self._pushed)
+
+    def _pushed(self) -> None:
+        """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
+        if any(bound.inline for bound in self._bound):
+            with self._lock:
+                if not self._handling:
+                    self._carry_out(self._catch_up([], inline=True))
+
+    def _carry_out(self, steps: Steps[Any]) -> Any:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    outcome = step()
+                except BaseException as exc:  # noqa: BLE001  thrown into the steps
+                    step = steps.throw(exc)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as stop:
+            return stop.value
+
+    def _carry_out_alone(self, steps: Steps[Any]) -> Any:
+        with self._lock:
+            return self._carry_out(steps)
+
+    def _result(self, job: Job) -> Any:
+        result = contextvars.Context().run(job.handler.run, job.delivery)
+        if not job.is_coroutine:
+            return result
+        waiting = _within_limit(result, job.handler.timeout)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._runner = self._runner or asyncio.Runner()
+            return self._runner.run(waiting, context=contextvars.Context())
+        waiting.close()
+        if asyncio.iscoroutine(result):
+            result.close()
+        raise InvalidOption(
+            f"the handler {job.name} is a coroutine function, which a clock for threads can't run inside an event "
+            "loop: use an AsyncEngine and an AsyncClock (shardq_async_engine, shardq_async_clock) in asyncio tests"
+        )
+
+
+class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[Delivery]], Coroutine[Any, Any, None]]):
+    """The same for asyncio: ``advance``, ``advance_to`` and ``close`` are awaited.
+
+    >>> async with shardq.testing.AsyncClock(url) as clock:
+    ...     engine = clock.adopt(shardq.AsyncEngine())
+    ...     id = await engine.push("hi", delay=86_400)
+    ...     deliveries = await clock.advance(days=1)
+    """
+
+    _kind = AsyncEngine
+    _run = staticmethod(arun)
+    _sleep = staticmethod(asyncio.sleep)
+    _new_lock = asyncio.Lock
+    _loop: asyncio.AbstractEventLoop | None = None
+    """The loop that an engine was opened in last."""
+    _at_its_end: AsyncIterator[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def close_from_outside(self) -> None:
+        """Closes where no loop runs, as in a fixture that is no coroutine: in the loop that the engines are open in, or
+        in a new one if that has ended.
+
+        >>> clock.close_from_outside()
+        """
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.run_until_complete(self.close())
+        elif self._adopted:
+            asyncio.run(self.close())
+
+    def _parts(self, adopted: Adopted[AsyncEngine]) -> ClockParts:
+        return ClockParts(None if self.real_time else adopted.pollers, self._pushed, self._entered)
+
+    async def _entered(self) -> None:
+        """Sees to it that the engines are closed when the running loop ends."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._at_its_end = loop, self._until_it_ends()
+            await anext(self._at_its_end)
+
+    async def _until_it_ends(self) -> AsyncIterator[None]:
+        # Loops close their generators before they end: afterwards connections can't be closed.
+        try:
+            yield
+        finally:
+            for adopted in self._adopted:
+                await adopted.engine.close()
+                adopted.rest()
+
+    async def _pushed(self) -> None:
+        """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
+        if any(bound.inline for bound in self._bound):
+            if self._handling:
+                self._again = True
+            else:
+                await self._carry_out_alone(self._catch_up([], inline=True))
+
+    async def _carry_out(self, steps: Steps[Any]) -> Any:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    outcome = await step()
+                except BaseException as exc:  # noqa: BLE001  thrown into the steps
+                    step = steps.throw(exc)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as stop:
+            return stop.value
+
+    async def _carry_out_alone(self, steps: Steps[Any]) -> Any:
+        async with self._lock:
+            return await self._carry_out(steps)
+
+    async def _result(self, job: Job) -> Any:
+        loop = asyncio.get_running_loop()
+        if not job.is_coroutine:
+            call = partial(contextvars.Context().run, job.handler.run, job.delivery)
+            return await loop.run_in_executor(None, call)
+
+        async def run() -> Any:
+            return await job.handler.run(job.delivery)
+
+        return await _within_limit(loop.create_task(run(), context=contextvars.Context()), job.handler.timeout)
+
+    def _is_cancelled(self, exc: BaseException) -> bool:
+        task = asyncio.current_task()
+        return isinstance(exc, asyncio.CancelledError) and task is not None and bool(task.cancelling())
+
+
+async def _within_limit(handling: Awaitable[Any], limit: float | None) -> Any:
+    """Returns the result of a handler that is a coroutine function. One that takes longer than its limit is retried."""
+    try:
+        async with asyncio.timeout(limit) as timeout:
+            return await handling
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise Retry(reason=f"timed out after {limit:g} s") from None
