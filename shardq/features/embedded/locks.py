@@ -26,27 +26,20 @@ class _Passing:
     """The descriptors that a thread is just using. Children that another thread forks meanwhile close them."""
 
     def __init__(self) -> None:
-        self._fds: set[int] = set()
-        forks.watch(self, _Passing.forked)
+        self.fds: set[int] = set()
+        forks.watch(self, _Passing._forked)
 
-    def add(self, fd: int) -> None:
-        self._fds.add(fd)
-
-    def discard(self, fd: int) -> None:
-        self._fds.discard(fd)
-
-    def forked(self) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
+    def _forked(self) -> None:
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 _passing = _Passing()
 
 
 def shared(path: Path, *, deadline: float) -> int | None:
-    """Opens the file and locks it shared. Returns None if somebody held it exclusively until the deadline.
-
-    The caller goes on with ``keep`` or ``drop``.
+    """Opens the file and locks it shared, until ``keep`` or ``drop``. Returns None if another process held it
+    exclusively until the deadline.
     """
     fd = _open(path)
     while not _try(fd, fcntl.LOCK_SH):
@@ -59,17 +52,17 @@ def shared(path: Path, *, deadline: float) -> int | None:
 
 def keep(fd: int) -> None:
     """Keeps the descriptor open in forked children from now on."""
-    _passing.discard(fd)
+    _passing.fds.discard(fd)
 
 
 def drop(fd: int) -> None:
     """Closes the descriptor and does not unlock the file: a process that inherited it keeps the lock."""
-    _passing.discard(fd)
+    _passing.fds.discard(fd)
     os.close(fd)
 
 
 def drop_removed(fd: int) -> bool:
-    """Like ``drop``, for a file that was removed. Returns True if nobody else has it open. Works on Linux only."""
+    """Like ``drop``, for a file that was removed. Returns True if no other process has it open. Works on Linux only."""
     try:
         fresh = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     finally:
@@ -107,7 +100,7 @@ def alone(path: Path, *, deadline: float = 0.0) -> Iterator[int | None]:
 
 def _open(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    _passing.add(fd)
+    _passing.fds.add(fd)
     return fd
 
 

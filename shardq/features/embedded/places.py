@@ -18,17 +18,13 @@ import shutil
 import stat
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from shardq.errors import EmbeddedFault
 
-# The address of a unix socket has 108 bytes on Linux and 104 on macOS, with the byte that ends it.
-_SOCKET_PATH_BYTES = 100
-# The first twenty bytes or so of a snapshot name the server that wrote it.
-_HEAD_BYTES = 64
-# With less room than this on the disk, log lines may be missing, too.
-_FULL_BYTES = 1 << 20
+_SOCKET_PATH_BYTES = 100  # a socket's address has 108 bytes on Linux and 104 on macOS, with the byte that ends it
+_HEAD_BYTES = 64  # the first twenty or so of a snapshot name the server that wrote it
+_FULL_BYTES = 1 << 20  # with less room on the disk, log lines may be missing, too
 
 
 def default_path() -> Path:
@@ -52,11 +48,19 @@ def default_path() -> Path:
     return home / ".local" / "share" / "shardq"
 
 
-@dataclass(frozen=True)
 class Place:
-    """The files of one server. Two paths of one directory make equal places."""
+    """The files of one server."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.users_lock = folder / "lock"
+        self.server_lock = folder / "server.lock"
+        self.config = folder / "server.conf"
+        self.log = folder / "server.log"
+        self.pid = folder / "server.pid"
+        self._own_socket = folder / "server.sock"
+        self._short_name = f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sock"
+        """The socket's name in the runtime directory, where the path of this directory is too long."""
 
     @classmethod
     def at(cls, path: Path) -> Place:
@@ -71,26 +75,6 @@ class Place:
             ) from exc
         return cls(folder)
 
-    @property
-    def users_lock(self) -> Path:
-        return self.folder / "lock"
-
-    @property
-    def server_lock(self) -> Path:
-        return self.folder / "server.lock"
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "server.conf"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "server.log"
-
-    @property
-    def pid(self) -> Path:
-        return self.folder / "server.pid"
-
     def socket(self) -> Path | None:
         """The socket of the server that runs, or ran last; None if none is known.
 
@@ -102,15 +86,6 @@ class Place:
         except FileNotFoundError:
             return None
         return path if path == self._own_socket or path.name == self._short_name else None
-
-    @property
-    def _own_socket(self) -> Path:
-        return self.folder / "server.sock"
-
-    @property
-    def _short_name(self) -> str:
-        """The socket's name in the runtime directory, where the path of this directory is too long."""
-        return f"{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]}.sock"
 
     def is_socket(self, path: Path) -> bool:
         """True if the server of this directory listens there, also if the directory was moved since."""

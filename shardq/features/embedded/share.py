@@ -1,7 +1,7 @@
 """Enters and leaves an embedded server: the first user starts it, the last one shuts it down. Called by the engine.
 
 Every user holds the users' lock shared. A user that leaves drops it and tries to take it exclusively, on a fresh
-opening of the file. If that works, nobody else uses the server, and nobody can enter before it has ended. A user that
+opening of the file. If that works, there is no other user, and none can enter before the server has ended. A user that
 enters takes the lock first and looks for a server second, so the server it finds stays.
 
 Drivers ask ``locate`` where the server is when a connection fails. The first to ask restarts a server that has died,
@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self, get_args
 from urllib.parse import quote
 
@@ -25,18 +24,16 @@ from shardq.core import forks
 from shardq.core.drivers import descriptors
 from shardq.errors import EmbeddedFault, InvalidOption
 from shardq.features.embedded import locks
-from shardq.features.embedded.launch import launch, misfit
 from shardq.features.embedded.places import Place, default_path
-from shardq.features.embedded.probe import Answer, listens, ping, shut_down, unsaved
-from shardq.features.embedded.process import Process, end_cut_off
+from shardq.features.embedded.process import Answer, Process, end_cut_off, listens, ping, shut_down, unsaved
+from shardq.features.embedded.program import launch, misfit
 
 Fsync = Literal["everysec", "always"]
 
 _POLL_S = 0.01
 _END_S = 20.0  # for a server that flushes its append-only file to a slow disk
 _LOCATE_S = 1.0  # a server listens sooner, even before it reads its data; drivers ask again
-# The least time between two restarts of a server that ends at each start, as for want of memory or disk.
-_RESTART_S = 3.0
+_RESTART_S = 3.0  # at least, between two restarts of a server that ends at each start, as for want of memory or disk
 
 _log = logging.getLogger("shardq.embedded")
 
@@ -73,9 +70,7 @@ class Embedded:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.leave()
 
     def locate(self) -> str:
@@ -119,7 +114,7 @@ class Embedded:
                     locks.drop(lock)
                     _shut_down_if_last(Place(at.parent))
                 elif locks.drop_removed(lock) and self._process is not None:
-                    # the directory is gone, so nobody can find the server or its data any more
+                    # the directory is gone, so no process can find the server or its data any more
                     self._process.end_if(lambda: True, wait_s=_END_S)
             except OSError as exc:
                 _log.warning("the embedded server in %s may still run: %s", self.path, exc)
@@ -176,13 +171,14 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
             f"{place.last_words()}\nwait for it, or end it: its process id is in {place.pid}"
         )
     try:
-        socket, started = _serving(place, fsync=fsync, deadline=deadline, found=_answers)
+        socket, started = _serving(
+            place, fsync=fsync, deadline=deadline, found=lambda socket: ping(socket) is Answer.READY
+        )
         use = Embedded(place, socket, lock, started=started, fsync=fsync)
-    except OSError as exc:
+    except BaseException as exc:
         locks.drop(lock)
-        raise _unusable(place, exc) from exc
-    except BaseException:
-        locks.drop(lock)
+        if isinstance(exc, OSError):
+            raise _unusable(place, exc) from exc
         raise
     locks.keep(lock)
     return use
@@ -193,10 +189,6 @@ def _unusable(place: Place, exc: OSError) -> EmbeddedFault:
     if descriptors.scarce(exc):
         advice = descriptors.REMEDY
     return EmbeddedFault(f"the directory {place.folder} of the embedded server cannot be used: {exc}; {advice}")
-
-
-def _answers(socket: Path) -> bool:
-    return ping(socket) is Answer.READY
 
 
 def _serving(
