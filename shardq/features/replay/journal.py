@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,16 +19,12 @@ from shardq.core.calls.request import Call, Command
 from shardq.core.model.task import Outcome
 from shardq.errors import InvalidOption
 
-DEFAULT_BYTES = 64 << 20
-"""Some 300,000 tasks of 100 bytes: a few seconds of a process that does nothing but push."""
-
-MIN_BYTES = 1 << 20
-"""A call has up to that."""
+DEFAULT_BYTES = 64 << 20  # some 300,000 tasks of 100 bytes: a few seconds of a process that does nothing but push
+MIN_BYTES = 1 << 20  # a call has up to that
 
 MAX_SECONDS = 3600
 
-OVERHEAD = 200
-"""The bytes of a note beside its call."""
+OVERHEAD = 200  # the bytes of a note beside its call
 
 PUSHES = ("push", "push_unique")
 BY_ID = ("cancel", "reschedule")
@@ -69,15 +66,17 @@ class Note(NamedTuple):
     answer: Any
     """The answers of push_unique, unless all are ``pushed``; the outcome of a command by id; else None."""
 
+    @property
+    def size(self) -> int:
+        return len(self.packed) + OVERHEAD
 
+
+@dataclass(slots=True)
 class _Notes:
     """The notes of one node."""
 
-    __slots__ = ("bytes", "notes")
-
-    def __init__(self) -> None:
-        self.notes: deque[Note] = deque()
-        self.bytes = 0
+    notes: deque[Note] = field(default_factory=deque)
+    bytes: int = 0
 
 
 class Journal:
@@ -93,11 +92,8 @@ class Journal:
         """The seconds that the notes went back when the last of those was dropped."""
         self.filled: Callable[[], object] = lambda: None
         """Called for the first note after none: there is something to look after."""
-        self._nodes: dict[str, _Notes] = {}
+        self._nodes: defaultdict[str, _Notes] = defaultdict(_Notes)
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<Journal: {len(self)} calls, {self.bytes:,} bytes>"
 
     def __len__(self) -> int:
         return sum(len(node.notes) for node in list(self._nodes.values()))
@@ -119,34 +115,30 @@ class Journal:
         else:
             return
         with self._lock:
-            notes = self._nodes.get(node)
-            if notes is None:
-                notes = self._nodes[node] = _Notes()
-            # The time in the lock: notes of a node are in the order of their times.
-            notes.notes.append(Note(time.monotonic(), sent, name, call.slot, packed, answer))
-            size = len(packed) + OVERHEAD
             first = not self.bytes
-            notes.bytes += size
-            self.bytes += size
-            while self.bytes > self.most_bytes:
-                self._drop()
+            # The time in the lock: notes of a node are in the order of their times.
+            noted = Note(time.monotonic(), sent, name, call.slot, packed, answer)
+            self._nodes[node].notes.append(noted)
+            self._grow(node, noted.size)
         if first:
             self.filled()
 
-    def _drop(self) -> None:
-        """Drops the oldest note of the node with the most: a node that is failing over gets no new ones, and its old
-        ones are needed.
+    def _grow(self, node: str, size: int) -> None:
+        """Counts the bytes of notes that were added. While they are too many, drops the oldest note of the node with
+        the most: a node that is failing over gets no new ones, and its old ones are needed.
         """
-        most = max(self._nodes.values(), key=lambda node: node.bytes)
-        note = most.notes[0]
-        self.reach = time.monotonic() - note.at
-        self.dropped += 1
-        self._remove_first(most)
+        self._nodes[node].bytes += size
+        self.bytes += size
+        while self.bytes > self.most_bytes:
+            most = max(self._nodes.values(), key=lambda notes: notes.bytes)
+            self.reach = time.monotonic() - self._remove_first(most).at
+            self.dropped += 1
 
-    def _remove_first(self, notes: _Notes) -> None:
-        size = len(notes.notes.popleft().packed) + OVERHEAD
-        notes.bytes -= size
-        self.bytes -= size
+    def _remove_first(self, notes: _Notes) -> Note:
+        note = notes.notes.popleft()
+        notes.bytes -= note.size
+        self.bytes -= note.size
+        return note
 
     def nodes(self) -> list[str]:
         """The nodes that acknowledged what is noted."""
@@ -163,23 +155,16 @@ class Journal:
     def take(self, node: str) -> list[Note]:
         """Returns the notes of a node, and removes them."""
         with self._lock:
-            notes = self._nodes.pop(node, None)
-            if notes is None:
-                return []
+            notes = self._nodes.pop(node, _Notes())
             self.bytes -= notes.bytes
             return list(notes.notes)
 
     def put_back(self, node: str, taken: Iterable[Note]) -> None:
         """Puts notes back that were taken, before those that came meanwhile."""
         with self._lock:
-            notes = self._nodes.setdefault(node, _Notes())
-            for note in reversed(list(taken)):
-                notes.notes.appendleft(note)
-                size = len(note.packed) + OVERHEAD
-                notes.bytes += size
-                self.bytes += size
-            while self.bytes > self.most_bytes:
-                self._drop()
+            earlier = list(taken)
+            self._nodes[node].notes.extendleft(reversed(earlier))
+            self._grow(node, sum(note.size for note in earlier))
 
     def since(self, at: float, slots: set[int]) -> list[Note]:
         """The notes of all nodes since that time, on these slots, of calls that may be about an id that was pushed

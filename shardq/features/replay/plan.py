@@ -86,8 +86,7 @@ def loss(node: str, master: Master | None, serving: Mapping[str, Lineage]) -> Lo
     return Loss(node, "", NOTHING_KNOWN)
 
 
-CHUNK = 4000
-"""Tasks sent at a time: what a buffer sends, and a bound of what is unpacked at once."""
+CHUNK = 4000  # tasks sent at a time: what a buffer sends, and a bound of what is unpacked at once
 
 
 @dataclass(slots=True)

@@ -7,12 +7,10 @@ second failover finds it.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
 
 from shardq.core.calls import by_id, node_info
 from shardq.core.calls.node_info import Lineage
@@ -33,10 +31,7 @@ from shardq.features.replay.plan import NOTHING_KNOWN, Loss, Master, Plan, lates
 
 log = logging.getLogger("shardq.replay")
 
-T = TypeVar("T")
-
-MODE = 3
-"""The conflict rule among the words of a task."""
+MODE = 3  # the conflict rule among the words of a task
 
 LOOK_S = 0.5
 """The time between two looks: after a failover, what was acknowledged up to this long before the last replicated write
@@ -45,14 +40,9 @@ is sent again though it is there.
 
 ASK_TIMEOUT_S = 1.0
 
-HOLD_S = 5.0
-"""Pollers of this process wait for cancels to be replayed for this long at most: mostly some milliseconds."""
-
-CLOSE_S = 2.0
-"""close() waits for a replay under way for this long."""
-
-COMMANDS = 500
-"""Commands by id sent together."""
+HOLD_S = 5.0  # pollers of this process wait for cancels to be replayed for this long at most: mostly some milliseconds
+CLOSE_S = 2.0  # close() waits for a replay under way for this long
+COMMANDS = 500  # commands by id sent together
 
 UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1)
 """The lineage of a server that may not be asked: only the slot map tells of a failover then."""
@@ -67,14 +57,11 @@ class Replayer:
         self._journal = journal
         self._packer = packer
         self._masters: dict[str, Master] = {}
-        self._looked: dict[str, float] = {}
-        """Node → when it was asked last, with all that it lacked replayed."""
+        self._looked: dict[str, float] = {}  # node → when it was asked last, with all that it lacked replayed
         self._denied = False
         self._replays = self._replayed = self._cancelled = self._late = 0
-        self._begun: set[str] = set()
-        """Nodes whose replay failed half-way."""
-        self._replaying = False
-        """True while notes are out of the journal."""
+        self._begun: set[str] = set()  # nodes whose replay failed half-way
+        self._replaying = False  # true while notes are out of the journal
         self._loop = Loop(
             "shardq-replay",
             self._step,
@@ -85,9 +72,6 @@ class Replayer:
             longest_pause_s=LOOK_S,
         )
         self._unfollow: Callable[[], None] = lambda: None
-
-    def __repr__(self) -> str:
-        return f"<Replayer: {self._replays} replays, {self._replayed} tasks stored again>"
 
     def start(self) -> None:
         self._journal.filled = self._loop.wake
@@ -182,7 +166,7 @@ class Replayer:
         except EngineClosed:
             raise
         except ShardqError:
-            pass  # nobody can tell now
+            pass  # no node tells now
 
     def _seen(self, node: str, asked: float, lineage: Lineage) -> None:
         master = self._masters.get(node)
@@ -263,8 +247,8 @@ class Replayer:
     def _cancel(self, made: Plan) -> tuple[int, int]:
         """Cancels again. Returns the number of cancels that were lost, and of those that came too late."""
         cancelled = late = 0
-        for some in batched(made.cancels, COMMANDS):
-            outcomes = self._by_id({id: partial(by_id.cancel, id=id) for id in some})
+        for at in range(0, len(made.cancels), COMMANDS):
+            outcomes = self._by_id({id: partial(by_id.cancel, id=id) for id in made.cancels[at : at + COMMANDS]})
             cancelled += outcomes.count(Outcome.CANCELLED)
             late += outcomes.count(Outcome.RUNNING)
         self._cancelled += cancelled
@@ -272,8 +256,9 @@ class Replayer:
         return cancelled, late
 
     def _move(self, made: Plan) -> None:
-        for some in batched(made.moves.items(), COMMANDS):
-            self._by_id({id: partial(by_id.reschedule, id=id, due=due) for id, due in some})
+        moves = list(made.moves.items())
+        for at in range(0, len(moves), COMMANDS):
+            self._by_id({id: partial(by_id.reschedule, id=id, due=due) for id, due in moves[at : at + COMMANDS]})
 
     def _by_id(self, makes: Mapping[str, Make[Outcome]]) -> list[Outcome]:
         """Sends a command for each of these ids. Raises the first error."""
@@ -302,9 +287,3 @@ class Replayer:
         entries = Entries(ids, [], words)
         yield from pushing.complete(self._cache, self._packer, results, entries, most=BATCH, in_doubt=in_doubt)
         return {id: [each for each in said if isinstance(each, str)] for id, said in results.outcomes().items()}
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    source = iter(items)
-    while some := list(itertools.islice(source, size)):
-        yield some
