@@ -23,7 +23,7 @@ from shardq.errors import ShardqError
 from shardq.features.schedules import declaring, known
 from shardq.features.schedules.entry import STAYS_MS, Declaration, Entry
 from shardq.features.schedules.known import KnownSchedules
-from shardq.features.schedules.storing import read
+from shardq.features.schedules.pushing_ahead import read
 from tests.resharding.stepping import Stepped
 
 NAME = "tick"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardq import Every
 from shardq.errors import InvalidOption, MissingPackage
-from shardq.features.schedules.timetable import CronTimetable, IntervalTimetable, Timetable
+from shardq.features.schedules.every import CronTimetable, IntervalTimetable, Timetable
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE, HOUR = 60_000, 3_600_000

@@ -1,6 +1,6 @@
 """Declaring, listing, pausing, resuming, removing and running schedules: the operations, written once for both engines.
 
-Each reads the schedule, decides, and writes it if nobody else has changed it meanwhile; else it begins anew.
+Each reads the schedule, decides, and writes it unless another process has changed it meanwhile; else it begins anew.
 """
 
 from __future__ import annotations
@@ -23,14 +23,10 @@ from shardq.errors import BadInput, PayloadNotDecodable, ServerFault, Unavailabl
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
 from shardq.features.schedules.planning import next_occurrence
-from shardq.features.schedules.pushing_ahead import cancel_held, hold_back
-from shardq.features.schedules.storing import read, read_all
+from shardq.features.schedules.pushing_ahead import cancel_held, hold_back, read, read_all
 
-_TRIES = 100
-"""A dispatcher writes a schedule a few times in ten seconds."""
-
-OVERDUE_MS = 20_000
-"""A dispatcher that dies is replaced within ten seconds; where there is none, this is told."""
+_TRIES = 100  # a dispatcher writes a schedule a few times in ten seconds
+OVERDUE_MS = 20_000  # a dispatcher that dies is replaced within ten seconds; where there is none, this is told
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -39,7 +35,7 @@ Decide = Callable[[Entry | Unreadable | None, int], Change | None]
 
 
 def _change(cache: TopologyCache, name: str, decide: Decide, *, takes_back: bool) -> Operation[None]:
-    """Changes a schedule. ``takes_back``: what was pushed ahead of it, too, also if somebody else has left that."""
+    """Changes a schedule. ``takes_back``: what was pushed ahead of it, too, also where another process left that."""
     for _ in range(_TRIES):
         found = yield from read(cache, [name])
         change = decide(found.get(name), found.now_ms)
@@ -51,7 +47,7 @@ def _change(cache: TopologyCache, name: str, decide: Decide, *, takes_back: bool
 
 
 def _take_back(cache: TopologyCache, name: str) -> Operation[bool]:
-    """Returns False if somebody else has changed the schedule meanwhile."""
+    """Returns False if another process has changed the schedule meanwhile."""
     entry = (yield from read(cache, [name])).entries.get(name)
     if entry is None or not (entry.state.paused or entry.state.removed):
         return True  # dispatchers do it
@@ -67,7 +63,7 @@ def _take_back(cache: TopologyCache, name: str) -> Operation[bool]:
 
 
 def declare(cache: TopologyCache, name: str, declaration: Declaration) -> Operation[None]:
-    """Whoever pushes takes back what was pushed by an earlier declaration."""
+    """Writes it down. The dispatcher that pushes takes back what was pushed by an earlier declaration."""
 
     def decide(entry: Entry | Unreadable | None, now_ms: int) -> Change | None:
         following = declared(entry, declaration, now_ms)
@@ -167,7 +163,7 @@ class Summary:
     count: int
     paused: int
     overdue: tuple[str, ...]
-    """Those of which nobody has pushed an occurrence that was due ``OVERDUE_MS`` ago."""
+    """Those with an occurrence that was due ``OVERDUE_MS`` ago and is not pushed."""
     unreadable: tuple[str, ...]
     """Those that can't be read here; they are not in ``count``."""
 
@@ -194,7 +190,7 @@ def _is_overdue(entry: Entry, now_ms: int) -> bool:
     if not state.is_pushed:
         return entry.pushed_due(state.batch[state.pushed]) < now_ms - OVERDUE_MS
     if entry.declaration.catch_up == "none":
-        return False  # what was missed stays so, whoever is there
+        return False  # what was missed stays so
     if entry.since_ms >= now_ms - OVERDUE_MS:
         return False
     try:

@@ -1,8 +1,8 @@
 """A schedule as it is stored: its declaration, which callers give, and its state, which changes with every push.
 
 Both are JSON in the hash ``schedules`` (see ``lua/README.md``). A declaration is written without a look at how far the
-pushing is: whoever pushes finds out that it is another one (``Entry.renewed``). Nothing here waits or asks; every
-function that changes a state returns another one.
+pushing is: the dispatcher that pushes finds out that it is another one (``Entry.renewed``). No I/O; every function that
+changes a state returns another one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import mmh3
 import msgspec
 
 from shardq.core.model.ids import full_id
-from shardq.features.schedules.every import CatchUp, Every, Overlap
-from shardq.features.schedules.timetable import Timetable, timetable
+from shardq.features.schedules.every import CatchUp, Every, Overlap, Timetable, timetable
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -179,8 +178,8 @@ class Entry:
         return full_id(self.state.topic, unique)
 
     def due(self, occurrence: int) -> int:
-        """The instant at which an occurrence is due by the declaration: its own, and a jitter that is the same for
-        whoever pushes it.
+        """The instant at which an occurrence is due by the declaration: its own, and a jitter that is the same for each
+        process that pushes it.
         """
         return self._due(occurrence, self.declaration.jitter_ms)
 
@@ -202,8 +201,7 @@ class Entry:
         """The last occurrence that was pushed and is due."""
         state = self.state
         past = [at for at in state.batch[: state.pushed] if self.pushed_due(at) <= now_ms]
-        past += [at for _, at, due in state.stay if due <= now_ms]
-        return max([*past, *([state.last_ms] if state.last_ms is not None else [])], default=None)
+        return _latest(state.last_ms, *past, *(at for _, at, due in state.stay if due <= now_ms))
 
     # ---- following states
 
@@ -292,8 +290,8 @@ class Entry:
         return msgspec.structs.replace(
             state,
             batch=tuple(again),
-            since_ms=max(state.since_ms, *ran) if ran else state.since_ms,
-            last_ms=max([*ran, *([state.last_ms] if state.last_ms is not None else [])], default=None),
+            since_ms=max([state.since_ms, *ran]),
+            last_ms=_latest(state.last_ms, *ran),
             last_id=Entry(self.name, self.declaration, state, b"").id_of(again[-1]) if again else state.last_id,
             retract=(),
             held=(*state.held, *(id for id, _, _ in state.retract if id in held)),
@@ -305,6 +303,10 @@ class Entry:
     def _last_before(self, ahead: list[tuple[str, int]], now_ms: int) -> int | None:
         last = self.last(now_ms)
         return None if last in {at for _, at in ahead} else last
+
+
+def _latest(*occurrences: int | None) -> int | None:
+    return max((at for at in occurrences if at is not None), default=None)
 
 
 def declared(

@@ -1,32 +1,130 @@
-"""The values of a caller: what is to recur, checked at once, and a schedule as it is listed."""
+"""The values of a caller: what is to recur, checked at once, and a schedule as it is listed. And timetables: the
+occurrences of a cron expression in a time zone, or of an interval, as instants in epoch ms.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
-from collections.abc import Mapping, Sequence
-from itertools import islice, pairwise
-from typing import Any, Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise, takewhile
+from typing import Any, Literal, Protocol, get_args
 
 import mmh3
 import msgspec
 
 from shardq.core.model.checks import check_headers, check_name, check_seconds, checked_tags, duration_ms, instant_ms
-from shardq.errors import InvalidName, InvalidOption
-from shardq.features.schedules.timetable import UTC, Timetable, timetable
+from shardq.errors import InvalidName, InvalidOption, MissingPackage
+
+UTC = "UTC"
 
 CatchUp = Literal["one", "all", "none"]
 Overlap = Literal["allow", "skip"]
 
-LEAST_INTERVAL_MS = 100
-"""With the 20 s that are pushed ahead these are 200 tasks a schedule."""
+LEAST_INTERVAL_MS = 100  # with the 20 s that are pushed ahead these are 200 tasks a schedule
 
 MOST_INTERVAL_MS = 400 * 86_400_000
 
 MOST_JITTER_S = 86_400.0
 
-_TRIED = 10
-"""Occurrences whose distances bound the jitter."""
+_TRIED = 10  # occurrences whose distances bound the jitter
+
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+_MS = dt.timedelta(milliseconds=1)
+
+
+class Timetable(Protocol):
+    def after(self, ms: int) -> Iterator[int]:
+        """The occurrences after an instant, each later than the one before; without end, or until there are none."""
+
+
+class IntervalTimetable:
+    """The multiples of an interval since 1970: the same in every process, whenever it starts."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+
+    def after(self, ms: int) -> Iterator[int]:
+        at = ms // self._interval_ms * self._interval_ms
+        while True:
+            at += self._interval_ms
+            yield at
+
+
+class CronTimetable:
+    """A cron expression in a time zone, as Debian's cron reads it: a job at a local time that does not exist runs when
+    the clock has gone ahead, one at a time that comes twice runs once, at the first; jobs of every hour or minute run
+    as often as there are such hours and minutes.
+    """
+
+    def __init__(self, cron: str, tz: str) -> None:
+        try:
+            from cronsim import CronSim, CronSimError
+        except ModuleNotFoundError as exc:
+            if exc.name != "cronsim":
+                raise
+            raise MissingPackage("cron= needs cronsim: pip install 'shardq[cron]', or give interval= instead") from exc
+        self._cron = cron
+        self._zone = _zone(tz)
+        self._iterate = CronSim
+        try:
+            CronSim(cron, _EPOCH)
+        except CronSimError as exc:
+            raise InvalidOption(
+                f"cron can't be {cron!r:.80}: {exc}; write minute, hour, day of month, month and day of week, "
+                "such as '0 3 * * *', with the second before them where one is needed"
+            ) from exc
+
+    def after(self, ms: int) -> Iterator[int]:
+        last = ms
+        for when in self._iterate(self._cron, (_EPOCH + ms * _MS).astimezone(self._zone)):
+            at = (when - _EPOCH) // _MS
+            # in an hour that comes twice it begins with the first
+            if at > last:
+                yield at
+                last = at
+
+
+class BoundedTimetable:
+    """The occurrences of another timetable from a first instant on, up to a last one."""
+
+    def __init__(self, timetable: Timetable, start_ms: int | None, end_ms: int | None) -> None:
+        self._timetable = timetable
+        self._before_ms = -math.inf if start_ms is None else start_ms - 1
+        self._end_ms = math.inf if end_ms is None else end_ms
+
+    def after(self, ms: int) -> Iterator[int]:
+        return takewhile(lambda at: at <= self._end_ms, self._timetable.after(int(max(ms, self._before_ms))))
+
+
+def timetable(
+    cron: str | None, interval_ms: int | None, tz: str, *, start_ms: int | None = None, end_ms: int | None = None
+) -> Timetable:
+    """Raises InvalidOption where it can't be computed here."""
+    found: Timetable
+    if cron is None:
+        assert interval_ms is not None, "a declaration has one of both"
+        found = IntervalTimetable(interval_ms)
+    else:
+        found = CronTimetable(cron, tz)
+    return found if start_ms is None and end_ms is None else BoundedTimetable(found, start_ms, end_ms)
+
+
+def _zone(tz: str) -> dt.tzinfo:
+    if tz == UTC:
+        return dt.UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(tz)
+    # of a name with blanks, one that is a folder, or one that leads out of the database
+    except (KeyError, ValueError, OSError) as exc:
+        raise InvalidOption(
+            f"tz can't be {tz!r:.80}: it is not in the time zones of this machine; give a name such as "
+            "'Europe/Berlin', and if that is missing: pip install 'shardq[cron]', which brings all of them"
+        ) from exc
 
 
 class Every(msgspec.Struct, frozen=True):
@@ -80,12 +178,12 @@ class Every(msgspec.Struct, frozen=True):
         if self.owner != "":
             check_name(self.owner, of="owner")
         _ = self.expires_ms
-        found = list(
-            islice(timetable(self.cron, self.interval_ms, self.zone).after(0), _TRIED if self.jitter_ms else 1)
-        )
+        every = timetable(self.cron, self.interval_ms, self.zone).after(0)
+        found = list(islice(every, _TRIED if self.jitter_ms else 1))
         if not found:
             raise InvalidOption(f"cron can't be {self.cron!r:.80}: there is no such day")
-        if next(self._timetable().after(0), None) is None:
+        bounded = timetable(self.cron, self.interval_ms, self.zone, start_ms=self.start_ms, end_ms=self.end_ms)
+        if next(bounded.after(0), None) is None:
             raise InvalidOption(
                 f"there is no occurrence from start={self.start!r} to end={self.end!r}; give another start or end"
             )
@@ -141,9 +239,6 @@ class Every(msgspec.Struct, frozen=True):
     @property
     def expires_ms(self) -> int | None:
         return None if self.expires is None else duration_ms(self.expires, "expires")
-
-    def _timetable(self) -> Timetable:
-        return timetable(self.cron, self.interval_ms, self.zone, start_ms=self.start_ms, end_ms=self.end_ms)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,20 +25,13 @@ class CarryOut(Protocol):
 
 
 class ScheduleHandle:
-    """One schedule, by its name. Each method raises UnknownSchedule if there is none of this name.
-
-    >>> engine.every("nightly", interval=86_400)
-    >>> engine.schedule("nightly").pause()
-    """
+    """One schedule, by its name. Each method raises UnknownSchedule if there is none of this name."""
 
     def __init__(self, name: str, packer: Packer, carry_out: CarryOut) -> None:
         check_schedule_name(name)
         self.name = name
         self._packer = packer
         self._carry_out = carry_out
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
     def pause(self) -> None:
         """Pushes no more occurrences, and takes back what is pushed and not due yet, until ``resume``.
@@ -72,27 +65,17 @@ class ScheduleHandle:
         >>> engine.every("nightly", interval=86_400)
         >>> engine.schedule("nightly").remove()
         """
-        name = self.name
-        self._carry_out(lambda cache: declaring.remove(cache, name), f"schedule {name}: removed")
+        self._carry_out(lambda cache: declaring.remove(cache, self.name), f"schedule {self.name}: removed")
 
 
 class OwnedSchedules:
-    """The schedules that were declared with one ``owner=``.
-
-    >>> engine.every("nightly", interval=86_400, owner="billing")
-    >>> engine.schedule(owner="billing").prune()
-    []
-    """
+    """The schedules that were declared with one ``owner=``."""
 
     def __init__(self, owner: str, declared: Mapping[str, Set[str]], carry_out: CarryOut) -> None:
         check_name(owner, of="owner")
         self.owner = owner
-        self._declared = declared
-        """Owner → the names that the engine's object has declared with it."""
+        self._declared = declared  # owner → the names that the engine's object has declared with it
         self._carry_out = carry_out
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.owner!r}>"
 
     def prune(self, *, keep: Iterable[str] | None = None) -> list[str]:
         """Removes them but those to ``keep``: the ones that this engine object has declared, if nothing is given.
@@ -105,12 +88,10 @@ class OwnedSchedules:
         >>> engine.schedule(owner="billing").prune()
         []
         """
-        if keep is None:
-            keep = self._declared.get(self.owner)
-            if keep is None:
-                raise InvalidOption(
-                    f"this engine has declared no schedule with owner={self.owner!r}, so none would be left; declare "
-                    "them first, or give keep=[] to remove them all"
-                )
+        if keep is None and (keep := self._declared.get(self.owner)) is None:
+            raise InvalidOption(
+                f"this engine has declared no schedule with owner={self.owner!r}, so none would be left; declare "
+                "them first, or give keep=[] to remove them all"
+            )
         kept = frozenset(keep)
         return self._carry_out(lambda cache: declaring.prune(cache, self.owner, kept))

@@ -1,10 +1,9 @@
 """The schedules as one dispatcher knows them, and what is done about them: ``step``, whose clock is an argument. Called
 by ``scheduler``, and by a test's clock.
 
-A step reads each schedule whose turn it is before it does anything about it, and does it for all of them together, in
-stages: what was changed is taken back, occurrences are intended, pushed, and what was held back is cancelled. Each
-stage ends with the states that say so; a schedule whose state somebody else has written meanwhile is left out of the
-next.
+A step reads each schedule whose turn it is, and serves all of them together, in stages: what was changed is taken back,
+occurrences are intended, pushed, and what was held back is cancelled. Each stage ends with the states that say so; a
+schedule whose state another process has written meanwhile is left out of the next.
 """
 
 from __future__ import annotations
@@ -21,18 +20,15 @@ import mmh3
 from shardq.core.calls import by_id as calls
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
-from shardq.core.model.record import RAW
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import by_id
-from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, ShardqError
 from shardq.features.schedules.entry import Entry, State
+from shardq.features.schedules.every import Timetable
 from shardq.features.schedules.planning import DAY_MS, LEAD_MS, plan
-from shardq.features.schedules.pushing_ahead import cancel_held, hold_back, push_ahead
-from shardq.features.schedules.storing import Found, Written, read, write
-from shardq.features.schedules.timetable import Timetable
+from shardq.features.schedules.pushing_ahead import Found, Written, cancel_held, hold_back, push_ahead, read, write
 
 AFTER_ANOTHER_MS = 4000
 """How long a dispatcher waits for the one before it in the order: a dead one is out of the order by then."""
@@ -40,7 +36,7 @@ AFTER_ANOTHER_MS = 4000
 MOST_AFTER_MS = 60_000
 
 RETRACT_AFTER_MS = 2000
-"""Who pauses or removes a schedule takes back himself what was pushed of it; dispatchers do it when he died."""
+"""A process that pauses or removes a schedule takes back what was pushed of it; dispatchers do it if that one died."""
 
 RETRY_MS = 1000
 
@@ -49,11 +45,8 @@ PACE_MS = 250
 one. All is pushed ahead of its time, so nothing is late.
 """
 
-ROUND = 500
-"""Schedules that are served together."""
-
-STEP_S = 1.0
-"""After so long the rest is left to the next step, whose clock is later."""
+ROUND = 500  # schedules that are served together
+STEP_S = 1.0  # after so long the rest is left to the next step, whose clock is later
 
 FRESH_S = 30.0
 """The longest time from the look that found an occurrence unpushed to its push. A process that stood still for longer
@@ -125,7 +118,6 @@ class KnownSchedules:
         self, cache: TopologyCache, *, process: str = "", members: Callable[[], tuple[str, ...]] = lambda: ()
     ) -> None:
         self._cache = cache
-        self._packer = Packer(RAW, max_payload=1)  # no payload is packed: records are stored ready made
         self._process = process
         self._members = members
         self._placed_among: tuple[str, ...] = ()
@@ -165,7 +157,7 @@ class KnownSchedules:
         self._find_places()
         due = {name: None for name in heard if name is not None}
         due |= dict.fromkeys(name for name, known in self._known.items() if known.turn_ms <= now_ms)
-        names = sorted(due, key=self._urgency)
+        names = sorted(due, key=lambda name: self._known[name].turn_ms if name in self._known else -math.inf)
         began_s = time.monotonic()
         while names and time.monotonic() - began_s < STEP_S:
             yield from self._serve(names[:ROUND], now_ms, result)
@@ -179,10 +171,6 @@ class KnownSchedules:
         if self._news:
             result.again_ms = now_ms if names else min(result.again_ms, now_ms + PACE_MS)
         return result
-
-    def _urgency(self, name: str) -> float:
-        known = self._known.get(name)
-        return -math.inf if known is None else known.turn_ms
 
     # ---- what is known
 
@@ -262,7 +250,7 @@ class KnownSchedules:
         if time.monotonic() - read_s > FRESH_S:
             return
         unpushed = [entry for entry in present.values() if self._is_served(entry) and not entry.state.is_pushed]
-        note(unpushed, (yield from push_ahead(self._cache, self._packer, unpushed)))
+        note(unpushed, (yield from push_ahead(self._cache, unpushed)))
         self.pushed += sum(
             len(entry.state.batch) - entry.state.pushed for entry in unpushed if entry.name not in result.errors
         )

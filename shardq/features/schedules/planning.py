@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from shardq.features.schedules.entry import Entry
-from shardq.features.schedules.timetable import Timetable
+from shardq.features.schedules.every import Timetable
 
 LEAD_MS = 10_000
 """An occurrence is pushed so long before its time, at the latest: other dispatchers take over from one that dies within
@@ -21,8 +21,7 @@ four seconds, and this leaves them time.
 HORIZON_MS = 2 * LEAD_MS
 """Where something is pushed, so is all that follows within this time: short intervals cost one push in ten seconds."""
 
-MOST = 500
-"""Occurrences of one batch. The rest follows at once."""
+MOST = 500  # occurrences of one batch. The rest follows at once
 
 GRACE_MS = 1000
 """With ``catch_up="none"``, an occurrence is missed when it is later than this: no dispatcher was there in time."""
@@ -33,8 +32,7 @@ BEGUN_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
-REMEMBERED = 1000
-"""Occurrences whose ids are remembered, about: it takes some 100 bytes for each."""
+REMEMBERED = 1000  # occurrences whose ids are remembered, about: it takes some 100 bytes for each
 
 
 @dataclass(frozen=True, slots=True)

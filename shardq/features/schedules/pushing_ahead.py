@@ -1,5 +1,5 @@
-"""Pushes occurrences that schedules' states intend, each once over the whole fleet; takes back what was pushed of
-schedules that were then changed, paused or removed.
+"""Reads schedules and writes their states, many in one trip. Pushes occurrences that states intend, each once over the
+whole fleet; takes back what was pushed of schedules that were then changed, paused or removed.
 
 The occurrences were written to the state before, where one dispatcher wins. They are pushed under ids made of their
 instants; then the state says that they are. A dispatcher that dies in between is followed by another, which finds them
@@ -12,45 +12,117 @@ it: so that one that was held back is never taken for one that ran.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
 from shardq.core.calls import by_id as calls
+from shardq.core.calls import control
+from shardq.core.calls.control import Change
 from shardq.core.calls.request import Word
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.record import RAW, encode_head, encode_record, with_expiry
 from shardq.core.model.task import Outcome
-from shardq.core.operation import Operation
+from shardq.core.operation import Many, Operation, values
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.packing import BATCH, Entries, Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, Unanswered
-from shardq.features.schedules.entry import Entry
+from shardq.features.schedules.entry import Entry, State, Unreadable, decode_entry
 from shardq.features.schedules.planning import BEGUN_MS, DAY_MS, dedup_ms
-from shardq.features.schedules.storing import Written, write
 
-_NOTHING = encode_record(RAW, b"", encode_head(expires=1))
-"""A task that has expired since 1970."""
+_NOTHING = encode_record(RAW, b"", encode_head(expires=1))  # a task that has expired since 1970
 
 _TRIES = 5
 
+_packer = partial(Packer, RAW, max_payload=1)
+"""Packs no payload: records are stored ready made."""
 
-def push_ahead(cache: TopologyCache, packer: Packer, entries: Sequence[Entry]) -> Operation[Written]:
+
+@dataclass(slots=True)
+class Found:
+    """Schedules as they were read, and the clock of the control slot's master."""
+
+    now_ms: int = 0
+    entries: dict[str, Entry] = field(default_factory=dict)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+
+    def get(self, name: str) -> Entry | Unreadable | None:
+        return self.entries.get(name) or self.unreadable.get(name)
+
+
+def read(cache: TopologyCache, names: Iterable[str], *, briefly: bool = False) -> Operation[Found]:
+    """Reads the schedules of these names."""
+    result, left = Found(), list(names)
+    while left:
+        parts, left = _parts(left), []
+        calls = (control.schedules(cache.control, part) for part in parts)
+        requests = {at: call.briefly() if briefly else call for at, call in enumerate(calls)}
+        for at, found in values((yield Many(requests))).items():
+            result.now_ms = found.now_ms
+            left += parts[at][found.looked_for :]
+            for name, (state, declaration) in found.stored.items():
+                entry = decode_entry(name, state, declaration)
+                if isinstance(entry, Entry):
+                    result.entries[name] = entry
+                else:
+                    result.unreadable[name] = entry
+    return result
+
+
+def read_all(cache: TopologyCache, *, briefly: bool = False) -> Operation[Found]:
+    """Reads all schedules. Where there are none, one command says so."""
+    names = control.schedule_names(cache.control)
+    return (yield from read(cache, (yield names.briefly() if briefly else names), briefly=briefly))
+
+
+def _parts(names: list[str]) -> list[list[str]]:
+    return [names[at : at + control.BATCH] for at in range(0, len(names), control.BATCH)]
+
+
+@dataclass(slots=True)
+class Written:
+    """The result of writing states. Schedules that somebody else has changed meanwhile are in neither."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    """Name → the schedule as it is then."""
+    errors: dict[str, ShardqError] = field(default_factory=dict)
+
+
+def write(
+    cache: TopologyCache, states: Mapping[str, tuple[Entry, State]], failed: Mapping[str, ShardqError] | None = None
+) -> Operation[Written]:
+    """Writes following states of schedules that were read. No news tell of them: these are written while occurrences
+    are pushed, or taken back. ``failed``: errors by name, of others.
+    """
+    result = Written(errors=dict(failed or {}))
+    following = {name: entry.following(state) for name, (entry, state) in states.items()}
+    parts, requests = _parts(list(states)), {}
+    for at, part in enumerate(parts):
+        changes = [Change(name, states[name][0].stored, following[name].stored) for name in part]
+        requests[at] = control.set_schedule(cache.control, changes, tell=False)
+    for at, written in (yield Many(requests)):
+        if isinstance(written, ShardqError):
+            result.errors |= dict.fromkeys(parts[at], written)
+        else:
+            result.entries |= {name: following[name] for name, done in zip(parts[at], written, strict=True) if done}
+    return result
+
+
+def push_ahead(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[Written]:
     """Pushes the batches of these schedules."""
-    failed = yield from _push(cache, packer, entries)
+    failed = yield from _push(cache, entries)
     states = {
         entry.name: (entry, msgspec.structs.replace(entry.state, pushed=len(entry.state.batch)))
         for entry in entries
         if entry.name not in failed
     }
-    written = yield from write(cache, states)
-    written.errors |= failed
-    return written
+    return (yield from write(cache, states, failed))
 
 
-def _push(cache: TopologyCache, packer: Packer, entries: Sequence[Entry]) -> Operation[dict[str, ShardqError]]:
+def _push(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[dict[str, ShardqError]]:
     """Returns errors by name."""
     names: dict[str, str] = {}
     words: list[Word] = []
@@ -63,7 +135,7 @@ def _push(cache: TopologyCache, packer: Packer, entries: Sequence[Entry]) -> Ope
             names[id] = entry.name
             words += (id, max(due, 1), record, "keep", window_ms)
     try:
-        yield from pushing.push(cache, packer, Entries(ids=list(names), unique=words), most=BATCH)
+        yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words), most=BATCH)
     except PushError as exc:
         errors: dict[str, ShardqError] = {names[id]: exc for id in exc.unknown}
         return errors | {names[id]: error for id, error in exc.failed.items()}
@@ -79,9 +151,7 @@ def hold_back(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Writt
     held, failed = yield from _hold(cache, list(owners))
     errors = {owners[id]: error for id, error in failed.items()}
     states = {entry.name: (entry, entry.retracted(held)) for entry in entries if entry.name not in errors}
-    written = yield from write(cache, states)
-    written.errors |= errors
-    return written
+    return (yield from write(cache, states, errors))
 
 
 def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Written]:
@@ -95,9 +165,7 @@ def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Wri
         for entry in entries
         if entry.name not in errors
     }
-    written = yield from write(cache, states)
-    written.errors |= errors
-    return written
+    return (yield from write(cache, states, errors))
 
 
 def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dict[str, ShardqError]]]:
@@ -105,7 +173,7 @@ def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dic
     words: list[Word] = [word for id in ids for word in (id, MAX_AT_MS, _NOTHING, "keep", DAY_MS)]
     failed: dict[str, ShardqError] = {}
     try:
-        yield from pushing.push(cache, Packer(RAW, max_payload=1), Entries(ids=ids, unique=words), most=BATCH)
+        yield from pushing.push(cache, _packer(), Entries(ids=ids, unique=words), most=BATCH)
     except PushError as exc:
         failed = dict.fromkeys(exc.unknown, exc) | dict(exc.failed)
     held, left = set[str](), [id for id in ids if id not in failed]
@@ -118,11 +186,8 @@ def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dic
             elif outcome is Outcome.MOVED:
                 held.add(id)
             elif outcome is Outcome.UNKNOWN:
-                left.append(
-                    id
-                )  # an answer was lost; if it had been moved by that call, the next one moves it once more
+                left.append(id)  # an answer was lost: if that call has moved it, the next one does so again
         if not left:
             break
-    for id in left:
-        failed[id] = Unanswered(f"answers about {id!r} were lost again and again; repeat it")
+    failed |= {id: Unanswered(f"answers about {id!r} were lost again and again; repeat it") for id in left}
     return held, failed

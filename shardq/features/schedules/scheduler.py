@@ -4,8 +4,8 @@ It knows the schedules (``known``) as they were when it last read them: at its s
 changed, and when messages may have been missed. While there are none it waits, and asks nothing.
 
 Every dispatcher has one. For each schedule they have an order, by the hash of their names with the schedule's: the
-first pushes, and the others look a little later, one after the other, whether that was done. Nothing but the number of
-requests hangs on that order: whoever comes, an occurrence is pushed once (``pushing_ahead``).
+first pushes, and the others look a little later, one after the other, if that was done. That order only saves requests:
+an occurrence is pushed once in any (``pushing_ahead``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ NAP_S = 20.0
 after it.
 """
 
-WHO = "the scheduler"
-"""Its name where an outage is logged."""
+WHO = "the scheduler"  # its name where an outage is logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,10 @@ class Scheduler:
         self._driver = driver
         self._clock_ms = clock_ms
         self._schedules = KnownSchedules(cache, process=process, members=members)
-        self._said: dict[str, str] = {}
-        """Name → what was said of a schedule that can't be read, or computed, here."""
-        self._refused: dict[str, str] = {}
-        """Name → why its pushes fail."""
-        self._ended_s = -math.inf
-        """When the last step ended that did not fail."""
-        self._due_s = math.inf
-        """When the next one is due."""
+        self._said: dict[str, str] = {}  # name → what was said of a schedule that can't be read, or computed, here
+        self._refused: dict[str, str] = {}  # name → why its pushes fail
+        self._ended_s = -math.inf  # when the last step ended that did not fail
+        self._due_s = math.inf  # when the next one is due
         self.loop = Loop(
             "shardq-scheduler",
             self._step,
@@ -91,11 +86,9 @@ class Scheduler:
 
     def report(self) -> SchedulerReport:
         problems = [
-            f"schedule {name!r} can't be computed by this process: {why}"
-            for name, why in dict(self._schedules.problems).items()
-        ]
-        problems += [
-            f"schedule {name!r} can't be pushed by this process: {why}" for name, why in dict(self._refused).items()
+            f"schedule {name!r} can't be {done} by this process: {why}"
+            for done, reasons in (("computed", self._schedules.problems), ("pushed", self._refused))
+            for name, why in dict(reasons).items()
         ]
         if self.loop.fault:
             problems.append(f"schedules can't be served by this process: {self.loop.fault}")
@@ -126,9 +119,9 @@ class Scheduler:
         """Logs what is new of schedules that can't be served, and what is over."""
         problems = self._schedules.problems | self._schedules.unreadable
         for name in problems.keys() - self._said.keys():
-            what = "schedule %r can't be %s here, and is left to other dispatchers: %s"
             verb = "read" if name in self._schedules.unreadable else "computed"
-            log.error(what, name, verb, problems[name], extra={"schedule": name})
+            text = "schedule %r can't be %s here, and is left to other dispatchers: %s"
+            log.error(text, name, verb, problems[name], extra={"schedule": name})
         self._said = problems
         for name in done.served & self._refused.keys() - done.errors.keys():
             del self._refused[name]
