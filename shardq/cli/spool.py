@@ -101,7 +101,7 @@ def replay(given: Given, path: Path) -> int:
     meanwhile: one process replays at a time.
     """
     from shardq.engine import Engine
-    from shardq.engine.target import replayer_of
+    from shardq.engine.target import drain_of
     from shardq.features.spool.drain import lock_of
     from shardq.features.spool.spool import TRIP_S
 
@@ -112,7 +112,7 @@ def replay(given: Given, path: Path) -> int:
         if options.is_embedded:
             raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
         lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)
-        with lock as held, closing(replayer_of(file, options)) as run:
+        with lock as held, closing(drain_of(file, options)) as run:
             if held is None:
                 raise SpoolFault(f"the spool {path} is being replayed by another process, for more than {LOCK_S:g} s")
             run.run(lambda: ending.asked, timeout=TRIP_S)

@@ -157,7 +157,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
             return None
-        from shardq.engine.target import replayer_of  # here: they bring sqlite3
+        from shardq.engine.target import drain_of  # here: they bring sqlite3
         from shardq.features.spool.spool import Spool
 
         options = self._options
@@ -172,7 +172,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             shards=options.shards,
             limit=limit,
             timeout=options.timeout,
-            replayer=partial(replayer_of, options=options),
+            drain=partial(drain_of, options=options),
         )
 
     def _can_spool(self, error: ShardqError) -> bool:

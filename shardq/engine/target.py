@@ -17,7 +17,7 @@ from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.connections import connected
 from shardq.engine.options import Options
-from shardq.features.spool.drain import Replayer
+from shardq.features.spool.drain import Drain
 from shardq.features.spool.file import SpoolFile
 
 T = TypeVar("T")
@@ -60,6 +60,6 @@ class Target:
             self._connections.close()
 
 
-def replayer_of(file: SpoolFile, options: Options) -> Replayer:
-    """Returns the replayer of a spool to the servers of an engine. It connects when there is something to send."""
-    return Replayer(file, Packer(options.codec, max_payload=options.max_payload), Target(options))
+def drain_of(file: SpoolFile, options: Options) -> Drain:
+    """Returns the drain of a spool to the servers of an engine. It connects when there is something to send."""
+    return Drain(file, Packer(options.codec, max_payload=options.max_payload), Target(options))

@@ -13,19 +13,27 @@ from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq.engine.stats import RelayStats
-    from shardq.outbox.default import cancel, create, default_outbox, push, push_many, reschedule, sql, table
     from shardq.outbox.relay import OutboxRelay
-    from shardq.outbox.tables import Outbox
+    from shardq.outbox.tables import (
+        Outbox,
+        cancel,
+        create,
+        default_outbox,
+        push,
+        push_many,
+        reschedule,
+        sql,
+        table,
+    )
 else:
     # Rows can be packed without SQLAlchemy, as the Django app does.
     __getattr__, __dir__ = lazily(
         __name__,
         {
             **dict.fromkeys(
-                ("cancel", "create", "default_outbox", "push", "push_many", "reschedule", "sql", "table"),
-                "shardq.outbox.default",
+                ("Outbox", "cancel", "create", "default_outbox", "push", "push_many", "reschedule", "sql", "table"),
+                "shardq.outbox.tables",
             ),
-            "Outbox": "shardq.outbox.tables",
             "OutboxRelay": "shardq.outbox.relay",
             "RelayStats": "shardq.engine.stats",
         },

@@ -42,8 +42,7 @@ def open_database(url: str | sa.URL) -> sa.Engine:
         ) from exc
 
 
-PAGE_ROWS = 1000
-"""Rows that are listed together."""
+PAGE_ROWS = 1000  # rows that are listed together
 
 _PACKAGES = {"psycopg": "'psycopg[binary]'"}
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,49 +33,32 @@ from shardq.engine.target import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.drain import Failing, Replayed, replay
+from shardq.features.spool.drain import Drained, Failing, drain
 from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
 
 log = logging.getLogger("shardq.outbox")
 
-TRIES = 5
-"""A row that is refused so often, alone, is put aside."""
+TRIES = 5  # a row that is refused so often, alone, is put aside
 
 FIRST_RETRY_S = 0.5
 """After the first refusal of a row; each pause is twice as long as the one before: 7.5 s for all tries."""
 
-MOVE_BYTES = 4 << 20
-"""The bytes of records that are read and sent together. A larger row goes alone."""
-
-PAGES = 50
-"""Pages of rows that one step looks through, if it finds none to move."""
-
-TRIP_S = 5.0
-"""The bound of a trip: rows for other shards wait so long when a shard falls silent."""
-
-PROBE_S = 0.5
-"""The same for probes, in whose time nothing else is moved."""
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-"""Between two probes; each pause is twice as long as the one before."""
-
-LOOK_S = 5.0
-"""Between two looks at the refused rows, which other relays and commands change, too."""
+MOVE_BYTES = 4 << 20  # the bytes of records that are read and sent together. A larger row goes alone
+PAGES = 50  # pages of rows that one step looks through, if it finds none to move
+TRIP_S = 5.0  # the bound of a trip: rows for other shards wait so long when a shard falls silent
+PROBE_S = 0.5  # the same for probes, in whose time nothing else is moved
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # between two probes; each pause is twice as long as the one before
+LOOK_S = 5.0  # between two looks at the refused rows, which other relays and commands change, too
 
 PASS_S, PASS_SHARE = 5.0, 10
 """While rows of silent shards are passed over, a step begins past them. So often all are gone through again, for rows
 whose transactions were committed late: at most a tenth of the time.
 """
 
-BLOCKED_S = 0.05
-"""The wait for rows that another relay has claimed."""
-
-RETRIED = 100
-"""Refused rows that are tried in one step, each in a call of its own."""
-
-MOST_REASON = 2000
-"""Characters of a reason that are stored."""
+BLOCKED_S = 0.05  # the wait for rows that another relay has claimed
+RETRIED = 100  # refused rows that are tried in one step, each in a call of its own
+MOST_REASON = 2000  # characters of a reason that are stored
 
 _READ = ("seq", "id", "kind", "due", "record", "on_conflict", "dedup", "created", "attempts")
 
@@ -119,16 +102,13 @@ class Mover:
         self._timeout_s = options.timeout
         self._lock = None if self._locks else _lock_of(database.url, self._table.fullname)
         self._epoch = 0
-        self._after = 0
-        """While shards take nothing: the rows up to this number are for them."""
+        self._after = 0  # while shards take nothing: the rows up to this number are for them
         self._pass_began, self._pass_at = 0.0, math.inf
         """When the rows were last gone through from the first one on, and when they are next; infinity meanwhile."""
         self._pause_s = FIRST_PAUSE_S
         self._probe_at = 0.0
-        self._look_at = 0.0
-        """The time of the next look at refused rows."""
-        self._said: set[str] = set()
-        """The reasons of rows that were put aside, as the log has them."""
+        self._look_at = 0.0  # the time of the next look at refused rows
+        self._said: set[str] = set()  # the reasons of rows that were put aside, as the log has them
 
     def close(self) -> None:
         target, self._target = self._target, None
@@ -149,9 +129,10 @@ class Mover:
         """Moves a batch of rows. Returns the seconds until there may be more to do: 0 for at once, infinity for when
         there are new rows. Raises what keeps it from looking for rows.
         """
-        with self._alone() as alone, self._database.connect() as connection:
-            if not alone:
-                return BLOCKED_S
+        alone = nullcontext(0) if self._lock is None else locks.alone(self._lock)
+        with alone as held, self._database.connect() as connection:
+            if held is None:
+                return BLOCKED_S  # another relay is at work, and this database can't share rows
             if self.stuck and time.monotonic() >= self._probe_at:
                 self._probe(connection)
             if time.monotonic() >= self._look_at:
@@ -159,15 +140,6 @@ class Mover:
             wait = self._scan(connection)
         next_at = min(self._look_at, self._probe_at if self.stuck else math.inf)
         return min(wait, max(0.0, next_at - time.monotonic()))
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Yields False where relays can't share rows, and another one is at work."""
-        if self._lock is None:
-            yield True
-        else:
-            with locks.alone(self._lock) as held:
-                yield held is not None
 
     # ---- choosing rows
 
@@ -228,9 +200,7 @@ class Mover:
 
     def _chosen(self, page: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The numbers of rows that are moved together, and the rows that were looked at for that."""
-        chosen: list[int] = []
-        looked_at: list[Any] = []
-        bytes = 0
+        chosen, looked_at, bytes = list[int](), list[Any](), 0
         for row in page:
             if self._is_stuck(row.id):
                 self._note_first(row)
@@ -300,8 +270,9 @@ class Mover:
         else:
             wait = min([LOOK_S, *((row.retry_at - present_ms) / 1000 for row in rows[:1])])
         self._look_at = time.monotonic() + wait
-        count = sa.select(sa.func.count()).where(*refused, table.c.failed.is_not(None))
-        self.failed = connection.execute(count).scalar_one()
+        self.failed = connection.execute(
+            sa.select(sa.func.count()).where(*refused, table.c.failed.is_not(None))
+        ).scalar_one()
 
     # ---- moving rows
 
@@ -344,8 +315,7 @@ class Mover:
         earlier = {id: seq for id, seq, _ in others}
         if any(seq is not None and seq <= self._after for _, _, seq in others):
             self._pass_at = 0.0  # it was committed after the rows beside it were passed over
-        claimed: list[Any] = []
-        ended: set[str] = set()
+        claimed, ended = list[Any](), set[str]()
         for row in rows:
             if row.id in ended or earlier.get(row.id, math.inf) < row.seq:
                 continue
@@ -354,15 +324,15 @@ class Mover:
                 ended.add(row.id)
         return claimed
 
-    def _carry_out(self, rows: Sequence[Any], *, most: int, timeout: float) -> Replayed:
+    def _carry_out(self, rows: Sequence[Any], *, most: int, timeout: float) -> Drained:
         failing = Failing({shard: stuck.error for shard, stuck in self.stuck.items()})
-        result = Replayed()
+        result = Drained()
         waiting: set[str] = set()
         """Ids of which a row was not carried out."""
         for layer in layers(Spooled(row.seq, self._command(row)) for row in rows):
             left = [each for each in layer if each.command.id not in waiting]
             found = self._opened().run(
-                lambda cache, left=left: replay(cache, self._packer, left, failing, most=most),  # type: ignore[misc]
+                lambda cache, left=left: drain(cache, self._packer, left, failing, most=most),  # type: ignore[misc]
                 timeout=timeout,
             )
             done = {*found.done, *(seq for seq, error in found.failed if isinstance(error, Conflict))}
@@ -376,7 +346,7 @@ class Mover:
         dedup = f"{row.dedup}-{self._window_ms}"
         return Command(row.kind, row.id, row.due, bytes(row.record), row.on_conflict, dedup)
 
-    def _note_stuck(self, rows: Sequence[Any], failing: Failing, result: Replayed) -> None:
+    def _note_stuck(self, rows: Sequence[Any], failing: Failing, result: Drained) -> None:
         """Notes the first row of each shard that takes nothing from now on."""
         topology = self._topology()
         if not (new := failing.errors.keys() - self.stuck.keys()):
@@ -391,11 +361,10 @@ class Mover:
                 for shard in new.intersection(topology.homes(row.id)):
                     self.stuck.setdefault(shard, Stuck(row.seq, row.id, row.created, failing.errors[shard]))
 
-    def _note(self, connection: sa.Connection, rows: Sequence[Any], result: Replayed) -> int:
+    def _note(self, connection: sa.Connection, rows: Sequence[Any], result: Drained) -> int:
         """Writes what became of rows. Returns the number of those that are done with."""
-        by_seq = {row.seq: row for row in rows}
+        table, by_seq = self._table, {row.seq: row for row in rows}
         done = list(result.done)
-        tried: list[dict[str, Any]] = []
         for seq, error in result.failed:
             row = by_seq[seq]
             if isinstance(error, Conflict):
@@ -403,14 +372,8 @@ class Mover:
                 self.refused += 1
                 log.warning("the task %s of the outbox was refused: %s", row.id, error, extra={"task_id": row.id})
             else:
-                tried.append(self._tried(row, error))
-        table = self._table
-        if tried:
-            columns: dict[str, Any] = {
-                name: sa.bindparam(f"new_{name}") for name in ("attempts", "retry_at", "failed", "reason")
-            }
-            connection.execute(table.update().where(table.c.seq == sa.bindparam("row")).values(columns), tried)
-            self._look_at = 0.0
+                connection.execute(table.update().where(table.c.seq == seq).values(self._tried(row, error)))
+                self._look_at = 0.0
         if done and self._keep:
             connection.execute(table.update().where(table.c.seq.in_(done)).values(moved=now_ms()))
         elif done:
@@ -429,11 +392,10 @@ class Mover:
                 row.seq, row.id, self._table.fullname, attempts, reason, extra={"task_id": row.id},
             )  # fmt: skip
         return {
-            "row": row.seq,
-            "new_attempts": attempts,
-            "new_retry_at": present_ms + int(1000 * FIRST_RETRY_S * 2 ** (attempts - 1)),
-            "new_failed": present_ms if failed else None,
-            "new_reason": reason,
+            "attempts": attempts,
+            "retry_at": present_ms + int(1000 * FIRST_RETRY_S * 2 ** (attempts - 1)),
+            "failed": present_ms if failed else None,
+            "reason": reason,
         }
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
@@ -19,22 +21,56 @@ from shardq.engine.base import EngineBase, Inside
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.outbox.database import Waiting, open_database, said, waiting
-from shardq.outbox.default import default_outbox
 from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
-from shardq.outbox.notices import Notices, notices
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
-from shardq.outbox.tables import Outbox
+from shardq.outbox.tables import Outbox, default_outbox
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine
 
 log = logging.getLogger("shardq.outbox")
 
-POLL_S = 0.2
-"""Between two looks at a database that does not tell of new rows."""
+POLL_S = 0.2  # between two looks at a database that does not tell of new rows
+LISTEN_S = 5.0  # the same where it tells: a notice may be lost with its connection
+SLICE_S = 0.5  # how long a relay that listens takes to notice that it is to stop
 
-LISTEN_S = 5.0
-"""The same where it tells: a notice may be lost with its connection."""
+
+class Notices:
+    """The wait for new rows: by LISTEN on a connection of its own, if the database is PostgreSQL and its driver psycopg
+    (others can't wait for notices plainly); else for ``poll_s``.
+    """
+
+    def __init__(
+        self, database: sa.Engine, channel: str, stopping: threading.Event, *, poll_s: float, listen_s: float
+    ) -> None:
+        self._stopping = stopping
+        self._connection: Any = None
+        self._most_s = poll_s
+        if database.dialect.name == "postgresql" and database.dialect.driver == "psycopg":
+            self._most_s = listen_s
+            pooled = database.raw_connection()
+            self._connection = pooled.driver_connection
+            pooled.detach()  # it listens from now on, so it does not return to the pool
+            try:
+                self._connection.autocommit = True
+                self._connection.execute(f'LISTEN "{channel}"')
+            except BaseException:
+                self.close()
+                raise
+
+    def wait(self, most_s: float) -> None:
+        """Returns when there may be new rows, when the relay is to stop, and at the latest after so many seconds."""
+        until = time.monotonic() + min(self._most_s, most_s)
+        if self._connection is None:
+            self._stopping.wait(until - time.monotonic())
+            return
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            for _ in self._connection.notifies(timeout=min(left, SLICE_S), stop_after=1):
+                return
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 class OutboxRelay:
@@ -78,8 +114,7 @@ class OutboxRelay:
         self._own = not isinstance(database, sa.Engine)
         self._database = database if isinstance(database, sa.Engine) else open_database(database)
         self._is_started = False
-        self._is_ours = False
-        """True once the table is known to belong to the engine."""
+        self._is_ours = False  # true once the table is known to belong to the engine
         self._mover = Mover(self._database, outbox, engine, batch=batch, keep=keep, window_ms=window_ms)
         self._causes: set[str] = set()
         """The problems that the log has said since rows were last moved without a problem."""
@@ -142,18 +177,14 @@ class OutboxRelay:
 
     def _round(self) -> float:
         if self._notices is None:
-            self._notices = self._listen()
+            channel, stopping = self.outbox.channel, self._loop.stopping
+            self._notices = Notices(self._database, channel, stopping, poll_s=self._poll_s, listen_s=self.listen_s)
         self._check_owner()
         wait = self._mover.step()
         self._judge()
         if wait:
             self._wait(wait)
         return 0.0
-
-    def _listen(self) -> Notices:
-        return notices(
-            self._database, self.outbox.channel, self._loop.stopping, poll_s=self._poll_s, listen_s=self.listen_s
-        )
 
     def _wait(self, most_s: float) -> None:
         assert self._notices is not None, "made before the step"

@@ -1,4 +1,5 @@
-"""The rows of the outbox: tasks packed as the table stores them, and as the relay pushes them. No I/O, no SQLAlchemy.
+"""The rows of the outbox: tasks packed as the table stores them, and as the relay pushes them; and the trigger by which
+PostgreSQL tells relays of new rows. No I/O, no SQLAlchemy: Django has them, too.
 
 A row holds what ``push_unique.lua`` takes, so the relay needs neither the codec nor the classes of a payload. Instants
 are absolute: a delay counts from the push into the outbox, by the clock of the process that pushes.
@@ -6,8 +7,9 @@ are absolute: a delay counts from the push into the outbox, by the clock of the 
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypedDict
 
 import msgspec
@@ -20,8 +22,7 @@ from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.spool.commands import Kind
 
-NAME = "shardq_outbox"
-"""The table, unless another is named."""
+NAME = "shardq_outbox"  # the table, unless another is named
 
 BATCH = 1000
 """The rows of a relay's step: with these the trips to database and server are cheap, and locks are held briefly."""
@@ -33,6 +34,7 @@ DEDUP_S = 600.0
 replaced well before that.
 """
 
+LONGEST_NAME = 63  # PostgreSQL cuts longer names, and MySQL refuses those above 64
 
 clocks: list[Callable[[], int]] = [lambda: time.time_ns() // 1_000_000]
 """Clocks in ms of the epoch, of which the last counts: that of this process, unless a test moves time."""
@@ -60,12 +62,7 @@ class Row(TypedDict):
 class RowPacker:
     """Checks and encodes tasks for the outbox."""
 
-    def __init__(
-        self,
-        codec: str | Codec = "json",
-        *,
-        max_payload: int = MAX_PAYLOAD,
-    ) -> None:
+    def __init__(self, codec: str | Codec = "json", *, max_payload: int = MAX_PAYLOAD) -> None:
         self._packer = Packer(codec_named(codec), max_payload=max_payload)
 
     def pack(self, task: Task) -> Row:
@@ -127,3 +124,53 @@ def _absolute(task: Task, created: int) -> Task:
         at=due / 1000 if due else None,
         expires=None if expires is None else expires / 1000,
     )
+
+
+def derived_name(table: str, what: str) -> str:
+    """The name of what belongs to a table. Where that is too long, a digest is in place of the table's end."""
+    name = f"{table}_{what}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(table.encode()).hexdigest()[:8]
+    return f"{table[: LONGEST_NAME - len(what) - 10]}_{digest}_{what}"
+
+
+def has_trigger(dialect: str, table: str, schema: str | None = None) -> str | None:
+    """The statement that finds a row if the trigger is there; None where the database can't tell of rows."""
+    if dialect != "postgresql":
+        return None
+    return (
+        f"SELECT 1 FROM pg_trigger WHERE tgrelid = '{_quoted(table, schema)}'::regclass "
+        f"AND tgname = '{derived_name(table, 'notify')}'"
+    )
+
+
+def make_trigger(dialect: str, table: str, schema: str | None = None) -> Sequence[str]:
+    """The statements that make the trigger, or none where the database can't tell of rows. The channel is the table.
+    It is a statement's: no push takes a trip more, and rows that others insert are told, too.
+    """
+    if dialect != "postgresql":
+        return ()
+    name = derived_name(table, "notify")
+    function, trigger = _quoted(name, schema), _quoted(name)
+    return (
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN PERFORM pg_notify('{table}', ''); RETURN NULL; END $$",
+        f"CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {_quoted(table, schema)} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+    )
+
+
+def drop_trigger(dialect: str, table: str, schema: str | None = None) -> Sequence[str]:
+    """The statements that undo it."""
+    if dialect != "postgresql":
+        return ()
+    name = derived_name(table, "notify")
+    return (
+        f"DROP TRIGGER IF EXISTS {_quoted(name)} ON {_quoted(table, schema)}",
+        f"DROP FUNCTION IF EXISTS {_quoted(name, schema)}()",
+    )
+
+
+def _quoted(name: str, schema: str | None = None) -> str:
+    return ".".join(f'"{part}"' for part in (schema, name) if part)

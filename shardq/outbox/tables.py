@@ -21,8 +21,7 @@ from shardq.core.producer.packing import each_task
 from shardq.engine.arguments import checked_id, moved_due
 from shardq.engine.base import Inside
 from shardq.errors import BadInput, InvalidName, InvalidOption
-from shardq.outbox.rows import NAME, Row, RowPacker
-from shardq.outbox.triggers import LONGEST_NAME, derived_name, has_trigger, make_trigger
+from shardq.outbox.rows import LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     Owner: TypeAlias = EngineBase | str  # a name alone: of an engine that is not embedded
 
 R = TypeVar("R")
+
+Statements: TypeAlias = Generator[tuple[Any, ...], Any, R]
+"""Yields each statement, with the rows of an insert beside it, and is resumed with its result."""
 
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """SQLite numbers rows by itself in a column of type INTEGER only."""
@@ -240,10 +242,7 @@ class Outbox:
         it once the transaction is committed. ``delay`` counts from now.
         """
         row = self._packer.pack_one(payload, options)
-        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
-            return self._push_async(cast("AsyncTarget", target), [row], row["id"])
-        self._insert(target, [row])
-        return row["id"]
+        return self._executed(target, self._inserting([row], row["id"]))
 
     @overload
     def push_many(self, target: Target, tasks: Iterable[Task]) -> list[str]: ...
@@ -254,11 +253,12 @@ class Outbox:
     def push_many(self, target: Target | AsyncTarget, tasks: Iterable[Task]) -> list[str] | Awaitable[list[str]]:
         """Pushes many tasks in the transaction of a session or connection. Returns their ids, in order."""
         rows = self._packer.pack_all(each_task(tasks))
-        ids = [row["id"] for row in rows]
-        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
-            return self._push_async(cast("AsyncTarget", target), rows, ids)
-        self._insert(target, rows)
-        return ids
+        return self._executed(target, self._inserting(rows, [row["id"] for row in rows]))
+
+    def _inserting(self, rows: list[Row], result: R) -> Statements[R]:
+        if rows:
+            yield self.table.insert(), rows
+        return result
 
     # ---- by id
 
@@ -278,7 +278,8 @@ class Outbox:
         >>> id = shardq.outbox.push(session, {"order": 42}, delay=1800)
         >>> shardq.outbox.cancel(session, id)
         """
-        return self._ordered(target, self._packer.order("cancel", checked_id(id)))
+        row = self._packer.order("cancel", checked_id(id))
+        return self._executed(target, self._order(row))
 
     @overload
     def reschedule(
@@ -313,56 +314,40 @@ class Outbox:
 
         >>> shardq.outbox.reschedule(session, id, delay=60)
         """
-        return self._ordered(target, self._packer.order("reschedule", checked_id(id), moved_due(delay, at)))
+        row = self._packer.order("reschedule", checked_id(id), moved_due(delay, at))
+        return self._executed(target, self._order(row))
 
-    def _ordered(self, target: Target | AsyncTarget, row: Row) -> bool | Awaitable[bool]:
-        steps = self._order(row)
-        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
-            return self._ordered_async(cast("AsyncTarget", target), steps)
-        self._check_target(target)
-        with self._bound():
-            return drive(steps, cast("Target", target).execute)
-
-    async def _ordered_async(self, target: AsyncTarget, steps: Generator[Any, Any, bool]) -> bool:
-        with self._bound():
-            return await adrive(steps, target.execute)
-
-    def _order(self, row: Row) -> Generator[Any, Any, bool]:
-        """The statements of a cancel or a reschedule; each is resumed with its result."""
+    def _order(self, row: Row) -> Statements[bool]:
+        """The statements of a cancel or a reschedule."""
         column = self.table.c
         waits = (column.id == row["id"], column.kind == "push", column.moved.is_(None), column.failed.is_(None))
         # What a relay is just moving is locked, and is left to the row.
-        found = yield sa.select(column.seq, column.id).where(*waits).with_for_update(skip_locked=True)
+        found = yield (sa.select(column.seq, column.id).where(*waits).with_for_update(skip_locked=True),)
         # A database's collation may take two ids for one.
         chosen = column.seq.in_(seqs := [each.seq for each in found.all() if each.id == row["id"]])
-        if seqs:
-            yield (
-                self.table.delete().where(chosen)
-                if row["kind"] == "cancel"
-                else self.table.update().where(chosen).values(due=row["due"])
-            )
+        if seqs and row["kind"] == "cancel":
+            yield (self.table.delete().where(chosen),)
+        elif seqs:
+            yield (self.table.update().where(chosen).values(due=row["due"]),)
         # A push that is here may be in the engine, too, if a relay has died before it removed the row.
-        yield self.table.insert().values(row)
+        yield (self.table.insert().values(row),)
         return bool(seqs)
 
-    async def _push_async(self, target: AsyncTarget, rows: list[Row], result: R) -> R:
-        if rows:
-            with self._bound():
-                await target.execute(self.table.insert(), rows)
-        return result
-
-    def _check_target(self, target: object) -> None:
+    def _executed(self, target: Target | AsyncTarget, statements: Statements[R]) -> R | Awaitable[R]:
+        """Executes them in the transaction of a session or connection; to be awaited if that is async."""
+        if _is_async(target, "AsyncConnection", "AsyncSession", "async_scoped_session"):
+            return self._executed_async(cast("AsyncTarget", target), statements)
         if not isinstance(target, sa.Connection | Session | scoped_session):
             raise BadInput(
                 f"the outbox can't push into {type(target).__name__}; give the SQLAlchemy session or connection whose "
                 "transaction the task belongs to"
             )
+        with self._bound():
+            return drive(statements, lambda step: target.execute(*step))
 
-    def _insert(self, target: Any, rows: list[Row]) -> None:
-        self._check_target(target)
-        if rows:
-            with self._bound():
-                target.execute(self.table.insert(), rows)
+    async def _executed_async(self, target: AsyncTarget, statements: Statements[R]) -> R:
+        with self._bound():
+            return await adrive(statements, lambda step: target.execute(*step))
 
     @contextmanager
     def _bound(self) -> Iterator[None]:
@@ -385,3 +370,14 @@ def _is_async(value: object, *names: str) -> bool:
 
 
 _LOCK = 0x7368617264  # "shard"
+
+default_outbox = Outbox()
+"""The table ``shardq_outbox``, payloads as JSON. ``shardq.outbox`` has its functions."""
+
+table = default_outbox.table
+create = default_outbox.create
+sql = default_outbox.sql
+push = default_outbox.push
+cancel = default_outbox.cancel
+reschedule = default_outbox.reschedule
+push_many = default_outbox.push_many

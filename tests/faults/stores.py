@@ -174,7 +174,7 @@ class PostgresOutboxWay(OutboxWay):
 
     kind = "outbox-postgresql"
     store = "postgres_url"
-    patience: ClassVar[Mapping[str, float]] = {**OutboxWay.patience, "shardq.outbox.notices.SLICE_S": 0.05}
+    patience: ClassVar[Mapping[str, float]] = {**OutboxWay.patience, "shardq.outbox.relay.SLICE_S": 0.05}
 
 
 class SpoolWay(StoreWay):

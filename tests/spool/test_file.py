@@ -21,7 +21,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
 from shardq.engine.base import Inside
-from shardq.engine.target import replayer_of
+from shardq.engine.target import drain_of
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
@@ -312,10 +312,10 @@ def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name
     file = SpoolFile(path, engine=name)
     file.add([[Command("cancel", engine.push("here", delay=FAR_S))]])
     write_protect(path)
-    replayer = replayer_of(file, Inside(engine).options)
+    drain = drain_of(file, Inside(engine).options)
     with pytest.raises(SpoolFault, match="attempt to write a readonly database"):
-        replayer.run(lambda: False, timeout=5)
-    replayer.close()
+        drain.run(lambda: False, timeout=5)
+    drain.close()
     file.close()
     assert engine.stats().scheduled == 1
     engine.close()

@@ -11,7 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,8 +27,7 @@ WINDOW_MS = 600_000
 in the file is followed well before that.
 """
 
-OVERHEAD = 64
-"""Bytes that a command takes in the file beside its id and its record."""
+OVERHEAD = 64  # bytes that a command takes in the file beside its id and its record
 
 
 class Command(NamedTuple):
@@ -64,15 +63,12 @@ def now_ms() -> int:
 
 def pushes(entries: Entries, began_ms: int) -> list[Command]:
     """The commands of packed tasks whose push began at this instant."""
-    commands = [
-        Command("push", str(id), _instant(due, began_ms), _dated(record, began_ms), dedup=WINDOW_MS, made=True)
-        for id, due, record in _rows(entries.fresh, FRESH)
+    rows: list[Any] = [(*row, "keep", WINDOW_MS, True) for row in _rows(entries.fresh, FRESH)]
+    rows += [(*row, False) for row in _rows(entries.unique, UNIQUE)]
+    return [
+        Command("push", id, _instant(due, began_ms), dated(record, began_ms), rule, dedup, made)
+        for id, due, record, rule, dedup, made in rows
     ]
-    commands += [
-        Command("push", str(id), _instant(due, began_ms), _dated(record, began_ms), rule, int(dedup))  # type: ignore[arg-type]
-        for id, due, record, rule, dedup in _rows(entries.unique, UNIQUE)
-    ]
-    return commands
 
 
 def cancel(id: str) -> Command:
@@ -108,19 +104,13 @@ def layers(page: Iterable[Spooled]) -> list[list[Spooled]]:
     return groups
 
 
-def _rows(words: Sequence[Word], width: int) -> Iterable[tuple[Word, ...]]:
+def _rows(words: Sequence[Word], width: int) -> Iterator[tuple[Word, ...]]:
     return zip(*(words[at::width] for at in range(width)), strict=True)
 
 
-def _instant(due: Word, began_ms: int) -> int:
-    due = int(due)
+def _instant(due: int, began_ms: int) -> int:
     # 0 stays: due at once, whatever the clocks of the two machines say.
     return due if due >= 0 else began_ms - due
-
-
-def _dated(record: Word, began_ms: int) -> bytes:
-    assert isinstance(record, bytes), "records are bytes"
-    return dated(record, began_ms)
 
 
 class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,17 +124,17 @@ class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     engine: str
     """The name of the engine that the file belongs to."""
-    waiting: int | None
+    waiting: int | None = None
     """Commands that wait for Redis."""
-    bytes: int | None
+    bytes: int | None = None
     """The bytes of these, and of the failed ones, as ``limit`` counts them."""
-    limit: int | None
+    limit: int | None = None
     """``spool_bytes`` of this engine; None where a command of the shell looks."""
-    oldest: float | None
+    oldest: float | None = None
     """Seconds since the first of those that wait was spooled; None without one."""
-    replayed: int | None
+    replayed: int | None = None
     """Commands that were replayed since the file was made."""
-    failed: int | None
+    failed: int | None = None
     """Commands that were refused at their replay, and are kept until they are retried or dropped."""
     problem: str | None = None
     """The reason why this process could not replay commands at its last attempt."""

@@ -47,7 +47,7 @@ class Servers(Protocol):
 
 
 @dataclass(slots=True)
-class Replayed:
+class Drained:
     """The result of one layer. What is in neither list waits."""
 
     done: list[int] = field(default_factory=list)
@@ -80,11 +80,11 @@ class Failing:
         self.errors.update(dict.fromkeys(cache.topology.homes(id), error))
 
 
-def replay(
+def drain(
     cache: TopologyCache, packer: Packer, layer: Sequence[Spooled], failing: Failing, *, most: int = BATCH
-) -> Operation[Replayed]:
+) -> Operation[Drained]:
     """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
-    result = Replayed()
+    result = Drained()
     failing.shards = cache.topology.shards
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]
@@ -104,7 +104,7 @@ def _push(
     packer: Packer,
     pushes: Sequence[Spooled],
     failing: Failing,
-    result: Replayed,
+    result: Drained,
     *,
     most: int,
 ) -> Operation[list[Spooled]]:
@@ -123,7 +123,7 @@ def _push(
     return refused
 
 
-def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, result: Replayed) -> Operation[None]:
+def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, result: Drained) -> Operation[None]:
     """Cancels and reschedules."""
     makes: dict[str, Make[Outcome]] = {}
     for _, command in commands:
@@ -142,9 +142,7 @@ def _met(error: ShardqError) -> ShardqError:
     return error.last or error if isinstance(error, Unanswered) else error
 
 
-def _note(
-    cache: TopologyCache, spooled: Spooled, error: ShardqError | None, failing: Failing, result: Replayed
-) -> None:
+def _note(cache: TopologyCache, spooled: Spooled, error: ShardqError | None, failing: Failing, result: Drained) -> None:
     if isinstance(error, EngineClosed):
         raise error
     if error is None:
@@ -184,7 +182,7 @@ class Pace:
         self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
 
 
-class Replayer:
+class Drain:
     """Replays the file of a spool. The process that holds the file's lock may run it."""
 
     def __init__(self, file: SpoolFile, packer: Packer, servers: Servers) -> None:
@@ -197,7 +195,7 @@ class Replayer:
         self._file = file
         self._packer = packer
         self._servers = servers
-        self._unrecorded: list[Replayed] = []
+        self._unrecorded: list[Drained] = []
         """Commands that were carried out, and could not be noted in the file as it broke at that moment. They must not
         be replayed again.
         """
@@ -221,7 +219,7 @@ class Replayer:
             self._file.check()
             for layer in layers(page):
                 result = self._servers.run(
-                    lambda cache, layer=layer: replay(cache, self._packer, layer, failing),  # type: ignore[misc]
+                    lambda cache, layer=layer: drain(cache, self._packer, layer, failing),  # type: ignore[misc]
                     timeout=timeout,
                 )
                 self._record(result)
@@ -230,7 +228,7 @@ class Replayer:
         self.reached = not failing.all_fail
         return not self.problem
 
-    def _record(self, result: Replayed) -> None:
+    def _record(self, result: Drained) -> None:
         """Notes what was carried out, before anything else is sent on the same ids."""
         if not result.done and not result.failed:
             return

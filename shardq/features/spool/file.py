@@ -29,33 +29,30 @@ from shardq.errors import SpoolFault, SpoolFull
 from shardq.features.spool.commands import Command, Spooled, SpoolStats, now_ms
 
 SCHEMA = 2
-APPLICATION = 0x53515350
-"""Written into the file's head, so that another program's database is not taken for a spool."""
+APPLICATION = 0x53515350  # written into the file's head, so that another program's database is not taken for a spool
 
 BUSY_S = 10.0
 """The wait for another process that writes. Each writes for some milliseconds, unless it was stopped (SIGSTOP)."""
 
-PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
-"""Commands that are read, replayed and removed together."""
+PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20  # commands that are read, replayed and removed together
 
 RESERVE_BYTES = 8 << 20
 """The size of the journal. To remove PAGE_ROWS commands takes 4 MiB of it at most: a leaf of the tree for each."""
 
-VACUUM_PAGES = 1000
-"""Pages that are given back to the disk in one transaction. Their old content goes into the journal."""
+VACUUM_PAGES = 1000  # pages that are given back to the disk in one transaction. Their old content goes into the journal
 
 _COLUMNS = "seq, kind, id, due, record, on_conflict, dedup, made"
 
+_TYPES = (
+    "kind TEXT NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL, record BLOB NOT NULL, on_conflict TEXT NOT NULL, "
+    "dedup INTEGER NOT NULL, made INTEGER NOT NULL, size INTEGER NOT NULL, spooled INTEGER NOT NULL"
+)
 _TABLES = (
     "CREATE TABLE spool (engine TEXT NOT NULL, shards INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, "
     "waiting INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, replayed INTEGER NOT NULL DEFAULT 0, "
     "tries INTEGER NOT NULL DEFAULT 0)",
-    "CREATE TABLE command (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, "
-    "due INTEGER NOT NULL, record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, "
-    "made INTEGER NOT NULL, size INTEGER NOT NULL, spooled INTEGER NOT NULL)",
-    "CREATE TABLE failed (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL, "
-    "record BLOB NOT NULL, on_conflict TEXT NOT NULL, dedup INTEGER NOT NULL, made INTEGER NOT NULL, "
-    "size INTEGER NOT NULL, spooled INTEGER NOT NULL, reason TEXT NOT NULL, refused INTEGER NOT NULL)",
+    f"CREATE TABLE command (seq INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPES})",
+    f"CREATE TABLE failed (seq INTEGER PRIMARY KEY, {_TYPES}, reason TEXT NOT NULL, refused INTEGER NOT NULL)",
 )
 
 _inherited: list[object] = []
@@ -66,14 +63,13 @@ class SpoolFile:
     """One file. Opens itself at its first use, and again after ``close()``."""
 
     def __init__(self, path: Path, *, engine: str | None = None, shards: int = 0, limit: int | None = None) -> None:
-        """``engine`` and ``shards``: of the engine that it belongs to; None for whichever, of a file that exists."""
+        """``engine`` and ``shards``: of the engine that it belongs to; None for any, of a file that exists."""
         self.path = path
         self._engine = engine
         self._shards = shards
         self._limit = limit
         self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, int] | None = None
-        """The device and the number of the file that is open."""
+        self._opened: tuple[int, int] | None = None  # the device and the number of the file that is open
         self._lock = threading.Lock()
         forks.watch(self, SpoolFile._forked)
 
@@ -183,25 +179,19 @@ class SpoolFile:
 
     def left(self, until: int) -> int:
         """How many commands up to this number wait, at most a page and one."""
-        with self._reading() as connection:
-            [left] = connection.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM command WHERE seq <= ? LIMIT ?)", (until, PAGE_ROWS + 1)
-            ).fetchone()
-        return int(left)
+        return self._number("SELECT count(*) FROM (SELECT 1 FROM command WHERE seq <= ? LIMIT ?)", until, PAGE_ROWS + 1)
 
     def first(self) -> int:
         """The number of the first command that waits; if none does, one more than the last that was given."""
-        with self._reading() as connection:
-            [first] = connection.execute(
-                "SELECT coalesce((SELECT min(seq) FROM command), (SELECT seq + 1 FROM sqlite_sequence), 1)"
-            ).fetchone()
-        return int(first)
+        return self._number("SELECT coalesce((SELECT min(seq) FROM command), (SELECT seq + 1 FROM sqlite_sequence), 1)")
 
     def last(self) -> int:
         """The number of the last command that waits; 0 if none does."""
+        return self._number("SELECT coalesce(max(seq), 0) FROM command")
+
+    def _number(self, query: str, *words: int) -> int:
         with self._reading() as connection:
-            [last] = connection.execute("SELECT coalesce(max(seq), 0) FROM command").fetchone()
-        return int(last)
+            return int(connection.execute(query, words).fetchone()[0])
 
     def tidy(self) -> None:
         """Gives the disk back what removed commands took."""
@@ -272,16 +262,8 @@ class SpoolFile:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._told():
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # a full disk may have ended it
-                    connection.execute("ROLLBACK")
-                raise
+        with self._lock, self._told(), _transaction(connection := self._open()):
+            yield connection
 
     def _open(self) -> sqlite3.Connection:
         """The lock is held."""
@@ -311,16 +293,10 @@ class SpoolFile:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA fullfsync = ON")  # macOS; other systems pass it over
             connection.execute("PRAGMA secure_delete = OFF")  # it would write every page of what is removed
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(connection):
                 if self._engine is not None:
                     self._reserve()
                 self._claim(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
         except BaseException:
             connection.close()
             raise
@@ -351,10 +327,9 @@ class SpoolFile:
         """
         fd = os.open(f"{self.path}-journal", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            size = os.fstat(fd).st_size
+            written = size = os.fstat(fd).st_size
             if size < RESERVE_BYTES:
                 try:
-                    written = size
                     while written < RESERVE_BYTES:
                         written += os.pwrite(fd, bytes(RESERVE_BYTES - written), written)
                     os.fsync(fd)
@@ -405,6 +380,18 @@ class SpoolFile:
             yield
         except sqlite3.Error as exc:
             raise SpoolFault(f"the spool {self.path} {_said(exc)}") from exc
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk may have ended it
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

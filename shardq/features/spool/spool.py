@@ -4,7 +4,7 @@
 to the file until all that it spooled is replayed; then ``away`` is cleared. Commands that were under way at the same
 time have no order, as ever.
 
-**The end of an outage** would never come if commands were stored faster than they are replayed. So the replayer holds
+**The end of an outage** would never come if commands were stored faster than they are replayed. So the drain holds
 back those that are just being stored while it replays a page, or more pages if those that it lets in between are too
 many. When nothing of this process is left in the file, what was held back goes to the servers itself.
 
@@ -16,7 +16,7 @@ shards that do not answer, and goes on with the others.
 
 **A file that takes nothing** (a full disk, a file that is full, read-only, broken or gone) stops no command that a
 server may take: ``add`` lets it go there, unless the file holds an earlier command on its id, or the replay could reach
-no server. Until the replayer has written the file, commands do not try it.
+no server. Until the drain has written the file, commands do not try it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from shardq.errors import (
 )
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, SpoolStats
-from shardq.features.spool.drain import Pace, Replayer, lock_of
+from shardq.features.spool.drain import Drain, Pace, lock_of
 from shardq.features.spool.file import SpoolFile
 
 log = logging.getLogger("shardq.spool")
@@ -61,23 +61,15 @@ TooManyOpenFiles, which is this process's own.
 TRIP_S = 5.0
 """The most that a trip of a replay may take: a frozen server must not hold up what goes to the others for longer."""
 
-LAST_TRIP_S = 1.0
-"""The same while commands are held back."""
-
-QUIET_S = 0.5
-"""How long another process may make no progress until commands are held back for it no more."""
-
-HELD_S = 10.0
-"""The longest time for which commands are held back, if the engine's timeout is not shorter."""
+LAST_TRIP_S = 1.0  # the same while commands are held back
+QUIET_S = 0.5  # how long another process may make no progress until commands are held back for it no more
+HELD_S = 10.0  # the longest time for which commands are held back, if the engine's timeout is not shorter
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Between two attempts while Redis is away; each is twice as long as the one before."""
 
-LOOK_S = 0.05
-"""Between two looks at what another process replays."""
-
-CLOSE_S = 1.0
-"""How long ``close`` lets the replay go on, and then waits for its thread."""
+LOOK_S = 0.05  # between two looks at what another process replays
+CLOSE_S = 1.0  # how long close lets the replay go on, and then waits for its thread
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +94,7 @@ class Spool:
         shards: int | None,
         limit: int,
         timeout: float,
-        replayer: Callable[[SpoolFile], Replayer],
+        drain: Callable[[SpoolFile], Drain],
     ) -> None:
         """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
         self.path = _checked_path(path)
@@ -112,58 +104,33 @@ class Spool:
             raise InvalidOption(f"spool_bytes={limit!r} is not possible; give bytes, from {LEAST_BYTES:,}")
         self._engine = engine
         self._timeout = timeout
-        self._replayer = replayer
+        self._drain = drain
         self._file = SpoolFile(self.path, engine=engine, shards=shards or 0, limit=limit)
-        self._last = 0
-        """The number of the last command that this process must wait for."""
-        self._first = 0
-        """The number of the first command in the file at the last look."""
-        self._added = 0
-        """Commands that this process has stored."""
+        self._last = 0  # the number of the last command that this process must wait for
+        self._first = 0  # the number of the first command in the file at the last look
+        self._added = 0  # commands that this process has stored
         self._closed = False
         self._reset()
         self._find(self._file.last())
         self._file.close()  # until it is needed: the process may fork first
-        forks.watch(self, Spool._forked)
+        forks.watch(self, Spool._reset)  # the child waits for what the parent spooled before, who sends the rest
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        """Held while commands are stored, and by the replayer while it holds them back."""
+        self._writing = threading.Lock()  # held while commands are stored, and by the drain while it holds them back
         self._tickets: list[_Ticket] = []
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._threads: ThreadPoolExecutor | None = None
         self._problem = ""
         self._since = time.monotonic()
-        self._met: tuple[float, ShardqError] | None = None
-        """When a command met servers that were away, and the error."""
-        self._fault: SpoolFault | None = None
-        """The reason why the file took nothing when it was last tried."""
-        self._skipped = False
-        """True from a fault until the replayer has written the file: commands go past it."""
-        self._reached = True
-        """False if the last replay, or the command that began the outage, could reach no server."""
-
-    def _forked(self) -> None:
-        """The child waits for what the parent spooled before, and leaves the rest to the parent."""
-        self._reset()
+        self._met: tuple[float, ShardqError] | None = None  # when a command met servers that were away, and the error
+        self._fault: SpoolFault | None = None  # the reason why the file took nothing when it was last tried
+        self._skipped = False  # true from a fault until the drain has written the file: commands go past it
+        self._reached = True  # false if the last replay, or the command that began the outage, could reach no server
 
     def __repr__(self) -> str:
         return f"<Spool {str(self.path)!r}: {'in use' if self.away else 'Redis is there'}>"
-
-    def open(self) -> None:
-        """Looks for commands that an earlier process has left. They go first."""
-        with self._lock:
-            self._closed = False
-            if self.away:
-                return
-        try:
-            self._find(self._file.last())
-        except SpoolFault as exc:
-            with self._lock:
-                self._last, self.away = 0, True  # the replayer finds what there is, when the file can be read
-                self._skip(exc, reached=True)
 
     def _find(self, last: int) -> None:
         """Goes on from the number of the last command that the file holds."""
@@ -182,8 +149,16 @@ class Spool:
             raise Unavailable(str(self._met[1])) from self._met[1]
 
     def resume(self) -> None:
-        """Replays what there is: called when the engine opens."""
-        self.open()
+        """Replays what an earlier process has left, which goes first: called when the engine opens."""
+        with self._lock:
+            self._closed = False
+        if not self.away:
+            try:
+                self._find(self._file.last())
+            except SpoolFault as exc:
+                with self._lock:
+                    self._last, self.away = 0, True  # the drain finds what there is, when the file can be read
+                    self._skip(exc, reached=True)
         if self.away:
             with self._lock:
                 self._start()
@@ -340,7 +315,7 @@ class Spool:
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
-        replayer, pace = self._replayer(self._file), Pace()
+        drain, pace = self._drain(self._file), Pace()
         pause = FIRST_PAUSE_S
         try:
             while not stop.is_set():
@@ -349,9 +324,9 @@ class Spool:
                         if self._skipped:
                             self._file.check()
                             self._skipped = False
-                        over = self._look(pace, stop) if held is None else self._replay(replayer, pace, stop)
-                        self._reached = replayer.reached or held is None
-                    problem = replayer.problem
+                        over = self._look(pace, stop) if held is None else self._replay(drain, pace, stop)
+                        self._reached = drain.reached or held is None
+                    problem = drain.problem
                 except (SpoolFault, OSError) as exc:
                     over, problem = False, ""
                     fault = exc if isinstance(exc, SpoolFault) else SpoolFault(f"the spool {self.path} failed: {exc}")
@@ -359,7 +334,7 @@ class Spool:
                         self._skip(fault, reached=True)
                 except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
                     over, problem, self._reached = False, str(exc), False
-                    replayer.close()
+                    drain.close()
                 if over:
                     return
                 self._problem = problem
@@ -367,35 +342,35 @@ class Spool:
                 stop.wait(pause if hindered else LOOK_S)
                 pause = min(2 * pause, LONGEST_PAUSE_S) if hindered else FIRST_PAUSE_S
         finally:
-            replayer.close()
+            drain.close()
             with self._lock:
                 if self._stop is stop:
                     self._thread = None
                 if self._closed:
                     self._file.close()
 
-    def _replay(self, replayer: Replayer, pace: Pace, stop: threading.Event) -> bool:
+    def _replay(self, drain: Drain, pace: Pace, stop: threading.Event) -> bool:
         """Replays what can be. Returns True if nothing is left."""
         # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
         trip_s = min(TRIP_S, self._timeout)
-        well = replayer.run(lambda: stop.is_set() or not replayer.problem, timeout=trip_s)
-        self._reached = replayer.reached
+        well = drain.run(lambda: stop.is_set() or not drain.problem, timeout=trip_s)
+        self._reached = drain.reached
         while well and not stop.is_set():
-            before = replayer.replayed, self._added
+            before = drain.replayed, self._added
             with self._writing:
-                until, end = pace.goal(replayer.replayed), time.monotonic() + self._held_s()
-                well = replayer.run(
-                    lambda: stop.is_set() or replayer.replayed >= until or time.monotonic() > end,  # noqa: B023
+                until, end = pace.goal(drain.replayed), time.monotonic() + self._held_s()
+                well = drain.run(
+                    lambda: stop.is_set() or drain.replayed >= until or time.monotonic() > end,  # noqa: B023
                     timeout=min(LAST_TRIP_S, self._timeout),
                 )
                 if not well:
                     return False
                 over = self._over()
             if over:
-                replayer.run(stop.is_set, timeout=trip_s)  # what others have left
+                drain.run(stop.is_set, timeout=trip_s)  # what others have left
                 return True
             self._let_in(stop)
-            pace.adapt(replayer.replayed - before[0], self._added - before[1])
+            pace.adapt(drain.replayed - before[0], self._added - before[1])
         return False
 
     def _look(self, pace: Pace, stop: threading.Event) -> bool:
@@ -458,10 +433,7 @@ class Spool:
         try:
             stats = self._file.stats()
         except SpoolFault as exc:
-            return SpoolStats(
-                path=str(self.path), engine=self._engine, waiting=None, bytes=None, limit=None, oldest=None,
-                replayed=None, failed=None, fault=str(exc),
-            )  # fmt: skip
+            return SpoolStats(path=str(self.path), engine=self._engine, fault=str(exc))
         problem = self._problem or None if self.away and stats.waiting else None
         return msgspec.structs.replace(stats, problem=problem, fault=fault)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from shardq.core.model.task import Outcome, Receipt, Task
 from shardq.core.operation import Operation, run
@@ -21,6 +22,8 @@ from shardq.features.spool.spool import AWAY, Spool
 
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
+
+T = TypeVar("T")
 
 
 class Spooler:
@@ -47,30 +50,35 @@ class Spooler:
         """Stores commands, see ``Spool.add``; also if the caller is cancelled meanwhile."""
         return self._spool.add(commands, lost=lost)
 
-    def push_one(self, entries: Entries) -> Receipt:
-        began_ms, deadline = now_ms(), self._deadline()
-        if not self._spool.away or not self._add(pushes(entries, began_ms)):
+    def _sent(
+        self, commands: Callable[[], Sequence[Command]], make: Callable[[TopologyCache], Operation[T]]
+    ) -> T | None:
+        """Carries out at the servers what these commands say. Returns None if they are in the file instead."""
+        deadline = self._deadline()
+        if not self._spool.away or not self._add(commands()):
             try:
                 driver = self._opened(deadline)
-                return run(driver, pushing.push_one(self._cache(), self._packer, entries), deadline=deadline)
+                return run(driver, make(self._cache()), deadline=deadline)
             except AWAY as exc:
-                self._keep(pushes(entries, began_ms), exc)
-        return Receipt.of(entries.ids[0], "spooled")
+                self._keep(commands(), exc)
+        return None
+
+    def push_one(self, entries: Entries) -> Receipt:
+        spooled = partial(pushes, entries, now_ms())
+        receipt = self._sent(spooled, lambda cache: pushing.push_one(cache, self._packer, entries))
+        return Receipt.of(entries.ids[0], "spooled") if receipt is None else receipt
 
     def push(self, entries: Entries, most: int) -> list[Receipt]:
         if not entries.ids:
             return []
-        began_ms, deadline = now_ms(), self._deadline()
-        if not self._spool.away or not self._add(pushes(entries, began_ms)):
-            try:
-                driver = self._opened(deadline)
-                steps = pushing.push(self._cache(), self._packer, entries, most=most)
-                return run(driver, steps, deadline=deadline)
-            except PushError as exc:
-                return self._keep_rest(entries, began_ms, exc)
-            except AWAY as exc:
-                self._keep(pushes(entries, began_ms), exc)
-        return [Receipt.of(id, "spooled") for id in entries.ids]
+        began_ms = now_ms()
+        try:
+            receipts = self._sent(
+                partial(pushes, entries, began_ms), lambda cache: pushing.push(cache, self._packer, entries, most=most)
+            )
+        except PushError as exc:
+            return self._keep_rest(entries, began_ms, exc)
+        return [Receipt.of(id, "spooled") for id in entries.ids] if receipts is None else receipts
 
     def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
         while True:
@@ -122,18 +130,12 @@ class Spooler:
         return self._by_id(command, lambda cache: by_id.reschedule(cache, id, due))
 
     def _by_id(self, command: Command, make: Callable[[TopologyCache], Operation[Outcome]]) -> Outcome:
-        deadline = self._deadline()
-        if not self._spool.away or not self._add([command]):
-            try:
-                driver = self._opened(deadline)
-                return run(driver, make(self._cache()), deadline=deadline)
-            except AWAY as exc:
-                self._keep([command], exc)
-        return Outcome.SPOOLED
+        outcome = self._sent(lambda: [command], make)
+        return Outcome.SPOOLED if outcome is None else outcome
 
     def _keep(self, commands: Sequence[Command], error: ShardqError) -> None:
-        """Spools what met this error at the servers. Raises SpoolFault if it can't be: nobody has it then. But the
-        error itself, with a note, if a server may have it.
+        """Spools what met this error at the servers. Where the file does not take it, raises SpoolFault; or the error
+        itself, with a note, if a server may have it.
         """
         try:
             self._add(commands, lost=error)

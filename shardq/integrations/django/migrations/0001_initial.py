@@ -10,7 +10,7 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-from shardq.outbox.triggers import drop_trigger, make_trigger
+from shardq.outbox.rows import drop_trigger, make_trigger
 
 TABLE = "shardq_outbox"
 
