@@ -38,8 +38,8 @@ from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
 from shardq.engine import Engine, Stats
 from shardq.engine.base import Inside
-from shardq.engine.connections import connected
 from shardq.engine.options import DEFAULT_SHARDS
+from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, milliseconds
 
 LOOK_S = 0.25

@@ -22,10 +22,10 @@ from shardq.engine import Engine, Health, control
 from shardq.engine import doctor as checks
 from shardq.engine.advice import named, unsaid
 from shardq.engine.base import Inside
-from shardq.engine.connections import connected
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.parts import connected
 from shardq.errors import AccessDenied, BadInput, ShardqError
 
 WELL, NOT_WELL, UNKNOWN = 0, 1, 2

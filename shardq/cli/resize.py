@@ -23,7 +23,7 @@ from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
 from shardq.engine import Engine
 from shardq.engine.base import Inside
-from shardq.engine.connections import connected
+from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, Column
 
 LOOK_S = 0.5

@@ -19,9 +19,9 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys
 from shardq.engine import Engine
+from shardq.engine.advice import find_failed, lost
 from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
-from shardq.engine.servers import find_failed, lost
 from shardq.errors import ServerFault, ShardqError, Unavailable
 
 

@@ -24,8 +24,8 @@ from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.engine import Engine, Health, ShardStats, Stats
 from shardq.engine.base import Inside
-from shardq.engine.connections import connected
 from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
 from shardq.errors import ShardqError
 

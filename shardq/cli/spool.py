@@ -101,7 +101,7 @@ def replay(given: Given, path: Path) -> int:
     meanwhile: one process replays at a time.
     """
     from shardq.engine import Engine
-    from shardq.engine.target import drain_of
+    from shardq.engine.parts import drain_of
     from shardq.features.spool.drain import lock_of
     from shardq.features.spool.spool import TRIP_S
 

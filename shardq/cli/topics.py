@@ -16,8 +16,8 @@ from shardq.cli.table import print_view
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
-from shardq.engine.arguments import MAX_LENGTH, route_of
 from shardq.engine.base import Inside
+from shardq.engine.options import MAX_LENGTH, route_of
 
 
 @click.command(

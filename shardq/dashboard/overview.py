@@ -17,7 +17,7 @@ from shardq.dashboard.formats import size
 from shardq.dashboard.snapshots import OVER_S
 from shardq.dashboard.web import dashboard_of, drawn, link_of, live_page, newest, page, rate_of, rendered
 from shardq.engine import tables
-from shardq.engine.changes import KEPT
+from shardq.engine.control import KEPT
 from shardq.engine.snapshot import NodeSnapshot, Snapshot
 from shardq.engine.tables import Column
 from shardq.errors import ShardqError

@@ -20,17 +20,16 @@ from shardq.core.consumer.claims import Claims
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Route, Topology
-from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics
-from shardq.core.model.record import Codec
+from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
+from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import Task
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine import advice, servers
+from shardq.engine import advice
 from shardq.engine.advice import Advice
-from shardq.engine.arguments import check_batch
-from shardq.engine.control import CountsByShard, edit_topology
+from shardq.engine.control import CountsByShard, RateMeter, edit_topology
 from shardq.engine.health import MAX_DEAD, Examined, Health, find_deaths, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -38,11 +37,12 @@ from shardq.engine.options import (
     DEFAULT_NAME,
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
+    ENVIRONMENT,
     Options,
-    lease_ms,
+    check_batch,
+    settings_given,
 )
 from shardq.engine.parts import Parts, Running, Tracing
-from shardq.engine.rates import RateMeter
 from shardq.engine.stats import Seen, Stats, stats_of
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
@@ -106,15 +106,13 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``replay``: the seconds of acknowledged pushes, cancels and reschedules that this process remembers, in
         ``replay_bytes`` at most, and sends again when a new master lacks them after a failover.
         """
-        self._options = Options.checked(
-            url,
+        self._options = Options(
+            url=url or os.environ.get(ENVIRONMENT) or None,
             name=name,
             shards=shards,
-            codec=codec,
+            codec=codec_named(codec),
             max_payload=max_payload,
-            max_attempts=max_attempts,
-            dead_age=dead_age,
-            dead_count=dead_count,
+            given=settings_given(max_attempts, dead_age, dead_count),
             timeout=timeout,
             connect_timeout=connect_timeout,
             protocol=protocol,
@@ -157,7 +155,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
             return None
-        from shardq.engine.target import drain_of  # here: they bring sqlite3
+        from shardq.engine.parts import drain_of  # here: they bring sqlite3
         from shardq.features.spool.spool import Spool
 
         options = self._options
@@ -299,7 +297,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         names, weights = checked_topics(topics)
         if name is not None:
             check_name(name, of="consumer")
-        own_lease_ms = lease_ms(lease)
+        lease_ms = duration_ms(lease, "lease")
 
         def make() -> Claims:
             claims = Claims(
@@ -307,7 +305,7 @@ class EngineBase(forks.OfOneProcess, ABC):
                 names,
                 # its leases must never be taken for another's, whatever name the caller gives
                 name=f"{name or socket.gethostname()[:32]}-{secrets.token_hex(6)}",
-                lease_ms=own_lease_ms,
+                lease_ms=lease_ms,
                 codec=self._options.codec,
                 ready_counts=self._ready_counts,
                 forwarded=self._forwarded,
@@ -352,7 +350,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             pollers = dispatcher.driver
         found = yield from self._advice(driver, counts_by_shard, pollers=pollers)
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
-        found += yield from servers.find_faults(slots, self._map())
+        found += yield from advice.find_faults(slots, self._map())
         try:
             forwarded = [sink.topic for sink in dispatcher.sinks()] if dispatcher else ()
             serving = yield from find_unserved(self._map(), forwarded)

@@ -1,12 +1,25 @@
-"""Operations on the whole engine: changes of the topology, and counts."""
+"""Operations on the whole engine: changes of its topology, the log of them, the counts of all shards, and the rates
+between two readings of these.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import getpass
+import os
+import socket
+import sys
+import threading
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from shardq.core.calls import node_info, observe
+from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.layout.keys import ShardKeys
@@ -152,3 +165,150 @@ def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Ope
     slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
     answers = yield Many({node: node_info.replication(slot).briefly() for node, slot in slots.items()})
     return {node: said for node, said in answers if not isinstance(said, ShardqError)}
+
+
+T = TypeVar("T")
+
+KEPT = 100
+
+_MOST = 200
+"""Characters of a change."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that an operator made: a pause, a limit, a route, a resize, a setting, or a command on many tasks.
+
+    >>> for change in engine.changes():
+    ...     print(change.at, change.by, change.what)
+    """
+
+    at: dt.datetime
+    """In UTC, by the clock of the process that made it."""
+    by: str
+    """The user, the host and the program with its process id."""
+    what: str
+    """A sentence."""
+
+
+def noted(cache: TopologyCache, making: Operation[T], what: str | Callable[[T], str]) -> Operation[T]:
+    """Makes a change, and notes it when it is made. ``what``: in words, or a function of its result; empty: nothing."""
+    result = yield from making
+    yield from note(cache, what if isinstance(what, str) else what(result))
+    return result
+
+
+def note(cache: TopologyCache, what: str) -> Operation[None]:
+    if not what:
+        return
+    change = Change(at=dt.datetime.now(dt.UTC), by=_this_process(), what=what[:_MOST])
+    with suppress(ShardqError):
+        yield control.add_change(cache.control, msgspec.json.encode(change)).briefly()
+        yield control.keep_changes(cache.control, KEPT).briefly()
+
+
+def read_changes(cache: TopologyCache) -> Operation[list[Change]]:
+    texts: list[bytes] = yield control.read_changes(cache.control)
+    found: list[Change] = []
+    for text in texts:
+        with suppress(msgspec.MsgspecError):  # written by another version
+            found.append(msgspec.json.decode(text, type=Change))
+    return found
+
+
+def _this_process() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        user = str(os.getuid()) if hasattr(os, "getuid") else "?"
+    return f"{user}@{socket.gethostname()} ({Path(sys.argv[0]).name or 'python'}, {os.getpid()})"
+
+
+LEAST_S = 1.0
+"""Rates are over this time, or the time between two looks if that is longer."""
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks that went through an engine in a second, since a look of the same engine a second or longer ago. Shards
+    that could not be seen in both looks are not counted.
+
+    >>> if rates := engine.stats().rates:
+    ...     print(rates.scheduled, rates.dispatched, rates.taken, rates.forwarded)
+    """
+
+    seconds: float
+    """The time between the two looks."""
+    scheduled: float
+    """Tasks that became scheduled: pushes and retries, less those that were cancelled before they were due."""
+    dispatched: float
+    """Tasks that became ready."""
+    taken: float
+    """Tasks that left their ready list: claimed by consumers, or forwarded."""
+    forwarded: float
+    """Tasks that a dispatcher put on the list of a route in the same slot."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The rates between two looks."""
+
+    total: Rates
+    dispatched_of_shard: dict[int, float] = field(default_factory=dict)
+    dispatched: dict[str, float] = field(default_factory=dict)
+    """Topic → tasks dispatched in a second."""
+    taken: dict[str, float] = field(default_factory=dict)
+
+
+class RateMeter:
+    """Keeps the looks of the last second, and the one before them."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, dict[int, ShardCounts]]] = deque()
+        self._lock = threading.Lock()
+        """Threads may share an engine."""
+
+    def note(self, counts_by_shard: CountsByShard, now: float) -> Interval | None:
+        """Notes a look at a monotonic instant. Returns what happened since the one a second before; None at the
+        first.
+        """
+        seen = {keys.shard: counts for keys, counts in counts_by_shard if not isinstance(counts, ShardqError)}
+        with self._lock:
+            looks = self._looks
+            looks.append((now, seen))
+            while len(looks) > 2 and now - looks[1][0] >= LEAST_S:
+                looks.popleft()
+            began, before = looks[0]
+        return _between(before, seen, now - began) if now > began else None
+
+
+def _between(before: dict[int, ShardCounts], now: dict[int, ShardCounts], seconds: float) -> Interval:
+    scheduled = forwarded = reaped = 0
+    of_shard = dict.fromkeys(now, 0.0)
+    dispatched, taken = Counter[str](), Counter[str]()
+    for shard in before.keys() & now.keys():
+        old, new = before[shard], now[shard]
+        scheduled += new.scheduled - old.scheduled
+        forwarded += new.forwarded - old.forwarded
+        reaped += new.reaped - old.reaped
+        for topic in new.dispatched:
+            came = new.dispatched[topic] - old.dispatched.get(topic, 0)
+            dispatched[topic] += came
+            taken[topic] += came - (new.ready.get(topic, 0) - old.ready.get(topic, 0))
+            of_shard[shard] += max(0, came) / seconds
+    came, went = sum(dispatched.values()), sum(taken.values()) + reaped
+
+    def rate(count: float) -> float:
+        # a failover, or tasks that moved, may have taken counts back
+        return round(max(0.0, count / seconds), 3)
+
+    return Interval(
+        Rates(
+            seconds=round(seconds, 3),
+            scheduled=rate(scheduled + came),
+            dispatched=rate(came),
+            taken=rate(went),
+            forwarded=rate(forwarded),
+        ),
+        dispatched_of_shard={shard: rate(each * seconds) for shard, each in of_shard.items()},
+        dispatched={topic: rate(count) for topic, count in dispatched.items()},
+        taken={topic: rate(count) for topic, count in taken.items()},
+    )

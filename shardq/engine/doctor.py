@@ -21,9 +21,8 @@ from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import call_shard, open_shards
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.advice import Advice, named
+from shardq.engine.advice import Advice, named, replicas_behind
 from shardq.engine.health import Examined, Health, Kind
-from shardq.engine.servers import replicas_behind
 from shardq.errors import ShardqError
 from shardq.version import __version__
 

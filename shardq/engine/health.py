@@ -32,11 +32,9 @@ from shardq.core.layout.topology import Route
 from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.operation import Many, Operation, Pause
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.advice import NAMED, Advice, Check, named
+from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
 from shardq.engine.control import CountsByShard
-from shardq.engine.servers import replicas_behind
-from shardq.engine.stats import ShardStats, Stats
-from shardq.engine.topic_stats import TopicStats
+from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing.query import cause_of
 from shardq.features.spool.commands import SpoolStats

@@ -25,10 +25,9 @@ from shardq.core.resharding.handle_sync import Resize
 from shardq.core.resharding.resizing import Estimate, estimate_resize, progress, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
-from shardq.engine.arguments import check_resize, limit_of, route_of
-from shardq.engine.changes import Change, noted, read_changes
+from shardq.engine.control import Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
-from shardq.engine.options import STATS_TIMEOUT_S, settings_given
+from shardq.engine.options import STATS_TIMEOUT_S, check_resize, limit_of, route_of, settings_given
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_sync import TaskCommands
 from shardq.errors import InvalidOption

@@ -1,22 +1,26 @@
-"""The parts of an engine: those it makes when it opens and starts, its tracing, and those that run in this process.
-
-``shardq.testing`` and ``shardq.otel`` put others in their place.
+"""The parts of an engine: those it makes when it opens and starts, its tracing, those that run in this process, and
+connections of their own for what works beside it. ``shardq.testing`` and ``shardq.otel`` put others in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
 from shardq.core.dispatcher import Beside, Dispatcher, Sinks
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Topology
 from shardq.core.model.task import Receipt, Task
+from shardq.core.operation import Operation, run
+from shardq.core.producer.packing import Packer
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.health import Reason
+from shardq.engine.options import Options
 from shardq.engine.stats import Here, Relay
 from shardq.features.history.recorder import Recorder
 from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.features.replay.replayer import Replayer
     from shardq.features.spool.commands import SpoolStats
+    from shardq.features.spool.drain import Drain
+    from shardq.features.spool.file import SpoolFile
     from shardq.worker.processor import Processor
     from shardq.worker.report import Outcomes
 
@@ -163,3 +169,71 @@ class Running:
             scheduler=self._scheduler(),
             dispatchers=dispatcher.members,
         )
+
+
+@contextmanager
+def connected(options: Options, make: Callable[[Settings], Driver] = Driver) -> Iterator[Driver]:
+    """Opens a driver of the caller's own for the server of an engine, with a share of it if that is embedded. Engines
+    open theirs by themselves: they keep their share of an embedded server through a fork.
+    """
+    settings, server = options.enter()
+    try:
+        driver = make(settings)
+        try:
+            driver.open()
+            yield driver
+        finally:
+            driver.close()
+    finally:
+        if server is not None:
+            server.leave()
+
+
+T = TypeVar("T")
+
+
+class Target:
+    """The servers of an engine, as a thread beside it sees them: the relay of the outbox has one, and the drain of the
+    spool. Its connections are its own. It opens itself at its first use, also after ``close()``, which may come from
+    another thread.
+    """
+
+    def __init__(self, options: Options, make: Callable[[Settings], Driver] = Driver) -> None:
+        self._options = options
+        self._make = make
+        self._lock = threading.Lock()
+        self._connections = ExitStack()
+        self._opened: tuple[Driver, TopologyCache] | None = None
+
+    def topology(self) -> Topology:
+        """The topology as it is known here."""
+        with self._lock:
+            _, cache = self._opened or self._open()
+            return cache.topology
+
+    def run(self, make: Callable[[TopologyCache], Operation[T]], *, timeout: float | None = None) -> T:
+        """Carries out an operation on the present topology. ``timeout`` bounds each trip; None is the engine's."""
+        with self._lock:
+            driver, cache = self._opened or self._open()
+            return run(driver, make(cache), timeout)
+
+    def _open(self) -> tuple[Driver, TopologyCache]:
+        with ExitStack() as opening:
+            driver = opening.enter_context(connected(self._options, self._make))
+            topology = run(driver, self._options.create_topology())
+            self._options.compare(topology)
+            self._connections = opening.pop_all()
+        self._opened = driver, TopologyCache(self._options.name, topology)
+        return self._opened
+
+    def close(self) -> None:
+        with self._lock:
+            self._opened = None
+            self._connections.close()
+
+
+def drain_of(file: SpoolFile, options: Options) -> Drain:
+    """Returns the drain of a spool to the servers of an engine. It connects when there is something to send."""
+    from shardq.features.spool.drain import Drain  # here: it brings sqlite3
+
+    return Drain(file, Packer(options.codec, max_payload=options.max_payload), Target(options))

@@ -1,29 +1,144 @@
-"""The result of ``engine.stats()``. Each shard is read at another instant, so totals are no snapshot."""
+"""The result of ``engine.stats()``. Each shard is read at another instant, so totals are no snapshot. Topics are
+counted where the server counts by topic, else estimated from ids that are drawn at random.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from shardq.core.calls.node_info import Replication
-from shardq.core.calls.observe import ShardCounts
+from shardq.core.calls.observe import DRAWN, ShardCounts
 from shardq.core.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import EngineSettings
+from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.control import CountsByShard
-from shardq.engine.rates import Interval, Rates
-from shardq.engine.topic_stats import TopicStats, topics_of
+from shardq.engine.control import CountsByShard, Interval, Rates
 from shardq.errors import ShardqError
 from shardq.features.replay.journal import ReplayStats
 from shardq.features.schedules.declaring import Summary
 from shardq.features.schedules.scheduler import SchedulerReport
 from shardq.features.spool.commands import SpoolStats
+
+NINETEEN_OF_TWENTY = 1.96
+"""The error of an estimate is within so many standard deviations, nineteen times of twenty."""
+
+
+class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one topic, over all shards.
+
+    >>> for topic, seen in engine.stats().topics.items():
+    ...     print(topic, seen.scheduled, "±", seen.estimated.get("scheduled", 0), seen.ready, seen.oldest_ready)
+    """
+
+    scheduled: int
+    ready: int
+    leased: int
+    dead: int
+    estimated: Mapping[Literal["scheduled", "leased", "dead"], int]
+    """Those of the counts that are estimates → by how many tasks they may be off, nineteen times of twenty: of a shard
+    with many tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
+    """
+    dispatched: int
+    """Moved to ready lists since the shards were opened. A task that was given back unbegun counts once."""
+    died: int
+    """Tasks that died since the shards came into use: counted when they die, whatever became of them since."""
+    oldest_ready: float | None
+    """Seconds that the oldest ready task has waited at least, as far as anybody has looked: the servers note what each
+    ``stats()`` and ``health()`` finds. So it is 0 at the first look, and with regular looks nearly what it is. None: no
+    task is ready.
+    """
+    dispatched_per_s: float | None
+    """Since a look of this engine a second or longer ago; None at the first."""
+    taken_per_s: float | None
+    """Tasks that left the ready list, for a consumer or a route; likewise."""
+    paused: bool
+    """True if its tasks are not given out."""
+    limit: Limit | None
+    route: Route | None
+    """Where its payloads go; a URL without its secrets."""
+
+    @property
+    def held(self) -> bool:
+        """True if its ready tasks are not for consumers now."""
+        return self.paused or self.route is not None
+
+
+def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None) -> dict[str, TopicStats]:
+    """Adds up the topics of all shards that were seen, and what is set for them; sorted by name."""
+    ready, dispatched, died = Counter[str](), Counter[str](), Counter[str]()
+    waited: dict[str, int] = {}
+    by_state = {state: _Estimate() for state in DRAWN}
+    for shard in counts:
+        ready.update(shard.ready)
+        dispatched.update(shard.dispatched)
+        died.update(shard.died)
+        for topic, ms in shard.waited_ms.items():
+            waited[topic] = max(ms, waited.get(topic, 0))
+        for state in DRAWN:
+            by_state[state].add(shard.drawn[state], getattr(shard, state))
+    names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes}
+    return {
+        topic: TopicStats(
+            scheduled=round(by_state["scheduled"].counts[topic]),
+            ready=ready[topic],
+            leased=round(by_state["leased"].counts[topic]),
+            dead=round(by_state["dead"].counts[topic]),
+            estimated={state: each.error(topic) for state, each in by_state.items() if each.unseen},
+            dispatched=dispatched[topic],
+            died=died[topic],
+            oldest_ready=waited[topic] / 1000 if topic in waited else None,
+            dispatched_per_s=interval.dispatched.get(topic, 0.0) if interval else None,
+            taken_per_s=interval.taken.get(topic, 0.0) if interval else None,
+            paused=topic in topology.paused,
+            limit=topology.limits.get(topic),
+            route=route.masked if (route := topology.routes.get(topic)) else None,
+        )
+        for topic in sorted(names)
+    }
+
+
+class _Estimate:
+    """The tasks of one state by their topics."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[str, float] = defaultdict(float)
+        self.unseen = 0.0
+        """The variance of the count of a topic of which nothing was drawn; 0: every task was."""
+        self._more: defaultdict[str, float] = defaultdict(float)
+        """Topic → what its variance is more than that."""
+
+    def add(self, drawn: Mapping[str, int], count: int) -> None:
+        """Adds the tasks of one shard."""
+        sample = sum(drawn.values())
+        if sample == count:
+            for topic, found in drawn.items():
+                self.counts[topic] += found
+            return
+        none = _variance(count, sample, 0)
+        self.unseen += none
+        for topic, found in drawn.items():
+            self.counts[topic] += count * found / sample
+            self._more[topic] += _variance(count, sample, found) - none
+
+    def error(self, topic: str) -> int:
+        """The number of tasks by which the count of the topic may be off."""
+        return math.ceil(NINETEEN_OF_TWENTY * math.sqrt(self.unseen + self._more.get(topic, 0.0)))
+
+
+def _variance(count: int, sample: int, found: int) -> float:
+    """That of the estimate for a topic of which so many were found in a sample without repetition. One more is taken to
+    be found, and one more not: of a topic of which none was, there may be some.
+    """
+    part = (found + 1) / (sample + 2)
+    return count * count * part * (1 - part) / max(1, sample) * (1 - sample / count)
 
 
 class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,31 +152,31 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     error: str | None = None
     """The reason why it could not be read, in which case each of its counts is None; None if it was."""
-    scheduled: int | None
-    ready: int | None
-    leased: int | None
-    dead: int | None
-    dispatched: int | None
+    scheduled: int | None = None
+    ready: int | None = None
+    leased: int | None = None
+    dead: int | None = None
+    dispatched: int | None = None
     """Moved to ready lists since the shard was opened."""
-    forwarded: int | None
-    reaped: int | None
+    forwarded: int | None = None
+    reaped: int | None = None
     """Leases that ran out and whose task went back to its ready list."""
-    buried: int | None
+    buried: int | None = None
     """Leases that ran out once too often."""
-    ready_by_topic: Mapping[str, int]
-    dispatched_by_topic: Mapping[str, int]
-    dispatched_per_s: float | None
+    ready_by_topic: Mapping[str, int] = {}
+    dispatched_by_topic: Mapping[str, int] = {}
+    dispatched_per_s: float | None = None
     """Since a look of this engine a second or longer ago; None at the first."""
-    head_age: float | None
+    head_age: float | None = None
     """Seconds since the first scheduled task was due: negative while it is still to come; None without one."""
-    late_ms: int | None
+    late_ms: int | None = None
     """Lateness of the task dispatched last."""
-    lateness: Lateness | None
+    lateness: Lateness | None = None
     """The lateness of tasks that this process's poller dispatched; None when the shard is served elsewhere."""
-    poller: Literal["starting", "running", "failing", "stopped", "elsewhere"]
+    poller: Literal["starting", "running", "failing", "stopped", "elsewhere"] = "elsewhere"
     """The state of this process's poller; ``elsewhere``: another process serves the shard, or none."""
-    poller_error: str | None
-    poller_idle: float | None
+    poller_error: str | None = None
+    poller_idle: float | None = None
     """Seconds since this process's poller completed a step; None when the shard is served elsewhere."""
 
 
@@ -214,42 +329,30 @@ class Here:
     dispatchers: tuple[str, ...] = ()
 
 
+_COUNTS = ("scheduled", "leased", "dead", "forwarded", "reaped", "buried", "head_age", "late_ms")
+"""The counts of a shard that its stats have as they are."""
+
+
 def _shard(
-    keys: ShardKeys,
-    seen: ShardCounts | ShardqError,
-    node: str,
-    report: PollerReport | None,
-    interval: Interval | None,
+    keys: ShardKeys, node: str, counts: ShardCounts | ShardqError, poller: PollerReport | None, rates: Interval | None
 ) -> ShardStats:
-    counts = None if isinstance(seen, ShardqError) else seen
-    return ShardStats(
-        shard=keys.shard,
-        node=node,
-        error=f"{type(seen).__name__}: {seen}" if isinstance(seen, ShardqError) else None,
-        scheduled=counts.scheduled if counts else None,
-        ready=sum(counts.ready.values()) if counts else None,
-        leased=counts.leased if counts else None,
-        dead=counts.dead if counts else None,
-        dispatched=sum(counts.dispatched.values()) if counts else None,
-        forwarded=counts.forwarded if counts else None,
-        reaped=counts.reaped if counts else None,
-        buried=counts.buried if counts else None,
-        ready_by_topic=counts.ready if counts else {},
-        dispatched_by_topic=counts.dispatched if counts else {},
-        dispatched_per_s=interval.dispatched_of_shard.get(keys.shard) if interval else None,
-        head_age=counts.head_age if counts else None,
-        late_ms=counts.late_ms if counts else None,
-        lateness=report.lateness if report else None,
-        poller=report.state if report else "elsewhere",
-        poller_error=report.error if report else None,
-        poller_idle=report.idle_s if report else None,
-    )
+    if isinstance(counts, ShardqError):
+        seen: dict[str, Any] = {"error": f"{type(counts).__name__}: {counts}"}
+    else:
+        seen = {name: getattr(counts, name) for name in _COUNTS}
+        seen |= {"ready": sum(counts.ready.values()), "ready_by_topic": counts.ready}
+        seen |= {"dispatched": sum(counts.dispatched.values()), "dispatched_by_topic": counts.dispatched}
+    if poller is not None:
+        seen |= {"lateness": poller.lateness, "poller": poller.state}
+        seen |= {"poller_error": poller.error, "poller_idle": poller.idle_s}
+    per_s = rates.dispatched_of_shard.get(keys.shard) if rates else None
+    return ShardStats(shard=keys.shard, node=node, dispatched_per_s=per_s, **seen)
 
 
 def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | None, *, shards: bool) -> Stats:
     """``shards``: False leaves the list of shards empty."""
     rows = [
-        _shard(keys, found, seen.nodes[keys.slot], here.reports.get(keys.shard), interval)
+        _shard(keys, seen.nodes[keys.slot], found, here.reports.get(keys.shard), interval)
         for keys, found in seen.counts
     ]
     counted = [counts for _, counts in seen.counts if not isinstance(counts, ShardqError)]

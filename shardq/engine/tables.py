@@ -19,8 +19,7 @@ from shardq.core.layout.topology import Route
 from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
-from shardq.engine.stats import ShardStats, Stats
-from shardq.engine.topic_stats import TopicStats
+from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.features.listing.query import Group, grouped
 from shardq.features.schedules import Schedule
 

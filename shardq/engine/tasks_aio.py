@@ -21,9 +21,9 @@ from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import BATCH, Entries, each_task
 from shardq.core.producer.stream import Stream
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.arguments import check_batch, check_reason, checked_id, moved_due
 from shardq.engine.base import EngineBase
-from shardq.engine.changes import note, noted
+from shardq.engine.control import note, noted
+from shardq.engine.options import check_batch, check_reason, checked_id, moved_due
 from shardq.features.history import History, read_history
 from shardq.features.listing import forecast, pages
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query, purge

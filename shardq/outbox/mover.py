@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from shardq.core.layout.topology import Topology
 from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase, Inside
-from shardq.engine.target import Target
+from shardq.engine.parts import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers

@@ -18,8 +18,8 @@ from shardq.core.model.checks import MAX_PAYLOAD, check_name
 from shardq.core.model.record import Codec
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import each_task
-from shardq.engine.arguments import checked_id, moved_due
 from shardq.engine.base import Inside
+from shardq.engine.options import checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.outbox.rows import LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
 

@@ -15,7 +15,7 @@ from shardq import Engine, Task
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.engine import servers as faults
+from shardq.engine import advice as faults
 from shardq.engine.health import MAX_LATE_S
 from shardq.errors import InvalidOption
 from tests.support.engines import Engines

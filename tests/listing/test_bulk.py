@@ -17,7 +17,7 @@ from shardq.core.model.task import State
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import Inside
-from shardq.engine.connections import connected
+from shardq.engine.parts import connected
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted, put, state_of

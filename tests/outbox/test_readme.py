@@ -14,7 +14,7 @@ from shardq import outbox
 from shardq.core.calls.request import Command
 from shardq.core.layout.keys import shard_keys
 from shardq.engine.base import Inside
-from shardq.engine.connections import connected
+from shardq.engine.parts import connected
 from tests.support.pages import page, run_program
 
 

@@ -64,7 +64,7 @@ async def many() -> None:
     assert_type(await engine.cancel_all(topic="mail"), shardq.BulkResult)
     assert_type(await engine.requeue_all("mail"), shardq.BulkResult)
     assert_type(await engine.reschedule_all(topic="mail", at=0.0), shardq.BulkResult)
-    assert_type(await engine.changes(), list[shardq.engine.changes.Change])
+    assert_type(await engine.changes(), list[shardq.engine.Change])
     assert_type(await engine.history(), shardq.History)
     assert_type(await engine.forecast(), shardq.Forecast)
 

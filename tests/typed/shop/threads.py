@@ -142,7 +142,7 @@ def many() -> None:
     assert_type(engine.requeue_all(everything=True, dry_run=True), shardq.BulkResult)
     assert_type(engine.requeue_all("mail", reason="TimeoutError"), shardq.BulkResult)
     assert_type(engine.reschedule_all(everything=True, delay=60), shardq.BulkResult)
-    changes: list[shardq.engine.changes.Change] = engine.changes()
+    changes: list[shardq.engine.Change] = engine.changes()
     assert_type(changes[0].at, dt.datetime)
     past = engine.history("day")
     assert_type(past, shardq.History)
