@@ -76,64 +76,68 @@ def find_advice(
     ``unserved``: the number of slots that no node serves; ``needs``: the further connections to each node that this
     process opens if it has to serve every shard.
     """
-    found = []
+    found: list[Advice] = []
     if unserved:
         text = f"{unserved:,} slots of the cluster are served by no node: shards there can't be used"
         found.append(Advice("", "coverage", text))
-    tried: dict[tuple[str, str], Command[Any]] = {
-        (node, UNTOLD): node_info.server_settings(slot) for node, slot in slots.items()
-    }
+    tried: dict[tuple[str, str], Command[Any]] = {}
     for node, slot in slots.items():
-        tried |= {(node, UNMOVED): node_info.waits(slot), (node, UNNAMED): node_info.named(slot)}
-    rung = {(node, UNRUNG): observe.publishes(keys) for node, keys in shards.items()}
-    answers = dict((yield Many(tried | rung)))
+        tried[node, UNTOLD] = node_info.server_settings(slot)
+        tried[node, UNMOVED], tried[node, UNNAMED] = node_info.waits(slot), node_info.named(slot)
+    answers = dict((yield Many(tried | {(node, UNRUNG): observe.publishes(keys) for node, keys in shards.items()})))
     for asked in tried:
         if isinstance(answer := answers[asked], AccessDenied):
             found.append(Advice(answer.node, "commands", f"{asked[1]}: {answer}"))
-    found += _unpublished({node: answers[node, UNRUNG] for node in shards})
-    found_settings: dict[str, node_info.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
-    unsure = {node: node_info.saves(slots[node]) for node, settings in found_settings.items() if not settings.appends}
+    for node in shards:
+        answer = answers[node, UNRUNG]
+        if isinstance(answer, ServerFault) and not isinstance(answer, Unavailable | Unanswered):
+            # pollers find its tasks when they look by themselves
+            text = f"{node} lets this process publish nothing, so {UNRUNG}: {answer}"
+            found.append(Advice("", "commands", text))
+    settings: dict[str, node_info.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
+    unsure = {node: node_info.saves(slots[node]) for node, each in settings.items() if not each.appends}
     saving: dict[str, bool | None] = _told((yield Many(unsure)))
-    for node, settings in sorted(found_settings.items()):
-        # Keys of shardq have no TTL, so the volatile- policies evict none of them.
-        if settings.maxmemory and settings.policy.startswith("allkeys-"):
-            text = (
-                f"{node} evicts tasks without an error when it reaches its maxmemory of {settings.maxmemory:,} bytes "
-                f"(maxmemory-policy {settings.policy}): set maxmemory-policy to noeviction"
-            )
-            found.append(Advice(settings.server, "eviction", text))
-        if settings.evicted:
-            # The number is left out: one key may hold the tasks of a shard. Under a volatile- policy another program's
-            # keys are evicted for as long as it runs.
-            text = (
-                f"{node} has evicted keys since it started, and tasks of this engine may be among them "
-                f"(maxmemory-policy is {settings.policy} now): `shardq doctor --all` tells what is missing; this "
-                "is said until the server is restarted, or told CONFIG RESETSTAT"
-            )
-            problem = not settings.policy.startswith("volatile-")
-            found.append(Advice(settings.server, "eviction", text, problem=problem))
-        if settings.maxmemory and settings.memory > NEARLY_FULL * settings.maxmemory:
-            then = (
-                "evicts tasks"
-                if settings.policy.startswith("allkeys-")
-                else "refuses pushes, while what is stored is still dispatched"
-            )
-            text = (
-                f"{node} uses more than {NEARLY_FULL:.0%} of its maxmemory of {settings.maxmemory:,} bytes, and when "
-                f"that is full it {then}: raise maxmemory, or see what holds so many tasks (`shardq topics`)"
-            )
-            found.append(Advice(settings.server, "memory", text, problem=True))
-        if saving.get(node) is False:
-            text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
-            found.append(Advice(settings.server, "persistence", text))
-        clients = settings.clients + needs.get(node, 0)
-        if needs and 0 < settings.maxclients < clients:
-            text = (
-                f"{node} takes {settings.maxclients:,} clients, and may come to need {clients:,}, if this process has "
-                "to serve every shard: raise its maxclients"
-            )
-            found.append(Advice(settings.server, "clients", text, log=LIMITS))
+    for node, each in sorted(settings.items()):
+        found += _of_settings(node, each, saves=saving.get(node), more=needs.get(node, 0) if needs else None)
     return [*found, *_of_descriptors(sum(needs.values()))]
+
+
+def _of_settings(
+    node: str, settings: node_info.ServerSettings, *, saves: bool | None, more: int | None
+) -> Iterator[Advice]:
+    """``saves``: False if it keeps nothing on its disk. ``more``: the further connections; None: they do not count."""
+    server, full = settings.server, f"its maxmemory of {settings.maxmemory:,} bytes"
+    # Keys of shardq have no TTL, so the volatile- policies evict none of them.
+    evicts = settings.policy.startswith("allkeys-")
+    if settings.maxmemory and evicts:
+        text = f"{node} evicts tasks without an error when it reaches {full} (maxmemory-policy {settings.policy}): "
+        yield Advice(server, "eviction", f"{text}set maxmemory-policy to noeviction")
+    if settings.evicted:
+        # The number is left out: one key may hold the tasks of a shard. Under a volatile- policy another program's
+        # keys are evicted for as long as it runs.
+        text = (
+            f"{node} has evicted keys since it started, and tasks of this engine may be among them (maxmemory-policy "
+            f"is {settings.policy} now): `shardq doctor --all` tells what is missing; this is said until the server is "
+            "restarted, or told CONFIG RESETSTAT"
+        )
+        yield Advice(server, "eviction", text, problem=not settings.policy.startswith("volatile-"))
+    if settings.maxmemory and settings.memory > NEARLY_FULL * settings.maxmemory:
+        then = "evicts tasks" if evicts else "refuses pushes, while what is stored is still dispatched"
+        text = (
+            f"{node} uses more than {NEARLY_FULL:.0%} of {full}, and when that is full it {then}: raise maxmemory, or "
+            "see what holds so many tasks (`shardq topics`)"
+        )
+        yield Advice(server, "memory", text, problem=True)
+    if saves is False:
+        text = f"{node} keeps nothing on its disk, so a restart loses every task: set appendonly to yes"
+        yield Advice(server, "persistence", text)
+    clients = settings.clients + (more or 0)
+    if more is not None and 0 < settings.maxclients < clients:
+        text = (
+            f"{node} takes {settings.maxclients:,} clients, and may come to need {clients:,}, if this process has to "
+            "serve every shard: raise its maxclients"
+        )
+        yield Advice(server, "clients", text, log=LIMITS)
 
 
 def _of_descriptors(more: int) -> list[Advice]:
@@ -175,15 +179,6 @@ def unsubscribed(refusals: Mapping[str, str]) -> list[Advice]:
     return [
         Advice("", "commands", f"{node} lets this process hear nothing, so {look}: {why}")
         for node, why in refusals.items()
-    ]
-
-
-def _unpublished(answers: Mapping[str, Any]) -> list[Advice]:
-    """Advice on nodes that refuse this process to publish: pollers find its tasks when they look by themselves."""
-    return [
-        Advice("", "commands", f"{node} lets this process publish nothing, so {UNRUNG}: {said}")
-        for node, said in answers.items()
-        if isinstance(said, ServerFault) and not isinstance(said, Unavailable | Unanswered)
     ]
 
 

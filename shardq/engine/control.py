@@ -59,61 +59,44 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
             return cache.topology
 
 
-def route(cache: TopologyCache, topic: str, route: Route | None) -> Operation[Topology]:
-    """Forwards a topic's payloads from now on; None ends it."""
-
-    def edit(topology: Topology) -> Topology:
-        routes = {name: to for name, to in topology.routes.items() if name != topic}
-        if route is not None:
-            at_once = topology.limits.get(topic, Limit()).concurrency
-            if at_once is not None and route.is_here:
-                raise InvalidOption(
-                    f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: its "
-                    "tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
-                )
-            routes[topic] = route
-        ended = {name: to for name, to in topology.ended.items() if name != topic}
-        return msgspec.structs.replace(topology, routes=routes, ended=ended)
-
-    return (yield from edit_topology(cache, edit))
-
-
-def pause(cache: TopologyCache, topic: str, *, pause: bool) -> Operation[Topology]:
-    """Pauses or resumes a topic over the whole fleet."""
-
-    def edit(topology: Topology) -> Topology:
-        others = {name for name in topology.paused if name != topic}
-        return msgspec.structs.replace(topology, paused=tuple(sorted(others | {topic} if pause else others)))
-
-    return (yield from edit_topology(cache, edit))
-
-
-def limit(cache: TopologyCache, topic: str, limit: Limit) -> Operation[Topology]:
-    """Limits a topic from now on; an empty limit ends that."""
-
-    def edit(topology: Topology) -> Topology:
-        limits = {name: other for name, other in topology.limits.items() if name != topic}
-        route = topology.routes.get(topic)
-        if limit.concurrency is not None and route is not None and route.is_here:
+def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
+    """The topology by which a topic's payloads are forwarded; None ends that."""
+    routes = {name: to for name, to in topology.routes.items() if name != topic}
+    if route is not None:
+        at_once = topology.limits.get(topic, Limit()).concurrency
+        if at_once is not None and route.is_here:
             raise InvalidOption(
-                f"the topic {quoted_topic(topic)} is forwarded to {route.named}, so it can't be limited "
-                f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
-                "stop forwarding it first"
+                f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: its "
+                "tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
             )
-        if limit != Limit():
-            limits[topic] = limit
-        return msgspec.structs.replace(topology, limits=limits)
-
-    return (yield from edit_topology(cache, edit))
+        routes[topic] = route
+    ended = {name: to for name, to in topology.ended.items() if name != topic}
+    return msgspec.structs.replace(topology, routes=routes, ended=ended)
 
 
-def configure(cache: TopologyCache, changes: Mapping[str, int | float]) -> Operation[Topology]:
-    """Changes settings of the engine from now on, by name."""
+def with_pause(topology: Topology, topic: str, *, pause: bool) -> Topology:
+    others = {name for name in topology.paused if name != topic}
+    return msgspec.structs.replace(topology, paused=tuple(sorted(others | {topic} if pause else others)))
 
-    def edit(topology: Topology) -> Topology:
-        return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
-    return (yield from edit_topology(cache, edit))
+def with_limit(topology: Topology, topic: str, limit: Limit) -> Topology:
+    """The topology by which a topic is limited; an empty limit ends that."""
+    limits = {name: other for name, other in topology.limits.items() if name != topic}
+    route = topology.routes.get(topic)
+    if limit.concurrency is not None and route is not None and route.is_here:
+        raise InvalidOption(
+            f"the topic {quoted_topic(topic)} is forwarded to {route.named}, so it can't be limited "
+            f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
+            "stop forwarding it first"
+        )
+    if limit != Limit():
+        limits[topic] = limit
+    return msgspec.structs.replace(topology, limits=limits)
+
+
+def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Topology:
+    """The topology with other settings of the engine, by name."""
+    return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
 
 DRAWN_IN_ALL = 3200

@@ -9,6 +9,7 @@ import datetime as dt
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -16,7 +17,7 @@ from shardq.core import recovery
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
-from shardq.core.layout.topology import Limit
+from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.checks import check_max_attempts, check_topic, checked_tags
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.record import encode_head, record_encoder
@@ -69,16 +70,15 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         it. Consumers of shardq get nothing of the topic meanwhile.
 
         ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
-        there, a URL of another Redis, a broker or an HTTP endpoint, or a function that takes a list of deliveries. The
-        page ``sinks/README.md`` tells which URLs there are. A URL is stored with the engine's settings: write
-        ``${NAME}`` for a password, which the processes that forward read from their environment. ``maxlen``: about how
-        many entries a stream keeps, here or elsewhere; older ones are trimmed (``MAXLEN ~``).
+        there, a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which), or a
+        function that takes a list of deliveries. A URL is stored with the engine's settings: write ``${NAME}`` for a
+        password, which the processes that forward read from their environment. ``maxlen``: about how many entries a
+        stream keeps.
 
         A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
-        tell duplicates by. Whoever runs pollers forwards; a function only this process, once it has called ``start``.
-
-        The route to a function ends with the last process that serves it: then its tasks are for consumers again.
-        ``keep=True`` leaves it, and its tasks wait as ready for a process that has the function.
+        tell duplicates by. Every process that runs pollers forwards; to a function only this one, once it has called
+        ``start``. That route ends with the last process that serves it. ``keep=True`` leaves it, and its tasks wait as
+        ready.
 
         >>> await engine.forward("emails", to="mail-queue")
         >>> await engine.forward("events", to="stream:events", maxlen=100_000)
@@ -87,7 +87,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         route = route_of(topic, to, side, maxlen, keep=keep)
         function = self._batch_function(to) if callable(to) else None
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
-        await self._carry_out(lambda cache: noted(cache, control.route(cache, topic, route), what))
+        await self._edit(partial(control.with_route, topic=topic, route=route), what)
         if route is None or function is None:
             self._functions.pop(topic, None)
         else:
@@ -106,9 +106,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         ``rate``: tasks a second to move at most. A repeated call, from any process, goes on with an interrupted change,
         at the rate given now. Raises ChangeUnderWay when another number was announced before.
 
-        ``dry_run=True`` changes nothing: the answer estimates how many tasks and bytes would move, by shard and by
-        node. ``resize(dry_run=True)`` without a number returns the change that is under way, or was the last: to wait
-        for it, or to look.
+        ``dry_run=True`` changes nothing: the answer estimates how many tasks and bytes would move. Without a number it
+        is the change that is under way, or was the last: to wait for it, or to look.
 
         >>> resize = await engine.resize(8, rate=1000)
         >>> await resize.wait(timeout=600)
@@ -146,8 +145,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         >>> await engine.pause("mail")
         """
         check_topic(topic)
-        what = f"topic {shown_topic(topic)}: paused"
-        await self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=True), what))
+        await self._edit(partial(control.with_pause, topic=topic, pause=True), f"topic {shown_topic(topic)}: paused")
 
     async def resume(self, topic: str) -> None:
         """Gives out the topic's tasks again.
@@ -155,8 +153,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         >>> await engine.resume("mail")
         """
         check_topic(topic)
-        what = f"topic {shown_topic(topic)}: resumed"
-        await self._carry_out(lambda cache: noted(cache, control.pause(cache, topic, pause=False), what))
+        await self._edit(partial(control.with_pause, topic=topic, pause=False), f"topic {shown_topic(topic)}: resumed")
 
     async def limit(
         self,
@@ -175,7 +172,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         limit = limit_of(topic, rate, concurrency)
         bounds = "none" if limit == Limit() else f"rate {limit.rate}, concurrency {limit.concurrency}"
         what = f"topic {shown_topic(topic)}: limits: {bounds}"
-        await self._carry_out(lambda cache: noted(cache, control.limit(cache, topic, limit), what))
+        await self._edit(partial(control.with_limit, topic=topic, limit=limit), what)
 
     async def configure(
         self,
@@ -199,7 +196,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
                 "stats().settings has the present ones"
             )
         what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
-        await self._carry_out(lambda cache: noted(cache, control.configure(cache, changes), what))
+        await self._edit(partial(control.with_settings, changes=changes), what)
 
     async def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.
@@ -210,9 +207,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         return await self._carry_out(read_changes)
 
     async def fleet(self) -> list[Member]:
-        """Returns the processes of the engine that live: dispatchers and workers, with what each says of itself. A
-        process that was killed is in it until it was silent for some time: a dispatcher for 3 seconds, or 8 where it
-        was the only one, a worker for 30.
+        """Returns the processes of the engine that live: dispatchers and workers, with what each says of itself. One
+        that was killed stays for a while: a dispatcher for 3 seconds, or 8 where it was the only one, a worker for 30.
 
         >>> for member in await engine.fleet():
         ...     print(member.kind, member.host, member.pid, member.handled, member.failed, member.last_error)
@@ -222,11 +218,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
 
     async def stats(self, *, shards: bool = True) -> Stats:
         """Returns the counts of each shard and topic, and their totals. They are no snapshot: shards are read one after
-        the other. A shard that can't be read within 1.5 seconds says why. ``shards=False`` leaves the list of shards
-        empty.
-
-        It costs each shard one script, by the number of its topics and not of its tasks. What the server does not count
-        by topic is estimated; see ``TopicStats``. ``health()`` judges it.
+        the other, each with one script. A shard that can't be read within 1.5 seconds says why. ``shards=False`` leaves
+        the list of shards empty. What the server does not count by topic is estimated; see ``TopicStats``.
 
         >>> stats = await engine.stats()
         >>> print(stats.scheduled, stats.ready, stats.leased, stats.dead, stats.head_age)
@@ -240,10 +233,9 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
     ) -> Health:
         """Looks at the shards, their servers and the dispatchers, and says if all is well; if not, why. True if it is.
 
-        A scheduled task that is overdue by more than ``max_late`` seconds is a reason; so is a ready one that nobody
-        took for more than ``max_ready_age`` seconds, unless its topic is paused. How long a task has been ready is
-        known from the second look on: see ``TopicStats.oldest_ready``. More than ``max_dead`` tasks that died in the
-        last ten minutes are a reason. It raises only what keeps it from looking at all.
+        Reasons are, among others, a scheduled task that is overdue by more than ``max_late`` seconds, a ready one that
+        waits for more than ``max_ready_age`` seconds (see ``TopicStats.oldest_ready``), unless its topic is paused, and
+        more than ``max_dead`` deaths in ten minutes. It raises only what keeps it from looking at all.
 
         >>> health = await engine.health(max_late=5.0, max_ready_age=60.0, max_dead=100)
         >>> if not health:
@@ -317,17 +309,17 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
         ``start`` and ``end``: there are none before and after these instants.
 
-        The schedule is kept in the engine, and served by whichever processes have called ``start()``. Declared again,
-        by a deploy or by many processes, it stays as it is; with anything changed it takes the place of the other: what
-        is due more than a second later is by the new one, and no occurrence is lost or doubled. It ends with
-        ``schedule(name).remove()``, or with ``schedule(owner=…).prune()``, by a name of the program that declares it.
+        The schedule is kept in the engine, and served by the processes that have called ``start()``. Declared again, it
+        stays as it is; with anything changed it takes the place of the other: what is due more than a second later is
+        by the new one, and no occurrence is lost or doubled. It ends with ``schedule(name).remove()``, or with
+        ``schedule(owner=…).prune()``, by a name of the program that declares it.
 
         ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
-        them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is still
-        scheduled, ready or leased at its time.
+        them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is not
+        done.
 
-        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task that
-        nobody has begun so many seconds after its due time is buried instead of run late.
+        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task not
+        claimed so many seconds after its due time is buried instead of run late.
 
         >>> await engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload={"all": True})
         >>> await engine.every("poll", interval=30, overlap="skip", expires=30)
@@ -405,6 +397,9 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         if owner is not None and name is None:
             return AsyncOwnedSchedules(owner, self._declared, self._carry_out_noted)
         raise InvalidOption("schedule needs the name of a schedule, or the owner= of some: one of both")
+
+    async def _edit(self, edit: Callable[[Topology], Topology], what: str) -> None:
+        await self._carry_out_noted(lambda cache: control.edit_topology(cache, edit), what)
 
     async def _carry_out_noted(self, make: Callable[[TopologyCache], Operation[T]], what: str = "") -> T:
         return await self._carry_out(lambda cache: noted(cache, make(cache), what))

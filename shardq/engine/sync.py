@@ -44,10 +44,10 @@ class Engine(OperatorCommands):
     It opens itself at its first use, or in a block of ``with``; ``start()`` runs pollers in this process. Forked
     processes may share an engine: in the child it is like one that was never opened.
 
-    ``Engine`` is for threads, which may share it. Its twin for asyncio belongs to the event loop that opens it, and all
-    coroutines of that loop may share it: what they push at the same time shares calls, and each is told what became of
-    its own task. When the loop ends without ``close()``, another loop takes the engine over with ``open()``; pollers
-    run on meanwhile. Both can do the same, but ``buffered()`` is for threads alone: it coalesces their pushes.
+    ``Engine`` is for threads, which may share it. Its twin for asyncio belongs to the event loop that opens it, whose
+    coroutines may share it: what they push at the same time shares calls. When the loop ends without ``close()``,
+    another takes the engine over with ``open()``; pollers run on meanwhile. Both can do the same, but ``buffered()`` is
+    for threads alone: it coalesces their pushes.
 
     >>> with shardq.Engine("redis://127.0.0.1:6379/0", name="orders") as engine:
     ...     engine.start()
@@ -291,14 +291,12 @@ class Engine(OperatorCommands):
         prefetch: bool = False,
     ) -> Consumer:
         """Returns a consumer of a topic, or of several in their order of priority; of the default topic if none is
-        given. A mapping such as ``{"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved.
+        given. A mapping such as ``{"high": 5, "low": 1}`` shares by weight instead, so that low ones are not starved. A
+        forwarded or paused topic gives out nothing until that ends; the log tells when all topics are forwarded.
 
-        A forwarded or paused topic gives out nothing until that ends; the log tells when all topics are forwarded. It
-        opens the engine, if that is not open.
-
-        ``prefetch=True`` is for a program that takes a stream of quick tasks: while it works, its next claim is under
-        way. What is claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it
-        back, and ``close()`` gives it back.
+        ``prefetch=True`` is for a stream of quick tasks: while the program works, its next claim is under way. What is
+        claimed ahead is at most the work of some milliseconds, its leases run, a pause does not take it back, and
+        ``close()`` gives it back.
 
         >>> consumer = engine.consumer(["urgent", "mail"], lease=60)
         """

@@ -89,22 +89,20 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
 
-        A push with an ``id`` of your own is idempotent. ``on_conflict`` says what becomes of a task that has the id
-        already (keep it, replace it, or reject: raises Conflict), and ``dedup`` for how many seconds from the push the
-        id is remembered, also when its task is done: a push of it then stores nothing, unless it replaces. A task not
-        claimed by ``expires`` (seconds from now, or an instant) is buried instead of run late. ``window``: any time in
-        so many seconds from the due time is fine, so that many tasks of one time are spread. ``throttle``: at most one
-        push of the id is taken in so many seconds. ``tags``: words for the filter ``tag=`` of ``cancel_all`` and the
-        like. ``durability``: returns only when all replicas ("replicated") or the disk ("fsynced") have the task, else
-        raises NotReplicated; where there are none, raises DurabilityUnavailable, with nothing stored.
+        A push with an ``id`` of your own is idempotent. ``on_conflict``: keep a task that has the id already, replace
+        it, or reject the push (raises Conflict). ``dedup``: the seconds from the push for which the id is remembered,
+        also when its task is done: a push of it then stores nothing, unless it replaces. A task not claimed by
+        ``expires`` (seconds from now, or an instant) is buried instead of run late. ``window``: the task may be due at
+        any time in so many seconds from its due time, so that many of one time are spread. ``throttle``: at most one
+        push of the id is taken in so many seconds. ``tags``: words for ``tag=`` of ``cancel_all`` and the like.
+        ``durability``: returns only when all replicas ("replicated") or the disk ("fsynced") have the task, else raises
+        NotReplicated; where there are none, raises DurabilityUnavailable, with nothing stored.
 
-        An engine with a ``spool=`` keeps the push there while no server can be reached, unless it is a durable one: the
+        While no server can be reached, an engine with a ``spool=`` keeps a push there, unless it is a durable one: the
         receipt's outcome is then "spooled".
 
         >>> await engine.push({"order": 42}, delay=1800)
         >>> await engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
-        >>> await engine.push({"user": 42}, delay=3600, window=600, tags=["user-42"])
-        >>> await engine.push("there is news", id="news-42", throttle=300)
         """
         task = Task(
             payload,
@@ -141,9 +139,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     ) -> list[Receipt]:
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
-        A batch of at most ``batch`` tasks of one shard is stored as a whole or not at all. Raises PushError when some
-        tasks are not stored. All have the engine's timeout together, from when they are checked: at its end the error
-        tells which are stored, which are not, and of which that is unknown. For millions use ``push_iter``.
+        A batch of at most ``batch`` tasks of one shard is stored as a whole or not at all. All have the engine's
+        timeout together; PushError tells which are stored, which are not, and of which that is unknown. For millions
+        use ``push_iter``.
 
         >>> ids = await engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
@@ -163,12 +161,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
-        Tasks are packed while the servers work on earlier ones. A wrong task raises its error after everything before
-        its window of some thousand tasks is stored and yielded; of that window nothing is sent. So does any exception
-        that ``tasks`` itself raises, KeyboardInterrupt too: what was yielded is stored, and nothing else. After a
-        window that is not stored as a whole no more input is read: what is in flight is finished and yielded, then
-        PushError tells the rest. Each window has the engine's timeout for itself, in which the caller's own work does
-        not count.
+        Tasks are packed in windows of some thousand while the servers work on earlier ones; each window has the
+        engine's timeout for itself. A wrong task, and any exception that ``tasks`` raises, KeyboardInterrupt too, is
+        raised after everything before its window is stored and yielded; of that window nothing is sent. After a window
+        that is not stored as a whole no more input is read: what is in flight is finished and yielded, then PushError
+        tells the rest.
 
         >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")
@@ -270,22 +267,17 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """Returns a page of the tasks that match: a list, whose ``cursor`` is to be given with the next call, and is
         None at the end.
 
-        Scheduled tasks are listed by due time, leased ones by the end of their lease and dead ones by the time of their
-        death, the earliest first, across all shards; ready ones shard by shard and topic by topic, as they stand in
-        their lists. Without ``state`` it is all scheduled ones, then ready, leased and dead. ``due``: scheduled tasks
-        that are due from an instant on and before another, each an aware datetime or epoch seconds, or None for an open
-        end. ``tag``: tasks that were pushed with it; there is no index, so each of the others is read, too.
-        ``everything=True`` says that no filter is meant. ``holder``: tasks leased by the consumer or worker of that
-        name. ``newest``: dead tasks, the latest deaths first.
+        The filter, which all commands on many tasks take: ``topic``; ``state``, "scheduled", "ready", "leased" or
+        "dead"; ``due=(from, to)``, two instants or None, for scheduled tasks; ``tag``, for which each of the others is
+        read, too; or ``everything=True``. ``holder``: tasks leased by the consumer or worker of that name. ``newest``:
+        dead tasks, the latest deaths first. Scheduled tasks come first, by due time, then ready, leased and dead ones.
 
-        The work of a call is bounded, however many tasks there are: it looks at 1,000 tasks of a shard at most, and
-        returns what it has found. So a page may be shorter than ``limit``, even empty, and only the cursor tells the
-        end. A task that stays as it is is listed once by a walk through the pages, also while shards are added or
-        removed; one that changes meanwhile may be listed twice, or not at all.
+        The work of a call is bounded: it looks at 1,000 tasks of a shard at most. So a page may be shorter than
+        ``limit``, even empty, and only the cursor tells the end. A task that stays as it is is listed once by a walk
+        through the pages, also while shards are added or removed; one that changes meanwhile may be listed twice, or
+        not at all.
 
         >>> page = await engine.tasks("mail", state="dead")
-        >>> for task in page:
-        ...     print(task.id, task.died, task.reason)
         >>> while page.cursor is not None:
         ...     page = await engine.tasks("mail", state="dead", cursor=page.cursor)
         """
@@ -295,9 +287,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         return await self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
 
     async def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> AsyncIterator[TaskInfo]:
-        """Yields the dead tasks (dead letters) that match, the earliest deaths first. Reads page by page, as
-        ``tasks(state="dead")`` does, and takes the same filter; another ``state``, and ``due``, match no dead task and
-        are refused.
+        """Yields the dead tasks (dead letters) that match, the earliest deaths first, page by page as
+        ``tasks(state="dead")``. Another ``state``, and ``due``, match no dead task and are refused.
 
         >>> async for task in engine.dead("mail"):
         ...     print(task.id, task.died, task.reason)
@@ -338,18 +329,15 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         progress: Progress | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Cancels the tasks that match: scheduled, ready and dead ones, or those of one ``state``. ``tasks`` tells the
-        filter; ``everything=True`` is for all of them.
+        """Cancels the tasks that match: scheduled, ready and dead ones. ``tasks`` tells the filter; ``everything=True``
+        is for all of them. All tasks of a topic are removed faster by ``purge``.
 
-        Tasks are cancelled page by page, each by its id, and ``progress`` is called after each page with how far it
-        came; what it raises ends the command there. Each page has the engine's timeout for itself. ``dry_run`` only
-        counts. A task that goes on between the look and the command is cancelled in its new state, unless it is leased
-        by then. All tasks of a topic are removed faster by ``purge``.
+        Each task is cancelled by its id, page by page, and ``progress`` is called after each page; what it raises ends
+        the command there. Each page has the engine's timeout for itself. ``dry_run`` only counts.
 
         **A ``tag`` alone misses no task that was pushed before the call**, in any state, also while shards are added or
-        removed; one that is pushed meanwhile may stay. The result is true if none of them runs on, and its ``running``
-        tells those that do. There is no index of tags: this looks at every task of the engine. Counts may be low if
-        answers were lost.
+        removed. The result is true if none of them runs on, and its ``running`` tells those that do. Counts may be low
+        if answers were lost.
 
         >>> result = await engine.cancel_all("mail", due=(None, dt.datetime.now(dt.UTC)))
         >>> print(result.done, "of", result.matched)
@@ -362,13 +350,10 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
         ``everything=True``, is removed list by list, which is fastest; with ``state``, ``due`` or ``tag`` it is what
-        ``cancel_all`` does.
-
-        Running tasks finish. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
+        ``cancel_all`` does. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
         are removed. Each of its requests has the engine's timeout for itself.
 
         >>> print(await engine.purge("mail"), "tasks removed")
-        >>> print(await engine.purge(state="dead"), "dead tasks removed")
         """
         query = bulk_query("cancel", topic, name="purge", **filter)
         if any(filter.get(each) is not None for each in ("state", "due", "tag")):
