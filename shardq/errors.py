@@ -1,41 +1,23 @@
 """Every error that shardq raises on purpose, in one tree.
 
     ShardqError
-    ├── BadInput (also a ValueError)     what the caller gave; nothing was written
-    │   ├── InvalidDelay                 negative, NaN, infinite, or past the year 9999
-    │   ├── NaiveDatetime                a datetime without a time zone
-    │   ├── DelayAndAt                   both delay= and at=
-    │   ├── DedupWithoutId               dedup= needs id=
-    │   ├── InvalidName                  of an engine or a consumer
-    │   ├── InvalidTopic
-    │   ├── InvalidId
-    │   ├── InvalidOption                any other argument outside what is allowed
-    │   ├── PayloadTooLarge
-    │   ├── PayloadNotEncodable
-    │   ├── InvalidShardCount
-    │   └── InvalidUrl
-    ├── ServerFault                      the server answered an error, or did not answer
-    │   ├── ServerTooOld                 older than 7.0
-    │   ├── Unavailable                  gone, loading, or its cluster down, for longer than the timeout
-    │   │   └── TooManyOpenFiles         not the server's fault: this process has no file descriptor left to connect
-    │   ├── Unanswered                   sent, but no answer in time: it may or may not have happened
-    │   ├── OutOfMemory                  maxmemory reached; nothing was written
-    │   ├── ReadOnly                     a replica that stayed one, or a disk that is full
-    │   ├── AccessDenied                 wrong password, or a command that an ACL forbids or the server has switched off
-    │   ├── DurabilityUnavailable        nothing there that could confirm what durability= asks for; nothing was written
-    │   └── SettleError                  some of many could not be settled: .settled .lost .failed .unknown
-    ├── PushError                        a bulk push that did not store all: .stored .failed .unknown
-    ├── NotReplicated                    stored, but not as durably as the push asked for: .ids .reached
-    ├── Conflict                         the id is taken and on_conflict="reject"
-    ├── UnknownSchedule                  no schedule has this name
-    ├── ChangeUnderWay               another change of the number of shards has been announced
-    ├── LeaseLost                        the delivery was given to another consumer; nothing was changed
-    ├── SpoolFault                       the file of spool= can't be used: broken, of another engine, its disk full
-    │   └── SpoolFull                    it holds as much as spool_bytes= allows
-    ├── PayloadNotDecodable              a stored payload that its codec or its handler's types cannot read
-    ├── MissingPackage (also an ImportError)  what was used needs a package that is not installed: says the line for pip
-    ├── EmbeddedFault                    the embedded server could not be found, started or reached
-    └── EngineClosed                     used after close(), in another event loop, or after a fork
+    ├── BadInput (also a ValueError)
+    │   ├── InvalidDelay, NaiveDatetime, DelayAndAt, DedupWithoutId, InvalidShardCount
+    │   ├── InvalidName, InvalidTopic, InvalidId, InvalidUrl
+    │   ├── PayloadTooLarge, PayloadNotEncodable
+    │   └── InvalidOption                any other argument
+    ├── ServerFault
+    │   ├── Unavailable                  TooManyOpenFiles is one
+    │   ├── Unanswered
+    │   ├── ServerTooOld, OutOfMemory, ReadOnly, AccessDenied, DurabilityUnavailable
+    │   └── SettleError
+    ├── PushError, NotReplicated, Conflict
+    ├── LeaseLost, PayloadNotDecodable
+    ├── UnknownSchedule, ChangeUnderWay
+    ├── SpoolFault                       SpoolFull is one
+    ├── MissingPackage (also an ImportError)
+    ├── EmbeddedFault
+    └── EngineClosed
 
 What is a normal answer is a value, not an exception: ``cancel`` of an id that is gone returns ``Outcome.GONE``.
 """
@@ -293,13 +275,7 @@ class Conflict(ShardqError):
 
 
 class UnknownSchedule(ShardqError):
-    """No schedule has this name: it was never declared, or was removed; or it can't be read here.
-
-    >>> try:
-    ...     engine.schedule("weekly").pause()
-    ... except shardq.errors.UnknownSchedule as error:
-    ...     print(error)                # see engine.schedules()
-    """
+    """No schedule has this name: it was never declared, or was removed; or it can't be read here."""
 
     def __init__(self, name: str, problem: str | None = None) -> None:
         self.name = name
@@ -346,23 +322,12 @@ class LeaseLost(ShardqError):
 
 
 class PayloadNotDecodable(ShardqError):
-    """A stored payload cannot be read by its codec, or is not of the types that its handler is annotated with.
-
-    >>> try:
-    ...     engine.get(id)
-    ... except shardq.errors.PayloadNotDecodable as error:
-    ...     print(error)                # pushed with another codec=
-    """
+    """A stored payload cannot be read by its codec, or is not of the types that its handler is annotated with."""
 
 
 class SpoolFault(ShardqError):
     """The file of ``spool=`` can't be used: it is broken, belongs to another engine, or its disk is full. What raised
     this was not spooled, and no server took it. While a server can be reached, pushes go there instead.
-
-    >>> try:
-    ...     engine.push({"order": 42})
-    ... except shardq.errors.SpoolFault as error:
-    ...     print(error)                # neither Redis nor the spool has it
     """
 
 
@@ -371,13 +336,7 @@ class SpoolFull(SpoolFault):
 
 
 class MissingPackage(ShardqError, ImportError):
-    """A package that is not installed is needed for what was used. The message has the line for pip.
-
-    >>> try:
-    ...     engine.every("nightly", cron="0 3 * * *")
-    ... except shardq.errors.MissingPackage as error:
-    ...     print(error)                # cron= needs cronsim: pip install 'shardq[cron]', or …
-    """
+    """A package that is not installed is needed for what was used. The message has the line for pip."""
 
 
 class EmbeddedFault(ShardqError):
@@ -385,19 +344,8 @@ class EmbeddedFault(ShardqError):
 
     Raised when an engine opens. A server that is lost later is started again; where it can't be, calls end as
     Unavailable.
-
-    >>> try:
-    ...     engine.open()
-    ... except shardq.errors.EmbeddedFault as error:
-    ...     raise SystemExit(f"no server here: {error}")
     """
 
 
 class EngineClosed(ShardqError):
-    """The engine is closed, or open in another event loop; or this was given out by a parent process, before a fork.
-
-    >>> try:
-    ...     engine.push({"order": 42})
-    ... except shardq.errors.EngineClosed:
-    ...     engine.open()
-    """
+    """The engine is closed, or open in another event loop; or this was given out by a parent process, before a fork."""

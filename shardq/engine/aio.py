@@ -533,14 +533,7 @@ class AsyncEngine(AsyncOperatorCommands):
             name: str | None = None,
         ) -> AsyncWorker:
             """Runs the engine's tasks, and handlers of its own: register those with ``@worker.on(topic)`` or
-            ``@worker.task``, then ``await worker.run()``.
-
-            ``concurrency`` handlers at once; ``lease``: how long a task whose worker died waits for another; ``grace``:
-            how long handlers may finish when the worker stops.
-
-            ``topics``: the only topics to serve: one, several in order of priority, or ``{name: weight}`` to share by
-            weight. None given: every topic of its own handlers, in the order of registration, and then of all tasks
-            that the engine has when the worker runs.
+            ``@worker.task``, then ``await worker.run()``. The options are those of ``Engine.worker``.
 
             There is no ``processes=``: a process with a running loop can't be forked. ``shardq work --processes`` runs
             this worker in several, each with a loop of its own.

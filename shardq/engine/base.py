@@ -382,18 +382,7 @@ class Inside:
 
     def __init__(self, engine: EngineBase) -> None:
         self._engine = engine
-
-    @property
-    def options(self) -> Options:
-        return self._engine._options
-
-    @property
-    def parts(self) -> Parts:
-        return self._engine._parts
-
-    @property
-    def running(self) -> Running:
-        return self._engine._running
+        self.options, self.parts, self.running = engine._options, engine._parts, engine._running
 
     @property
     def has_opened(self) -> bool:

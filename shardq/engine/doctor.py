@@ -125,19 +125,13 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
     ahead = [keys for keys, epoch in epochs.items() if epoch > topology.epoch]
     found = []
-    for what, some, consequence in (
-        ("was never opened, or its data was lost", lost, "the next command on it opens it"),
-        (f"missed the change to epoch {topology.epoch}", behind, "the next command on it tells it"),
+    for some, text in (
+        (lost, "was never opened, or its data was lost: the next command on it opens it"),
+        (behind, f"missed the change to epoch {topology.epoch}: the next command on it tells it"),
     ):
         if some:
-            found.append(
-                Finding(
-                    "epochs",
-                    f"{_shards(some)} {what}: {consequence}",
-                    f"tell {_shards(some)} the topology of epoch {topology.epoch}; no task is touched",
-                    _opener(cache, some),
-                )
-            )
+            fix = f"tell {_shards(some)} the topology of epoch {topology.epoch}; no task is touched"
+            found.append(Finding("epochs", f"{_shards(some)} {text}", fix, partial(_open, cache, some)))
     if ahead:
         text = (
             f"{_shards(ahead)} knows a newer topology than the one that is stored, which a failover may have lost: any "
@@ -147,12 +141,9 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     return found
 
 
-def _opener(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Mend:
-    def mend() -> Operation[Mended]:
-        yield from open_shards(cache, shards)
-        return Mended(len(shards))
-
-    return mend
+def _open(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[Mended]:
+    yield from open_shards(cache, shards)
+    return Mended(len(shards))
 
 
 def find_misplaced(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
@@ -170,25 +161,22 @@ def find_misplaced(cache: TopologyCache, shards: Sequence[ShardKeys], *, everyth
                 f"{_examples(id for _, id in elsewhere)}: they are dispatched, but no get, cancel or push finds them"
             )
             fix = "move those of them that are scheduled or dead to where they belong, as a resize does"
-            found.append(Finding("places", text, fix, _mover(cache, keys, elsewhere)))
+            found.append(Finding("places", text, fix, partial(_move, cache, keys, elsewhere)))
     return found
 
 
-def _mover(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]]) -> Mend:
-    def mend() -> Operation[Mended]:
-        pipeline = MigrationPipeline(cache, cache.topology, keys, MoveTokens(f"doctor-{secrets.token_hex(4)}"))
-        moved = 0
-        for at in range(0, len(elsewhere), resharding.BATCH):
-            moved += yield from pipeline.advance(elsewhere[at : at + resharding.BATCH])
-        moved += yield from pipeline.finish()
-        return Mended(moved, len(elsewhere) - moved)
-
-    return mend
+def _move(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]]) -> Operation[Mended]:
+    pipeline = MigrationPipeline(cache, cache.topology, keys, MoveTokens(f"doctor-{secrets.token_hex(4)}"))
+    moved = 0
+    for at in range(0, len(elsewhere), resharding.BATCH):
+        moved += yield from pipeline.advance(elsewhere[at : at + resharding.BATCH])
+    moved += yield from pipeline.finish()
+    return Mended(moved, len(elsewhere) - moved)
 
 
 def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
-    """Finds records without a place, which nobody will ever get, and places without a record, in these shards. Looks at
-    each twice.
+    """Finds records without a place, which no consumer will ever get, and places without a record, in these shards.
+    Looks at each twice.
     """
     lost: dict[ShardKeys, list[str]] = {}
     empty: dict[ShardKeys, list[str]] = {}
@@ -208,7 +196,7 @@ def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everythin
                 f"{_examples(still)}: nobody will ever get them"
             )
             fix = "schedule them for now, so that they are dispatched at once"
-            found.append(Finding("records", text, fix, _restorer(cache, keys, still)))
+            found.append(Finding("records", text, fix, partial(_restore, cache, keys, still)))
     for keys, ids in empty.items():
         if still := (yield from _without_record(keys, ids)):
             text = (
@@ -247,9 +235,8 @@ def _without_record(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]
 
 def _without_place(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
     """Those of these ids that have a record and are in no set, and in their ready list as ghosts at most."""
-    sets = (keys.due, keys.leased, keys.dead)
     left = list(ids)
-    for key in sets:
+    for key in (keys.due, keys.leased, keys.dead):
         left = yield from _not_in(keys, key, left)
     lists = {topic: observe.ready(keys, topic) for topic in {topic_of(id) for id in left}}
     lengths = values((yield Many(lists)))
@@ -272,15 +259,12 @@ def _not_in(keys: ShardKeys, key: str, ids: Sequence[str]) -> Operation[list[str
     return left
 
 
-def _restorer(cache: TopologyCache, keys: ShardKeys, ids: Sequence[str]) -> Mend:
-    def mend() -> Operation[Mended]:
-        restored = 0
-        for id in ids:
-            # the script looks once more: an id that has a place by now stays as it is
-            restored += yield from call_shard(cache, keys, partial(observe.restore, id=id))
-        return Mended(restored)
-
-    return mend
+def _restore(cache: TopologyCache, keys: ShardKeys, ids: Sequence[str]) -> Operation[Mended]:
+    restored = 0
+    for id in ids:
+        # the script looks once more: an id that has a place by now stays as it is
+        restored += yield from call_shard(cache, keys, partial(observe.restore, id=id))
+    return Mended(restored)
 
 
 def _shards(some: Sequence[ShardKeys]) -> str:

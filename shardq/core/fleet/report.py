@@ -11,11 +11,13 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from shardq.core.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 MOST_BYTES = 8192
 
@@ -183,18 +185,26 @@ def encode(report: Report) -> bytes:
     """The stored form. If it took too many bytes, topics with few tasks are put together, and in the end bins."""
     most = MOST_TOPICS
     while True:
+        # those that fail first, and then those that have sent most
+        sinks = _first(
+            report.sinks,
+            min(most, MOST_SINKS),
+            lambda sink: (sink.circuit == "closed", -sink.sent),
+            to=MOST_SINK_TEXT,
+            error=MOST_SINK_TEXT,
+        )
         fitting = msgspec.structs.replace(
             report,
             host=_text(report.host, 64),
             topics=named(report.topics, most),
             error=_text(report.error, MOST_ERROR),
             tasks=_named_tasks(report.tasks, min(most, MOST_TASKS)),
-            unknown=_fewer_unknown(report.unknown, min(most, MOST_UNKNOWN)),
-            longest=_fewer_running(report.longest, min(most, MOST_RUNNING)),
+            unknown=_first(report.unknown, min(most, MOST_UNKNOWN), lambda call: -call.count, task=MOST_NAME),
+            longest=_first(report.longest, min(most, MOST_RUNNING), lambda task: -task.seconds, id=MOST_NAME),
             problems=tuple(_text(each, MOST_NAME) for each in report.problems[: min(most, MOST_PROBLEMS)]),
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
-            sinks=_fewer_sinks(report.sinks, min(most, MOST_SINKS)),
+            sinks=tuple(sorted(sinks, key=lambda sink: sink.topic)),
             forwards=len(report.sinks),
         )
         text = _encoder.encode(fitting)
@@ -234,12 +244,11 @@ def _fewer(histograms: dict[str, list[int]], most: int) -> dict[str, list[int]]:
     return {topic: histograms[topic] for topic in kept} | {OTHERS: sparse(others)}
 
 
-def _fewer_sinks(sinks: tuple[SinkStats, ...], most: int) -> tuple[SinkStats, ...]:
-    """Those that fail first, and then those that have sent most."""
-    chosen = sorted(sinks, key=lambda sink: (sink.circuit == "closed", -sink.sent))[:most]
+def _first(parts: Iterable[S], most: int, order: Callable[[S], Any], **texts: int) -> tuple[S, ...]:
+    """The first of some parts in an order. ``texts``: the most characters of each of these fields."""
     return tuple(
-        msgspec.structs.replace(sink, to=_text(sink.to, MOST_SINK_TEXT), error=_text(sink.error, MOST_SINK_TEXT))
-        for sink in sorted(chosen, key=lambda sink: sink.topic)
+        msgspec.structs.replace(each, **{name: _text(getattr(each, name), size) for name, size in texts.items()})
+        for each in sorted(parts, key=order)[:most]
     )
 
 
@@ -247,18 +256,6 @@ def _named_tasks(tasks: tuple[str, ...], most: int) -> tuple[str, ...]:
     """Those with names that fit, and ``OTHERS`` if there are more."""
     fitting = tuple(task for task in tasks if _text(task, MOST_NAME) == task)[:most]
     return fitting if fitting == tasks else (*fitting, OTHERS)
-
-
-def _fewer_unknown(calls: tuple[UnknownCall, ...], most: int) -> tuple[UnknownCall, ...]:
-    """Those that were given back most often."""
-    chosen = sorted(calls, key=lambda call: -call.count)[:most]
-    return tuple(msgspec.structs.replace(call, task=_text(call.task, MOST_NAME)) for call in chosen)
-
-
-def _fewer_running(tasks: tuple[RunningTask, ...], most: int) -> tuple[RunningTask, ...]:
-    """Those that have been running longest."""
-    chosen = sorted(tasks, key=lambda task: -task.seconds)[:most]
-    return tuple(msgspec.structs.replace(task, id=_text(task.id, MOST_NAME)) for task in chosen)
 
 
 def _coarse(histograms: dict[str, list[int]]) -> dict[str, list[int]]:
