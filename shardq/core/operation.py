@@ -246,6 +246,11 @@ def values(answers: Iterable[tuple[K, T | ShardqError]]) -> dict[K, T]:
     return results
 
 
+def succeeded(answers: Iterable[tuple[K, T | ShardqError]]) -> dict[K, T]:
+    """The results of the requests that got one, by key."""
+    return {key: result for key, result in answers if not isinstance(result, ShardqError)}
+
+
 def _told(error: ShardqError) -> ShardqError:
     """The result of one request among many. A closed engine concerns all of them, and is raised."""
     if isinstance(error, EngineClosed):

@@ -20,7 +20,7 @@ from shardq.core.calls.request import Command
 from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
 from shardq.core.drivers import descriptors
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.operation import Many, Operation
+from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AccessDenied, ServerFault, ShardqError, Unanswered, Unavailable
 
@@ -94,9 +94,9 @@ def find_advice(
             # pollers find its tasks when they look by themselves
             text = f"{node} lets this process publish nothing, so {UNRUNG}: {answer}"
             found.append(Advice("", "commands", text))
-    settings: dict[str, node_info.ServerSettings] = _told((node, answers[node, UNTOLD]) for node in slots)
+    settings: dict[str, node_info.ServerSettings] = succeeded((node, answers[node, UNTOLD]) for node in slots)
     unsure = {node: node_info.saves(slots[node]) for node, each in settings.items() if not each.appends}
-    saving: dict[str, bool | None] = _told((yield Many(unsure)))
+    saving: dict[str, bool | None] = succeeded((yield Many(unsure)))
     for node, each in sorted(settings.items()):
         found += _of_settings(node, each, saves=saving.get(node), more=needs.get(node, 0) if needs else None)
     return [*found, *_of_descriptors(sum(needs.values()))]
@@ -182,11 +182,6 @@ def unsubscribed(refusals: Mapping[str, str]) -> list[Advice]:
     ]
 
 
-def _told(answers: Iterable[tuple[str, T | ShardqError]]) -> dict[str, T]:
-    """Returns the answers of the nodes that gave one."""
-    return {node: answer for node, answer in answers if not isinstance(answer, ShardqError)}
-
-
 def until(deadline: float) -> float:
     """The time until which advice is looked for now, before the deadline of what is opened."""
     return min(deadline, time.monotonic() + TIMEOUT_S)
@@ -218,7 +213,7 @@ def find_faults(slots: Mapping[str, int], cache: TopologyCache) -> Operation[lis
     began = time.time()
     answers = yield Many({node: node_info.clock(slot) for node, slot in slots.items()})
     ended = time.time()
-    clocks: dict[str, float] = {node: told for node, told in answers if not isinstance(told, ShardqError)}
+    clocks: dict[str, float] = succeeded(answers)
     failed = yield from find_failed()
     return [*skews(clocks, began, ended), *(Advice("", *_lost(node, cache), problem=True) for node in failed)]
 

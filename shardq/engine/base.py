@@ -19,11 +19,12 @@ from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import Task
-from shardq.core.operation import Operation
+from shardq.core.operation import Operation, succeeded
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
@@ -215,26 +216,20 @@ class EngineBase(forks.OfOneProcess, ABC):
             server.leave()
 
     def _advice(
-        self,
-        driver: Driver | AsyncDriver,
-        counts_by_shard: CountsByShard | None = None,
-        *,
-        pollers: Driver | None = None,
+        self, driver: Driver | AsyncDriver, shards: Iterable[ShardKeys] | None = None, *, pollers: Driver | None = None
     ) -> Operation[list[Advice]]:
-        """Finds advice on the servers of this engine, or on those where a shard was seen. ``pollers``: the driver of
+        """Finds advice on the servers of these shards; None: on all servers of this engine. ``pollers``: the driver of
         the pollers that run here, or are about to.
         """
-        cache = self._map()
-        if counts_by_shard is None:
-            shards, slots = list(cache.span()), [cache.control.slot]
-        else:
-            shards, slots = [keys for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)], []
+        cache, nodes = self._map(), dict[str, int]()
+        if shards is None:
+            shards = cache.span()
+            if node := driver.node_of(cache.control.slot):
+                nodes[node] = cache.control.slot
         by_node = {node: keys for keys in shards if (node := driver.node_of(keys.slot))}
-        nodes = {node: slot for slot in slots if (node := driver.node_of(slot))}
         nodes |= {node: keys.slot for node, keys in by_node.items()}
-        found = yield from advice.find_advice(
-            nodes, by_node, driver.unserved, self._needs(pollers) if pollers is not None else {}
-        )
+        needs = self._needs(pollers) if pollers is not None else {}
+        found = yield from advice.find_advice(nodes, by_node, driver.unserved, needs)
         if self._options.url is None and self._embedded is not None:
             found.insert(0, advice.unasked(self._embedded.path))
         return found
@@ -341,14 +336,11 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``_advice``; those of this process if there are any.
         """
         dispatcher = self._running.dispatcher
-        slots = {
-            node: keys.slot
-            for keys, seen in counts_by_shard
-            if not isinstance(seen, ShardqError) and (node := driver.node_of(keys.slot))
-        }
+        seen = succeeded(counts_by_shard)
+        slots = {node: keys.slot for keys in seen if (node := driver.node_of(keys.slot))}
         if pollers is None and dispatcher is not None:
             pollers = dispatcher.driver
-        found = yield from self._advice(driver, counts_by_shard, pollers=pollers)
+        found = yield from self._advice(driver, seen, pollers=pollers)
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
         found += yield from advice.find_faults(slots, self._map())
         try:

@@ -25,7 +25,7 @@ from shardq.core.calls.observe import ShardCounts
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.model.ids import quoted_topic
-from shardq.core.operation import Many, Operation
+from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, declare, open_shards, refresh, topology_in_force
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, InvalidOption, ShardqError
@@ -135,8 +135,8 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
         counts_by_shard = yield from call_every_shard(cache, make)
         new = {
             keys.shard: list(counts.dispatched)
-            for keys, counts in counts_by_shard
-            if not isinstance(counts, ShardqError) and counts.dispatched.keys() != counts.ready.keys()
+            for keys, counts in succeeded(counts_by_shard).items()
+            if counts.dispatched.keys() != counts.ready.keys()
         }
         if not new:
             return counts_by_shard
@@ -145,9 +145,9 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
 
 def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Operation[dict[str, Replication]]:
     """Returns how far the replicas of each node are, for nodes that answer. ``nodes``: slot → its node."""
-    slots = {nodes[keys.slot]: keys.slot for keys, seen in counts_by_shard if not isinstance(seen, ShardqError)}
+    slots = {nodes[keys.slot]: keys.slot for keys in succeeded(counts_by_shard)}
     answers = yield Many({node: node_info.replication(slot).briefly() for node, slot in slots.items()})
-    return {node: said for node, said in answers if not isinstance(said, ShardqError)}
+    return succeeded(answers)
 
 
 T = TypeVar("T")
@@ -253,7 +253,7 @@ class RateMeter:
         """Notes a look at a monotonic instant. Returns what happened since the one a second before; None at the
         first.
         """
-        seen = {keys.shard: counts for keys, counts in counts_by_shard if not isinstance(counts, ShardqError)}
+        seen = {keys.shard: counts for keys, counts in succeeded(counts_by_shard).items()}
         with self._lock:
             looks = self._looks
             looks.append((now, seen))

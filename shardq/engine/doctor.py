@@ -17,13 +17,12 @@ from shardq.core.calls.node_info import Replication
 from shardq.core.fleet.member import fleet
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import topic_of
-from shardq.core.operation import Many, Operation, Pause, values
+from shardq.core.operation import Many, Operation, Pause, succeeded, values
 from shardq.core.recovery import call_shard, open_shards
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import Advice, named, replicas_behind
 from shardq.engine.health import Examined, Health, Kind
-from shardq.errors import ShardqError
 from shardq.version import __version__
 
 LOOKED_AT = 100
@@ -120,7 +119,7 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     """Finds shards that missed the last change of the topology, or were lost."""
     topology = cache.topology
     answers = yield Many({keys: resharding.meta_fields(keys, "epoch").briefly() for keys in cache.span()})
-    epochs = {keys: int(told[0] or 0) for keys, told in answers if not isinstance(told, ShardqError)}
+    epochs = {keys: int(told[0] or 0) for keys, told in succeeded(answers).items()}
     lost = [keys for keys, epoch in epochs.items() if not epoch]
     behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
     ahead = [keys for keys, epoch in epochs.items() if epoch > topology.epoch]

@@ -28,14 +28,15 @@ from shardq.core.fleet.member import (
 )
 from shardq.core.fleet.report import together
 from shardq.core.layout.destinations import named as to_named
+from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import quoted_topic, topic_of
-from shardq.core.operation import Many, Operation, Pause
+from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
 from shardq.engine.control import CountsByShard
 from shardq.engine.stats import ShardStats, Stats, TopicStats
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import InvalidOption
 from shardq.features.listing.query import cause_of
 from shardq.features.spool.commands import SpoolStats
 from shardq.features.spool.commands import problems as problems_of_spool
@@ -106,11 +107,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     """True if there are no reasons against it."""
     reasons: list[str]
-    """A sentence for each thing that is wrong: shards that could not be seen, or that nobody serves; pollers, routes,
-    schedulers, workers and outbox relays of this process that fail or stand still; sinks that are down for any process;
-    tasks that are overdue, that nobody takes or knows, or that die; schedules that are overdue; servers that evict, are
-    full, or failed;
-    replicas that are behind; clocks that differ; a spool that can't be replayed.
+    """A sentence for each thing that is wrong: shards that could not be seen, or that no dispatcher serves; pollers,
+    routes, schedulers, workers and outbox relays of this process that fail or stand still; sinks that are down for any
+    process; tasks that are overdue, that no worker takes or knows, or that die; schedules that are overdue; servers
+    that evict, are full, or failed; replicas that are behind; clocks that differ; a spool that can't be replayed.
     """
     kinds: list[Kind]
     """The kind of each reason, a name that stays: the same as in the metric ``shardq_unhealthy``."""
@@ -128,14 +128,12 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         return self.ok
 
 
-def check_bound(seconds: float, option: str) -> None:
-    if isinstance(seconds, bool) or not (isinstance(seconds, int | float) and 0 < seconds <= 1e9):
-        raise InvalidOption(f"{option}={seconds!r} is not possible; give seconds, more than 0")
-
-
-def check_max_dead(count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InvalidOption(f"max_dead={count!r} is not possible; give an int from 0")
+def check_bounds(max_late: float, max_ready_age: float, max_dead: int) -> None:
+    for option, seconds in (("max_late", max_late), ("max_ready_age", max_ready_age)):
+        if isinstance(seconds, bool) or not (isinstance(seconds, int | float) and 0 < seconds <= 1e9):
+            raise InvalidOption(f"{option}={seconds!r} is not possible; give seconds, more than 0")
+    if isinstance(max_dead, bool) or not isinstance(max_dead, int) or max_dead < 0:
+        raise InvalidOption(f"max_dead={max_dead!r} is not possible; give an int from 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +182,15 @@ class Unserved:
 
 def find_deaths(counts_by_shard: CountsByShard, max_dead: int) -> Operation[list[tuple[str, str]]]:
     """Reads topic and reason of the last tasks that died, if more than ``max_dead`` did lately."""
-    died = {
-        keys: counts.died_lately
-        for keys, counts in counts_by_shard
-        if not isinstance(counts, ShardqError) and counts.died_lately
-    }
+    died = {keys: count for keys, seen in succeeded(counts_by_shard).items() if (count := seen.died_lately)}
     if sum(died.values()) <= max_dead:
         return []
     most = -(-SAMPLED // len(died))
     answers = yield Many({keys: observe.newest_dead(keys, min(most, count)) for keys, count in died.items()})
-    ids = {keys: found for keys, found in answers if not isinstance(found, ShardqError) and found}
-    answers = yield Many({keys: observe.reasons_of(keys, found) for keys, found in ids.items()})
-    reasons = {keys: told for keys, told in answers if not isinstance(told, ShardqError)}
+    ids: dict[ShardKeys, list[str]] = {keys: found for keys, found in succeeded(answers).items() if found}
+    reasons = succeeded((yield Many({keys: observe.reasons_of(keys, found) for keys, found in ids.items()})))
     return [
-        (topic_of(id), reason)
-        for keys, found in ids.items()
-        if keys in reasons
-        for id, reason in zip(found, reasons[keys], strict=True)
+        (topic_of(id), reason) for keys, told in reasons.items() for id, reason in zip(ids[keys], told, strict=True)
     ]
 
 

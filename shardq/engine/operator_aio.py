@@ -27,7 +27,7 @@ from shardq.core.resharding.resizing import Estimate, estimate_resize, progress,
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
 from shardq.engine.control import Change, noted, read_changes
-from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bound, check_max_dead
+from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bounds
 from shardq.engine.options import STATS_TIMEOUT_S, check_resize, limit_of, route_of, settings_given
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
@@ -241,9 +241,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         >>> if not health:
         ...     print(health.ok, health.reasons)
         """
-        check_bound(max_late, "max_late")
-        check_bound(max_ready_age, "max_ready_age")
-        check_max_dead(max_dead)
+        check_bounds(max_late, max_ready_age, max_dead)
         driver, deadline = await self._begin_look()
         counts_by_shard = await self._count(driver, deadline)
         stats = await self._look(driver, counts_by_shard, deadline, shards=True)

@@ -19,6 +19,7 @@ from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
+from shardq.core.operation import succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard, Interval, Rates
 from shardq.errors import ShardqError
@@ -355,7 +356,7 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         _shard(keys, seen.nodes[keys.slot], found, here.reports.get(keys.shard), interval)
         for keys, found in seen.counts
     ]
-    counted = [counts for _, counts in seen.counts if not isinstance(counts, ShardqError)]
+    counted = succeeded(seen.counts).values()
     schedules = None
     if (summary := seen.schedules) is not None:
         schedules = ScheduleStats(

@@ -13,10 +13,10 @@ from typing import Literal, get_args
 import msgspec
 
 from shardq.core.calls import listing
-from shardq.core.operation import Operation
+from shardq.core.operation import Operation, succeeded
 from shardq.core.recovery import call_every_shard, call_shards
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import InvalidOption
 
 Horizon = Literal["hour", "day", "month"]
 
@@ -75,13 +75,13 @@ def forecast(cache: TopologyCache, horizon: Horizon) -> Operation[Forecast]:
     step_ms = step // _MS
     # the buckets begin by one clock, and every shard that answers counts in the same ones
     clocks = yield from call_every_shard(cache, partial(listing.forecast, step_ms=step_ms, steps=0))
-    known = [(keys, told) for keys, told in clocks if not isinstance(told, ShardqError)]
+    known = succeeded(clocks)
     if not known:
         raise clocks[0][1]  # type: ignore[misc]  # it is an error: none answered
-    clock = known[0][1]
+    clock = next(iter(known.values()))
     make = partial(listing.forecast, begin_ms=clock.begin_ms, step_ms=step_ms, steps=steps)
-    answers = yield from call_shards(cache, {keys.shard: (keys, make) for keys, _ in known})
-    seen = {shard: told for shard, told in answers.items() if not isinstance(told, ShardqError)}
+    answers = yield from call_shards(cache, {keys.shard: (keys, make) for keys in known})
+    seen = succeeded(answers.items())
     counts = seen.values()
     begin = _EPOCH + clock.begin_ms * _MS
     return Forecast(
