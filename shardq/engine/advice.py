@@ -225,8 +225,8 @@ def find_failed() -> Operation[list[FailedNode]]:
 
 
 def skews(clocks: Mapping[str, float], began: float, ended: float) -> Iterator[Advice]:
-    """The differences between clocks of servers that were asked between two instants of this machine's. What the asking
-    itself may have taken counts for nobody.
+    """The differences between clocks of servers that were asked between two instants of this machine's. The time
+    that the asking may have taken is no difference.
 
     >>> [each.text for each in skews({"a:1": 100.2, "b:1": 107.0}, 100.0, 100.5)][0][:53]
     'the clock of b:1 is 6.5 s ahead of that of this machi'

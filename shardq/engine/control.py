@@ -32,11 +32,11 @@ from shardq.errors import BadInput, InvalidOption, ShardqError
 
 
 def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
-    """Publishes an edited topology under the next epoch; edits again when somebody else was first. What ``edit``
+    """Publishes an edited topology under the next epoch; edits again when another process was first. What ``edit``
     refuses with BadInput is refused by the present topology.
 
-    Published before the shards are told: whoever is then refused as stale finds the newer one to read. While a number
-    of shards is announced nothing else may change: what follows it is settled.
+    Published before the shards are told: a caller that is then refused as stale finds the newer one to read. While a
+    number of shards is announced nothing else may change: what follows it is settled.
     """
     while True:
         known = yield from topology_in_force(cache)

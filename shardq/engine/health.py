@@ -42,7 +42,7 @@ from shardq.features.spool.commands import SpoolStats
 from shardq.features.spool.commands import problems as problems_of_spool
 
 MAX_READY_AGE_S = 60.0
-"""A ready task that nobody takes for longer than this is a reason: no worker serves its topic, or too few do."""
+"""A ready task that no worker takes for longer than this is a reason: no worker serves its topic, or too few do."""
 
 MAX_DEAD = 100
 """More tasks than that which died in the last ten minutes are a reason. A task dies when all its attempts have failed,
@@ -195,8 +195,8 @@ def find_deaths(counts_by_shard: CountsByShard, max_dead: int) -> Operation[list
 
 
 def find_unserved(cache: TopologyCache, forwarded: Collection[str]) -> Operation[Unserved]:
-    """Finds the shards and routes that nobody serves. They change hands when a dispatcher comes or goes: only what two
-    looks found counts, with some time between them. ``forwarded``: the topics that this process forwards to sinks.
+    """Finds the shards and routes that no process serves. They change hands when a dispatcher comes or goes: only what
+    two looks found counts, with some time between them. ``forwarded``: the topics that this process forwards to sinks.
     """
     found = yield from _unserved_now(cache, forwarded)
     if (found.shards or found.routes) and dispatchers(found.fleet):

@@ -31,7 +31,7 @@ TIMELINE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One reading of an engine: its verdict, and whatever else the reader asked for. It is not atomic: shards are read
+    """One reading of an engine: its verdict, and what else the reader asked for. It is not atomic: shards are read
     one after the other.
     """
 
@@ -200,7 +200,7 @@ class Snapshots:
 
 
 def handled(snapshot: Snapshot) -> Counter[str]:
-    """Worker → the tasks that it has handled, whatever came of it."""
+    """Worker → the tasks that it has handled, with any outcome."""
     return Counter({each.name: each.handled + each.failed + each.snoozed for each in snapshot.fleet})
 
 

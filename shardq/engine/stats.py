@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -52,7 +52,7 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     died: int
     """Tasks that died since the shards came into use: counted when they die, whatever became of them since."""
     oldest_ready: float | None
-    """Seconds that the oldest ready task has waited at least, as far as anybody has looked: the servers note what each
+    """Seconds that the oldest ready task has waited at least, as far as it was looked at: the servers note what each
     ``stats()`` and ``health()`` finds. So it is 0 at the first look, and with regular looks nearly what it is. None: no
     task is ready.
     """
@@ -196,7 +196,7 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
     retried: int
     """Rows that a step could not move: they stay, and are tried again."""
     failed: int
-    """Rows in the table that were refused too often, and are kept until somebody retries or drops them."""
+    """Rows in the table that were refused too often, and are kept until an operator retries or drops them."""
     oldest_s: float
     """How far the relay is behind: the seconds that the oldest row had waited when the last step read it, by this
     machine's clock; 0 if none waited.
@@ -222,7 +222,7 @@ class ScheduleStats(msgspec.Struct, frozen=True, kw_only=True):
     pushed: int
     """Occurrences that this process's scheduler has pushed."""
     overdue: tuple[str, ...]
-    """The names of schedules with occurrences that are due, and that nobody has pushed."""
+    """The names of schedules with occurrences that are due, and that no dispatcher has pushed."""
     unreadable: tuple[str, ...]
     """The names of schedules that can't be read here, and are not counted: another version wrote them."""
 
@@ -359,13 +359,8 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
     counted = succeeded(seen.counts).values()
     schedules = None
     if (summary := seen.schedules) is not None:
-        schedules = ScheduleStats(
-            count=summary.count,
-            paused=summary.paused,
-            pushed=here.scheduler.pushed if here.scheduler else 0,
-            overdue=summary.overdue,
-            unreadable=summary.unreadable,
-        )
+        pushed = here.scheduler.pushed if here.scheduler else 0
+        schedules = ScheduleStats(pushed=pushed, **asdict(summary))
     return Stats(
         name=cache.name,
         epoch=cache.topology.epoch,

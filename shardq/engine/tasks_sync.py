@@ -201,7 +201,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     # ---- by id
 
     def cancel(self, id: str) -> Outcome:
-        """Removes a task that nobody holds: cancelled, running, gone, or unknown when an answer was lost. Spooled:
+        """Removes a task that no consumer holds: cancelled, running, gone, or unknown when an answer was lost. Spooled:
         it is tried when a server can be reached again.
 
         >>> if engine.cancel(id):
@@ -215,8 +215,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
     ) -> Outcome:
-        """Gives a task that nobody holds another due time: moved, running, dead, gone, or unknown when an answer was
-        lost. Spooled: it is tried when a server can be reached again.
+        """Gives a task that no consumer holds another due time: moved, running, dead, gone, or unknown when an
+        answer was lost. Spooled: it is tried when a server can be reached again.
 
         >>> engine.reschedule(id, delay=60)
         <Outcome.MOVED: 'moved'>

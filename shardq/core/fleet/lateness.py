@@ -113,12 +113,10 @@ class TopicLateness:
                 self._of(topic).note(count, oldest_ms=oldest_ms, newest_ms=newest_ms)
 
     def _of(self, topic: str) -> LatenessRecorder:
-        recorder = self._recorders.get(topic)
-        if recorder is None:
-            if len(self._recorders) >= MOST_TOPICS:
-                topic = OTHERS
-            recorder = self._recorders.setdefault(topic, LatenessRecorder())
-        return recorder
+        if topic not in self._recorders:
+            topic = topic if len(self._recorders) < MOST_TOPICS else OTHERS
+            self._recorders.setdefault(topic, LatenessRecorder())
+        return self._recorders[topic]
 
     def snapshot(self) -> Mapping[str, Lateness]:
         with self._lock:

@@ -1,5 +1,5 @@
 """A process's report about itself: its form in Redis, its bounds, and when it is sent. Used by ``member``, which reads
-reports, and by whoever sends a heartbeat. No I/O.
+reports, and by dispatchers and workers, which send theirs. No I/O.
 
 A report is a msgpack map, whose fields are those of ``Report``; ``lua/README.md`` has them for other clients. It takes
 ``MOST_BYTES`` at most, whatever a process serves.
@@ -61,7 +61,7 @@ class SinkStats(msgspec.Struct, frozen=True, kw_only=True):
     sent: int = 0
     """Tasks that the sink has taken."""
     failed: int = 0
-    """Tries that it has not taken, for whatever reason."""
+    """Tries that it has not taken, for any reason."""
     retried: int = 0
     """Those of them that count as an attempt of the task, which is tried again later."""
     buried: int = 0

@@ -304,7 +304,7 @@ class Walk:
 
 
 def purge(cache: TopologyCache, topic: str | None) -> Operation[int]:
-    """Removes a topic's tasks, or all (None), that nobody holds. Returns how many."""
+    """Removes a topic's tasks, or all (None), that no consumer holds. Returns how many."""
     removed, walk = 0, Walk(cache)
     keys: ShardKeys | None = None
     try:
