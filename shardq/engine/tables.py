@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from shardq.core.calls.observe import Drawn
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member, servers, unserved
-from shardq.core.fleet.report import together
+from shardq.core.fleet.report import runs, together
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health
@@ -117,7 +117,7 @@ class View(Generic[Row]):
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
     red: Callable[[Row], bool] = lambda row: False
-    """True for a row that needs a snapshot."""
+    """True for a row that needs attention."""
     empty: str = "none"
     """The sentence in place of no rows."""
 
@@ -211,13 +211,12 @@ def dispatcher_column(fleet: Sequence[Member], shards: Sequence[ShardStats]) -> 
 
 
 def shards(snapshot: Snapshot) -> View[ShardRow]:
-    unserved_shards = (
-        unserved(snapshot.fleet, (shard.shard for shard in snapshot.stats.shards)) if snapshot.fleet else []
-    )
+    shown = snapshot.stats.shards
+    left = unserved(snapshot.fleet, (shard.shard for shard in shown)) if snapshot.fleet else []
     return View(
-        (SHARD, *COUNTS, DEAD, PER_SECOND, BEHIND, NODE, dispatcher_column(snapshot.fleet, snapshot.stats.shards)),
-        snapshot.stats.shards,
-        lambda row: is_failing(row) or (isinstance(row, ShardStats) and row.shard in unserved_shards),
+        (SHARD, *COUNTS, DEAD, PER_SECOND, BEHIND, NODE, dispatcher_column(snapshot.fleet, shown)),
+        shown,
+        lambda row: is_failing(row) or (isinstance(row, ShardStats) and row.shard in left),
         "no shards",
     )
 
@@ -268,19 +267,17 @@ def topics(health: Health) -> View[TopicRow]:
     def settings(row: TopicRow) -> str:
         return (topic_settings(row[1]) or "-") + (f", circuit {sinks[row[0]].circuit}" if is_down(row[0]) else "")
 
-    taken: tuple[Column[TopicRow], ...] = (
-        () if stats.rates is None else (_of("taken/s", lambda row: row[1].taken_per_s, per_second, 4),)
-    )
+    taken: Column[TopicRow] = _of("taken/s", lambda row: row[1].taken_per_s, per_second, 4)
     return View(
         (
             Column("topic", lambda row: shown_topic(row[0]), text=True, value=lambda row: row[0]),
             count("scheduled", 1),
-            Column("ready", lambda row: stats.shown(row[1].ready), value=lambda row: row[1].ready),
+            _of("ready", lambda row: row[1].ready, stats.shown),
             _of("oldest", lambda row: row[1].oldest_ready, age, 2),
             count("leased", 5),
             count("dead", 3),
-            Column("dispatched", lambda row: stats.shown(row[1].dispatched), 6, value=lambda row: row[1].dispatched),
-            *taken,
+            _of("dispatched", lambda row: row[1].dispatched, stats.shown, 6),
+            *([taken] if stats.rates is not None else []),
             Column("set", settings, text=True),
         ),
         list(stats.topics.items()),
@@ -295,7 +292,8 @@ def topic_settings(topic: TopicStats) -> str:
     if topic.limit is not None:
         rate, at_once = topic.limit.rate, topic.limit.concurrency
         limits = [f"{rate:,g} a second"] if rate is not None else []
-        parts.append("at most " + ", ".join([*limits, *([f"{at_once:,} at once"] if at_once is not None else [])]))
+        limits += [f"{at_once:,} at once"] if at_once is not None else []
+        parts.append("at most " + ", ".join(limits))
     if topic.route is not None:
         parts.append(f"to {route(topic.route)}")
     return "; ".join(parts)
@@ -332,13 +330,10 @@ def ranges(numbers: Iterable[int]) -> str:
     >>> ranges([1, 2, 3, 7, 9, 10])
     '1-3, 7, 9-10'
     """
-    runs: list[list[int]] = []
-    for each in numbers:
-        if runs and each == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], each]
-        else:
-            runs.append([each])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    flat = runs(numbers)
+    return ", ".join(
+        f"{first}" if first == last else f"{first}-{last}" for first, last in zip(flat[0::2], flat[1::2], strict=True)
+    )
 
 
 def _sinks(member: Member) -> str:
