@@ -53,7 +53,8 @@ class Delaying(ABC):
     def __init__(self, engine: Engine, *, above: float) -> None:
         if not isinstance(engine, Engine):
             raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
-        check_codec(Inside(engine).options)
+        self._options = Inside(engine).options
+        check_codec(self._options)
         check_seconds(above, "above")
         self.engine = engine
         self.above = above
@@ -89,9 +90,7 @@ class Delaying(ABC):
 
 
 class RoutedDelaying(Delaying):
-    """Those of a queue to whose Redis or broker one URL leads. With ``above=0`` everything goes through the engine,
-    also what is due already.
-    """
+    """Those of a queue to whose Redis or broker one URL leads. ``above=0``: also what is due already."""
 
     def __init__(self, theirs: Any, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
         super().__init__(engine, above=above)

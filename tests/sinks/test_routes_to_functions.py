@@ -13,7 +13,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.errors import InvalidOption
-from shardq.features.sinks import functions
+from shardq.features.sinks import senders
 from tests.support.engines import Engines
 from tests.support.states import claim, ready_of
 from tests.support.waiting import wait_until
@@ -51,7 +51,7 @@ def routed(engine: Engine) -> bool:
 
 @pytest.fixture
 def missed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "MISSED_S", 1.0)
+    monkeypatch.setattr(senders, "MISSED_S", 1.0)
 
 
 def take(batch: object) -> None: ...

@@ -4,9 +4,7 @@
     amqps://…?ca=FILE&cert=FILE&key=FILE&timeout=SECONDS#/QUEUE         the default exchange, to a queue by its name
 
 A message counts as taken when the broker has confirmed it: it is in every queue that it was routed to, and on the disk
-of durable ones. One that no queue takes is unroutable, and refused for good. Everything else that the broker says, that
-the exchange is missing or a queue is full, is about the place and not about the task, which waits.
-
+of durable ones. That the exchange is missing or a queue is full is about the place and not about the task, which waits.
 A batch is published at once, and its confirms, each of which may stand for many messages, are read behind it: a round
 trip and a write to the disk of the broker are shared by the batch.
 """
@@ -21,6 +19,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from struct import pack
 from typing import Any
 from urllib.parse import unquote
@@ -143,10 +142,8 @@ class AmqpSink(Sink):
             self._confirm()
         except (amqp.exceptions.AMQPError, OSError) as exc:
             self._abandon()
-            unreachable = isinstance(exc, OSError)
-            raise Unavailable(
-                f"RabbitMQ at {unreached(self._address, exc)}" if unreachable else self._reason(exc)
-            ) from exc
+            said = f"RabbitMQ at {unreached(self._address, exc)}" if isinstance(exc, OSError) else self._reason(exc)
+            raise Unavailable(said) from exc
         except BaseException:
             self._abandon()
             raise
@@ -268,15 +265,11 @@ class AmqpSink(Sink):
     def _reason(self, exc: Exception) -> str:
         where = f"RabbitMQ at {self._address}"
         if isinstance(exc, TimeoutError):
+            silent = f"has confirmed nothing for {self._timeout_s:g} s: it hangs, or a queue is without a leader"
             if self._blocked:
-                return (
-                    f"{where}: the broker takes no messages: it is short of memory or disk space; let consumers drain "
-                    "it, or give it more"
-                )
-            return (
-                f"{where}: the broker has confirmed nothing for {self._timeout_s:g} s: it hangs, or a queue is without "
-                "a leader; look at its log"
-            )
+                short = "it is short of memory or disk space; let consumers drain it, or give it more"
+                return f"{where}: the broker takes no messages: {short}"
+            return f"{where}: the broker {silent}; look at its log"
         if isinstance(exc, OSError):
             return f"{where}: the connection was lost: {type(exc).__name__}: {exc}; check that it runs"
         code, text = getattr(exc, "reply_code", 0), getattr(exc, "reply_text", "") or str(exc)
@@ -303,15 +296,8 @@ class AmqpSink(Sink):
 
     def _confirmed(self, tag: int, multiple: bool) -> list[int]:
         """The positions of the messages that a confirm is about."""
-        if not multiple:
-            position = self._waiting.pop(tag, None)
-            return [] if position is None else [position]
-        tags = []
-        for each in self._waiting:
-            if each > tag:
-                break
-            tags.append(each)
-        return [self._waiting.pop(each) for each in tags]
+        tags = list(takewhile(lambda each: each <= tag, self._waiting)) if multiple else [tag]
+        return [self._waiting.pop(each) for each in tags if each in self._waiting]
 
     def _on_return(self, _exc: Exception, _exchange: str, _key: str, message: Any) -> None:
         self._returned.add(message.properties["message_id"])

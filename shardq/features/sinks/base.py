@@ -33,9 +33,7 @@ SEND_S = 10.0
 
 FIRST_S = 0.25
 LONGEST_S = 10.0
-"""The longest pause of a sink that is down. A try of a few tasks in ten seconds is cheap, and it is the most that tasks
-wait after the sink has come back.
-"""
+"""The longest pause of a sink that is down: the most that tasks wait after it has come back."""
 
 _VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
@@ -134,9 +132,7 @@ class Sink(ABC):
         """Ends a ``send`` that takes long, as the process ends. The only method that another thread calls."""
 
     def close(self) -> None:  # noqa: B027
-        """Disconnects: the sender stops, or the sink is down. No message is on its way then. Called again, it does
-        nothing.
-        """
+        """Disconnects: the sender stops, or the sink is down. No message is on its way then. Again, it does nothing."""
 
 
 class Circuit:

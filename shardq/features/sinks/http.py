@@ -210,16 +210,11 @@ class HttpSink(Sink):
     def _is_there(self) -> bool:
         """True if the endpoint answers a request that changes nothing there."""
         try:
-            connection = self._new_connection(min(PROBE_S, self._options.timeout_s))
-        except InvalidUrl:
+            with contextlib.closing(self._new_connection(min(PROBE_S, self._options.timeout_s))) as connection:
+                connection.request("OPTIONS", self._target, headers={"User-Agent": _AGENT})
+                return connection.getresponse().status not in _BUSY
+        except (InvalidUrl, OSError, http.client.HTTPException):
             return False
-        try:
-            connection.request("OPTIONS", self._target, headers={"User-Agent": _AGENT})
-            return connection.getresponse().status not in _BUSY
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
 
     def _new_connection(self, timeout_s: float) -> http.client.HTTPConnection:
         tls = self._options.tls

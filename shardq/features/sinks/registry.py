@@ -21,9 +21,9 @@ KOMBU = "kombu+"
 _ON_REDIS = ("redis", "rediss", "unix", "redis+sentinel")
 BUILTIN = {
     **dict.fromkeys((*_ON_REDIS, "redis+cluster", "rediss+cluster"), "redis:RedisSink"),
-    **dict.fromkeys([f"dramatiq+{scheme}" for scheme in _ON_REDIS], "queues:DramatiqSink"),
-    **dict.fromkeys([f"rq+{scheme}" for scheme in _ON_REDIS], "queues:RqSink"),
-    **dict.fromkeys([f"sidekiq+{scheme}" for scheme in _ON_REDIS], "queues:SidekiqSink"),
+    **dict.fromkeys([f"dramatiq+{scheme}" for scheme in _ON_REDIS], "redis:DramatiqSink"),
+    **dict.fromkeys([f"rq+{scheme}" for scheme in _ON_REDIS], "redis:RqSink"),
+    **dict.fromkeys([f"sidekiq+{scheme}" for scheme in _ON_REDIS], "redis:SidekiqSink"),
     **dict.fromkeys(("http", "https"), "http:HttpSink"),
     **dict.fromkeys(("amqp", "amqps"), "amqp:AmqpSink"),
     **dict.fromkeys(("nats", "nats+tls"), "nats:NatsSink"),

@@ -62,7 +62,6 @@ TRYING_S = 1.0
 """How long to wait for tasks to try it with; if there are none, nothing is wrong any more."""
 
 CALL_TIMEOUT_S = 5.0
-
 GATHERED_S = 0.02
 """Answers that come within this time are settled by one call."""
 
@@ -123,7 +122,7 @@ class Sender:
         self._retrying = 0
         """The retries among that."""
         self._stopping = threading.Event()
-        self._sent = self._failed = self._retried = self._buried = 0
+        self._counts = dict.fromkeys(("sent", "failed", "retried", "buried"), 0)
         self.loop = Loop(
             f"shardq-sink-{topic or 'default'}",
             self._step,
@@ -135,7 +134,7 @@ class Sender:
         )
 
     def __repr__(self) -> str:
-        return f"<Sender of {self.topic!r} to {self.route.shown}: {self._circuit.state}, {self._sent} sent>"
+        return f"<Sender of {self.topic!r} to {self.route.shown}: {self._circuit.state}, {self._counts['sent']} sent>"
 
     # ---- for others
 
@@ -152,24 +151,15 @@ class Sender:
 
     def extend(self) -> None:
         """Extends the leases of what is on its way. From another thread."""
-        held = self._held
-        if held:
+        if held := self._held:
             try:
                 run(self._driver, extend(self._claims, per_shard(held), int(LEASE_S * 1000)), CALL_TIMEOUT_S)
             except ShardqError as exc:
                 log.debug("leases of topic %r could not be extended: %s", self.topic, exc)
 
     def stats(self) -> SinkStats:
-        return SinkStats(
-            topic=self.topic,
-            to=self.route.shown,
-            circuit=self._circuit.state,
-            sent=self._sent,
-            failed=self._failed,
-            retried=self._retried,
-            buried=self._buried,
-            error=self._circuit.error,
-        )
+        state, error = self._circuit.state, self._circuit.error
+        return SinkStats(topic=self.topic, to=self.route.shown, circuit=state, error=error, **self._counts)
 
     # ---- the loop
 
@@ -323,7 +313,6 @@ class Sender:
         self._send_settlements()
 
     def _answer(self, future: Future[Result]) -> Result:
-        """The result of a message that has one."""
         assert self._sink is not None, "it was asked"
         try:
             return base.as_result(self._sink, future.result())
@@ -340,13 +329,13 @@ class Sender:
             id, token = delivery.id, delivery.token
             match result:
                 case Sent():
-                    self._sent += 1
+                    self._counts["sent"] += 1
                     acks.append(delivery)
                     self._culprits.pop(id, None)
                     self._suspects.pop(id, None)
                     continue
                 case Refused(reason):
-                    self._buried += 1
+                    self._counts["buried"] += 1
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
                     others.append(SettleBury(id, token, reason_text(reason)))
                 case Failed(reason) if id not in alone:
@@ -361,7 +350,7 @@ class Sender:
                     if result is not NOT_TRIED:
                         down = result if down is None or result.again_s > down.again_s else down
                     others.append(SettleGiveBack(id, token))
-            self._failed += result is not NOT_TRIED
+            self._counts["failed"] += result is not NOT_TRIED
         _remember(self._culprits, retried)
         if down is not None:
             if not self._stopping.is_set():
@@ -385,8 +374,8 @@ class Sender:
             log.warning("tasks of topic %r could not be settled: %s", self.topic, exc)
         else:
             dead = sum(status == "dead" for status in statuses.values())
-            self._buried += dead
-            self._retried += self._retrying - dead
+            self._counts["buried"] += dead
+            self._counts["retried"] += self._retrying - dead
         finally:
             if not self._settlements:
                 tries = [*self._late.values(), *(each for each, _ in self._undecided)]

@@ -1,5 +1,12 @@
 """The senders of a process: one for each topic that is forwarded to something else than the engine's own servers, from
 ``start()`` to ``stop()`` of its dispatcher, which calls this.
+
+A route to a function ends with the last process that serves it, and a process that has the function takes it up again.
+A process that ends in order signs off first, and then looks at the fleet: of several that end together the last one
+finds no other, and ends the route. The route of a process that was killed is ended by any dispatcher that has missed a
+server of it for ``MISSED_S``. Either may err: a process may have begun to serve meanwhile, or have been silent. So the
+topology keeps the name of the function, and every process that has it, and finds its route ended, takes it up. An
+operator's end of the route, or another route, removes that name.
 """
 
 from __future__ import annotations
@@ -9,20 +16,25 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
 
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher.faults import RouteFault
 from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.member import fleet, unforwarded
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.record import Codec, as_stored, decode_payload
+from shardq.core.operation import Operation, run
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
-from shardq.features.sinks.functions import BatchFunction, Edit, FunctionRoutes, Functions
+from shardq.errors import ShardqError
+from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.sender import LEASE_S, Sender
 
 log = logging.getLogger("shardq.sinks")
@@ -31,6 +43,19 @@ UPKEEP_S = LEASE_S / 3
 
 SENDING_S = 5.0
 """The time for batches that are on their way when the process ends. Without it each end would send tasks twice."""
+
+MISSED_S = 10.0
+"""The time without a server after which a route ends: longer than a dispatcher's silence lasts before it counts as
+dead, and than a program takes to start again.
+"""
+
+CALL_TIMEOUT_S = 1.0
+
+Functions = Mapping[str, tuple[Route, BatchFunction]]
+"""Topic → the route and the function that this process has registered."""
+
+Edit = Callable[[Callable[[Topology], Topology]], Operation[Topology]]
+"""Publishes an edited topology."""
 
 
 class Senders:
@@ -51,7 +76,9 @@ class Senders:
         self._subscriber = subscriber
         self._codec = codec
         self._functions = functions
-        self._function_routes = FunctionRoutes(driver, cache, functions, edit)
+        self._edit = edit
+        self._missed: dict[str, tuple[Route, float]] = {}
+        """Topic → the route that no process serves, and since when."""
         self._lock = threading.Lock()
         self._senders: dict[str, Sender] = {}
         """Topic → its sender."""
@@ -89,7 +116,7 @@ class Senders:
                 self._senders[topic] = sender = self._new_sender(topic, routes[topic])
                 sender.loop.start()
                 log.info("topic %r is forwarded to %s by this process", topic, sender.route.named)
-            if self._senders or self._function_routes.wanted():
+            if self._senders or self._wanted():
                 self._upkeep.start()
             self._upkeep.wake()
 
@@ -128,7 +155,11 @@ class Senders:
             return self._wakeups
 
     def _keep(self) -> float:
-        self._function_routes.keep_up(self._serving())
+        try:
+            self._take_up()
+            self._end_missed()
+        except ShardqError as exc:  # the next time
+            log.debug("routes to functions could not be looked at: %s", exc)
         if time.monotonic() >= self._extend_at:
             self._extend_at = time.monotonic() + UPKEEP_S
             for sender in self._all():
@@ -171,7 +202,7 @@ class Senders:
         if wakeups is not None:
             wakeups.close()
         ended([self._upkeep])
-        self._function_routes.end(self._serving())
+        self._end_own()
 
     def stats(self) -> tuple[SinkStats, ...]:
         """The counters of each sender, by topic."""
@@ -182,3 +213,74 @@ class Senders:
         """The routes that can't be served now."""
         failing = [seen for seen in self.stats() if seen.error and seen.topic not in self._cache.topology.paused]
         return tuple(RouteFault(seen.topic, seen.to, seen.error, ()) for seen in failing)
+
+    # ---- routes to functions
+
+    def _wanted(self) -> bool:
+        """True if there is a route to a function, or was."""
+        topology = self._cache.topology
+        return bool(self._functions) or any(route.is_function for route in topology.routes.values())
+
+    def _end_own(self) -> None:
+        """Ends the routes that only this process has served; it has signed off."""
+        mine = self._ending(self._serving())
+        if not mine:
+            return
+        try:
+            members = run(self._driver, fleet(self._cache.control), CALL_TIMEOUT_S)
+            gone = {topic: mine[topic] for topic in unforwarded(members, mine)}
+            self._end(gone)
+        except ShardqError as exc:
+            log.warning("the routes of topics %s to functions of this process remain: %s", sorted(mine), exc)
+
+    def _ending(self, topics: Collection[str]) -> dict[str, Route]:
+        """The routes of these topics that end with their processes."""
+        routes = self._cache.topology.routes
+        return {
+            topic: route
+            for topic in topics
+            if (route := routes.get(topic)) is not None and route.is_function and not route.keep
+        }
+
+    def _take_up(self) -> None:
+        """Takes up the routes of this process that have ended."""
+
+        def edit(topology: Topology) -> Topology:
+            mine = {
+                topic: route
+                for topic, (route, _) in list(self._functions.items())
+                if topic not in topology.routes and topology.ended.get(topic) == route.to
+            }
+            ended = {topic: to for topic, to in topology.ended.items() if topic not in mine}
+            return msgspec.structs.replace(topology, routes={**topology.routes, **mine}, ended=ended)
+
+        known = self._cache.topology
+        if edit(known) != known:
+            run(self._driver, self._edit(edit), CALL_TIMEOUT_S)
+
+    def _end_missed(self) -> None:
+        """Ends routes that no process has served for some time."""
+        now = time.monotonic()
+        others = self._ending(self._cache.topology.routes.keys() - self._serving())
+        if not others:
+            self._missed = {}
+            return
+        members = run(self._driver, fleet(self._cache.control), CALL_TIMEOUT_S)
+        before, self._missed = self._missed, {}
+        for topic in unforwarded(members, others):
+            route, since = before.get(topic, (others[topic], now))
+            self._missed[topic] = (route, since) if route == others[topic] else (others[topic], now)
+        gone = {topic: route for topic, (route, since) in self._missed.items() if now - since >= MISSED_S}
+        self._end(gone)
+        text = "topic %r is no longer forwarded to %s: no running process has it; its tasks are for consumers again"
+        for topic, route in gone.items():
+            log.warning(text, topic, route.named, extra={"topic": topic})
+
+    def _end(self, gone: Mapping[str, Route]) -> None:
+        def edit(topology: Topology) -> Topology:
+            still = {topic: route.to for topic, route in gone.items() if topology.routes.get(topic) == route}
+            routes = {topic: route for topic, route in topology.routes.items() if topic not in still}
+            return msgspec.structs.replace(topology, routes=routes, ended={**topology.ended, **still})
+
+        if gone:
+            run(self._driver, self._edit(edit), CALL_TIMEOUT_S)

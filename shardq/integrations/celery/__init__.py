@@ -3,11 +3,8 @@
     >>> from shardq.integrations.celery import delay_through
     >>> delay_through(app, shardq.Engine("redis://127.0.0.1:6379/0", name="delays"), above=60)
 
-``README.md`` beside this file says the rest. It needs Celery: ``pip install 'shardq[celery]'``.
-
-``delaying`` puts calls into one app, decides, pushes and cancels; ``messages`` makes the message that the app's
-transport would have sent, and tells where it goes. What goes to a broker that is no Redis is published by
-``shardq.features.sinks.kombu``.
+``README.md`` beside this file says the rest. ``delaying`` puts calls into one app, decides, pushes and cancels;
+``messages`` makes the message that the app's transport would have sent, and tells where it goes.
 """
 
 from shardq.errors import MissingPackage

@@ -32,8 +32,8 @@ from kombu.utils.imports import symbol_by_name
 
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import full_id
+from shardq.core.model.task import OnConflict
 from shardq.engine import Engine
-from shardq.engine.base import Inside
 from shardq.errors import BadInput, Conflict, EngineClosed, InvalidOption, PayloadTooLarge, ShardqError
 from shardq.integrations.celery.messages import (
     OWN_TOPICS,
@@ -82,7 +82,7 @@ def delay_through(app: Any, engine: Engine, above: float = 60, shadow: bool = Fa
         if shadow:
             signals.task_prerun.connect(delaying._note_run, weak=False)
         return delaying
-    if present.same(delaying):
+    if present._asked == delaying._asked:
         return present
     raise InvalidOption(
         f"the app {app.main!r} is delayed through {present!r} already; end that first with .remove(), or leave this out"
@@ -103,6 +103,7 @@ class CeleryDelaying(Delaying):
         super().__init__(engine, above=above)
         self._app = app
         self._shadow = Shadow(engine, f"Celery's {app.main!r}") if shadow else None
+        self._asked = self._options, above, shadow
 
     def _target(self) -> str:
         return f"{self._app.main!r}{', in shadow mode' if self._shadow else ''}"
@@ -111,11 +112,6 @@ class CeleryDelaying(Delaying):
         if _delayings.get(self._app) is self:
             _delayings[self._app] = None
             signals.task_prerun.disconnect(self._note_run)
-
-    def same(self, other: CeleryDelaying) -> bool:
-        """True if the other would do the same."""
-        mine, others = Inside(self.engine).options, Inside(other.engine).options
-        return (mine, self.above, bool(self._shadow)) == (others, other.above, bool(other._shadow))
 
     # ---- sending
 
@@ -147,18 +143,14 @@ class CeleryDelaying(Delaying):
         """Stores a message. False if the broker must take it now: it has no room here, or nobody listens there."""
         id = sent.properties["correlation_id"]
         with _as_celery_says():
-            places = messages_of(producer, sent, Inside(self.engine).options)
+            places = messages_of(producer, sent, self._options)
             try:
                 for place, data in places:
                     found = place.within(self._routes())
                     self._forward(found)
-                    self.engine.push(
-                        as_payload(Inside(self.engine).options, data),
-                        at=eta,
-                        topic=found.topic,
-                        id=unique_of(id),
-                        on_conflict="reject" if found.is_shared else "replace",
-                    )
+                    payload = as_payload(self._options, data)
+                    rule: OnConflict = "reject" if found.is_shared else "replace"
+                    self.engine.push(payload, at=eta, topic=found.topic, id=unique_of(id), on_conflict=rule)
             except PayloadTooLarge as exc:
                 log.warning("task %s waits in Celery's worker, as its message is too large for shardq: %s", id, exc)
                 return False
@@ -201,7 +193,7 @@ class CeleryDelaying(Delaying):
         """Notes a message that the broker takes as before."""
         assert self._shadow is not None, "it is shadow mode"
         try:
-            size = sum(len(data) for _, data in messages_of(producer, sent, Inside(self.engine).options))
+            size = sum(len(data) for _, data in messages_of(producer, sent, self._options))
         except Exception as exc:  # noqa: BLE001  nothing of this may disturb the app
             log.warning("shadow mode: a message could not be made: %s: %s", type(exc).__name__, exc)
             size = 0

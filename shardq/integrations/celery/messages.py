@@ -2,17 +2,15 @@
 cancelled. Everything before that step is Celery's and kombu's: routing, signals, serializer, compression, headers,
 declarations, and the retries of kombu while the broker can't be reached.
 
-A message for a list of Redis is put on that list as it is. Each list has a topic of its own: a list on the engine's own
-server is fed by one script, once; one elsewhere by ``redis://…#LIST``, at least once. Everything else, such as
-RabbitMQ, is published by kombu in the process that forwards: ``kombu+amqp://…``, a topic for each exchange and routing
-key. So one that can't be published to holds up no other, and messages of one id for two queues are two tasks.
+A message for a list of Redis is put on that list as it is, and each list has a topic of its own. Everything else, such
+as RabbitMQ, is published by kombu in the process that forwards: ``kombu+amqp://…``, a topic for each exchange and
+routing key. So one that can't be published to holds up no other, and messages of one id for two queues are two tasks.
+Each topic of kombu costs a thread and a connection in every dispatcher, and routing keys can be any number. The first
+``OWN_TOPICS`` of an engine have topics of their own; the others share one for each broker.
 
 A topic's name has the queue's, as far as it may, and a digest of the broker's address and the list's name, or those of
 the exchange and the key. So two queues never share a topic, and neither do two brokers; a login is no part of it, and
 may change.
-
-Each topic of kombu costs a thread and a connection in every dispatcher, and routing keys can be any number. The first
-``OWN_TOPICS`` of an engine have topics of their own; the others share one for each broker.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from shardq.core.model.printable import printable
 from shardq.core.model.task import TaskInfo
 from shardq.errors import BadInput, PayloadNotDecodable, ShardqError
 from shardq.features.listing.query import Place, Query
-from shardq.integrations.django.backend import ShardqBackend, backend_named, backends
+from shardq.integrations.django.backend import ShardqBackend, backends
 from shardq.integrations.django.models import DeadTask, StoredResult
 
 PAGE = 100
@@ -173,12 +173,11 @@ class DeadTaskAdmin(admin.ModelAdmin):
 
     def _backend(self, request: HttpRequest) -> ShardqBackend | None:
         """The backend that was chosen, else the first one."""
-        found = backends()
-        chosen = request.GET.get("backend", found[0].alias if found else "")
-        if chosen not in [each.alias for each in found]:
-            messages.error(request, f"TASKS has no backend “{chosen:.80}” of shardq.")
-            return None
-        return backend_named(chosen)
+        chosen = request.GET.get("backend")
+        found = [each for each in backends() if chosen in (None, each.alias)]
+        if not found:
+            messages.error(request, f"TASKS has no backend “{chosen or '':.80}” of shardq.")
+        return found[0] if found else None
 
     def _url(self, id: str | None) -> str:
         place = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_"

@@ -92,9 +92,7 @@ def _unknown(name: object) -> str:
 
 
 class TaskDied(Exception):
-    """The error of a result whose task is dead without an exception of its function: its worker was lost too often, or
-    it expired.
-    """
+    """A task is dead without an exception of its function: its worker was lost too often, or it expired."""
 
 
 class ShardqBackend(contract.BaseTaskBackend):
@@ -261,8 +259,7 @@ class ShardqBackend(contract.BaseTaskBackend):
     def _read(self, call: Call, id: str, status: Any, row: StoredResult | None) -> Any:
         from shardq.integrations.django.results import errors_of  # here: models need the registry of apps
 
-        task, known = call.task(self.alias), {"status": status, "enqueued_at": call.enqueued_at}
-        result = new_result(task, id, backend=self.alias, args=call.args, kwargs=call.kwargs, **known)
+        result = call.result(id, self.alias, status=status)
         if row is not None:
             put(result, started_at=row.started_at, last_attempted_at=row.last_attempted_at, errors=errors_of(row))
             put(result, worker_ids=list(row.worker_ids), _return_value=row.return_value)
@@ -338,10 +335,8 @@ def backend_named(alias: str) -> ShardqBackend:
     """The backend of that alias. Raises InvalidTaskBackend where it is none of ours."""
     found = contract.task_backends[alias] if alias in contract.task_backends.settings else None
     if not isinstance(found, ShardqBackend):
-        ours = [
-            each for each in contract.task_backends.settings if isinstance(contract.task_backends[each], ShardqBackend)
-        ]
-        has = f"those with it are {', '.join(ours)}" if ours else "none has it"
+        ours = ", ".join(each.alias for each in backends())
+        has = f"those with it are {ours}" if ours else "none has it"
         raise contract.InvalidTaskBackend(
             f"TASKS has no {alias!r} with BACKEND shardq.integrations.django.ShardqBackend; {has}"
         )

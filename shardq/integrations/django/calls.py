@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 
 from shardq.core.model.checks import check_topic
 from shardq.errors import InvalidTopic
-from shardq.integrations.django.contract import InvalidTask, Task
+from shardq.integrations.django.contract import InvalidTask, Task, new_result
 from shardq.worker.named import call_of
 
 STEPS: tuple[tuple[str, int], ...] = (("highest", 51), ("high", 1), ("", 0), ("low", -50), ("lowest", -100))
@@ -56,25 +56,21 @@ class Call:
         priority = payload.get("priority", 0)
         if type(args) is not list or type(kwargs) is not dict or type(priority) is not int:
             raise InvalidTask("the payload is no call of a task")
-        return cls(
-            payload["task"],
-            args,
-            kwargs,
-            queue_of(topic),
-            priority,
-            _instant(payload.get("run_after")),
-            _instant(payload.get("enqueued")),
-        )
+        after, enqueued = _instant(payload.get("run_after")), _instant(payload.get("enqueued"))
+        return cls(payload["task"], args, kwargs, queue_of(topic), priority, after, enqueued)
 
-    def task(self, backend: str) -> Any:
-        """The task that is called, with the queue, priority and time that it was enqueued with. Raises InvalidTask."""
+    def result(self, id: str, backend: str, **fields: Any) -> Any:
+        """A result of this call, of a task with the queue, priority and time that it was enqueued with. Raises
+        InvalidTask.
+        """
         using = task_at(self.path).using
-        return using(queue_name=self.queue, priority=self.priority, backend=backend, run_after=self.run_after)
+        task = using(queue_name=self.queue, priority=self.priority, backend=backend, run_after=self.run_after)
+        fields |= {"backend": backend, "args": self.args, "kwargs": self.kwargs, "enqueued_at": self.enqueued_at}
+        return new_result(task, id, **fields)
 
 
 def payload_of(task: Any, args: list[Any], kwargs: Mapping[str, Any], now: dt.datetime) -> dict[str, Any]:
-    payload: dict[str, Any] = call_of(task.module_path)
-    payload |= {"args": args, "kwargs": kwargs, "enqueued": _ms(now)}
+    payload: dict[str, Any] = call_of(task.module_path) | {"args": args, "kwargs": kwargs, "enqueued": _ms(now)}
     if task.priority:
         payload["priority"] = task.priority
     if task.run_after is not None:

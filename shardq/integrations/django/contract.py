@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
 import django
@@ -47,11 +46,11 @@ else:
         ) from None
 
 
-def new_result(task: Any, id: str, *, backend: str, args: Any, kwargs: Mapping[str, Any], **fields: Any) -> Any:
-    """A TaskResult; what is not given is as before its first attempt."""
+def new_result(task: Any, id: str, **fields: Any) -> Any:
+    """A TaskResult; of what is not given it has the state before its first attempt."""
     blank: dict[str, Any] = {"status": TaskResultStatus.READY, "errors": [], "worker_ids": []}
     blank |= dict.fromkeys(("enqueued_at", "started_at", "last_attempted_at", "finished_at"))
-    return TaskResult(task=task, id=id, backend=backend, args=args, kwargs=kwargs, **(blank | fields))
+    return TaskResult(task=task, id=id, **(blank | fields))
 
 
 def put(result: Any, **fields: Any) -> None:

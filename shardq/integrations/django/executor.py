@@ -61,9 +61,6 @@ class TaskHandler(ChoosingHandler):
     def __call__(self, delivery: Delivery) -> Any:
         return self._run_coroutine(delivery) if self.is_coroutine(delivery) else self._run(delivery)
 
-    def _max_attempts(self) -> int:
-        return self._backend.engine.topology.settings.max_attempts
-
     # ---- an attempt
 
     def _run(self, delivery: Delivery) -> None:
@@ -96,20 +93,14 @@ class TaskHandler(ChoosingHandler):
 
     def _begun(self, delivery: Delivery) -> Any:
         """The result of the attempt that begins now. None: an earlier one has succeeded, and only its ack was lost."""
-        call, task = self._known(delivery)
-        now = timezone.now()
-        result = contract.new_result(
-            task,
-            delivery.id,
-            backend=self._backend.alias,
-            args=call.args,
-            kwargs=call.kwargs,
-            status=TaskResultStatus.RUNNING,
-            enqueued_at=call.enqueued_at,
-            started_at=now,
-            last_attempted_at=now,
-            worker_ids=[*["unknown"] * (delivery.attempt - 1), worker_id()],
-        )
+        try:
+            result = Call.read(delivery.payload, delivery.topic).result(delivery.id, self._backend.alias)
+        except contract.InvalidTask as exc:  # a newer worker may know it
+            reason = f"{exc}; deploy it to the workers of this queue, or purge the task"
+            raise UnknownTask(self.title(delivery), reason) from None
+        now, me = timezone.now(), f"{socket.gethostname()[:48]}-{os.getpid()}"
+        put(result, status=TaskResultStatus.RUNNING, started_at=now, last_attempted_at=now)
+        put(result, worker_ids=[*["unknown"] * (delivery.attempt - 1), me])
         try:
             is_new = self._store is None or self._store.begin(result)
         except db.DataError as exc:
@@ -119,15 +110,6 @@ class TaskHandler(ChoosingHandler):
             return None
         contract.task_started.send_robust(type(self._backend), task_result=result)
         return result
-
-    def _known(self, delivery: Delivery) -> tuple[Call, Any]:
-        """The call and its task. Raises UnknownTask for one that a newer worker may know."""
-        try:
-            call = Call.read(delivery.payload, delivery.topic)
-            return call, call.task(self._backend.alias)
-        except contract.InvalidTask as exc:
-            reason = f"{exc}; deploy it to the workers of this queue, or purge the task"
-            raise UnknownTask(self.title(delivery), reason) from None
 
     def _returned(self, delivery: Delivery, result: Any, value: Any) -> None:
         try:
@@ -155,7 +137,8 @@ class TaskHandler(ChoosingHandler):
     def _failed(self, delivery: Delivery, result: Any, exc: BaseException, *, last: bool = False) -> None:
         """Stores that an attempt has failed, or was none. ``last``: there is no other, whatever the exception."""
         snoozed = isinstance(alone(exc), Snooze)
-        last = last or (delivery.attempt >= self._max_attempts() and not snoozed) or isinstance(alone(exc), Bury)
+        most = self._backend.engine.topology.settings.max_attempts
+        last = last or (delivery.attempt >= most and not snoozed) or isinstance(alone(exc), Bury)
         if snoozed:
             put(result, worker_ids=result.worker_ids[:-1])
         else:
@@ -182,11 +165,6 @@ def worker_for(backend: ShardqBackend, queues: Sequence[str], **options: Any) ->
     for topic in topics:
         worker.on(topic)(handler)
     return worker
-
-
-def worker_id() -> str:
-    """The name of this process in results."""
-    return f"{socket.gethostname()[:48]}-{os.getpid()}"
 
 
 def _call(result: Any, function: Callable[..., Any]) -> Any:

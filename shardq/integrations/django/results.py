@@ -7,6 +7,7 @@ does; ``backend`` joins both.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from typing import Any
 
@@ -27,36 +28,33 @@ class ResultStore:
 
     def __init__(self, database: str) -> None:
         self._database = database
+        self._rows = StoredResult.objects.using(database)
 
     def find(self, id: str) -> StoredResult | None:
-        return StoredResult.objects.using(self._database).filter(pk=id).first()
+        return self._rows.filter(pk=id).first()
+
+    def _create(self, result: Any) -> None:
+        self._rows.create(id=result.id, **_call_of(result), **_state_of(result))
 
     def begin(self, result: Any) -> bool:
         """Writes that an attempt has begun, and takes what earlier ones have left into the result. Returns False if one
         of them has succeeded: then only the ack of the task was lost.
         """
         if result.attempts == 1:
-            try:
-                StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
-            except IntegrityError:
-                pass  # it was given back before it ended, or requeued, or lost with its ack
-            else:
+            with contextlib.suppress(IntegrityError):  # it was given back, or requeued, or lost with its ack
+                self._create(result)
                 return True
         earlier = self.find(result.id)
         if earlier is None:
-            StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
+            self._create(result)
             return True
         if earlier.status == TaskResultStatus.SUCCESSFUL:
             return False
         if result.attempts > 1:
             workers = [*earlier.worker_ids[: result.attempts - 1]]
-            unknown = result.attempts - 1 - len(workers)
-            put(
-                result,
-                started_at=earlier.started_at or result.started_at,
-                errors=errors_of(earlier),
-                worker_ids=[*workers, *["unknown"] * unknown, result.worker_ids[-1]],
-            )
+            workers += ["unknown"] * (result.attempts - 1 - len(workers))
+            put(result, started_at=earlier.started_at or result.started_at, errors=errors_of(earlier))
+            put(result, worker_ids=[*workers, result.worker_ids[-1]])
         self._write(result)
         return True
 
@@ -65,9 +63,8 @@ class ResultStore:
 
         An attempt whose lease ran out may end after another has begun, or has succeeded. Then only its success counts.
         """
-        own: dict[str, Any] = {}
-        if result.status != TaskResultStatus.SUCCESSFUL:
-            own = {"last_attempted_at": result.last_attempted_at}
+        succeeded = result.status == TaskResultStatus.SUCCESSFUL
+        own = {} if succeeded else {"last_attempted_at": result.last_attempted_at}
         try:
             self._write(result, **own)
         except (OperationalError, InterfaceError):
@@ -76,22 +73,19 @@ class ResultStore:
 
     def _write(self, result: Any, **own: Any) -> None:
         """``own``: the fields by which the row is known as still the attempt's."""
-        rows = StoredResult.objects.using(self._database).filter(pk=result.id)
+        rows = self._rows.filter(pk=result.id)
         written = rows.filter(**own).exclude(status=TaskResultStatus.SUCCESSFUL).update(**_state_of(result))
-        if not written and not rows.exists():
-            # Somebody has removed it meanwhile.
-            StoredResult.objects.using(self._database).create(id=result.id, **_call_of(result), **_state_of(result))
+        if not written and not rows.exists():  # it was removed meanwhile
+            self._create(result)
 
     def prune(self, older: dt.timedelta, backend: str) -> int:
         """Removes the results of a backend's tasks that have ended longer ago than that, and of those whose last
         attempt began before and never ended. Returns how many.
         """
         until, removed = timezone.now() - older, 0
-        rows = StoredResult.objects.using(self._database).filter(backend=backend)
-        for old in (
-            rows.filter(finished_at__lt=until),
-            rows.filter(finished_at__isnull=True, last_attempted_at__lt=until),
-        ):
+        rows = self._rows.filter(backend=backend)
+        never_ended = rows.filter(finished_at__isnull=True, last_attempted_at__lt=until)
+        for old in (rows.filter(finished_at__lt=until), never_ended):
             while ids := list(old.order_by().values_list("pk", flat=True)[:_BATCH]):
                 removed += old.filter(pk__in=ids).delete()[0]
         return removed
@@ -102,17 +96,9 @@ def errors_of(row: StoredResult) -> list[Any]:
 
 
 def _call_of(result: Any) -> dict[str, Any]:
-    task = result.task
-    return {
-        "path": task.module_path,
-        "args": result.args,
-        "kwargs": result.kwargs,
-        "queue_name": task.queue_name,
-        "priority": task.priority,
-        "run_after": task.run_after,
-        "backend": result.backend,
-        "enqueued_at": result.enqueued_at,
-    }
+    of_task = {name: getattr(result.task, name) for name in ("queue_name", "priority", "run_after")}
+    own = {name: getattr(result, name) for name in ("args", "kwargs", "backend", "enqueued_at")}
+    return {"path": result.task.module_path, **of_task, **own}
 
 
 def _state_of(result: Any) -> dict[str, Any]:

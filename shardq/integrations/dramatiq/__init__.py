@@ -2,7 +2,7 @@
 
 This stands in for ``Broker.enqueue`` with a delay, which actors, pipelines, groups and the middleware that retries
 call. The message is stored in the engine as Dramatiq encodes it, without an ``eta``, and enqueued when it is due: by
-``shardq.features.sinks.queues`` on Redis, and by the sink of AMQP on RabbitMQ. Each queue has a topic of its own.
+``shardq.features.sinks.redis`` on Redis, and by the sink of AMQP on RabbitMQ. Each queue has a topic of its own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from urllib.parse import quote
 
 from shardq.core.drivers.settings import bracketed
 from shardq.core.model.task import Outcome
-from shardq.engine.base import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage, ShardqError
-from shardq.features.sinks.queues import DRAMATIQ_HEADER
+from shardq.features.sinks.redis import DRAMATIQ_HEADER
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id, url_of
 
 try:
@@ -86,7 +85,11 @@ class DramatiqDelaying(RoutedDelaying):
 
     def _delay(self, message: Any, delay: int) -> dramatiq.Message[Any]:
         queue = q_name(message.queue_name)
-        self._prepare(queue)
+        if self._redis:
+            self._route(self._topic_of(queue), f"{self._to}#{self._theirs.namespace}:{queue}")
+        else:
+            self._theirs.declare_queue(queue, ensure=True)  # as Dramatiq does; it asks RabbitMQ once
+            self._route(self._topic_of(queue), f"{self._to}#/{queue}")
         # the message as Dramatiq would delay it: middleware sees this one, and may change its options
         options: dict[str, Any] = {"eta": current_millis() + delay}
         headers = {}
@@ -96,24 +99,11 @@ class DramatiqDelaying(RoutedDelaying):
         self._theirs.emit_before("enqueue", delayed, delay)
         due = delayed.copy(queue_name=queue)
         del due.options["eta"]
-        self.engine.push(
-            as_payload(Inside(self.engine).options, due.encode()),
-            delay=delay / 1000,
-            topic=self._topic_of(queue),
-            id=task_id(message.message_id),
-            on_conflict="replace",
-            headers=headers,
-        )
+        payload, topic, id = as_payload(self._options, due.encode()), self._topic_of(queue), task_id(message.message_id)
+        self.engine.push(payload, delay=delay / 1000, topic=topic, id=id, on_conflict="replace", headers=headers)
         self.delayed += 1
         self._theirs.emit_after("enqueue", delayed, delay)
         return delayed
-
-    def _prepare(self, queue: str) -> None:
-        if self._redis:
-            self._route(self._topic_of(queue), f"{self._to}#{self._theirs.namespace}:{queue}")
-        else:
-            self._theirs.declare_queue(queue, ensure=True)  # as Dramatiq does; it asks RabbitMQ once
-            self._route(self._topic_of(queue), f"{self._to}#/{queue}")
 
     def _topic_of(self, queue: str) -> str:
         return f"{self.topic}.{queue}"
@@ -139,13 +129,12 @@ class DramatiqDelaying(RoutedDelaying):
         for queue in sorted(map(q_name, self._theirs.get_declared_queues())):
             for task in self._waiting(self._topic_of(queue)):
                 info = self.engine.get(task.id, decode=False)
-                if info is None or info.due is None:
-                    continue
-                message: dramatiq.Message[Any] = dramatiq.Message.decode(bytes(info.payload))
-                left = int(info.due.timestamp() * 1000) - current_millis()
-                self._theirs.enqueue(message, delay=max(left, 0))
-                self.engine.cancel(task.id)
-                moved += 1
+                if info is not None and info.due is not None:
+                    message: dramatiq.Message[Any] = dramatiq.Message.decode(bytes(info.payload))
+                    left = int(info.due.timestamp() * 1000) - current_millis()
+                    self._theirs.enqueue(message, delay=max(left, 0))
+                    self.engine.cancel(task.id)
+                    moved += 1
         return moved
 
 

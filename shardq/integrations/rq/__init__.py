@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 
-from shardq.engine.base import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage
-from shardq.features.sinks.queues import RQ_FIELD, RQ_NET_S, Ticket
+from shardq.features.sinks.redis import RQ_FIELD, RQ_NET_S, Ticket
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id, url_of
 
 try:
@@ -117,15 +116,9 @@ class RqDelaying(RoutedDelaying):
             return _keep_in_rq(original, queue, job, when, pipeline, options)
         self._route(self.topic, self._check_place(queue.connection))
         registry = queue.scheduled_job_registry
-        ticket = Ticket(
-            id=job.id,
-            ticket=secrets.token_hex(8),
-            job=key_of(job),
-            queue=queue.key,
-            queues=queue.redis_queues_keys,
-            scheduled=registry.key,
-        )
-        payload = as_payload(Inside(self.engine).options, msgspec.json.encode(ticket))
+        keys = {"queue": queue.key, "queues": queue.redis_queues_keys, "scheduled": registry.key}
+        ticket = Ticket(id=job.id, ticket=secrets.token_hex(8), job=key_of(job), **keys)
+        payload = as_payload(self._options, msgspec.json.encode(ticket))
         job.origin = queue.name
         if job.timeout is None:
             job.timeout = queue._default_timeout  # as RQ does when it enqueues the job
@@ -194,10 +187,9 @@ def _give_back(connection: redis.Redis, payload: Any, due: dt.datetime) -> bool:
         while True:
             try:
                 moving.watch(ticket.job, ticket.scheduled)  # type: ignore[no-untyped-call]
-                if connection.hmget(ticket.job, RQ_FIELD, "status") != [ticket.ticket.encode(), b"scheduled"]:
-                    return False
+                waits = connection.hmget(ticket.job, RQ_FIELD, "status") == [ticket.ticket.encode(), b"scheduled"]
                 at = connection.zscore(ticket.scheduled, ticket.id)
-                if at is not None and at % 1 == 0:  # RQ has scheduled it itself
+                if not waits or (at is not None and at % 1 == 0):  # RQ has scheduled it itself
                     return False
                 moving.multi()
                 moving.hdel(ticket.job, RQ_FIELD)

@@ -20,7 +20,7 @@ from shardq import Engine
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
-from shardq.features.sinks.queues import DramatiqSink
+from shardq.features.sinks.redis import DramatiqSink
 from shardq.features.sinks.registry import check
 from shardq.integrations.dramatiq import DramatiqDelaying, _rabbit_of, delay_through
 from tests.integrations.dramatiq.actors import Actors, Signals

@@ -23,7 +23,7 @@ from shardq import Engine, ShardqError
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
-from shardq.features.sinks.queues import RqSink
+from shardq.features.sinks.redis import RqSink
 from shardq.features.sinks.registry import check
 from shardq.integrations.delaying import url_of
 from shardq.integrations.rq import RqDelaying, delay_through

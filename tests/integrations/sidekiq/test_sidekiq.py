@@ -18,7 +18,7 @@ from shardq import AsyncEngine, Engine
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidTopic, InvalidUrl
 from shardq.features.sinks.base import SENT, Message
-from shardq.features.sinks.queues import SidekiqSink
+from shardq.features.sinks.redis import SidekiqSink
 from shardq.features.sinks.registry import check
 from shardq.integrations.sidekiq import AsyncSidekiq, Sidekiq
 from tests.integrations.examples import run_examples

@@ -16,8 +16,8 @@ from shardq.engine.base import Inside
 from shardq.errors import ShardqError
 from shardq.integrations.django.backend import backend_named
 
-VENDORS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
-"""Django's name of a database → SQLAlchemy's, for the relay of the outbox."""
+VENDORS = ("postgresql", "mysql", "sqlite")
+"""The databases of which Django's name is SQLAlchemy's, too, for the relay of the outbox."""
 
 
 class Command(BaseCommand):
@@ -70,15 +70,7 @@ def _database_url(alias: str) -> str | None:
     connection = connections[alias]
     if connection.vendor not in VENDORS:
         return None
-    user, password, host, port = (
-        str(connection.settings_dict[name]) or None for name in ("USER", "PASSWORD", "HOST", "PORT")
-    )
-    url = URL.create(
-        VENDORS[connection.vendor],
-        username=user,
-        password=password,
-        host=host,
-        port=None if port is None else int(port),
-        database=str(connection.settings_dict["NAME"]),
-    )
+    said = {name: str(connection.settings_dict[name]) or None for name in ("USER", "PASSWORD", "HOST", "PORT", "NAME")}
+    port = None if said["PORT"] is None else int(said["PORT"])
+    url = URL.create(connection.vendor, said["USER"], said["PASSWORD"], said["HOST"], port, said["NAME"])
     return url.render_as_string(hide_password=False)
