@@ -62,7 +62,7 @@ class Waiting:
     oldest_s: float | None
     """The seconds that the oldest of them has waited, by this machine's clock; None if there is none."""
     failed: int
-    """Rows that were refused, and are kept until somebody retries or drops them."""
+    """Rows that were refused, and are kept until they are retried or dropped."""
 
 
 def waiting(database: sa.Engine, outbox: Outbox) -> Waiting:

@@ -1,9 +1,8 @@
-"""The mover: one step of a relay after the other, each of which says how long the relay may wait.
+"""The mover: the steps of a relay, each of which says how long the relay may wait.
 
-A step chooses rows, claims them, carries them out, and removes them, in this order: a relay that dies in between leaves
-rows that are carried out already, and the next one does so again. Pushes are sent as after a lost answer, so a task
-that is stored, or was pushed lately, counts as pushed; only such pushes are held against that memory. No row is lost
-and none is pushed twice.
+A step chooses rows, claims them, carries them out, and removes them, in this order: where a relay dies in between, the
+next one carries them out again. Pushes are sent as after a lost answer, so a task that is stored, or was pushed lately,
+counts as pushed; only such pushes are held against that memory. No row is lost and none is pushed twice.
 
 Rows of one id are carried out in the order of their numbers. Relays claim rows by locks, and a row is left where an
 earlier one of its id is still there: locked by another relay, being tried, or not visible to this step. A cancel or a
@@ -83,11 +82,9 @@ class Mover:
     ) -> None:
         """``window_ms``: how long Redis remembers the push of a row."""
         self.moved = self.refused = self.retried = 0
-        self.failed = 0
-        """Rows in the table that were put aside."""
+        self.failed = 0  # rows in the table that were put aside
         self.oldest_s = 0.0
-        self.stuck: dict[int, Stuck] = {}
-        """The shards that take nothing."""
+        self.stuck: dict[int, Stuck] = {}  # the shards that take nothing
         self._locks = database.dialect.name in LOCKING
         # Stricter ones fail where relays meet, and hide rows that were committed meanwhile.
         self._database = database.execution_options(isolation_level="READ COMMITTED") if self._locks else database

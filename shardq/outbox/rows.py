@@ -90,15 +90,9 @@ class RowPacker:
     def order(self, kind: Literal["cancel", "reschedule"], id: str, due: Word = 0) -> Row:
         """The row of a cancel, or of a reschedule to a due time."""
         created, due_ms = now_ms(), int(due)
-        return Row(
-            id=id,
-            kind=kind,
-            due=due_ms if due_ms >= 0 else created - due_ms,
-            record=b"",
-            on_conflict="keep",
-            dedup=0,
-            created=created,
-        )
+        if due_ms < 0:
+            due_ms = created - due_ms
+        return Row(id=id, kind=kind, due=due_ms, record=b"", on_conflict="keep", dedup=0, created=created)
 
     def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
         return [self.pack(task) for task in tasks]

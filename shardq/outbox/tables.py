@@ -273,7 +273,7 @@ class Outbox:
         if a push of the id was still here: it is taken back.
 
         A row of its own has the relay cancel what the engine may hold under the id, after the earlier rows of the id.
-        Nobody is told its outcome. With a rollback nothing was cancelled.
+        Its outcome is not told. With a rollback nothing was cancelled.
 
         >>> id = shardq.outbox.push(session, {"order": 42}, delay=1800)
         >>> shardq.outbox.cancel(session, id)

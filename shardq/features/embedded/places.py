@@ -2,7 +2,7 @@
 
 lock         held shared by every process that uses the server; see ``locks``
 server.lock  held by the server process itself
-socket       the path of the unix socket, written by whoever starts the server
+socket       the path of the unix socket, written by the process that starts the server
 server.sock  the unix socket, if its path is short enough for one
 server.conf, server.log, server.log.1, server.pid
 appendonlydir/   the data
@@ -128,14 +128,14 @@ class Place:
         return said[1].decode() if said else ""
 
     def started_s(self) -> float:
-        """Seconds since somebody last tried to start a server here; see ``note_start``."""
+        """Seconds since a process last tried to start a server here; see ``note_start``."""
         try:
             return time.time() - self.config.stat().st_mtime
         except FileNotFoundError:
             return float("inf")
 
     def note_start(self) -> None:
-        """Notes that somebody tries now. From the second time on it needs no room on the disk."""
+        """Notes that this process tries now. From the second time on it needs no room on the disk."""
         self.config.touch(mode=0o600)
 
     def last_words(self, lines: int = 12) -> str:
@@ -158,7 +158,7 @@ def _runtime_folder() -> Path:
     else:
         folder = Path(tempfile.gettempdir()) / f"shardq-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Where all may write, somebody else could have made the directory first, to listen in the server's place.
+    # Where all may write, another user could have made the directory first, to listen in the server's place.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise EmbeddedFault(

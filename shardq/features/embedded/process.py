@@ -37,8 +37,7 @@ class Process:
 
     pid: int
     place: Place
-    lock: os.stat_result
-    """The state of the server's lock file."""
+    lock: os.stat_result  # the state of the server's lock file
 
     @classmethod
     def of(cls, place: Place) -> Self | None:

@@ -120,8 +120,7 @@ def launch(place: Place, *, fsync: str, lock: int) -> None:
     A server that was killed while it had ``always`` gets ``always`` again, whatever ``fsync`` is: others may rely on
     it.
 
-    The server detaches itself (``daemonize``). It belongs to no terminal and is nobody's child, so Ctrl-C does not
-    reach it, and it leaves no zombie.
+    The server detaches itself (``daemonize``): it has no terminal, so Ctrl-C does not reach it, and leaves no zombie.
     """
     try:
         place.note_start()

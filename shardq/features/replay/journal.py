@@ -55,16 +55,12 @@ def check_replay(seconds: float | None, most_bytes: int) -> None:
 class Note(NamedTuple):
     """One acknowledged call."""
 
-    at: float
-    """The time of its answer, by ``time.monotonic``."""
-    sent: float
-    """A time before it was sent."""
+    at: float  # the time of its answer, by time.monotonic
+    sent: float  # a time before it was sent
     script: str
     slot: int
-    packed: bytes
-    """The call as it was sent."""
-    answer: Any
-    """The answers of push_unique, unless all are ``pushed``; the outcome of a command by id; else None."""
+    packed: bytes  # the call as it was sent
+    answer: Any  # the answers of push_unique, unless all are pushed; the outcome of a command by id; else None
 
     @property
     def size(self) -> int:
@@ -86,10 +82,8 @@ class Journal:
         self.seconds = seconds
         self.most_bytes = most_bytes
         self.bytes = 0
-        self.dropped = 0
-        """The calls that had to go early, because the notes would have taken more than ``most_bytes``."""
-        self.reach: float | None = None
-        """The seconds that the notes went back when the last of those was dropped."""
+        self.dropped = 0  # the calls that had to go early, because the notes would have taken more than most_bytes
+        self.reach: float | None = None  # the seconds that the notes went back when the last of those was dropped
         self.filled: Callable[[], object] = lambda: None
         """Called for the first note after none: there is something to look after."""
         self._nodes: defaultdict[str, _Notes] = defaultdict(_Notes)

@@ -62,8 +62,7 @@ class Loss:
     """A master whose last writes may be lost."""
 
     node: str
-    successor: str
-    """The node that took over from it; itself after a restart; empty if that is not known."""
+    successor: str  # the node that took over from it; itself after a restart; empty if that is not known
     cut: float
 
     def __str__(self) -> str:
@@ -93,13 +92,10 @@ CHUNK = 4000  # tasks sent at a time: what a buffer sends, and a bound of what i
 class _Wish:
     """The state that the commands for one id leave it in."""
 
-    push: list[Word] | None = None
-    """The words of push_unique, with the due time of a later reschedule."""
+    push: list[Word] | None = None  # the words of push_unique, with the due time of a later reschedule
     cancelled: bool = False
-    wanted: bool = False
-    """True if the cancel is to be sent: the node that acknowledged it was lost."""
-    due: int | None = None
-    """The due word of a reschedule that is to be sent."""
+    wanted: bool = False  # true if the cancel is to be sent: the node that acknowledged it was lost
+    due: int | None = None  # the due word of a reschedule that is to be sent
     overrides: bool = False
     """True if the push takes the place of another task that is stored under the id: it was pushed to replace it, or the
     other was ours and is done or cancelled.
@@ -111,8 +107,7 @@ class Plan:
     """The calls to send again."""
 
     cancels: list[str] = field(default_factory=list)
-    moves: dict[str, int] = field(default_factory=dict)
-    """Id → due word of a reschedule."""
+    moves: dict[str, int] = field(default_factory=dict)  # id → due word of a reschedule
     _fresh: list[Note] = field(default_factory=list)
     _wishes: dict[str, _Wish] = field(default_factory=dict)
     _now: float = 0.0

@@ -177,7 +177,7 @@ class Replayer:
 
     def _is_gone(self, node: str, serving: Mapping[str, Lineage], nodes: set[str]) -> bool:
         """True if a node that serves none of our shards any more has lost its role. Where its slots were only moved
-        away nothing is lost, and its notes are removed. While some master does not answer, nobody knows who took over.
+        away nothing is lost, and its notes are removed. While some master does not answer, its successor is not known.
         """
         if nodes - serving.keys():
             return False

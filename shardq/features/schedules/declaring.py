@@ -162,10 +162,8 @@ class Summary:
 
     count: int
     paused: int
-    overdue: tuple[str, ...]
-    """Those with an occurrence that was due ``OVERDUE_MS`` ago and is not pushed."""
-    unreadable: tuple[str, ...]
-    """Those that can't be read here; they are not in ``count``."""
+    overdue: tuple[str, ...]  # those with an occurrence that was due OVERDUE_MS ago and is not pushed
+    unreadable: tuple[str, ...]  # those that can't be read here; they are not in count
 
 
 def summary(cache: TopologyCache) -> Operation[Summary | None]:

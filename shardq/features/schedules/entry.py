@@ -39,12 +39,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
     start_ms: int | None = None
     end_ms: int | None = None
-    expires_ms: int | None = None
-    """An occurrence that is not begun so long after its time is worth nothing."""
+    expires_ms: int | None = None  # an occurrence that is not begun so long after its time is worth nothing
     overlap: Overlap = "allow"
     owner: str = ""
-    declared_ms: int = 0
-    """The instant at which it took the place of another one."""
+    declared_ms: int = 0  # the instant at which it took the place of another one
 
     @classmethod
     def of(cls, every: Every, *, topic: str, record: bytes) -> Declaration:
@@ -85,39 +83,26 @@ def _digest(*parts: object) -> str:
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a schedule is. The argument of every compare-and-set: no two states of a schedule are the same."""
 
-    generation: int
-    """Counts the changes. Each has ids of its own, so that none is taken for another's."""
-    since_ms: int
-    """Every occurrence up to it has been dealt with."""
-    changed_ms: int
-    """The instant at which it was paused, resumed, removed, or declared first."""
-    times: str
-    """``Declaration.times`` of the occurrences that ``since_ms`` counts."""
-    tasks: str = ""
-    """``Declaration.tasks`` of those in ``batch``."""
-    topic: str = ""
-    """The topic of those in ``batch``."""
+    generation: int  # counts the changes. Each has ids of its own, so that none is taken for another's
+    since_ms: int  # every occurrence up to it has been dealt with
+    changed_ms: int  # the instant at which it was paused, resumed, removed, or declared first
+    times: str  # Declaration.times of the occurrences that since_ms counts
+    tasks: str = ""  # Declaration.tasks of those in batch
+    topic: str = ""  # the topic of those in batch
     jitter_ms: int = 0
     """Likewise."""
-    batch: tuple[int, ...] = ()
-    """The occurrences that are to be pushed, or were pushed last."""
-    pushed: int = 0
-    """The number of the first ones of ``batch`` that are surely pushed."""
-    last_ms: int | None = None
-    """The last occurrence that was due, of those before ``batch``."""
-    last_id: str = ""
-    """The id of the last occurrence that was, or is to be, pushed."""
-    skipped: int = 0
-    """The number of occurrences that were left out because another one was not finished."""
+    batch: tuple[int, ...] = ()  # the occurrences that are to be pushed, or were pushed last
+    pushed: int = 0  # the number of the first ones of batch that are surely pushed
+    last_ms: int | None = None  # the last occurrence that was due, of those before batch
+    last_id: str = ""  # the id of the last occurrence that was, or is to be, pushed
+    skipped: int = 0  # the number of occurrences that were left out because another one was not finished
     paused: bool = False
-    removed: bool = False
-    """It is kept for a while, so that one of the same name goes on with the next generation."""
+    removed: bool = False  # it is kept for a while, so that one of the same name goes on with the next generation
     stay: tuple[tuple[str, int, int], ...] = ()
     """Ids of an earlier generation that run still, with their occurrences and due times."""
     retract: tuple[tuple[str, int, bool], ...] = ()
     """Ids of an earlier generation that must not run, with their occurrences; True: to be pushed in this one."""
-    held: tuple[str, ...] = ()
-    """Those that are held back, and are to be cancelled."""
+    held: tuple[str, ...] = ()  # those that are held back, and are to be cancelled
 
     @property
     def is_pushed(self) -> bool:
@@ -145,8 +130,7 @@ class Entry:
     name: str
     declaration: Declaration
     state: State
-    stored: bytes
-    """The state, byte for byte."""
+    stored: bytes  # the state, byte for byte
 
     def following(self, state: State) -> Entry:
         """The same schedule with another state."""

@@ -64,18 +64,12 @@ class _Known:
     """A schedule as it was last read or written."""
 
     entry: Entry
-    timetable: Timetable | None
-    """None where it can't be computed here."""
-    seen_ms: int
-    """The instant at which it was first seen as it is."""
-    place: int
-    """The place of this process in the order of the dispatchers for this schedule."""
-    refused_ms: float = -math.inf
-    """It is not tried again before that."""
-    looks_at_due: bool = False
-    """True if something is to be done at an instant, and not only before it."""
-    work_ms: float = field(init=False)
-    """The instant at which there is something to do about it, whoever does it."""
+    timetable: Timetable | None  # None where it can't be computed here
+    seen_ms: int  # the instant at which it was first seen as it is
+    place: int  # the place of this process in the order of the dispatchers for this schedule
+    refused_ms: float = -math.inf  # it is not tried again before that
+    looks_at_due: bool = False  # true if something is to be done at an instant, and not only before it
+    work_ms: float = field(init=False)  # the instant at which there is something to do about it, by any dispatcher
 
     def __post_init__(self) -> None:
         entry, state = self.entry, self.entry.state
@@ -103,10 +97,8 @@ class _Known:
 class Step:
     """The result of one step."""
 
-    again_ms: float = math.inf
-    """The instant of the next one; infinite: when a schedule has changed."""
-    served: set[str] = field(default_factory=set)
-    """The schedules about which something was done."""
+    again_ms: float = math.inf  # the instant of the next one; infinite: when a schedule has changed
+    served: set[str] = field(default_factory=set)  # the schedules about which something was done
     errors: dict[str, ShardqError] = field(default_factory=dict)
     """Name → why something could not be done. It is tried again, and others are served meanwhile."""
 
@@ -124,10 +116,8 @@ class KnownSchedules:
         self._known: dict[str, _Known] = {}
         self._news: deque[str | None] = deque([None])
         """Names of schedules that may be others than the known ones; None: all."""
-        self.pushed = 0
-        """Occurrences that this process has pushed."""
-        self.problems: dict[str, str] = {}
-        """Name → why its occurrences can't be computed here."""
+        self.pushed = 0  # occurrences that this process has pushed
+        self.problems: dict[str, str] = {}  # name → why its occurrences can't be computed here
         self.unreadable: dict[str, str] = {}
 
     def __len__(self) -> int:

@@ -37,10 +37,8 @@ REMEMBERED = 1000  # occurrences whose ids are remembered, about: it takes some 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    push: list[int]
-    """The occurrences to push now."""
-    again_ms: int | None
-    """The instant at which to look again, when there are none; None: never."""
+    push: list[int]  # the occurrences to push now
+    again_ms: int | None  # the instant at which to look again, when there are none; None: never
 
 
 def plan(entry: Entry, timetable: Timetable, now_ms: int) -> Plan:

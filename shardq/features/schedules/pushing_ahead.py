@@ -84,10 +84,9 @@ def _parts(names: list[str]) -> list[list[str]]:
 
 @dataclass(slots=True)
 class Written:
-    """The result of writing states. Schedules that somebody else has changed meanwhile are in neither."""
+    """The result of writing states. Schedules that another process has changed meanwhile are in neither."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
-    """Name → the schedule as it is then."""
+    entries: dict[str, Entry] = field(default_factory=dict)  # name → the schedule as it is then
     errors: dict[str, ShardqError] = field(default_factory=dict)
 
 

@@ -38,8 +38,7 @@ WHO = "the scheduler"  # its name where an outage is logged
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    pushed: int
-    """Occurrences that this process has pushed."""
+    pushed: int  # occurrences that this process has pushed
     problems: tuple[str, ...]
 
 

@@ -35,14 +35,11 @@ class Command(NamedTuple):
 
     kind: Kind
     id: str
-    due: int = 0
-    """An instant in ms of the epoch, or 0: at once."""
+    due: int = 0  # an instant in ms of the epoch, or 0: at once
     record: bytes = b""
     on_conflict: OnConflict = "keep"
-    dedup: int | str = 0
-    """The dedup window in ms, as ``push_unique.lua`` takes it."""
-    made: bool = False
-    """True if the id was made for this push, so that no other command can come before it."""
+    dedup: int | str = 0  # the dedup window in ms, as push_unique.lua takes it
+    made: bool = False  # true if the id was made for this push, so that no other command can come before it
 
     @property
     def size(self) -> int:

@@ -66,8 +66,7 @@ class Failing:
     """
 
     errors: dict[int, ShardqError] = field(default_factory=dict)
-    shards: int = 0
-    """How many there are, at the last layer."""
+    shards: int = 0  # how many there are, at the last layer
 
     @property
     def all_fail(self) -> bool:
@@ -186,10 +185,8 @@ class Drain:
     """Replays the file of a spool. The process that holds the file's lock may run it."""
 
     def __init__(self, file: SpoolFile, packer: Packer, servers: Servers) -> None:
-        self.problem = ""
-        """The reason why some commands could not be replayed by the last run."""
-        self.reached = False
-        """True if some shards may take commands, as far as the last run has seen."""
+        self.problem = ""  # the reason why some commands could not be replayed by the last run
+        self.reached = False  # true if some shards may take commands, as far as the last run has seen
         self.replayed = 0
         self.failed = 0
         self._file = file

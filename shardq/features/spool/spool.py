@@ -1,22 +1,20 @@
-"""The spool of one engine: knows whether Redis is away, stores commands meanwhile, and replays them.
+"""The spool of one engine: knows whether Redis is away, stores commands meanwhile, and drains them.
 
 **Order.** From the first command that could not reach a server, ``away`` is true, and every command of this engine goes
-to the file until all that it spooled is replayed; then ``away`` is cleared. Commands that were under way at the same
-time have no order, as ever.
+to the file until all that it spooled is carried out. Commands that were under way at the same time have no order.
 
-**The end of an outage** would never come if commands were stored faster than they are replayed. So the drain holds
-back those that are just being stored while it replays a page, or more pages if those that it lets in between are too
-many. When nothing of this process is left in the file, what was held back goes to the servers itself.
+**The end of an outage** would never come if commands were stored faster than the file is drained. So those that are
+just being stored are held back while a page is drained, or more pages if those that are let in between are too many.
+When nothing of this process is left in the file, what was held back goes to the servers itself.
 
-**Replay.** A thread of each process that is ``away`` tries to. One at a time holds the lock beside the file, and
-replays page by page, each command removed when it is carried out; others look whether theirs are gone. A pass skips
-shards that do not answer, and goes on with the others.
+**Draining.** Of the processes that are ``away`` one at a time holds the lock beside the file, and removes each command
+when it is carried out; others look whether theirs are gone. A pass skips shards that do not answer.
 
-**Storing.** Whoever comes first stores what all others have brought meanwhile: one transaction, one write to the disk.
+**Storing.** The first thread stores what all others have brought meanwhile: one transaction, one write to the disk.
 
 **A file that takes nothing** (a full disk, a file that is full, read-only, broken or gone) stops no command that a
-server may take: ``add`` lets it go there, unless the file holds an earlier command on its id, or the replay could reach
-no server. Until the drain has written the file, commands do not try it.
+server may take: ``add`` lets it go there, unless the file holds an earlier command on its id, or the last pass could
+reach no server. Until the drain has written the file, commands do not try it.
 """
 
 from __future__ import annotations
@@ -77,8 +75,7 @@ class _Ticket:
     """Commands of one call on their way into the file."""
 
     commands: Sequence[Command]
-    forced: bool
-    """True if they must be stored: they were sent already, and may have been executed."""
+    forced: bool  # true if they must be stored: they were sent already, and may have been executed
     stored: Future[bool] = field(default_factory=Future)
     """True when they are in the file; False if they can go to the servers."""
 
@@ -98,12 +95,12 @@ class Spool:
     ) -> None:
         """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
         self.path = _checked_path(path)
-        self.away = False
-        """True while commands go to the file."""
+        self.away = False  # true while commands go to the file
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_BYTES:
             raise InvalidOption(f"spool_bytes={limit!r} is not possible; give bytes, from {LEAST_BYTES:,}")
         self._engine = engine
         self._timeout = timeout
+        self._held_s = min(HELD_S, timeout)
         self._drain = drain
         self._file = SpoolFile(self.path, engine=engine, shards=shards or 0, limit=limit)
         self._last = 0  # the number of the last command that this process must wait for
@@ -113,7 +110,7 @@ class Spool:
         self._reset()
         self._find(self._file.last())
         self._file.close()  # until it is needed: the process may fork first
-        forks.watch(self, Spool._reset)  # the child waits for what the parent spooled before, who sends the rest
+        forks.watch(self, Spool._reset)  # the child waits for what the parent has spooled, and the parent drains it
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -144,7 +141,7 @@ class Spool:
         return isinstance(error, AWAY) and not isinstance(error, TooManyOpenFiles)
 
     def check_since(self, began: float) -> None:
-        """Raises what another command has met since then: who waited for it to connect need not try the same."""
+        """Raises what another command has met since then: one that waited for it to connect need not try the same."""
         if self._met is not None and self._met[0] >= began:
             raise Unavailable(str(self._met[1])) from self._met[1]
 
@@ -209,7 +206,7 @@ class Spool:
         if isinstance(lost, TooManyOpenFiles):
             raise lost  # this process's own fault
         ticket = _Ticket(commands, forced=lost is not None)
-        ticket.stored.set_running_or_notify_cancel()  # nobody can cancel it any more
+        ticket.stored.set_running_or_notify_cancel()  # it can't be cancelled any more
         with self._lock:
             if self._closed:
                 raise EngineClosed("the engine is closed: make another, or open() it again")
@@ -231,7 +228,7 @@ class Spool:
         return ticket
 
     def _store(self) -> None:
-        """Stores what has been brought, unless somebody else has."""
+        """Stores what has been brought, unless another thread has."""
         tickets: list[_Ticket] = []
         with self._writing:
             try:
@@ -293,17 +290,14 @@ class Spool:
 
     def _turn_away(self, ticket: _Ticket, fault: SpoolFault) -> None:
         """Answers a ticket whose commands the file did not take."""
-        own = [command.id for command in ticket.commands if not command.made]
-        if ticket.forced or not self._reached or (own and self._holds(own)):
+        must_stay = ticket.forced or not self._reached
+        if not must_stay and (own := [command.id for command in ticket.commands if not command.made]):
+            with contextlib.suppress(SpoolFault):  # what can't be read has no order to keep
+                must_stay = self._file.holds(own)
+        if must_stay:
             ticket.stored.set_exception(fault)
         else:
             ticket.stored.set_result(False)
-
-    def _holds(self, ids: Sequence[str]) -> bool:
-        """True if the file holds commands on these ids, which go first. What can't be read has no order to keep."""
-        with contextlib.suppress(SpoolFault):
-            return self._file.holds(ids)
-        return False
 
     # ---- replaying
 
@@ -351,14 +345,14 @@ class Spool:
 
     def _replay(self, drain: Drain, pace: Pace, stop: threading.Event) -> bool:
         """Replays what can be. Returns True if nothing is left."""
-        # Nobody waits for a server that may still be away. With some shards away it goes through the whole file.
+        # No command is held back for a server that may still be away. With some shards away all of the file is read.
         trip_s = min(TRIP_S, self._timeout)
         well = drain.run(lambda: stop.is_set() or not drain.problem, timeout=trip_s)
         self._reached = drain.reached
         while well and not stop.is_set():
             before = drain.replayed, self._added
             with self._writing:
-                until, end = pace.goal(drain.replayed), time.monotonic() + self._held_s()
+                until, end = pace.goal(drain.replayed), time.monotonic() + self._held_s
                 well = drain.run(
                     lambda: stop.is_set() or drain.replayed >= until or time.monotonic() > end,  # noqa: B023
                     timeout=min(LAST_TRIP_S, self._timeout),
@@ -386,7 +380,7 @@ class Spool:
         before = first, self._added
         with self._writing:
             seen = time.monotonic()
-            until, end = pace.goal(first), seen + self._held_s()
+            until, end = pace.goal(first), seen + self._held_s
             while left and first < until and time.monotonic() < min(end, seen + QUIET_S) and not stop.wait(0.005):
                 if (now := self._file.first()) != first:
                     first, seen = now, time.monotonic()
@@ -396,9 +390,6 @@ class Spool:
         self._let_in(stop)
         pace.adapt(first - before[0], self._added - before[1])
         return False
-
-    def _held_s(self) -> float:
-        return min(HELD_S, self._timeout)
 
     def _let_in(self, stop: threading.Event) -> None:
         """Waits until those that were held back have stored what they brought. A lock alone is not fair."""
