@@ -1,8 +1,7 @@
 """The names of all keys and channels; the only module that writes a brace into one.
 
-Called by ``calls``, which declares keys to scripts, and by what listens to channels. Every name of a shard
-carries the shard's tag in braces, on a single server too, so that names never depend on where they live and
-all keys and channels of a shard are in one slot. A changed name needs the table in ``lua/README.md`` and
+Every name of a shard carries the shard's tag in braces, on a single server too, so that names never depend on where
+they live and all keys and channels of a shard are in one slot. A changed name needs the table in ``lua/README.md`` and
 ``tests/layout/test_keys.py`` changed with it, and strands what is stored under the old one.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from shardq.core.layout.slots import MAX_SHARDS, slot_of, tag
 
@@ -88,48 +87,23 @@ class ControlKeys:
         return f"{self.prefix}wake/{process}"
 
 
+# After its prefix a key or a channel has the name of its field.
+_OF_A_SHARD = [each.name for each in fields(ShardKeys)][3:]
+_OF_THE_WHOLE = [each.name for each in fields(ControlKeys)][2:]
+
+
 @functools.lru_cache(maxsize=4 * MAX_SHARDS)
 def shard_keys(name: str, shard: int) -> ShardKeys:
     """The names of shard ``shard`` of the engine ``name``."""
     prefix = f"shardq:{{{tag(name, shard)}}}:"
-    return ShardKeys(
-        shard=shard,
-        slot=slot_of(prefix),
-        prefix=prefix,
-        meta=f"{prefix}meta",
-        due=f"{prefix}due",
-        task=f"{prefix}task",
-        leased=f"{prefix}leased",
-        lease=f"{prefix}lease",
-        dead=f"{prefix}dead",
-        why=f"{prefix}why",
-        ghost=f"{prefix}ghost",
-        seen=f"{prefix}seen",
-        topics=f"{prefix}topics",
-        looks=f"{prefix}looks",
-        moved=f"{prefix}moved",
-        staged=f"{prefix}staged",
-        bell=f"{prefix}bell",
-    )
+    return ShardKeys(shard, slot_of(prefix), prefix, *(prefix + each for each in _OF_A_SHARD))
 
 
 @functools.lru_cache(maxsize=64)
 def control_keys(name: str) -> ControlKeys:
     """The names of the engine ``name`` as a whole."""
     prefix = f"shardq:{{{name}}}:"
-    return ControlKeys(
-        slot=slot_of(prefix),
-        prefix=prefix,
-        topology=f"{prefix}topology",
-        members=f"{prefix}members",
-        workers=f"{prefix}workers",
-        reports=f"{prefix}reports",
-        limits=f"{prefix}limits",
-        schedules=f"{prefix}schedules",
-        history=f"{prefix}history",
-        changes=f"{prefix}changes",
-        news=f"{prefix}news",
-    )
+    return ControlKeys(slot_of(prefix), prefix, *(prefix + each for each in _OF_THE_WHOLE))
 
 
 def shard_named(key: str) -> int | None:

@@ -1,13 +1,8 @@
 """The topology as a value: how many shards there are, which counts came before, routes, pauses and settings.
 
-Called by whatever turns an id into a shard (``calls``, the producer) and by what reads or changes the
-``topology`` hash of the control slot. Nothing here talks to a server; a new topology is a new value with a
-higher epoch.
-
-The hash has one field for each attribute below, and one for each of ``settings``: ``epoch`` and ``shards`` in decimal,
-the others as JSON.
-Fields of other makers are left alone: they are not read here, and a writer sets fields and does not replace the
-hash.
+A new topology is a new value with a higher epoch. The ``topology`` hash of the control slot has one field for each
+attribute, and one for each of ``settings``: ``epoch`` and ``shards`` in decimal, the others as JSON. Fields of other
+makers are left alone: they are not read here, and a writer sets fields and does not replace the hash.
 """
 
 from __future__ import annotations
@@ -182,21 +177,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_fields(self) -> dict[bytes, bytes]:
         """The fields of the hash."""
-        return {
-            b"epoch": b"%d" % self.epoch,
-            b"shards": b"%d" % self.shards,
-            b"priors": msgspec.json.encode(self.priors),
-            b"pending": b"%d" % (self.pending or 0),
-            b"since": b"%d" % self.since,
-            b"move_rate": msgspec.json.encode(self.move_rate),
-            b"routes": msgspec.json.encode(self.routes),
-            b"ended": msgspec.json.encode(self.ended),
-            b"paused": msgspec.json.encode(self.paused),
-            b"limits": msgspec.json.encode(self.limits),
-            b"max_attempts": b"%d" % self.settings.max_attempts,
-            b"dead_age": msgspec.json.encode(self.settings.dead_age),
-            b"dead_count": b"%d" % self.settings.dead_count,
-        }
+        values = msgspec.structs.asdict(self) | {"pending": self.pending or 0}
+        values |= msgspec.structs.asdict(values.pop("settings"))
+        return {name.encode(): msgspec.json.encode(value) for name, value in values.items()}
 
     def in_force(self) -> Topology:
         """The topology after an announced count: made of this one alone, so that any process may complete it."""
@@ -223,26 +206,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
         """Reads the hash; fields unknown here are ignored."""
         try:
-            topology = cls(
-                epoch=int(fields[b"epoch"]),
-                shards=int(fields[b"shards"]),
-                priors=msgspec.json.decode(fields.get(b"priors", b"[]"), type=tuple[int, ...]),
-                pending=int(fields.get(b"pending", b"0")) or None,
-                since=int(fields.get(b"since", b"1")),
-                move_rate=msgspec.json.decode(fields.get(b"move_rate", b"null"), type=float | None),
-                routes=msgspec.json.decode(fields.get(b"routes", b"{}"), type=dict[str, Route]),
-                ended=msgspec.json.decode(fields.get(b"ended", b"{}"), type=dict[str, str]),
-                paused=msgspec.json.decode(fields.get(b"paused", b"[]"), type=tuple[str, ...]),
-                limits=msgspec.json.decode(fields.get(b"limits", b"{}"), type=dict[str, Limit]),
-                settings=msgspec.convert(
-                    {
-                        name: msgspec.json.decode(fields[name.encode()])
-                        for name in EngineSettings.__struct_fields__
-                        if name.encode() in fields
-                    },
-                    EngineSettings,
-                ),
-            )
+            numbers = {name: int(fields[name.encode()]) for name in ("epoch", "shards")}
+            values = {
+                name: msgspec.json.decode(fields[name.encode()])
+                for name in (*cls.__struct_fields__, *EngineSettings.__struct_fields__)
+                if name.encode() in fields
+            }
+            values |= {**numbers, "pending": values.get("pending") or None, "settings": values}
+            topology = msgspec.convert(values, cls)
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
         except (ValueError, msgspec.MsgspecError) as exc:

@@ -1,7 +1,6 @@
 """Every limit on arguments, in one place. Pure: nothing is written, nothing is asked of a server.
 
-Called by the public API before anything is sent. Each check raises its own error of ``errors``, whose
-message says what was wrong, what is allowed, and what to do.
+Each check raises its own error of ``errors``, whose message says what was wrong, what is allowed, and what to do.
 
 **Due times** leave here as one integer, the *due word* that scripts take: zero or less is a delay in
 milliseconds, negated, counted by the server from the moment it takes the task; above zero is an instant in
@@ -253,13 +252,18 @@ def check_id(unique: str) -> None:
         raise InvalidId(f"an id can't be {_shown(unique)}; give a str")
     if not unique:
         raise InvalidId("an id can't be empty; leave id= out for a new one")
-    if bad := _NOT_IN_ID.search(unique):
-        raise InvalidId(
-            f"the id {_shown(unique)} has {bad.group()!r} at position {bad.start()}; an id has no control "
-            "characters, line separators or '/': replace them, and give the topic as topic="
+    _check_characters(unique, "id", InvalidId, "replace them, and give the topic as topic=")
+
+
+def _check_characters(text: str, what: str, error: type[BadInput], advice: str) -> None:
+    if bad := _NOT_IN_ID.search(text):
+        article = "an" if what == "id" else "a"
+        raise error(
+            f"the {what} {_shown(text)} has {bad.group()!r} at position {bad.start()}; {article} {what} has no control "
+            f"characters, line separators or '/': {advice}"
         )
-    if (size := len(unique.encode())) > MAX_ID:
-        raise InvalidId(f"the id {_shown(unique)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
+    if (size := len(text.encode())) > MAX_ID:
+        raise error(f"the {what} {_shown(text)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
 
 
 Topics = str | Iterable[str] | Mapping[str, int]
@@ -294,15 +298,7 @@ def check_tag(tag: str) -> None:
         raise InvalidOption(f"a tag can't be {_shown(tag)}; give a str")
     if not tag:
         raise InvalidOption("a tag can't be empty; give at least one character")
-    if bad := _NOT_IN_ID.search(tag):
-        raise InvalidOption(
-            f"the tag {_shown(tag)} has {bad.group()!r} at position {bad.start()}; a tag has no control characters, "
-            "line separators or '/': replace them"
-        )
-    if (size := len(tag.encode())) > MAX_ID:
-        raise InvalidOption(
-            f"the tag {_shown(tag)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it"
-        )
+    _check_characters(tag, "tag", InvalidOption, "replace them")
 
 
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
