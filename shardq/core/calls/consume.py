@@ -121,13 +121,13 @@ def _tokens(token: str, permits: Mapping[str, int], ids: Sequence[str]) -> Itera
 
 def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:
     """The length of a ready list."""
-    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int, retry_for_s=retry_for_s)
+    return Command(keys.slot, ("LLEN", keys.ready(topic)), int, retry_for_s=retry_for_s)
 
 
 def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -> Command[int]:
     """The number of ready lists, of these topics, that are not empty."""
     words = ("EXISTS", *map(keys.ready, topics))
-    return Command(slot=keys.slot, words=words, decode=int, retry_for_s=retry_for_s)
+    return Command(keys.slot, words, int, retry_for_s=retry_for_s)
 
 
 def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:

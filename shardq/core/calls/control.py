@@ -38,9 +38,7 @@ def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared
 def read_topology(keys: ControlKeys) -> Command[Fields]:
     """Reads the topology; empty when there is none. HGETALL gives a map or a flat list, by protocol."""
     return Command(
-        slot=keys.slot,
-        words=("HGETALL", keys.topology),
-        decode=lambda answer: answer if isinstance(answer, dict) else pairs(answer),
+        keys.slot, ("HGETALL", keys.topology), lambda answer: answer if isinstance(answer, dict) else pairs(answer)
     )
 
 
@@ -62,7 +60,7 @@ def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False
 
 def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
     """Tells those who wait that no process is registered in these shards."""
-    return Command(slot=keys.slot, words=("SPUBLISH", keys.news, " ".join([OPENED, *map(str, shards)])), decode=int)
+    return Command(keys.slot, ("SPUBLISH", keys.news, " ".join([OPENED, *map(str, shards)])), int)
 
 
 def opened_by(message: str | None) -> list[int]:
@@ -73,26 +71,26 @@ def opened_by(message: str | None) -> list[int]:
 
 def read_copy(keys: ShardKeys) -> Command[bytes | None]:
     """The topology that a shard was last told, as text."""
-    return Command(slot=keys.slot, words=("HGET", keys.meta, "topology"), decode=lambda text: text)
+    return Command(keys.slot, ("HGET", keys.meta, "topology"), lambda text: text)
 
 
 def clock_ms(keys: ControlKeys) -> Command[int]:
     """The time, by the clock of the control slot's master."""
-    return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1000)
+    return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1000)
 
 
 def add_change(keys: ControlKeys, text: bytes) -> Command[int]:
     """Notes a change of an operator. ``engine.changes`` has its form."""
-    return Command(slot=keys.slot, words=("LPUSH", keys.changes, text), decode=int)
+    return Command(keys.slot, ("LPUSH", keys.changes, text), int)
 
 
 def keep_changes(keys: ControlKeys, count: int) -> Command[None]:
-    return Command(slot=keys.slot, words=("LTRIM", keys.changes, 0, count - 1), decode=lambda _: None)
+    return Command(keys.slot, ("LTRIM", keys.changes, 0, count - 1), lambda _: None)
 
 
 def read_changes(keys: ControlKeys) -> Command[list[bytes]]:
     """The newest first."""
-    return Command(slot=keys.slot, words=("LRANGE", keys.changes, 0, -1), decode=list)
+    return Command(keys.slot, ("LRANGE", keys.changes, 0, -1), list)
 
 
 def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
@@ -102,15 +100,15 @@ def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
     heartbeat.
     """
     return Command(
-        slot=keys.slot,
-        words=("ZRANGEBYSCORE", keys.members, now_ms, "+inf"),
-        decode=lambda names: sorted(name.decode() for name in names),
+        keys.slot,
+        ("ZRANGEBYSCORE", keys.members, now_ms, "+inf"),
+        lambda names: sorted(name.decode() for name in names),
     )
 
 
 def living(keys: ControlKeys) -> Command[int]:
     """The number of dispatchers, those that died in the last seconds included."""
-    return Command(slot=keys.slot, words=("ZCARD", keys.members), decode=int)
+    return Command(keys.slot, ("ZCARD", keys.members), int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +208,7 @@ def _processes(answer: list[Any]) -> Processes:
 def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
     """Reads a part; shorter where the history ends, empty where there is none."""
     words = ("GETRANGE", keys.history, offset, offset + length - 1)
-    return Command[bytes](slot=keys.slot, words=words, decode=bytes)
+    return Command[bytes](keys.slot, words, bytes)
 
 
 def write_history(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int) -> Call[bool]:
@@ -259,7 +257,7 @@ def schedule_names(keys: ControlKeys) -> Command[list[str]]:
     def decode(fields: Iterable[bytes]) -> list[str]:
         return sorted({field.decode(errors="backslashreplace").removesuffix(_DECLARED) for field in fields})
 
-    return Command(slot=keys.slot, words=("HKEYS", keys.schedules), decode=decode)
+    return Command(keys.slot, ("HKEYS", keys.schedules), decode)
 
 
 def schedules(keys: ControlKeys, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:

@@ -74,11 +74,7 @@ def dispatch(
     return Call.of(
         "dispatch",
         keys,
-        [
-            *(epoch, now_us, limit, max_attempts, keys.wake("")),
-            *((keys.bell, caller) if routed else ("", "")),
-            *marked,
-        ],
+        [*(epoch, now_us, limit, max_attempts, keys.wake("")), *((keys.bell, caller) if routed else ("", "")), *marked],
         _dispatched,
         topics=topics,
         resend=again if routed else None,
@@ -106,7 +102,7 @@ def next_step(keys: ShardKeys) -> Command[tuple[int, int | None]]:
     """The shard's epoch (0: it is not open), and the instant (µs) at which its poller is wanted, as the last dispatch
     or ring left it; None: not before a wake-up.
     """
-    return Command(slot=keys.slot, words=("HMGET", keys.meta, "epoch", "wake_at"), decode=_next_step)
+    return Command(keys.slot, ("HMGET", keys.meta, "epoch", "wake_at"), _next_step)
 
 
 def _next_step(answer: list[bytes | None]) -> tuple[int, int | None]:
@@ -116,12 +112,12 @@ def _next_step(answer: list[bytes | None]) -> tuple[int, int | None]:
 
 def has_lengths(keys: ShardKeys) -> Command[int]:
     """More than 0 if the shard has leases or dedup windows, whose ends ring no bell."""
-    return Command(slot=keys.slot, words=("EXISTS", keys.leased, keys.seen), decode=int)
+    return Command(keys.slot, ("EXISTS", keys.leased, keys.seen), int)
 
 
 def clock_us(keys: ShardKeys) -> Command[int]:
     """The clock of the shard's master."""
-    return Command(slot=keys.slot, words=("TIME",), decode=lambda answer: int(answer[0]) * 1_000_000 + int(answer[1]))
+    return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1_000_000 + int(answer[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +193,7 @@ def append(key: str, way: Way, entries: Sequence[Entry], maxlen: int | None = No
         words += [word for entry in entries for word in (entry.id, entry.payload, _headers(entry))]
         return Call(slot=slot, words=words, decode=int, script=_ENTRIES, keys=(key,))
     verb = "LPUSH" if way == "left" else "RPUSH"
-    return Command(slot=slot, words=(verb, key, *(entry.payload for entry in entries)), decode=int)
+    return Command(slot, (verb, key, *(entry.payload for entry in entries)), int)
 
 
 def _headers(entry: Entry) -> bytes:

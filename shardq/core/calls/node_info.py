@@ -59,7 +59,7 @@ def replication(slot: int) -> Command[Replication]:
             cpu_s=sum(float(fields.get(name, b"0")) for name in (b"used_cpu_sys", b"used_cpu_user")),
         )
 
-    return Command(slot=slot, words=("INFO", "replication", "memory", "cpu"), decode=decode)
+    return Command(slot, ("INFO", "replication", "memory", "cpu"), decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def server_settings(slot: int) -> Command[ServerSettings]:
             clients=int(fields.get(b"connected_clients", b"0")),
         )
 
-    return Command(slot=slot, words=("INFO", "server", "clients", "memory", "persistence", "stats"), decode=decode)
+    return Command(slot, ("INFO", "server", "clients", "memory", "persistence", "stats"), decode)
 
 
 def saves(slot: int) -> Command[bool]:
@@ -111,22 +111,22 @@ def saves(slot: int) -> Command[bool]:
         words = [*answer, *answer.values()] if isinstance(answer, dict) else answer
         return words != [b"save", b""]
 
-    return Command(slot=slot, words=("CONFIG", "GET", "save"), decode=decode)
+    return Command(slot, ("CONFIG", "GET", "save"), decode)
 
 
 def waits(slot: int) -> Command[int]:
     """Tries WAIT at the master of a slot; it waits for nothing."""
-    return Command(slot=slot, words=("WAIT", 0, 1), decode=int)
+    return Command(slot, ("WAIT", 0, 1), int)
 
 
 def named(slot: int) -> Command[Any]:
     """Tries to name a connection; it gets the name that it has."""
-    return Command(slot=slot, words=("CLIENT", "SETNAME", "shardq"), decode=lambda answer: answer)
+    return Command(slot, ("CLIENT", "SETNAME", "shardq"), lambda answer: answer)
 
 
 def clock(slot: int) -> Command[float]:
     """The time of the master of a slot, in seconds."""
-    return Command(slot=slot, words=("TIME",), decode=lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
+    return Command(slot, ("TIME",), lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -205,7 +205,7 @@ def lineage() -> Command[Lineage]:
             earlier_length=int(fields.get(b"second_repl_offset", b"0")) - 1,
         )
 
-    return Command(slot=-1, words=("INFO", "replication"), decode=decode)
+    return Command(-1, ("INFO", "replication"), decode)
 
 
 def replicas(slot: int) -> Command[int]:
@@ -214,14 +214,14 @@ def replicas(slot: int) -> Command[int]:
     def decode(text: bytes) -> int:
         return int(info_fields(text)[b"connected_slaves"])
 
-    return Command(slot=slot, words=("INFO", "replication"), decode=decode)
+    return Command(slot, ("INFO", "replication"), decode)
 
 
 def wait(slot: int, replicas: int, *, timeout_ms: int) -> Command[int]:
     """The number of replicas that have what this connection wrote."""
-    return Command(slot=slot, words=("WAIT", replicas, timeout_ms), decode=int)
+    return Command(slot, ("WAIT", replicas, timeout_ms), int)
 
 
 def wait_aof(slot: int, *, timeout_ms: int) -> Command[int]:
     """1 when what this connection wrote is on the master's disk. An error where that is never known."""
-    return Command(slot=slot, words=("WAITAOF", 1, 0, timeout_ms), decode=lambda answer: int(answer[0]))
+    return Command(slot, ("WAITAOF", 1, 0, timeout_ms), lambda answer: int(answer[0]))

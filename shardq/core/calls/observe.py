@@ -97,41 +97,37 @@ def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:
         flat = [word for pair in answer.items() for word in pair] if isinstance(answer, dict) else answer
         return _by_topic(flat)
 
-    return Command(slot=keys.slot, words=("HGETALL", keys.topics), decode=decode)
+    return Command(keys.slot, ("HGETALL", keys.topics), decode)
 
 
 def scheduled(keys: ShardKeys) -> Command[int]:
-    return Command(slot=keys.slot, words=("ZCARD", keys.due), decode=int)
+    return Command(keys.slot, ("ZCARD", keys.due), int)
 
 
 def ready(keys: ShardKeys, topic: str) -> Command[int]:
-    return Command(slot=keys.slot, words=("LLEN", keys.ready(topic)), decode=int)
+    return Command(keys.slot, ("LLEN", keys.ready(topic)), int)
 
 
 def died(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:
     """The tasks of these topics that died since the shard came into use."""
     return Command(
-        slot=keys.slot,
-        words=("HMGET", keys.meta, *(f"died/{topic}" for topic in topics)),
-        decode=lambda counts: sum(int(count or 0) for count in counts),
+        keys.slot,
+        ("HMGET", keys.meta, *(f"died/{topic}" for topic in topics)),
+        lambda counts: sum(int(count or 0) for count in counts),
     )
 
 
 def newest_dead(keys: ShardKeys, count: int) -> Command[list[str]]:
     """The ids of the last tasks that died."""
-    return Command(
-        slot=keys.slot,
-        words=("ZRANGE", keys.dead, 0, count - 1, "REV"),
-        decode=lambda ids: [id.decode() for id in ids],
-    )
+    return Command(keys.slot, ("ZRANGE", keys.dead, 0, count - 1, "REV"), lambda ids: [id.decode() for id in ids])
 
 
 def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
     """The reasons of dead tasks; empty for one without."""
     return Command(
-        slot=keys.slot,
-        words=("HMGET", keys.why, *ids),
-        decode=lambda reasons: [(reason or b"").decode(errors="replace") for reason in reasons],
+        keys.slot,
+        ("HMGET", keys.why, *ids),
+        lambda reasons: [(reason or b"").decode(errors="replace") for reason in reasons],
     )
 
 
@@ -142,7 +138,7 @@ def _by_topic(flat: list[Any]) -> dict[str, int]:
 
 def publishes(keys: ShardKeys) -> Command[None]:
     """Raises when the master of a shard lets us publish nothing. It wakes none: no process has the empty name."""
-    return Command(slot=keys.slot, words=("SPUBLISH", keys.wake(""), ""), decode=lambda _: None)
+    return Command(keys.slot, ("SPUBLISH", keys.wake(""), ""), lambda _: None)
 
 
 def some_records(keys: ShardKeys, count: int) -> Command[list[str]]:

@@ -135,7 +135,7 @@ def forget(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str 
 
 def ahead(keys: ShardKeys) -> Command[int]:
     """How far the steady clock of a shard, by which dedup windows end, is before its server's, in ms."""
-    return Command(slot=keys.slot, words=("HGET", keys.meta, "ahead"), decode=lambda said: int(said or 0))
+    return Command(keys.slot, ("HGET", keys.meta, "ahead"), lambda said: int(said or 0))
 
 
 def _windows(ends: Mapping[str, str]) -> list[Word]:
@@ -156,15 +156,15 @@ def scan(keys: ShardKeys, key: str, cursor: str, *, count: int) -> Command[tuple
         items = iter(answer[1])
         return answer[0].decode(), {m.decode(): s.decode() for m, s in zip(items, items, strict=True)}
 
-    return Command(slot=keys.slot, words=("ZSCAN", key, cursor, "COUNT", count), decode=decode)
+    return Command(keys.slot, ("ZSCAN", key, cursor, "COUNT", count), decode)
 
 
 def latest(keys: ShardKeys, key: str, start: int, *, count: int) -> Command[list[str]]:
     """Members of a ZSET from the highest score down, after the first ``start``."""
     return Command(
-        slot=keys.slot,
-        words=("ZRANGE", key, start, start + count - 1, "REV"),
-        decode=lambda answer: [member.decode() for member in answer],
+        keys.slot,
+        ("ZRANGE", key, start, start + count - 1, "REV"),
+        lambda answer: [member.decode() for member in answer],
     )
 
 
@@ -173,33 +173,27 @@ def scan_moved(keys: ShardKeys, cursor: str, *, count: int) -> Command[tuple[str
         items = iter(answer[1])
         return answer[0].decode(), [MovingTask(id.decode(), data) for id, data in zip(items, items, strict=True)]
 
-    return Command(slot=keys.slot, words=("HSCAN", keys.moved, cursor, "COUNT", count), decode=decode)
+    return Command(keys.slot, ("HSCAN", keys.moved, cursor, "COUNT", count), decode)
 
 
 def moving_task_of(keys: ShardKeys, id: str) -> Command[MovingTask | None]:
-    return Command(
-        slot=keys.slot,
-        words=("HGET", keys.moved, id),
-        decode=lambda data: None if data is None else MovingTask(id, data),
-    )
+    return Command(keys.slot, ("HGET", keys.moved, id), lambda data: None if data is None else MovingTask(id, data))
 
 
 def moving_tasks(keys: ShardKeys) -> Command[int]:
     """The number of tasks that are moving out of this shard."""
-    return Command(slot=keys.slot, words=("HLEN", keys.moved), decode=int)
+    return Command(keys.slot, ("HLEN", keys.moved), int)
 
 
 def meta_fields(keys: ShardKeys, *fields: str) -> Command[list[bytes | None]]:
-    return Command(slot=keys.slot, words=("HMGET", keys.meta, *fields), decode=list)
+    return Command(keys.slot, ("HMGET", keys.meta, *fields), list)
 
 
 def records(keys: ShardKeys) -> Command[int]:
     """The number of tasks in this shard, in whatever state."""
-    return Command(slot=keys.slot, words=("HLEN", keys.task), decode=int)
+    return Command(keys.slot, ("HLEN", keys.task), int)
 
 
 def record_bytes(keys: ShardKeys) -> Command[int]:
     """The bytes of the whole hash, estimated from some of its records; 0 when it is empty."""
-    return Command(
-        slot=keys.slot, words=("MEMORY", "USAGE", keys.task, "SAMPLES", 50), decode=lambda bytes: int(bytes or 0)
-    )
+    return Command(keys.slot, ("MEMORY", "USAGE", keys.task, "SAMPLES", 50), lambda bytes: int(bytes or 0))

@@ -17,13 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from shardq.core import forks
 from shardq.core.calls.request import Call, Command, pack
-from shardq.core.drivers.aioconnection import (
-    Answer,
-    AsyncConnection,
-    AsyncConnectionPool,
-    open_async_connection,
-    probe,
-)
+from shardq.core.drivers.aioconnection import Answer, AsyncConnection, AsyncConnectionPool, open_async_connection, probe
 from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.generators import adrive

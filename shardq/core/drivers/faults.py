@@ -14,15 +14,7 @@ import ssl
 
 from shardq.core.drivers import descriptors
 from shardq.core.drivers.settings import host_of, located
-from shardq.errors import (
-    AccessDenied,
-    OutOfMemory,
-    ReadOnly,
-    ServerFault,
-    ShardqError,
-    TooManyOpenFiles,
-    Unavailable,
-)
+from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, ShardqError, TooManyOpenFiles, Unavailable
 
 
 class ErrorReply:
