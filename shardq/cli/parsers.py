@@ -1,5 +1,5 @@
 """The values of options: numbers, which refuse other text with a hint, and times, rates and sizes, which
-``model.durations`` and ``model.quantities`` read.
+``model.quantities`` and ``model.quantities`` read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from shardq.core.model.durations import Bound, due_range, expiry, instant, seconds
-from shardq.core.model.quantities import rate, size
+from shardq.core.model.quantities import Bound, due_range, expiry, instant, rate, seconds, size
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _DECIMAL = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.generators import adrive, drive
+from shardq.core.drivers.conversations import adrive, drive
 from shardq.core.drivers.owned import BegunCall, answered
 from shardq.errors import EngineClosed, ShardqError
 

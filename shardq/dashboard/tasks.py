@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardq.core.model.durations import Bound, due_range, expiry
 from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.core.model.printable import printable
+from shardq.core.model.quantities import Bound, due_range, expiry
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.dashboard.formats import fitting, lines, shown
 from shardq.dashboard.snapshots import Caller

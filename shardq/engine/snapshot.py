@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member, unserved
 from shardq.core.fleet.report import SinkStats, together
-from shardq.core.layout.buckets import leaving
+from shardq.core.layout.slots import leaving
 from shardq.core.layout.topology import Topology
 from shardq.core.model.task import TaskInfo
 from shardq.core.resharding import Progress

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from shardq.core.drivers.generators import adrive, drive
+from shardq.core.drivers.conversations import adrive, drive
 from shardq.core.model.checks import MAX_PAYLOAD, check_name
 from shardq.core.model.record import Codec
 from shardq.core.model.task import PushOptions, Task

@@ -10,6 +10,7 @@ import ssl
 import pytest
 from hiredis import ProtocolError
 
+from shardq.core.drivers.conversations import handshake
 from shardq.core.drivers.faults import (
     ErrorReply,
     Fault,
@@ -20,7 +21,6 @@ from shardq.core.drivers.faults import (
     of_resolving,
     of_tls,
 )
-from shardq.core.drivers.handshake import handshake
 from shardq.core.drivers.settings import Settings
 from shardq.errors import (
     AccessDenied,

@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 
-from shardq.core.layout.buckets import BUCKETS, growth, table
-from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, growth, table
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 
 from shardq.core.dispatcher.membership import shares
 from shardq.core.fleet.report import Report
-from shardq.core.layout.buckets import table
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.core.layout.slots import slot_of, tag
+from shardq.core.layout.slots import slot_of, table, tag
 from shardq.core.layout.topology import Topology
 from shardq.core.model.record import codec_named, decode_record, encode_head, encode_record
 from shardq.core.producer.packing import place_ms

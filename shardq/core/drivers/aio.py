@@ -18,11 +18,10 @@ from typing import Any, Generic, TypeVar
 from shardq.core import forks
 from shardq.core.calls.request import Call, Command, pack
 from shardq.core.drivers.aioconnection import Answer, AsyncConnection, AsyncConnectionPool, open_async_connection, probe
+from shardq.core.drivers.conversations import CONVERSATION_S, Confirmation, adrive
 from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
-from shardq.core.drivers.generators import adrive
 from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, left_behind
-from shardq.core.drivers.replicas import CONVERSATION_S, Confirmation
 from shardq.core.drivers.retry import Deadline, RetryingCall, RetryStep, Spare
 from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
 from shardq.core.drivers.settings import Settings

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 from hiredis import HiredisError, ProtocolError
 
 from shardq.core.drivers.connection import CHUNK, READ_TIMEOUT_S
+from shardq.core.drivers.conversations import Exchange, adrive, handshake
 from shardq.core.drivers.faults import (
     OVERDUE,
     ErrorReply,
@@ -31,8 +32,6 @@ from shardq.core.drivers.faults import (
     timed_out,
     unconnected,
 )
-from shardq.core.drivers.generators import adrive
-from shardq.core.drivers.handshake import Exchange, handshake
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sockets import INCOMPLETE, Address, context_of, known, look_up, new_socket, reader, server_name
 

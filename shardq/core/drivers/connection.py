@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from hiredis import HiredisError
 
+from shardq.core.drivers.conversations import Exchange, drive, handshake
 from shardq.core.drivers.faults import (
     OVERDUE,
     ErrorReply,
@@ -30,8 +31,6 @@ from shardq.core.drivers.faults import (
     timed_out,
     unconnected,
 )
-from shardq.core.drivers.generators import drive
-from shardq.core.drivers.handshake import Exchange, handshake
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sockets import INCOMPLETE, connect, open_socket, reader
 

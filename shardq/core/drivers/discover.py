@@ -1,7 +1,7 @@
 """Which node serves which slot, as a value, and how that is learnt: from the server itself, any node of the cluster, or
 the sentinels. No I/O.
 
-Conversations are generators, see ``generators``: they yield questions and are resumed with their answers. Each router
+Conversations are generators (``conversations``): they yield questions and are resumed with their answers. Each router
 answers them in its own way of waiting.
 """
 

@@ -14,8 +14,7 @@ import mmh3
 import msgspec
 
 from shardq.core.layout import destinations
-from shardq.core.layout.buckets import BUCKETS, table
-from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
 from shardq.errors import ShardqError
 
 _MASK = BUCKETS - 1

@@ -15,8 +15,8 @@ import msgspec
 
 from shardq.core.calls import resharding
 from shardq.core.calls.observe import peek
-from shardq.core.layout.buckets import BUCKETS, table
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.slots import BUCKETS, table
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
 from shardq.core.topology_cache import TopologyCache

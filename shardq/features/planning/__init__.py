@@ -13,8 +13,7 @@ from importlib import resources
 import msgspec
 
 from shardq.core.drivers.settings import CONNECTIONS
-from shardq.core.layout.buckets import table
-from shardq.core.layout.slots import MAX_SHARDS, SLOTS, target_slot
+from shardq.core.layout.slots import MAX_SHARDS, SLOTS, table, target_slot
 
 FILE = "costs.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from shardq.core.model.durations import seconds
+from shardq.core.model.quantities import seconds
 from shardq.integrations.django.backend import backends
 from shardq.integrations.django.results import ResultStore
 

@@ -16,7 +16,7 @@ from django.db import connections
 from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
-from shardq.core.model.durations import seconds
+from shardq.core.model.quantities import seconds
 from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
