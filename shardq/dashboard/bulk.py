@@ -35,10 +35,6 @@ KEPT = 50
 NO_JOB = "There is no such command on many tasks: the dashboard was started anew, or has forgotten it."
 
 
-class Busy(BadInput):
-    """Too many jobs are under way."""
-
-
 class _Stopped(Exception):
     """The job was told to end, between two pages."""
 
@@ -136,7 +132,7 @@ class Jobs:
         return list(reversed(self._jobs.values()))
 
     def begin(self, job: Job) -> None:
-        """Counts in the background. Raises Busy."""
+        """Counts in the background."""
         self._check_free()
         self._jobs[job.key] = job
         ended = [each for each in self._jobs.values() if not each.is_under_way]
@@ -145,7 +141,7 @@ class Jobs:
         self._run(job.count(self._call))
 
     def confirm(self, job: Job) -> None:
-        """Begins with the tasks. Raises Busy. Nothing happens to a job that has begun."""
+        """Begins with the tasks, unless the job has begun with them."""
         if job.phase == "counted":
             self._check_free()
             job.phase = "working"
@@ -158,7 +154,7 @@ class Jobs:
 
     def _check_free(self) -> None:
         if sum(job.is_under_way for job in self._jobs.values()) >= AT_ONCE:
-            raise Busy(
+            raise BadInput(
                 f"{AT_ONCE} commands on many tasks are under way: wait for one of them, or stop one; then repeat"
             )
 

@@ -12,7 +12,6 @@ import math
 import secrets
 import time
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -20,18 +19,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardq.dashboard.web import (
-    PROBES,
-    STATIC,
-    Access,
-    access_of,
-    cookie,
-    form_of,
-    path_of,
-    refused,
-    rendered,
-    root_of,
-)
+from shardq.dashboard import web
+from shardq.dashboard.web import PROBES, STATIC, access_of, cookie, path_of, refused, root_of
 from shardq.errors import InvalidOption
 
 log = logging.getLogger("shardq.dashboard")
@@ -99,36 +88,30 @@ class Key:
         return hmac.new((self._token or "").encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
 
-@dataclass(slots=True)
-class _Address:
-    wrong: int = 0
-    last: float = 0.0
-
-
 class Attempts:
     """Counts the wrong tokens of each address. While one has to wait, no token of it is looked at."""
 
     def __init__(self) -> None:
-        self._addresses: dict[str, _Address] = {}
+        self._addresses: dict[str, tuple[int, float]] = {}
+        """Address → how many came from it, and when the last one did."""
 
     def wait_s(self, address: str) -> float:
         """The time for which the address has to wait; 0: its token may be looked at."""
-        known = self._addresses.get(address)
-        if known is None or known.wrong < FREE:
+        wrong, last = self._addresses.get(address, (0, 0.0))
+        if wrong < FREE:
             return 0.0
-        wait = min(FIRST_S * 2.0 ** min(known.wrong - FREE, 30), LONGEST_S)
-        return max(0.0, known.last + wait - time.monotonic())
+        wait = min(FIRST_S * 2.0 ** min(wrong - FREE, 30), LONGEST_S)
+        return max(0.0, last + wait - time.monotonic())
 
     def note(self, address: str, *, right: bool) -> None:
-        known, now = self._addresses.pop(address, _Address()), time.monotonic()
+        (wrong, last), now = self._addresses.pop(address, (0, 0.0)), time.monotonic()
         if right:
             return
-        known.wrong = 1 if now - known.last > FORGET_S else known.wrong + 1
-        known.last = now
-        self._addresses[address] = known
+        wrong = 1 if now - last > FORGET_S else wrong + 1
+        self._addresses[address] = wrong, now
         if len(self._addresses) > MOST:
             del self._addresses[next(iter(self._addresses))]
-        log.warning("a wrong token for the dashboard from %s, %d of it by now", address, known.wrong)
+        log.warning("a wrong token for the dashboard from %s, %d of it by now", address, wrong)
 
 
 class Guard:
@@ -151,7 +134,7 @@ class Guard:
             seed = secrets.token_urlsafe()
             if request.method == "GET" and not path_of(request).startswith((STATIC, *PROBES)):
                 cookies.append(cookie(request, "shardq_form", seed))
-        scope["shardq.dashboard"] = Access(csrf=self._key.derived(f"form {seed}"))
+        scope["shardq.dashboard"] = web.Access(csrf=self._key.derived(f"form {seed}"))
         refusal = await self._turned_away(request, cookies)
 
         async def sending(message: Message) -> None:
@@ -183,7 +166,7 @@ class Guard:
     async def _without_session(self, request: Request, cookies: list[str]) -> Response | None:
         """The answer to a browser or a program that has to show the token: None if it does."""
         signs_in = request.method == "POST" and path_of(request) == SIGN_IN
-        form = await form_of(request) if signs_in else None
+        form = await web.form_of(request) if signs_in else None
         shown = form.text("token") if form else _bearer(request)
         back = _place(form.text("back") if form else f"{path_of(request)}?{request.url.query}".rstrip("?"))
         if not shown:
@@ -208,7 +191,7 @@ class Guard:
         server = request.scope.get("server")
         if not server or not _is_loopback(server[0]):
             return ""
-        name = _host(request.headers.get("host", ""))
+        name = _host_of(f"//{request.headers.get('host', '')}")
         if name in _LOCAL_NAMES or name in self._hosts:
             return ""
         return (
@@ -234,7 +217,7 @@ def _bearer(request: Request) -> str:
 def _sign_in(request: Request, status: int, back: str, *, wrong: bool = False) -> Response:
     """The page that asks for the token. ``back``: where it leads then."""
     headers = {"WWW-Authenticate": 'Bearer realm="shardq"'} if status == 401 else None
-    return rendered(
+    return web.rendered(
         request, "sign_in.html", status, bare=True, wrong=wrong, sign_in=SIGN_IN, back=back, headers=headers
     )
 
@@ -243,10 +226,6 @@ def _place(text: str) -> str:
     """An address within the application, whatever a form says: with two slashes it would be that of another host."""
     place = "/" + text.lstrip("/\\")
     return "/" if place.startswith(SIGN_IN) else place
-
-
-def _host(netloc: str) -> str:
-    return _host_of(f"//{netloc}")
 
 
 def _host_of(url: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -17,7 +17,7 @@ from shardq.core.model.quantities import Bound, due_range, expiry
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.dashboard.formats import fitting, lines, shown
 from shardq.dashboard.snapshots import Caller
-from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, page, rendered
+from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, page, path_of, rendered
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.listing.bulk import STATES as ALLOWED
@@ -87,11 +87,11 @@ class TaskFilter:
         """
         if not self.due:
             return self
-        begin, end = self._range()
-        if isinstance(begin, float) or isinstance(end, float):
-            now = (await call(lambda engine: engine.forecast("hour"))).now
-            begin, end = (_instant(bound, now) for bound in (begin, end))
-        return TaskFilter(self.topic, self.state, f"{_word(begin)}..{_word(end)}", self.holder)
+        bounds = self._range()
+        has_lengths = any(isinstance(bound, float) for bound in bounds)
+        now = (await call(lambda engine: engine.forecast("hour"))).now if has_lengths else dt.datetime.now(dt.UTC)
+        begin, end = (_word(bound, now) for bound in bounds)
+        return replace(self, due=f"{begin}..{end}")
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``engine.tasks``; it has to be ``dated``."""
@@ -124,26 +124,20 @@ def topic_named(word: str) -> str | None:
     return None if not word else "" if word == DEFAULT_TOPIC else word
 
 
-def _instant(bound: Bound, now: dt.datetime) -> dt.datetime | None:
-    if isinstance(bound, float):
-        try:
-            return now + dt.timedelta(seconds=bound)
-        except OverflowError:
-            raise InvalidOption("due: that is before the year 1 or after the year 9999") from None
-    return bound
-
-
-def _word(bound: Bound) -> str:
+def _word(bound: Bound, now: dt.datetime) -> str:
     if bound is None:
         return ""
-    assert isinstance(bound, dt.datetime), "lengths of time have a now to count from"
-    return bound.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        at = now + dt.timedelta(seconds=bound) if isinstance(bound, float) else bound
+    except OverflowError:
+        raise InvalidOption("due: that is before the year 1 or after the year 9999") from None
+    return at.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def tasks(request: Request) -> Response:
     """The tasks that match, page by page."""
-    filter = TaskFilter.of(request.query_params.get)
-    call, cursor, found, wrong = dashboard_of(request).call, request.query_params.get("cursor"), TaskPage(), ""
+    filter, call = TaskFilter.of(request.query_params.get), dashboard_of(request).call
+    cursor, found, wrong = request.query_params.get("cursor"), TaskPage(), ""
     try:
         filter = await filter.dated(call)
         query = filter.arguments() | {"newest": filter.state == "dead", "limit": LIMIT, "cursor": cursor}
@@ -200,19 +194,6 @@ async def task(request: Request) -> Response:
     )
 
 
-async def cancel(request: Request, form: Form) -> Response:
-    return await _command(request, form, lambda engine, id: engine.cancel(id))
-
-
-async def requeue(request: Request, form: Form) -> Response:
-    return await _command(request, form, lambda engine, id: engine.requeue(id))
-
-
-async def reschedule(request: Request, form: Form) -> Response:
-    due = due_of(form, "due")
-    return await _command(request, form, lambda engine, id: engine.reschedule(id, **due))
-
-
 def due_of(form: Form, field: str) -> dict[str, Any]:
     """The new due time in a form: ``delay=`` or ``at=`` of a command. Raises InvalidOption."""
     try:
@@ -222,9 +203,11 @@ def due_of(form: Form, field: str) -> dict[str, Any]:
     return {"at": due} if isinstance(due, dt.datetime) else {"delay": due}
 
 
-async def _command(request: Request, form: Form, command: Callable[[Engine, str], Outcome]) -> Response:
-    id = _id(form)
-    outcome = await dashboard_of(request).call(lambda engine: command(engine, id))
+async def command(request: Request, form: Form) -> Response:
+    """Gives a task the command that the address ends in."""
+    id, verb = _id(form), path_of(request).rpartition("/")[2]
+    due = due_of(form, "due") if verb == "reschedule" else {}
+    outcome: Outcome = await dashboard_of(request).call(lambda engine: getattr(engine, verb)(id, **due))
     said = _SAID.get(outcome, f"was left alone: it is {outcome}")
     ended = outcome in (Outcome.CANCELLED, Outcome.GONE, Outcome.UNKNOWN)
     return done(request, f"{printable(id)} {said}.", back="/tasks" if ended else link_of("/tasks/one", id=id))
@@ -276,10 +259,10 @@ routes = [
     page("/tasks/one", task),
     action(
         "/tasks/cancel",
-        cancel,
+        command,
         ask=lambda form: (f"Cancel the task {printable(_id(form)[:200])}? It is removed for good.", "Cancel the task"),
     ),
-    action("/tasks/requeue", requeue),
-    action("/tasks/reschedule", reschedule),
+    action("/tasks/requeue", command),
+    action("/tasks/reschedule", command),
     page("/dead", dead),
 ]

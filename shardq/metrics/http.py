@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from shardq.core.dispatcher.poller import STUCK_S
@@ -111,9 +110,7 @@ class ProbeServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -197,16 +194,6 @@ def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
     registry = CollectorRegistry()
     registry.register(collector(engine))
     return lambda: Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
-
-
-def _found(path: str, find: Callable[[], Answer]) -> Answer:
-    """The answer, or that it failed: a platform ends a process whose probe has none, and the reason would be lost."""
-    try:
-        return find()
-    except Exception as exc:
-        log.error("no answer for %s: %s", path, exc, exc_info=exc)
-        told = f"{type(exc).__name__}; see the log of this process\n"
-        return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, told.encode())
 
 
 def listening(host: str, port: int, *, advice: str) -> socket.socket:
@@ -299,22 +286,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        find = self.answers.get(path)
-        if find is None:
-            known = ", ".join(self.answers)
-            self._send(Answer(HTTPStatus.NOT_FOUND, f"{path} is not here; there are {known}\n".encode()))
-            return
-        self._send(_found(path, find))
-
-    do_HEAD = do_GET
-
-    def _send(self, answer: Answer) -> None:
+        try:
+            answer = self.answers[path]() if path in self.answers else self._unknown(path)
+        except Exception as exc:
+            # a platform ends a process whose probe has no answer, and the reason would be lost
+            log.error("no answer for %s: %s", path, exc, exc_info=exc)
+            told = f"{type(exc).__name__}; see the log of this process\n"
+            answer = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, told.encode())
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.type)
         self.send_header("Content-Length", str(len(answer.text)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.text)
+
+    do_HEAD = do_GET
+
+    def _unknown(self, path: str) -> Answer:
+        return Answer(HTTPStatus.NOT_FOUND, f"{path} is not here; there are {', '.join(self.answers)}\n".encode())
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs no request: probes come every few seconds."""

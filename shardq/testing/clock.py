@@ -60,7 +60,7 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
         """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
         if any(bound.inline for bound in self._bound):
             with self._lock:
-                if not self._handling:
+                if not self._handling and not self._deferring:
                     self._carry_out(self._catch_up([], inline=True))
 
     def _carry_out(self, steps: Steps[Any]) -> Any:
@@ -155,7 +155,7 @@ class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[D
     async def _pushed(self) -> None:
         """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
         if any(bound.inline for bound in self._bound):
-            if self._handling:
+            if self._handling or self._deferring:
                 self._again = True
             else:
                 await self._carry_out_alone(self._catch_up([], inline=True))

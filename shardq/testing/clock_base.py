@@ -82,6 +82,9 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         self._adopted: list[Adopted[E]] = []
         self._bound: list[BoundWorker] = []
         self._handling = False
+        """True while handlers run: they can't move the clock."""
+        self._deferring = False
+        """True while rows and occurrences are pushed, which are handled afterwards."""
         self._again = False
         """True if something was pushed inline while handlers ran."""
         self._lock = self._new_lock()
@@ -245,8 +248,12 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
             for adopted in self._adopted:
                 pollers = adopted.pollers
                 if not inline:
-                    self._move_rows(adopted)
-                    yield from self._on(adopted, pollers.serve_schedules())
+                    self._deferring = True
+                    try:
+                        adopted.move_rows()
+                        yield from self._on(adopted, pollers.serve_schedules())
+                    finally:
+                        self._deferring = False
                 yield from self._on(adopted, pollers.catch_up())
                 for bound in self._bound:
                     if bound.adopted is adopted and bound.hopeful is not None:
@@ -255,13 +262,6 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
             for bound in self._bound:
                 if bound.inline or not inline:
                     progress = (yield from self._handle(bound, handled)) or progress
-
-    def _move_rows(self, adopted: Adopted[E]) -> None:
-        self._handling = True  # what becomes ready is handled afterwards
-        try:
-            adopted.move_rows()
-        finally:
-            self._handling = False
 
     def _next_us(self) -> int | None:
         """The next instant at which something is to be done."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from shardq import AsyncEngine, Engine
     from shardq.testing import AsyncClock, Clock
 
@@ -83,8 +81,7 @@ def shardq_clock(request: pytest.FixtureRequest, shardq_url: str) -> Iterator[Cl
     """
     from shardq.testing.clock import Clock
 
-    options = _ClockOptions(request)
-    with Clock(shardq_url, start=options.start, real_time=options.real_time, too_long=options.too_long) as clock:
+    with Clock(shardq_url, **_clock_options(request)) as clock:
         yield clock
 
 
@@ -103,8 +100,7 @@ def shardq_async_clock(request: pytest.FixtureRequest, shardq_url: str) -> Itera
     """The same as ``shardq_clock`` for tests on asyncio: ``await shardq_async_clock.advance(days=1)``."""
     from shardq.testing.clock import AsyncClock
 
-    options = _ClockOptions(request)
-    clock = AsyncClock(shardq_url, start=options.start, real_time=options.real_time, too_long=options.too_long)
+    clock = AsyncClock(shardq_url, **_clock_options(request))
     yield clock
     clock.close_from_outside()
 
@@ -129,24 +125,21 @@ def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
     return options
 
 
-class _ClockOptions:
+def _clock_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The options of a clock, as the command line and the test's markers say."""
+    marked = _marked(request)
+    start, real_time = marked.get("start"), marked.get("real_time")
+    real_time = bool(request.config.getoption("--shardq-real-time") if real_time is None else real_time)
+    if real_time and start is not None:
+        pytest.skip("start= is for virtual time")
+    return {"start": start, "real_time": real_time, "too_long": _too_long}
 
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        marked = _marked(request)
-        self.start: dt.datetime | None = marked.get("start")
-        real_time = marked.get("real_time")
-        self.real_time = bool(request.config.getoption("--shardq-real-time") if real_time is None else real_time)
-        if self.real_time and self.start is not None:
-            pytest.skip("start= is for virtual time")
 
-    def too_long(self, seconds: float) -> None:
-        if seconds > LONGEST_S:
-            pytest.skip(f"it would wait for {seconds:,.0f} seconds of real time, more than {LONGEST_S:g}")
+def _too_long(seconds: float) -> None:
+    if seconds > LONGEST_S:
+        pytest.skip(f"it would wait for {seconds:,.0f} seconds of real time, more than {LONGEST_S:g}")
 
 
 def _engine_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    options = _marked(request)
-    for name in ("start", "real_time"):
-        options.pop(name, None)
-    return {"shards": 1, **options}
+    own = {name: value for name, value in _marked(request).items() if name not in ("start", "real_time")}
+    return {"shards": 1, **own}

@@ -14,9 +14,8 @@ from shardq.core.calls import control as calls
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.engine.base import Inside
-from shardq.features.history import recorder
+from shardq.features.history import LENGTH, STATE_BYTES, State, recorder
 from shardq.features.history.recorder import Recorder
-from shardq.features.history.stored import LENGTH, STATE_BYTES, State
 from shardq.features.listing.forecast import Horizon
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ import pytest
 
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member
-from shardq.features.history.stored import (
+from shardq.features.history import (
     HOURS,
     LENGTH,
     MINUTES,

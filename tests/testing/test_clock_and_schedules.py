@@ -126,7 +126,8 @@ def test_a_schedule_that_can_not_be_served_is_told_to_the_test(clock: Clock, eng
         clock.advance(days=1)
 
 
-def test_the_clock_for_asyncio_serves_schedules_too(url: str) -> None:
+@pytest.mark.parametrize("inline", [False, True])
+def test_the_clock_for_asyncio_serves_schedules_too(url: str, inline: bool) -> None:
     async def main() -> None:
         async with AsyncClock(url, start=NOON) as clock:
             engine = clock.adopt(shardq.AsyncEngine(shards=2))
@@ -143,9 +144,10 @@ def test_the_clock_for_asyncio_serves_schedules_too(url: str) -> None:
             async def named() -> None:
                 note("named")
 
-            clock.bind(worker)
+            clock.bind(worker, inline=inline)
             await engine.every("often", interval=6 * 3600)
-            await clock.advance(days=1)
+            async with asyncio.timeout(60):
+                await clock.advance(days=1)
             expected = [(hours, "often") for hours in (6, 12, 18, 24)] + [(hours, "named") for hours in (4, 12, 20)]
             assert sorted(seen) == sorted(expected)
             assert [hours for hours, _ in seen] == [4, 6, 12, 12, 18, 20, 24]

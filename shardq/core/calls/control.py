@@ -1,6 +1,6 @@
 """The control slot, and the metas of shards: topology, members with their reports, changes, schedules and history.
 
-The values of schedules are in ``schedules.entry``; ``history.stored`` has the form of the history, one string.
+The values of schedules are in ``schedules.entry``; ``features.history`` has the form of the history, one string.
 """
 
 from __future__ import annotations

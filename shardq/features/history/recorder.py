@@ -17,7 +17,7 @@ from shardq.core.operation import Many, Operation, run
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
-from shardq.features.history.stored import (
+from shardq.features.history import (
     LENGTH,
     MINUTE_MS,
     ROW_BYTES,

@@ -104,6 +104,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     node_memory: int = 8_000_000_000
     """The most bytes of tasks on a master."""
 
+    @property
+    def pending(self) -> float:
+        return self.rate * self.delay_s
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     masters: int
@@ -173,7 +177,6 @@ def by_magnitude(curve: Sequence[tuple[float, float]], x: float) -> float:
 def plan(load: Load, costs: Costs) -> Plan:
     """Returns the smallest cluster that carries the load. Raises ``NotPossible``."""
     masters, shards, fullest = _smallest(load, costs)
-    pending = load.rate * load.delay_s
     client_push = costs.client_push_one if load.single else costs.client_push_many
     pushers = _processes(load.rate * client_push)
     workers = 0 if load.forward else _processes(load.rate * costs.client_work)
@@ -187,7 +190,7 @@ def plan(load: Load, costs: Costs) -> Plan:
         replicas=load.replicas,
         shards=shards,
         busy=fullest.busy,
-        pending=round(pending),
+        pending=round(load.pending),
         memory=round(fullest.memory),
         maxmemory=round(fullest.memory * HEADROOM),
         bandwidth=round(own * load.payload * (2 + load.replicas)),
@@ -239,7 +242,7 @@ def _fits(load: Load, fullest: _Master) -> bool:
 
 
 def _fullest(load: Load, costs: Costs, masters: int, *, uneven: float) -> _Master:
-    pending = load.rate * load.delay_s * uneven / masters
+    pending = load.pending * uneven / masters
     push = by_magnitude(costs.push, pending) * at(costs.push_by_bytes, load.payload)
     if load.single:
         push += costs.push_one - costs.push_many
@@ -262,7 +265,7 @@ def _reasons(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mast
     by_memory = fullest.memory * masters / load.node_memory
     decides = "memory" if by_memory > by_cpu else "the servers' CPU"
     return [
-        f"pending: {load.rate:,.0f} tasks/s × {load.delay_s:,.0f} s = {load.rate * load.delay_s:,.0f} tasks, "
+        f"pending: {load.rate:,.0f} tasks/s × {load.delay_s:,.0f} s = {load.pending:,.0f} tasks, "
         f"{fullest.pending:,.0f} of them on the fullest master.",
         f"memory: {at(costs.memory, load.payload):,.0f} bytes a task with {load.payload:,} bytes of payload, "
         f"× {costs.memory_spread:.2f} for the shard whose tables have just doubled.",
@@ -292,9 +295,9 @@ def _cautions(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mas
             f"payloads of {load.payload:,} bytes are larger than the {largest:,.0f} that were measured; keep what is "
             "large elsewhere, and push its key."
         )
-    if masters > 1 and load.rate * load.delay_s / shards > MIGRATED:
+    if masters > 1 and load.pending / shards > MIGRATED:
         found.append(
-            f"a shard has {load.rate * load.delay_s / shards:,.0f} tasks: moving its slot with MIGRATE would hold up "
+            f"a shard has {load.pending / shards:,.0f} tasks: moving its slot with MIGRATE would hold up "
             "its server for seconds; add masters before the load comes, or with Valkey 9's CLUSTER MIGRATESLOTS."
         )
     if load.replicas:
@@ -312,10 +315,6 @@ def imbalance(masters: int, shards: int) -> float:
     """
     ids: Counter[int] = Counter()
     for shard, buckets in Counter(table(shards)).items():
-        ids[_owner(target_slot(shard), masters)] += buckets
+        # the owner in equal runs of slots, where run n begins at ⌊n × SLOTS ÷ masters⌋
+        ids[((target_slot(shard) + 1) * masters - 1) // SLOTS] += buckets
     return max(ids.values()) * masters / ids.total()
-
-
-def _owner(slot: int, masters: int) -> int:
-    """Returns the owner in equal runs of slots, where run ``n`` begins at ⌊n × SLOTS ÷ masters⌋."""
-    return ((slot + 1) * masters - 1) // SLOTS
