@@ -301,19 +301,16 @@ class OperatorCommands(TaskCommands, ABC):
         ``cron``: an expression such as "0 3 * * *", by the clock of the time zone ``tz`` (UTC, if none is given); it
         needs ``pip install 'shardq[cron]'``. Or ``interval``: the seconds between two occurrences, 0.1 at least;
         occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
-        ``start`` and ``end``: there are none before and after these instants.
+        ``start`` and ``end``: there are none before and after these instants. ``catch_up``: after a time in which no
+        dispatcher ran, "one" run makes up for all that were missed, or "all" of them run, or "none".
+        ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``headers``,
+        ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task not claimed so many
+        seconds after its due time is buried instead of run late.
 
         The schedule is kept in the engine, and served by the processes that have called ``start()``. Declared again, it
-        stays as it is; with anything changed it takes the place of the other: what is due more than a second later is
-        by the new one, and no occurrence is lost or doubled. It ends with ``schedule(name).remove()``, or with
-        ``schedule(owner=…).prune()``, by a name of the program that declares it.
-
-        ``catch_up``: after a time in which no dispatcher ran, "one" run makes up for all that were missed, or "all" of
-        them run, or "none". ``overlap="skip"``: an occurrence is left out while the task of the one before it is not
-        done.
-
-        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task not
-        claimed so many seconds after its due time is buried instead of run late.
+        stays as it is; with anything changed it takes the place of the other, and no occurrence is lost or doubled. It
+        ends with ``schedule(name).remove()``, or with ``schedule(owner=…).prune()``, by a name of the program that
+        declares it.
 
         >>> engine.every("nightly", cron="0 3 * * *", tz="Europe/Berlin", topic="reports", payload={"all": True})
         >>> engine.every("poll", interval=30, overlap="skip", expires=30)
