@@ -42,8 +42,7 @@ class Many(Generic[K, T]):
     """
 
     requests: dict[K, Command[T]] | dict[K, Call[T]] | Iterable[tuple[K, Command[T]]]
-    spare: Spare | None = None
-    """When requests are given up although they have time."""
+    spare: Spare | None = None  # when requests are given up although they have time
 
     @property
     def pairs(self) -> Iterable[tuple[K, Command[T]]]:
@@ -75,8 +74,7 @@ class Confirm:
     history has another name: what was written before may be lost. A node without replicas has nothing to wait for.
     """
 
-    seals: Sequence[Call[None]]
-    """A write to wait for, in each slot that is asked for."""
+    seals: Sequence[Call[None]]  # a write to wait for, in each slot that is asked for
 
 
 Histories = dict[int, str | None]

@@ -32,11 +32,9 @@ from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Un
 K = TypeVar("K")
 T = TypeVar("T")
 
-REPAIR_ROUND = 8
-"""About half a second of rounds."""
+REPAIR_ROUND = 8  # about half a second of rounds
 
-ANNOUNCED_PAUSE_S = 0.05
-"""The time between two looks at an announced change: most come in force at the first."""
+ANNOUNCED_PAUSE_S = 0.05  # the time between two looks at an announced change: most come in force at the first
 
 ROUNDS = 40
 """Refreshes before giving up on a topology that stays behind its shards. With the pauses that is about 4 s, longer than
@@ -44,8 +42,7 @@ any change of topology needs to reach both.
 """
 
 
-ARRIVAL_ROUNDS = 10
-"""In each round the replicas have a second to confirm what has arrived."""
+ARRIVAL_ROUNDS = 10  # in each round the replicas have a second to confirm what has arrived
 
 
 def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
@@ -196,8 +193,7 @@ class ReplicaBarrier:
 
     def __init__(self, cache: TopologyCache) -> None:
         self._cache = cache
-        self._histories: dict[int, str] = {}
-        """Shard → its replication history, as last confirmed."""
+        self._histories: dict[int, str] = {}  # shard → its replication history, as last confirmed
 
     def knows(self, shard: int) -> bool:
         return shard in self._histories
@@ -343,11 +339,9 @@ def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
     return newest if newest.epoch > known.epoch else None
 
 
-Make = Callable[[ShardKeys, int], Call[T]]
-"""Makes a call for a shard under the topology of an epoch."""
+Make = Callable[[ShardKeys, int], Call[T]]  # makes a call for a shard under the topology of an epoch
 
-Request = tuple[ShardKeys, Make[T]]
-"""A call for a given shard, under whatever topology."""
+Request = tuple[ShardKeys, Make[T]]  # a call for a given shard, under whatever topology
 
 
 @dataclass(slots=True, eq=False)

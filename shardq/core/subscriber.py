@@ -32,16 +32,14 @@ PING_S = 5.0
 REFRESH_S = 3.0
 """The slot watcher refreshes the slot map this often, which is how soon a dead dispatcher is noticed, too."""
 
-UNSUBSCRIBED_S = 5.0
-"""An outage is logged after this time: most lost connections are back at once."""
+UNSUBSCRIBED_S = 5.0  # an outage is logged after this time: most lost connections are back at once
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 """The pause before the next connection: short after a lost one, long while a node stays away or refuses."""
 
 
-OnMessage = Callable[[str | None], object]
-"""Called with each message, and with None when messages may have been missed."""
+OnMessage = Callable[[str | None], object]  # called with each message, and with None when messages may have been missed
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +49,7 @@ class Channel:
     name: str
     slot: int
     callbacks: list[OnMessage]
-    node: str | None = None
-    """The node on which the channel is subscribed, or is being subscribed."""
+    node: str | None = None  # the node on which the channel is subscribed, or is being subscribed
     subscribed: bool = False
 
     def on_message(self, message: str | None) -> None:
@@ -251,14 +248,11 @@ class _Listener:
         self._commands: list[tuple[str, str]] = []
         self._connection: PubSubConnection | None = None
         self._stopping = False
-        self._woken = threading.Event()
-        """Set when the listener is to stop, or to check if it still has channels."""
+        self._woken = threading.Event()  # set when the listener is to stop, or to check if it still has channels
         self._backoff_s = FIRST_BACKOFF_S
         self._unsubscribed_since: float | None = None
-        self._logged = False
-        """True while the log says that this node's subscription is lost."""
-        self.refused = ""
-        """The node's reason for refusing subscriptions, if it does."""
+        self._logged = False  # true while the log says that this node's subscription is lost
+        self.refused = ""  # the node's reason for refusing subscriptions, if it does
         self.thread = threading.Thread(target=self._run, name=f"shardq-subscriber-{node}", daemon=True)
 
     def start(self) -> None:

@@ -23,8 +23,7 @@ T = TypeVar("T")
 END_S = 0.15
 """The time that all threads have together: stopping in half a second is the promise, and signing off takes its part."""
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-"""The pause after a step that failed: it doubles with each failure in a row."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # the pause after a step that failed: it doubles with each failure in a row
 
 LoopState = Literal["starting", "running", "failing", "stopped"]
 
@@ -64,8 +63,7 @@ class Loop:
         cause elsewhere.
         """
         self.name = name
-        self.fault = ""
-        """The error of the last step; empty if it did not fail."""
+        self.fault = ""  # the error of the last step; empty if it did not fail
         self._step = step
         self._log = log
         self._fails, self._works, self._fields = fails, works, dict(fields or {})
@@ -73,8 +71,7 @@ class Loop:
         self._first_s = first_s
         self._longest_pause_s = longest_pause_s
         self._pause_s = 0.0
-        self._said: set[type[BaseException]] = set()
-        """The kinds of errors that the log has, since a step last worked."""
+        self._said: set[type[BaseException]] = set()  # the kinds of errors that the log has, since a step last worked
         self._stepped = False
         self._reset()
         forks.watch(self, Loop._forked)
@@ -83,8 +80,7 @@ class Loop:
         self._lock = threading.RLock()
         """Held while the thread starts: a start and a stop may come at once, the stop also from a signal's handler."""
         self._wake = threading.Event()
-        self.stopping = threading.Event()
-        """Set by ``stop()``. A step that waits waits for this, too."""
+        self.stopping = threading.Event()  # set by stop(). A step that waits waits for this, too.
         self.thread: threading.Thread | None = None
 
     def _forked(self) -> None:

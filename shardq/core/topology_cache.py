@@ -22,10 +22,8 @@ class TopologyCache:
     def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.control: ControlKeys = control_keys(name)
-        self.keys: Callable[[int], ShardKeys] = partial(shard_keys, name)
-        """The keys of a shard."""
-        self.topology = topology
-        """The present topology; ``learn`` alone replaces it."""
+        self.keys: Callable[[int], ShardKeys] = partial(shard_keys, name)  # the keys of a shard
+        self.topology = topology  # the present topology; learn alone replaces it
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 

@@ -132,8 +132,7 @@ class Found:
     instant_ms: int | None
     failures: int
     lapses: int
-    token: str
-    """The holder's; empty unless it is leased."""
+    token: str  # the holder's; empty unless it is leased
     reason: str | None
     record: bytes
 

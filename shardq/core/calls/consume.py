@@ -21,11 +21,9 @@ from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
 from shardq.core.model.ids import topic_of
 
-MAX_CLAIM = 1000
-"""Ids in one script call."""
+MAX_CLAIM = 1000  # ids in one script call
 
-SettleStatus = Literal["lost", "replaced", "dead"]
-"""The answer of a settle about an item that was not simply done."""
+SettleStatus = Literal["lost", "replaced", "dead"]  # the answer of a settle about an item that was not simply done
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +31,13 @@ class Claim:
     """The claimed tasks as the script gives them: an object for each would cost consumers more than decoding."""
 
     ids: list[str]
-    records: list[bytes]
-    """The record of each, still encoded."""
+    records: list[bytes]  # the record of each, still encoded
     tokens: Mapping[int, str]
     """Position in these lists → the token of its own, of tasks with a permit. The others have that of the claim."""
-    pasts: Mapping[int, tuple[int, int]]
-    """Likewise → failures and lapses, of tasks that have either."""
-    left: list[int]
-    """The number left in the ready list of each topic asked for."""
-    crowds: list[int]
-    """The number of processes that wait for each topic; 0 unless the caller registers."""
-    dropped: int
-    """Entries that are worth nothing: stale ones, and those of expired tasks."""
+    pasts: Mapping[int, tuple[int, int]]  # likewise → failures and lapses, of tasks that have either
+    left: list[int]  # the number left in the ready list of each topic asked for
+    crowds: list[int]  # the number of processes that wait for each topic; 0 unless the caller registers
+    dropped: int  # entries that are worth nothing: stale ones, and those of expired tasks
 
 
 def claim(
@@ -157,8 +150,7 @@ class SettleRetry(msgspec.Struct, frozen=True, gc=False):
     token: str
     delay_ms: int
     reason: str
-    max_attempts: int | None
-    """The handler's limit for a task that brings none of its own; None: the engine's."""
+    max_attempts: int | None  # the handler's limit for a task that brings none of its own; None: the engine's
 
 
 class SettleBury(msgspec.Struct, frozen=True, gc=False):
@@ -260,8 +252,7 @@ def permit_name(token: str, number: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Permit:
     granted: int
-    again_ms: int
-    """The time after which to ask again, when none was granted."""
+    again_ms: int  # the time after which to ask again, when none was granted
 
 
 def permit(

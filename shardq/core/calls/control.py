@@ -14,15 +14,13 @@ from shardq.core.layout.keys import ControlKeys, ShardKeys
 
 Fields = Mapping[bytes, bytes]
 
-OPENED = "opened"
-"""The first word of the news that shards were opened; their numbers follow."""
+OPENED = "opened"  # the first word of the news that shards were opened; their numbers follow
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
     changed: bool
-    fields: Fields
-    """The fields of the present topology, the caller's or another."""
+    fields: Fields  # the fields of the present topology, the caller's or another
 
 
 def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared]:
@@ -116,14 +114,10 @@ class HeartbeatAnswer:
     """The members, by the clock of the control slot's master."""
 
     now_us: int
-    members: Mapping[str, int]
-    """Name → the instant until which it counts as alive, in ms."""
-    epoch: int
-    """The epoch of the stored topology; 0 when there is none."""
-    topology: Fields
-    """Empty when its epoch is the one that the caller knows."""
-    joined: bool = False
-    """True if the process was no member before: then nothing is stored of an earlier report."""
+    members: Mapping[str, int]  # name → the instant until which it counts as alive, in ms
+    epoch: int  # the epoch of the stored topology; 0 when there is none
+    topology: Fields  # empty when its epoch is the one that the caller knows
+    joined: bool = False  # true if the process was no member before: then nothing is stored of an earlier report
 
 
 def heartbeat(
@@ -184,10 +178,8 @@ class Processes:
     """The processes of an engine, by the clock of the control slot's master."""
 
     now_us: int
-    dispatchers: Mapping[str, int]
-    """Name → the instant until which it counts as alive, in ms."""
-    workers: Mapping[str, int]
-    """The same."""
+    dispatchers: Mapping[str, int]  # name → the instant until which it counts as alive, in ms
+    workers: Mapping[str, int]  # the same
     reports: Mapping[str, bytes]
 
 
@@ -219,11 +211,9 @@ def write_history(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, byt
     return Call.of("history", keys, [seen, length, *flat], lambda answer: bool(body(answer)[0]))
 
 
-CHANGED = "schedules/"
-"""The news that a schedule was declared, changed, paused or removed; its name follows."""
+CHANGED = "schedules/"  # the news that a schedule was declared, changed, paused or removed; its name follows
 
-BATCH = 200
-"""Schedules that are read or written by one call."""
+BATCH = 200  # schedules that are read or written by one call
 
 _DECLARED = "/declared"
 
@@ -233,10 +223,8 @@ class Schedules:
     """Schedules as stored, and the clock of the control slot's master."""
 
     now_ms: int
-    looked_for: int
-    """How many of the names; the rest is to be asked for again."""
-    stored: dict[str, tuple[bytes, bytes]]
-    """Name → state, declaration; either is empty where it is missing."""
+    looked_for: int  # how many of the names; the rest is to be asked for again
+    stored: dict[str, tuple[bytes, bytes]]  # name → state, declaration; either is empty where it is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +233,8 @@ class Change:
 
     name: str
     seen: bytes
-    state: bytes
-    """Empty: it is removed."""
-    declaration: bytes = b""
-    """Empty: it stays as it is."""
+    state: bytes  # empty: it is removed
+    declaration: bytes = b""  # empty: it stays as it is
 
 
 def schedule_names(keys: ControlKeys) -> Command[list[str]]:

@@ -27,18 +27,13 @@ class Dispatched:
     moved: int
     reaped: int
     buried: int
-    oldest_ms: int
-    """Lateness of the oldest task moved; -1 when none was moved."""
+    oldest_ms: int  # lateness of the oldest task moved; -1 when none was moved
     newest_ms: int
-    next_us: int | None
-    """The next time at which there is something to do; None: not before a wake-up."""
+    next_us: int | None  # the next time at which there is something to do; None: not before a wake-up
     now_us: int
-    by_topic: tuple[tuple[str, int], ...]
-    """Topics of which tasks were moved, and how many."""
-    lacking: tuple[str, ...]
-    """Topics with due tasks whose ready lists were not given."""
-    routed: tuple[str, ...]
-    """Routed topics whose ready lists are not empty now, by whichever call they were filled."""
+    by_topic: tuple[tuple[str, int], ...]  # topics of which tasks were moved, and how many
+    lacking: tuple[str, ...]  # topics with due tasks whose ready lists were not given
+    routed: tuple[str, ...]  # routed topics whose ready lists are not empty now, by whichever call they were filled
 
 
 def dispatch(
@@ -123,8 +118,7 @@ def clock_us(keys: ShardKeys) -> Command[int]:
 @dataclass(frozen=True, slots=True)
 class Forwarded:
     sent: int
-    left: int
-    """The number left in the ready list."""
+    left: int  # the number left in the ready list
 
 
 def forward(
@@ -177,8 +171,7 @@ for i = 2, #ARGV, 3 do
 end
 return (#ARGV - 1) / 3
 """
-_ENTRIES = Script.of("append", _TEXT)
-"""Not in ``lua/``, which is the contract of our own keys: it touches none of them."""
+_ENTRIES = Script.of("append", _TEXT)  # not in lua/, which is the contract of our own keys: it touches none of them
 
 
 def append(key: str, way: Way, entries: Sequence[Entry], maxlen: int | None = None) -> Command[int]:

@@ -11,11 +11,9 @@ from typing import Any, Literal
 from shardq.core.calls.request import Call, body
 from shardq.core.layout.keys import ShardKeys
 
-LOOK = 1000
-"""The most ids that one call looks at, in about half a millisecond of the server."""
+LOOK = 1000  # the most ids that one call looks at, in about half a millisecond of the server
 
-SortedState = Literal["scheduled", "leased", "dead"]
-"""A state whose tasks have an instant, by which they are in order."""
+SortedState = Literal["scheduled", "leased", "dead"]  # a state whose tasks have an instant, by which they are in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +21,9 @@ class Span:
     """A part of the order by instant and id."""
 
     begin_ms: str = "-inf"
-    after: str = ""
-    """The id of ``begin_ms`` after which it begins; empty: it begins with the first one."""
-    end_ms: str = "+inf"
-    """It ends before it comes to this instant."""
-    newest: bool = False
-    """True for the order from the latest instant to the earliest, and so from ``+inf`` to ``-inf``."""
+    after: str = ""  # the id of begin_ms after which it begins; empty: it begins with the first one
+    end_ms: str = "+inf"  # it ends before it comes to this instant
+    newest: bool = False  # true for the order from the latest instant to the earliest, and so from +inf to -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +31,9 @@ class IdPage:
     """A part of the ids of one state in a shard."""
 
     now_us: int
-    whole: bool
-    """True if nothing follows."""
+    whole: bool  # true if nothing follows
     looked_at: int
-    last: tuple[int, str]
-    """Instant in ms and id of the last one looked at."""
+    last: tuple[int, str]  # instant in ms and id of the last one looked at
     ids: list[tuple[int, str]]
     """Instant in ms and id of those that match. Of leased tasks it is by the steady clock of the shard."""
 
@@ -83,13 +76,10 @@ def _id_page(answer: list[Any]) -> IdPage:
 class ReadyPage:
     """A part of a ready list."""
 
-    whole: bool
-    """True if nothing follows."""
+    whole: bool  # true if nothing follows
     looked_at: int
-    last: int | None
-    """The place of the last one looked at; None: there was none."""
-    ids: list[tuple[int, str]]
-    """Place and id of those that are ready."""
+    last: int | None  # the place of the last one looked at; None: there was none
+    ids: list[tuple[int, str]]  # place and id of those that are ready
 
 
 def page_ready(
@@ -112,8 +102,7 @@ class DueCounts:
     """The scheduled tasks of one shard, counted by the time at which they fall due."""
 
     now_us: int
-    begin_ms: int
-    """The instant at which the first step begins."""
+    begin_ms: int  # the instant at which the first step begins
     overdue: int
     later: int
     steps: Sequence[int]
@@ -133,16 +122,13 @@ def forecast(
     ).briefly()
 
 
-CHUNK = 500
-"""Tasks removed at a time, in some 2 ms of the server."""
+CHUNK = 500  # tasks removed at a time, in some 2 ms of the server
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    removed: int
-    """CHUNK means that there may be more."""
-    early: int
-    """Those of them that were too many, and not too old."""
+    removed: int  # CHUNK means that there may be more
+    early: int  # those of them that were too many, and not too old
 
 
 def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
@@ -180,11 +166,9 @@ def _purged(answer: list[Any]) -> Purged:
 class TagPage:
     """A page of records that were looked at for a tag."""
 
-    cursor: str
-    """The cursor of the next page; '0' at the end."""
+    cursor: str  # the cursor of the next page; '0' at the end
     looked_at: int
-    bytes: int
-    """The bytes of the records, which the server read and did not send."""
+    bytes: int  # the bytes of the records, which the server read and did not send
     cancelled: list[str]
     running: list[str]
 

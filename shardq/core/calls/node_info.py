@@ -16,24 +16,19 @@ from shardq.core.scripts import script
 class Replication:
     """The state of one master, and of its replicas."""
 
-    replicas: int
-    """Replicas connected now."""
+    replicas: int  # replicas connected now
     unconfirmed: int | None
     """Bytes of writes that no replica has confirmed: the most that is lost when the one furthest ahead takes over now.
     Replicas confirm once a second, so it is rarely 0 under load. None: there is no replica."""
     silent: Mapping[str, int | None]
     """Replica → seconds since it confirmed anything, if that was ``SILENT_S`` ago or longer; None while it copies the
     whole data set."""
-    memory: int
-    """The bytes that the master uses."""
-    maxmemory: int
-    """The most that it may use; 0: as much as there is."""
-    cpu_s: float
-    """The seconds of a core that it has used since it started."""
+    memory: int  # the bytes that the master uses
+    maxmemory: int  # the most that it may use; 0: as much as there is
+    cpu_s: float  # the seconds of a core that it has used since it started
 
 
-SILENT_S = 10
-"""A replica confirms once a second. One that has not for so long hangs, or is cut off."""
+SILENT_S = 10  # a replica confirms once a second. One that has not for so long hangs, or is cut off.
 
 
 def replication(slot: int) -> Command[Replication]:
@@ -66,22 +61,14 @@ def replication(slot: int) -> Command[Replication]:
 class ServerSettings:
     """The settings of a server that decide what it keeps."""
 
-    server: str
-    """Its run id: another with each start."""
-    maxmemory: int
-    """In bytes; 0: as much as there is."""
-    memory: int
-    """The bytes that it uses."""
-    policy: str
-    """The eviction policy."""
-    evicted: bool
-    """True if it has evicted keys since it started."""
-    appends: bool
-    """True if it keeps an append-only file."""
-    maxclients: int
-    """The most connections that it takes; 0: it does not say."""
-    clients: int
-    """The connections that it has."""
+    server: str  # its run id: another with each start
+    maxmemory: int  # in bytes; 0: as much as there is
+    memory: int  # the bytes that it uses
+    policy: str  # the eviction policy
+    evicted: bool  # true if it has evicted keys since it started
+    appends: bool  # true if it keeps an append-only file
+    maxclients: int  # the most connections that it takes; 0: it does not say
+    clients: int  # the connections that it has
 
 
 def server_settings(slot: int) -> Command[ServerSettings]:
@@ -135,8 +122,7 @@ class FailedNode:
 
     address: str
     is_master: bool
-    slots: tuple[tuple[int, int], ...]
-    """The slots that no other node has taken over: first and last of each range."""
+    slots: tuple[tuple[int, int], ...]  # the slots that no other node has taken over: first and last of each range
 
     def serves(self, slot: int) -> bool:
         """True if the slot is one of those that are lost with it."""
@@ -182,14 +168,10 @@ class Lineage:
     """The replication history that a server's data belongs to. A replica has a prefix of its master's."""
 
     is_master: bool
-    history: str
-    """The name of the history that it writes, or follows."""
-    offset: int
-    """The length of that history, in bytes."""
-    earlier: str
-    """The name of the history that it followed before it was promoted, or had before it was restarted."""
-    earlier_length: int
-    """The bytes of the earlier history that it has."""
+    history: str  # the name of the history that it writes, or follows
+    offset: int  # the length of that history, in bytes
+    earlier: str  # the name of the history that it followed before it was promoted, or had before it was restarted
+    earlier_length: int  # the bytes of the earlier history that it has
 
 
 def lineage() -> Command[Lineage]:

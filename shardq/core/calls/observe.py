@@ -21,29 +21,21 @@ class ShardCounts:
     scheduled: int
     leased: int
     dead: int
-    head_ms: int | None
-    """Due time of the first scheduled task."""
-    late_ms: int | None
-    """Lateness of the task dispatched last."""
+    head_ms: int | None  # due time of the first scheduled task
+    late_ms: int | None  # lateness of the task dispatched last
     reaped: int
     buried: int
     forwarded: int
-    dispatched: Mapping[str, int]
-    """Topic → tasks dispatched since the shard was opened."""
-    ready: Mapping[str, int]
-    """Topic → tasks in its ready list, for the topics asked for."""
+    dispatched: Mapping[str, int]  # topic → tasks dispatched since the shard was opened
+    ready: Mapping[str, int]  # topic → tasks in its ready list, for the topics asked for
     waited_ms: Mapping[str, int]
     """Topic → how long the head of its ready list has been seen there, by this or an earlier look; only
     topics that have a ready task.
     """
-    died: Mapping[str, int]
-    """Topic → tasks that died since the shard came into use, for the topics of which any did."""
-    died_lately: int
-    """The dead tasks that died in the last ten minutes."""
-    trimmed: int
-    """Dead tasks that were removed because they were too old or too many."""
-    trimmed_ms: int | None
-    """When one was last removed because there were too many."""
+    died: Mapping[str, int]  # topic → tasks that died since the shard came into use, for the topics of which any did
+    died_lately: int  # the dead tasks that died in the last ten minutes
+    trimmed: int  # dead tasks that were removed because they were too old or too many
+    trimmed_ms: int | None  # when one was last removed because there were too many
     drawn: Mapping[Drawn, Mapping[str, int]]
     """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
 

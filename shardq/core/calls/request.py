@@ -36,16 +36,14 @@ SILENT_S = 1.0
 answered has some of its time left.
 """
 
-BRIEFLY_S = 0.5
-"""The seconds in which the requests of views are retried: the views as a whole answer within three."""
+BRIEFLY_S = 0.5  # the seconds in which the requests of views are retried: the views as a whole answer within three
 
 
 @dataclass(slots=True)
 class Command(Generic[T]):
     """One plain command."""
 
-    slot: int
-    """The hash slot of its keys, which chooses the node. -1: any node."""
+    slot: int  # the hash slot of its keys, which chooses the node. -1: any node.
     words: Sequence[Word]
     decode: Callable[[Any], T]
     """Makes the result from the raw answer (bytes, int, list, None). May raise a ShardqError."""
@@ -170,11 +168,9 @@ def body(answer: list[Any]) -> list[Any]:
     raise ServerFault(f"a script answered {status!r}, which this version of shardq does not know")
 
 
-PAGE_BYTES = 1 << 20
-"""The bytes of records that a script reads at a time, which may have 1 MiB each."""
+PAGE_BYTES = 1 << 20  # the bytes of records that a script reads at a time, which may have 1 MiB each
 
-FIRST_PAGE = 64
-"""The first page of records, whose sizes are not known yet."""
+FIRST_PAGE = 64  # the first page of records, whose sizes are not known yet
 
 
 def next_page(size: int, read: int, *, most: int) -> int:

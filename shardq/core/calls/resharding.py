@@ -21,19 +21,15 @@ from typing import Any
 from shardq.core.calls.request import Call, Command, Word, body, nothing
 from shardq.core.layout.keys import ShardKeys
 
-SCAN = 4000
-"""Members read in one trip, in about a millisecond."""
+SCAN = 4000  # members read in one trip, in about a millisecond
 
-PAGE = 4000
-"""Members of a sorted set read in one trip, in a fifth of a millisecond."""
+PAGE = 4000  # members of a sorted set read in one trip, in a fifth of a millisecond
 
-BATCH = 250
-"""Tasks moved by one script call: about a millisecond of each server."""
+BATCH = 250  # tasks moved by one script call: about a millisecond of each server
 
 BATCH_BYTES = 1 << 20
 
-WINDOWS = 1000
-"""Ends of dedup windows in one script call."""
+WINDOWS = 1000  # ends of dedup windows in one script call
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +37,7 @@ class MovingTask:
     """One task that is moving."""
 
     id: str
-    data: bytes
-    """The stored text: 'number|target|…'."""
+    data: bytes  # the stored text: 'number|target|…'
 
     @property
     def number(self) -> str:
@@ -107,10 +102,8 @@ def swept(keys: ShardKeys, epoch: int, since: int, *, now_us: str = "") -> Call[
 class RecordPage:
     """A page of the ids whose records are in a shard."""
 
-    cursor: str
-    """The cursor of the next page; '0' at the end."""
-    bytes: int
-    """The bytes of the records, which the server read and did not send."""
+    cursor: str  # the cursor of the next page; '0' at the end
+    bytes: int  # the bytes of the records, which the server read and did not send
     ids: list[str]
 
 

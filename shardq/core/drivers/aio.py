@@ -51,8 +51,7 @@ class AsyncDriver(DriverBase):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop that it is open in."""
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop that it is open in
         self._pools: dict[str, AsyncConnectionPool] = {}
         self._learner = asyncio.Lock()
         """Held while the slot map is learnt: a task that waits for it shares what was learnt."""

@@ -55,8 +55,7 @@ class AsyncConnection(asyncio.Protocol):
         self._waiting: deque[asyncio.Future[Any] | None] = deque()
         """In the order of their answers. None: an answer to skip, of ASKING."""
         self._out: list[bytes] = []
-        self._unsent = 0
-        """The number of calls at the end of ``_waiting`` whose bytes are still in ``_out``."""
+        self._unsent = 0  # the number of calls at the end of _waiting whose bytes are still in _out
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()

@@ -222,8 +222,7 @@ class ConnectionPool:
     def __init__(self, address: str, *, bound: int, connect: Callable[[str, float], Connection | Fault]) -> None:
         self.address = address
         self.bound = bound
-        self.open = 0
-        """The number of connections, idle and in use. Never above ``bound``."""
+        self.open = 0  # the number of connections, idle and in use. Never above bound.
         self._new_connection = connect
         self._closed = False
         self._idle: list[Connection] = []

@@ -193,14 +193,11 @@ def _unfit(text: str, settings: Settings) -> Fault:
     return dataclasses.replace(of_reply(text, asked=""), text=text)
 
 
-WAIT_MS = 1000
-"""Time for the replicas to confirm: they do in a round trip. Longer than that they are behind."""
+WAIT_MS = 1000  # time for the replicas to confirm: they do in a round trip. Longer than that they are behind.
 
-CONVERSATION_S = 5.0
-"""Time for the whole of it."""
+CONVERSATION_S = 5.0  # time for the whole of it
 
-ALONE_S = 1.0
-"""A node without replicas is taken to have none for this long, and not asked meanwhile."""
+ALONE_S = 1.0  # a node without replicas is taken to have none for this long, and not asked meanwhile
 
 REMEMBERED_S = 300.0
 """A replica that is not connected counts for this long. After that neither a cluster nor Sentinel promotes it, as they

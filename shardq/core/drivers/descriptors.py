@@ -12,8 +12,7 @@ import os
 import resource
 import sys
 
-ENOUGH = 65_536
-"""Far more than 1,024 shards on many masters need."""
+ENOUGH = 65_536  # far more than 1,024 shards on many masters need
 
 REMEDY = "raise that limit (ulimit -n, LimitNOFILE= in systemd), or run more processes, which share the shards"
 

@@ -45,16 +45,13 @@ class Fault:
     """The reason why one try got no usable answer."""
 
     reaction: Reaction
-    error: type[ShardqError]
-    """Raised when nothing better follows."""
+    error: type[ShardqError]  # raised when nothing better follows
     text: str
     advice: str = dataclasses.field(default="", kw_only=True)
     """Advice to the user, where the kind of error does not say it."""
-    lost: bool = False
-    """True if the call was sent and may have been executed."""
+    lost: bool = False  # true if the call was sent and may have been executed
     slot: int = -1
-    address: str = ""
-    """The slot and the node named by MOVED or ASK."""
+    address: str = ""  # the slot and the node named by MOVED or ASK
     cause: BaseException | None = None
     mute: bool = dataclasses.field(default=False, kw_only=True)
     """True if the server took the connection and said nothing: it may expect TLS, or may not."""

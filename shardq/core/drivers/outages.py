@@ -18,20 +18,15 @@ log = logging.getLogger("shardq.outages")
 # Errors that hit every shard of a node alike. Any other error is about what was asked.
 _OF_A_NODE = (Unavailable, Unanswered, ReadOnly, OutOfMemory, AccessDenied)
 
-OURS = "this process"
-"""Named in place of a node where none is to blame."""
+OURS = "this process"  # named in place of a node where none is to blame
 
 
 @dataclass(slots=True)
 class _Outage:
-    began: float
-    """The time of the first call that failed."""
-    waiting: set[int | str] = field(default_factory=set)
-    """Those that were hit and have not recovered."""
-    shards: int = 0
-    """The number of shards among them that are dispatched again."""
-    answered: bool = False
-    """True if one of them has recovered, even if it is no shard."""
+    began: float  # the time of the first call that failed
+    waiting: set[int | str] = field(default_factory=set)  # those that were hit and have not recovered
+    shards: int = 0  # the number of shards among them that are dispatched again
+    answered: bool = False  # true if one of them has recovered, even if it is no shard
 
 
 def _blamed(node: str, exc: BaseException) -> str:
@@ -47,8 +42,7 @@ class Outages:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outages: dict[str, _Outage] = {}
-        self._hit_by: dict[int | str, str] = {}
-        """Who was hit → the node whose outage it waits out."""
+        self._hit_by: dict[int | str, str] = {}  # who was hit → the node whose outage it waits out
 
     def failed(self, who: int | str, exc: BaseException) -> bool:
         """Notes what ``who`` has met. True if the log says it of the whole node; if not, the caller must say it."""

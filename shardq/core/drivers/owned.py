@@ -27,8 +27,7 @@ from shardq.errors import EngineClosed, TooManyOpenFiles, Unanswered, Unavailabl
 
 T = TypeVar("T")
 
-HELD_LOOK_S = 0.005
-"""The time between two looks of a poller whose node is held."""
+HELD_LOOK_S = 0.005  # the time between two looks of a poller whose node is held
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +41,7 @@ class BegunCall(Generic[T]):
     address: str
     _pool: ConnectionPool
     _connection: Connection
-    _read: Callable[[], None]
-    """Called when the answer was read."""
+    _read: Callable[[], None]  # called when the answer was read
 
     def receive(self) -> Any:
         """Returns the answer, an ``ErrorReply`` or a ``Fault``. One that has come is read, however late it is."""
@@ -180,13 +178,11 @@ class BorrowedConnections:
 
     def __init__(self, router: NodeRouter, deadline: float) -> None:
         self._router = router
-        self.deadline = deadline
-        """The end of all calls."""
+        self.deadline = deadline  # the end of all calls
         self._connections: dict[str, tuple[ConnectionPool, Connection]] = {}
         self.connects: Counter[str] = Counter()
         """The number of connections it has had to each node. The same after two calls: they went over one."""
-        self.address = ""
-        """The node of the last answer."""
+        self.address = ""  # the node of the last answer
 
     def call(self, call: Command[T]) -> T:
         """Like ``Driver.call``, always on the same connection to a node while that is open."""

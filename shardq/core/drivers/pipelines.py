@@ -65,14 +65,10 @@ class Pipeline:
         self.sent: deque[RetryingCall[Any] | None] = deque()
         """Calls in flight, in the order of their answers. None: an answer to skip, of ASKING."""
         self.queue: deque[RetryingCall[Any]] = deque()
-        self.rest = memoryview(b"")
-        """The part of the last call that the socket has not taken yet."""
-        self.unanswered = 0
-        """The bytes of all calls in flight."""
-        self.heard = 0.0
-        """The time of the server's last answer, or of the first call: its silence counts from there."""
-        self.connecting: Future[Connection | Fault] | None = None
-        """The connection that a thread makes."""
+        self.rest = memoryview(b"")  # the part of the last call that the socket has not taken yet
+        self.unanswered = 0  # the bytes of all calls in flight
+        self.heard = 0.0  # the time of the server's last answer, or of the first call: its silence counts from there
+        self.connecting: Future[Connection | Fault] | None = None  # the connection that a thread makes
 
     @property
     def full(self) -> bool:
@@ -110,11 +106,9 @@ class Pipelines(Generic[K, T]):
         self._given_up_at = math.inf if spare is None or spare.worth is not None else spare.until
         """The time after which nothing is waited for."""
         self._pipelines: dict[str, Pipeline] = {}
-        self._selector = selectors.PollSelector()
-        """A selector that takes no file descriptor: there may be none left."""
+        self._selector = selectors.PollSelector()  # a selector that takes no file descriptor: there may be none left
         self._exhausted = False
-        self._ready: deque[RetryingCall[T]] = deque()
-        """Calls to be routed now."""
+        self._ready: deque[RetryingCall[T]] = deque()  # calls to be routed now
         self._paused: list[tuple[float, int, RetryingCall[T]]] = []
         """A heap: when to route a call again, a number that breaks ties, and the call."""
         self._numbers = itertools.count()

@@ -69,12 +69,9 @@ class RetryStep(NamedTuple):
     """The step before a call is sent again."""
 
     backoff_s: float = 0.0
-    refresh: bool = False
-    """Learn the slot map again."""
-    moved: tuple[int, str] | None = None
-    """This slot is served by this node now."""
-    doubted: str = ""
-    """The node where the fault was met: the last one to ask for the map."""
+    refresh: bool = False  # learn the slot map again
+    moved: tuple[int, str] | None = None  # this slot is served by this node now
+    doubted: str = ""  # the node where the fault was met: the last one to ask for the map
 
 
 class Journal(Protocol):
@@ -106,27 +103,19 @@ class RetryingCall(Generic[T]):
         if now is None:
             # A look at the clock less for most calls.
             now = time.monotonic() if deadline is None or call.retry_for_s is not None else deadline - timeout
-        self.call = call
-        """The call as the caller gave it."""
-        self.key = key
-        """The caller's key for it, where it is one of many."""
-        self.request = call
-        """The call as it is sent now."""
+        self.call = call  # the call as the caller gave it
+        self.key = key  # the caller's key for it, where it is one of many
+        self.request = call  # the call as it is sent now
         self.deadline = now + timeout if deadline is None else deadline
         if call.retry_for_s is not None and call.within_s is not None:
             self.deadline = min(self.deadline, now + call.within_s)
-        self.address: str | None = None
-        """The node of the next try, if a node said ASK; else the slot map says."""
-        self.answers = 1
-        """The number of answers of the next try; the last one counts."""
-        self.sent = b""
-        """The bytes of the try in flight."""
-        self.sent_at = now
-        """The time at which they were made."""
+        self.address: str | None = None  # the node of the next try, if a node said ASK; else the slot map says
+        self.answers = 1  # the number of answers of the next try; the last one counts
+        self.sent = b""  # the bytes of the try in flight
+        self.sent_at = now  # the time at which they were made
         self._in_full = False
         self._tries = 0
-        self._last: Fault | None = None
-        """The fault of the last try."""
+        self._last: Fault | None = None  # the fault of the last try
         self._retry_for_s = timeout if call.retry_for_s is None else min(call.retry_for_s, timeout)
         self._began = now
         self._again_until = min(self.deadline, now + self._retry_for_s)

@@ -47,8 +47,7 @@ class NodeRouter(DriverBase):
         self._changing = threading.Lock()
         self._learner = threading.Lock()
         """Held while the slot map is learnt: a thread that waits for it shares what was learnt."""
-        self.outages = Outages()
-        """The log of nodes that fail."""
+        self.outages = Outages()  # the log of nodes that fail
 
     # ---- opening and closing
 

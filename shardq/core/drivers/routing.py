@@ -48,24 +48,20 @@ class DriverBase:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.map = SlotMap(settings.addresses)
-        self.server_version = ""
-        """The servers' version, like ``valkey 9.1.2``; empty before ``open()``."""
-        self.journal: Journal | None = None
-        """Told of every answer, if there is one."""
+        self.server_version = ""  # the servers' version, like valkey 9.1.2; empty before open()
+        self.journal: Journal | None = None  # told of every answer, if there is one
         self.is_held: Callable[[str, float], bool] = lambda node, since: False
         """Asked before a poller sends: True while those that connected to the node at that time must not dispatch there
         yet.
         """
-        self._closed: str | None = NOT_OPEN
-        """Why nothing can be sent."""
+        self._closed: str | None = NOT_OPEN  # why nothing can be sent
         self._replica_tracker = ReplicaTracker()
         self._set_up()
 
     def _set_up(self) -> None:
         self._learned = 0.0
         self._doubted = ""
-        self._missing: Fault | None = None
-        """Why there is no server to connect, as the last look for it said."""
+        self._missing: Fault | None = None  # why there is no server to connect, as the last look for it said
         self._followers: tuple[Callable[[], object], ...] = ()
 
     def check_open(self) -> None:

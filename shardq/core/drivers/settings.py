@@ -70,21 +70,17 @@ class Settings:
     """The addresses to connect to, the user, and the time for retries."""
 
     kind: Kind
-    addresses: tuple[str, ...]
-    """The server, the seeds of the cluster, or the sentinels: ``host:port`` or an absolute path."""
-    safe_url: str
-    """The URL for messages and logs, with its passwords hidden."""
+    addresses: tuple[str, ...]  # the server, the seeds of the cluster, or the sentinels: host:port or an absolute path
+    safe_url: str  # the URL for messages and logs, with its passwords hidden
     login: Credentials
     sentinel_login: Credentials
     service: str
     db: int
     tls: Tls | None
-    timeout: float
-    """Seconds for the retries of a call."""
+    timeout: float  # seconds for the retries of a call
     connect_timeout: float
     protocol: int
-    connections: int
-    """The bound of pooled connections to each node."""
+    connections: int  # the bound of pooled connections to each node
     locate: Callable[[], str] | None = None
     """Returns the address of a server that may be started anew elsewhere, or raises EmbeddedFault. It may block for
     some seconds, and is called whenever ``addresses`` fails.

@@ -17,8 +17,7 @@ PYTHON = "python://"
 
 _SECRET = "***"
 _REFERENCE = re.compile(r"(\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
-_OPTION = re.compile(r"((?:header\.|sign)[^=&]*=)([^&]*)")
-"""An option of an HTTP endpoint that may be a secret."""
+_OPTION = re.compile(r"((?:header\.|sign)[^=&]*=)([^&]*)")  # an option of an HTTP endpoint that may be a secret
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(.*)", re.DOTALL)
 
 

@@ -22,8 +22,7 @@ class ShardKeys:
 
     shard: int
     slot: int
-    prefix: str
-    """The beginning of every name of the shard, the colon included."""
+    prefix: str  # the beginning of every name of the shard, the colon included
     meta: str
     due: str
     task: str
@@ -37,8 +36,7 @@ class ShardKeys:
     looks: str
     moved: str
     staged: str
-    bell: str
-    """The channel for a task that falls due earlier than the poller knows."""
+    bell: str  # the channel for a task that falls due earlier than the poller knows
 
     def ready(self, topic: str) -> str:
         """The list of a topic's ready ids."""
@@ -67,8 +65,7 @@ class ControlKeys:
     schedules: str
     history: str
     changes: str
-    news: str
-    """The channel for changes of the members, the topology, routes, pauses, limits and schedules."""
+    news: str  # the channel for changes of the members, the topology, routes, pauses, limits and schedules
 
     def bucket(self, topic: str) -> str:
         """The tokens of a topic with a limited rate."""

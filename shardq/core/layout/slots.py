@@ -30,11 +30,9 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
-SLOTS = 16384
-"""The number of slots of a Redis Cluster, by its protocol."""
+SLOTS = 16384  # the number of slots of a Redis Cluster, by its protocol
 
-MAX_SHARDS = 1024
-"""More would mean fewer than 16 buckets and 16 slots for each."""
+MAX_SHARDS = 1024  # more would mean fewer than 16 buckets and 16 slots for each
 
 _BITS = 14  # SLOTS == 1 << _BITS
 _MASK = SLOTS - 1
@@ -89,8 +87,7 @@ def _halves() -> tuple[list[tuple[str, int]], dict[int, str]]:
     return starts, ends
 
 
-BUCKETS = 16384
-"""16 for each shard when there are most: then too no shard has more than a sixteenth above the mean."""
+BUCKETS = 16384  # 16 for each shard when there are most: then too no shard has more than a sixteenth above the mean
 
 
 @functools.lru_cache(maxsize=64)  # of some 130 KB each; an engine uses its present count and its priors

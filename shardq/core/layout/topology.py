@@ -80,12 +80,10 @@ class Limit(msgspec.Struct, frozen=True):
     """Tasks at once."""
 
 
-DEFAULT_ATTEMPTS = 25
-"""With a worker's backoff they take days; without, they still end."""
+DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take days; without, they still end
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
-DEFAULT_DEAD_COUNT = 100_000
-"""Enough for every incident that is looked into, some 50 MB of ordinary tasks."""
+DEFAULT_DEAD_COUNT = 100_000  # enough for every incident that is looked into, some 50 MB of ordinary tasks
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,22 +105,15 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     shards: int
-    priors: tuple[int, ...] = ()
-    """Earlier counts, oldest first, whose tasks have not all been moved yet."""
-    pending: int | None = None
-    """The count that comes in force next: its shards are served already, and get no task yet."""
-    since: int = 1
-    """The epoch in which ``shards`` came in force."""
-    move_rate: float | None = None
-    """Tasks a second that the fleet may move; None: as fast as it can."""
-    routes: Mapping[str, Route] = {}
-    """Topic → where it goes."""
+    priors: tuple[int, ...] = ()  # earlier counts, oldest first, whose tasks have not all been moved yet
+    pending: int | None = None  # the count that comes in force next: its shards are served already, and get no task yet
+    since: int = 1  # the epoch in which shards came in force
+    move_rate: float | None = None  # tasks a second that the fleet may move; None: as fast as it can
+    routes: Mapping[str, Route] = {}  # topic → where it goes
     ended: Mapping[str, str] = {}
     """Topic → the function of a route that ended with its last process: a process that has it takes the route up."""
-    paused: tuple[str, ...] = ()
-    """Topics of which nothing is given out."""
-    limits: Mapping[str, Limit] = {}
-    """Topic → its limits."""
+    paused: tuple[str, ...] = ()  # topics of which nothing is given out
+    limits: Mapping[str, Limit] = {}  # topic → its limits
     settings: EngineSettings = EngineSettings()
 
     @property

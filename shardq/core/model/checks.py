@@ -35,25 +35,20 @@ from shardq.errors import (
     PayloadTooLarge,
 )
 
-MAX_PAYLOAD = 1 << 20
-"""The default limit of an encoded payload: a batch of scripts' arguments ends at 1 MiB too."""
+MAX_PAYLOAD = 1 << 20  # the default limit of an encoded payload: a batch of scripts' arguments ends at 1 MiB too
 
 MAX_HEADERS = 8 << 10
 """The bytes of encoded headers: they are read with every claim, and their length must fit the record's two bytes."""
 
-MAX_ID = 200
-"""Bytes of a caller-given id: it is stored up to three times for each task."""
+MAX_ID = 200  # bytes of a caller-given id: it is stored up to three times for each task
 
-MAX_TAGS = 16
-"""Tags of a task. The head of a record has room for many times as many, beside all headers."""
+MAX_TAGS = 16  # tags of a task. The head of a record has room for many times as many, beside all headers.
 
 MAX_ATTEMPTS = 1_000_000
 
-MAX_REASON = 2000
-"""Characters of a reason: the end of a traceback, where the cause is."""
+MAX_REASON = 2000  # characters of a reason: the end of a traceback, where the cause is
 
-MAX_AT_MS = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, the last instant a datetime can show."""
+MAX_AT_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last instant a datetime can show
 
 MAX_DELAY_S = 7_900 * 365 * 86_400
 """7,900 years of 365 days. Delays are not compared with this machine's clock, which may be wrong: with this
@@ -62,8 +57,7 @@ bound none given before the year 2099 ends after the year 9999."""
 MAX_WAIT_S = 1e9
 """Nothing in this process waits for longer than 31 years: the system's own waits take no larger numbers."""
 
-MAX_WINDOW_S = 366 * 86_400
-"""A year."""
+MAX_WINDOW_S = 366 * 86_400  # a year
 
 _GRACE_MS = 0.0005
 _EPOCH_SECONDS = 1e9
@@ -266,8 +260,7 @@ def _check_characters(text: str, what: str, error: type[BadInput], advice: str) 
         raise error(f"the {what} {_shown(text)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
 
 
-Topics = str | Iterable[str] | Mapping[str, int]
-"""One topic, several in their order of priority, or topic → its weight."""
+Topics = str | Iterable[str] | Mapping[str, int]  # one topic, several in their order of priority, or topic → its weight
 
 
 def checked_topics(topics: Topics) -> tuple[tuple[str, ...], Mapping[str, int] | None]:

@@ -59,8 +59,7 @@ def expiry(text: str) -> float | dt.datetime:
         raise ValueError(f"{exc}; or write an instant like 2030-01-31T12:00:00Z") from None
 
 
-Bound = float | dt.datetime | None
-"""Seconds from now, below 0 before it; or an instant; or none."""
+Bound = float | dt.datetime | None  # seconds from now, below 0 before it; or an instant; or none
 
 
 def due_range(text: str) -> tuple[Bound, Bound]:

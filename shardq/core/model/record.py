@@ -65,8 +65,7 @@ class Builtin(msgspec.Struct, frozen=True):
     number: int
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
-    refused: tuple[type, ...] = ()
-    """Types of payload that it could encode and would not give back."""
+    refused: tuple[type, ...] = ()  # types of payload that it could encode and would not give back
 
 
 def _to_bytes(payload: Any) -> bytes:
@@ -95,8 +94,7 @@ _WITH_NONCE = {
     bytes([VERSION << 4 | _HEADED | codec.number]) + b"\0\x08\x81\xa1n\xce": codec.decode for codec in _BY_NAME.values()
 }
 """First bytes of a record whose head is a nonce alone, as with most ids of the caller's own → likewise."""
-_NONCE_END = 11
-"""The payload's place in such a record."""
+_NONCE_END = 11  # the payload's place in such a record
 
 
 def codec_named(choice: str | Codec) -> Codec:
@@ -300,8 +298,7 @@ class EncodedPayload(msgspec.Struct, frozen=True):
     """A payload as it is stored."""
 
     data: bytes
-    codec: str
-    """``json``, ``msgpack``, ``raw``, or ``own`` for the caller's own."""
+    codec: str  # json, msgpack, raw, or own for the caller's own
 
 
 def as_stored(record: bytes, own: Codec | None = None) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:

@@ -12,15 +12,12 @@ import msgspec
 
 from shardq.errors import PayloadNotDecodable
 
-EXACT = (str, int, float, bool, bytes)
-"""Types whose values need no look if they are exactly of them."""
+EXACT = (str, int, float, bool, bytes)  # types whose values need no look if they are exactly of them
 
-SHOWN = 3
-"""Errors of one model that are shown."""
+SHOWN = 3  # errors of one model that are shown
 
 _AT = re.compile(r"^(.*?)(?: - at (`key` in )?`\$(.*)`)?$", re.DOTALL)
-_VALUE = "Invalid enum value"
-"""Errors that begin so go on with the value."""
+_VALUE = "Invalid enum value"  # errors that begin so go on with the value
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 
