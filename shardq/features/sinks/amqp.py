@@ -19,6 +19,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from struct import pack
 from typing import Any
@@ -127,8 +128,8 @@ class AmqpSink(Sink):
             write_timeout=self._timeout_s,
             # none are sent while confirms are waited for
             heartbeat=max(HEARTBEAT_S, math.ceil(self._timeout_s)),
-            on_blocked=self._on_blocked,
-            on_unblocked=self._on_unblocked,
+            on_blocked=partial(self._note_blocked, True),
+            on_unblocked=partial(self._note_blocked, False),
             socket_settings=patient,
         )
         self._blocked = False
@@ -302,11 +303,8 @@ class AmqpSink(Sink):
     def _on_return(self, _exc: Exception, _exchange: str, _key: str, message: Any) -> None:
         self._returned.add(message.properties["message_id"])
 
-    def _on_blocked(self, _reason: str) -> None:
-        self._blocked = True
-
-    def _on_unblocked(self) -> None:
-        self._blocked = False
+    def _note_blocked(self, blocked: bool, *_reason: str) -> None:
+        self._blocked = blocked
 
 
 # ---- frames

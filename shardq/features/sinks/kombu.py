@@ -127,11 +127,8 @@ class KombuSink(Sink):
             self._end(answers=False)
             raise ConnectionError(self._reason(exc)) from exc
         if hasattr(self._channel, "events"):  # AMQP's
-            self._channel.events["basic_return"].add(self._note_returned)
+            self._channel.events["basic_return"].add(lambda error, *_: self._returned.append(str(error)))
         self._used = time.monotonic()
-
-    def _note_returned(self, error: Any, *_: Any) -> None:
-        self._returned.append(str(error))
 
     def interrupt(self) -> None:
         sock = self._socket()

@@ -200,8 +200,7 @@ class Sender:
             if isinstance(result, Future):
                 self._late[result] = each
             else:
-                self._answered.append((each, result))
-                self._taken += isinstance(result, Sent | Refused)
+                self._note(each, result)
         self._settle()
         return 0.0
 
@@ -290,10 +289,17 @@ class Sender:
 
     def _collect(self) -> None:
         """Takes the answers that have come: what is sent from now on was not sent when these tasks were taken."""
+        assert self._sink is not None, "it was asked"
         for future in [each for each in self._late if each.done()]:
-            result = self._answer(future)
-            self._answered.append((self._late.pop(future), result))
-            self._taken += isinstance(result, Sent | Refused)
+            try:
+                result = base.as_result(self._sink, future.result())
+            except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
+                result = Failed(_text(exc))
+            self._note(self._late.pop(future), result)
+
+    def _note(self, each: Try, result: Result) -> None:
+        self._answered.append((each, result))
+        self._taken += isinstance(result, Sent | Refused)
 
     def _settle(self) -> None:
         """Settles what was sent by what became of it, and moves the circuit."""
@@ -311,13 +317,6 @@ class Sender:
             ids = set()
         self._decide([*decided, *alone], ids)
         self._send_settlements()
-
-    def _answer(self, future: Future[Result]) -> Result:
-        assert self._sink is not None, "it was asked"
-        try:
-            return base.as_result(self._sink, future.result())
-        except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
-            return Failed(_text(exc))
 
     def _decide(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
         """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down."""

@@ -15,8 +15,7 @@ from kombu.exceptions import OperationalError
 import shardq
 from shardq import Engine
 from shardq.errors import InvalidOption
-from shardq.integrations.celery import delay_through
-from shardq.integrations.celery.delaying import without_native_delay
+from shardq.integrations.celery import delay_through, without_native_delay
 from tests.integrations.celery.conftest import Make
 from tests.integrations.celery.test_through_redis import waiting
 

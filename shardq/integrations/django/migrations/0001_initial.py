@@ -4,6 +4,8 @@ permissions on dead ones, which have no table.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import ClassVar
 
 from django.apps.registry import Apps
@@ -15,14 +17,9 @@ from shardq.outbox.rows import drop_trigger, make_trigger
 TABLE = "shardq_outbox"
 
 
-def make(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    for statement in make_trigger(schema_editor.connection.vendor, TABLE):
-        schema_editor.execute(statement, params=None)
-
-
-def drop(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    for statement in drop_trigger(schema_editor.connection.vendor, TABLE):
-        schema_editor.execute(statement, params=None)
+def execute(statements: Callable[[str, str], Iterable[str]], _: Apps, editor: BaseDatabaseSchemaEditor) -> None:
+    for statement in statements(editor.connection.vendor, TABLE):
+        editor.execute(statement, params=None)
 
 
 class Migration(migrations.Migration):
@@ -77,7 +74,7 @@ class Migration(migrations.Migration):
             ],
             options={"db_table": f"{TABLE}_engine", "verbose_name": "engine of the outbox", "default_permissions": ()},
         ),
-        migrations.RunPython(make, drop),
+        migrations.RunPython(partial(execute, make_trigger), partial(execute, drop_trigger)),
         migrations.CreateModel(
             name="DeadTask",
             fields=[("id", models.CharField(max_length=330, primary_key=True, serialize=False))],
