@@ -46,6 +46,7 @@ NOT_ALLOWED, NOT_FOUND = 403, 404
 NO_ACCESS = 530
 """Its errors about a vhost."""
 
+_PREPARED = ("body", "priority", "content_type", "content_encoding", "headers", "properties")
 _TOO_LARGE = re.compile(r"message size \d+ is larger than .*")
 
 
@@ -211,22 +212,12 @@ class KombuSink(Sink):
                 channel.exchange_declare(exchange, type=envelope["exchange_type"])
                 if envelope["exchange_type"] != "fanout" and not channel._lookup(exchange, key):
                     return Refused(f"unroutable: no queue takes {where}")
-            prepared = channel.prepare_message(
-                envelope["body"],
-                envelope["priority"],
-                envelope["content_type"],
-                envelope["content_encoding"],
-                envelope["headers"],
-                envelope["properties"],
-            )
-            if not self._fits(prepared):
+            prepared = channel.prepare_message(*(envelope[name] for name in _PREPARED))
+            most = getattr(self._amqp, "frame_max", None)
+            if most and len(prepared._serialize_properties()) > most - FRAME_OVERHEAD:  # it would close the connection
                 return Refused("its headers are larger than a frame of the broker")
-            channel.basic_publish(
-                prepared,
-                exchange=exchange,
-                routing_key=key,
-                **({} if virtually else {"mandatory": True, "confirm_timeout": self._timeout_s}),
-            )
+            confirmed = {} if virtually else {"mandatory": True, "confirm_timeout": self._timeout_s}
+            channel.basic_publish(prepared, exchange=exchange, routing_key=key, **confirmed)
         except MessageNacked as exc:
             raise _Declined(f"the broker has not taken it for {where}: a queue is full, or failed") from exc
         except self._connection.channel_errors as exc:
@@ -242,17 +233,10 @@ class KombuSink(Sink):
             return Failed(f"{type(exc).__name__}: {exc}")
         return SENT if not self._returned else Refused(f"unroutable: no queue takes {where}: {self._returned[0]}")
 
-    def _fits(self, prepared: Any) -> bool:
-        """False if the headers are larger than a frame: the broker would close the connection."""
-        most = getattr(self._amqp, "frame_max", None)
-        return not most or len(prepared._serialize_properties()) <= most - FRAME_OVERHEAD
-
     def _reason(self, exc: Exception) -> str:
         if isinstance(exc, TimeoutError | BlockingIOError):
-            return (
-                f"{self._shown}: the broker has answered nothing for {self._timeout_s:g} s: it hangs, is short of "
-                "memory or disk space, or a queue is without a leader"
-            )
+            silent = f"{self._shown}: the broker has answered nothing for {self._timeout_s:g} s"
+            return f"{silent}: it hangs, is short of memory or disk space, or a queue is without a leader"
         text = f"{self._shown}: {type(exc).__name__}: {exc}"
         if getattr(exc, "reply_code", 0) in (NOT_ALLOWED, NO_ACCESS):
             return f"{text}; check the user, the password and the vhost in broker_url"

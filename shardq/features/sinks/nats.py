@@ -164,7 +164,9 @@ class NatsSink(Sink):
         client, timeout_s = self._client, self._options.timeout_s
         assert client is not None, "it is open"
         headers = _headers(message)
-        size, most = len(message.payload) + _size(headers), client.max_payload
+        # as they are sent: a line for the version, one for each, and an empty one
+        lines = "".join(f"{name}: {value.strip()}\r\n" for name, value in headers.items())
+        size, most = len(message.payload) + len(f"NATS/1.0\r\n{lines}\r\n".encode()), client.max_payload
         if size > most:
             # the server would end the connection, and with it all that is on its way
             return Refused(
@@ -224,12 +226,6 @@ async def _ended(client: Client | None) -> None:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
     await asyncio.sleep(0.01)  # transports are closed in a later turn
-
-
-def _size(headers: dict[str, str]) -> int:
-    """The bytes of the headers, as they are sent: a line for the version, one for each, and an empty one."""
-    lines = "".join(f"{name}: {value.strip()}\r\n" for name, value in headers.items())
-    return len(f"NATS/1.0\r\n{lines}\r\n".encode())
 
 
 def _headers(message: Message) -> dict[str, str]:
