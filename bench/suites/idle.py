@@ -14,7 +14,7 @@ from bench.loads import FAR_S, spread_tasks
 from bench.monitor import Monitor
 from bench.stand import Stand
 from bench.suite import Suite
-from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S
+from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.scripts import script
 
 SHARDS = 64

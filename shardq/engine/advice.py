@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from shardq.core.calls import node_info, observe
 from shardq.core.calls.node_info import FailedNode, Replication
 from shardq.core.calls.request import Command
-from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
+from shardq.core.dispatcher.poller import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
 from shardq.core.drivers import descriptors
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Many, Operation, succeeded

@@ -40,7 +40,8 @@ if True:  # ASYNC
     from typing import TypeVar
 
     from shardq.core.consumer.ahead import Ahead
-    from shardq.core.consumer.aio import BackgroundTasks, Trip
+    from shardq.core.consumer.aio import Trip
+    from shardq.core.consumer.background import BackgroundTasks
     from shardq.core.consumer.claims import Claims
     from shardq.core.drivers.aio import OTHER_LOOP
     from shardq.core.drivers.settings import Settings
@@ -56,7 +57,7 @@ if True:  # ASYNC
 else:
     import threading
 
-    from shardq.core.consumer.sync import AheadWatch
+    from shardq.core.consumer.ahead import AheadWatch
     from shardq.core.model.checks import check_seconds
     from shardq.core.operation import run
     from shardq.core.producer import buffer

@@ -121,7 +121,7 @@ class Running:
     def add(self, processor: Processor) -> Processor:
         """Notes a worker's running part, whose problems ``health`` tells."""
         self._processors.add(processor)
-        processor.outcomes = self.outcomes() if self.counts_outcomes else None
+        processor.tally.outcomes = self.outcomes() if self.counts_outcomes else None
         return processor
 
     def outcomes(self) -> Outcomes:
@@ -132,7 +132,7 @@ class Running:
 
             self._outcomes = Outcomes()
             for processor in self.processors:
-                processor.outcomes = self._outcomes
+                processor.tally.outcomes = self._outcomes
         return self._outcomes
 
     def names(self) -> list[str]:

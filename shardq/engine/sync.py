@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from shardq.core.consumer import Consumer
-from shardq.core.consumer.sync import AheadWatch
+from shardq.core.consumer.ahead import AheadWatch
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver

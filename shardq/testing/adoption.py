@@ -14,7 +14,7 @@ from shardq.core.calls import observe
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes, Claims
-from shardq.core.consumer.settling import settle
+from shardq.core.consumer.settling import Settlement, by_shard, settle
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase, Inside
@@ -24,7 +24,7 @@ from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
 from shardq.worker.base import WorkerBase, plan_of
 from shardq.worker.handlers import Registered
-from shardq.worker.job import Job, Settlement, call_hooks, settlement_of, settlements_by_shard
+from shardq.worker.in_flight import Job, call_hooks, settlement_of
 
 E = TypeVar("E", bound=EngineBase)
 
@@ -170,4 +170,4 @@ class BoundWorker:
         """Settles jobs; what has not ended is given back."""
         assert self._claims is not None, "it has claimed"
         if ended:
-            yield from settle(self._claims, settlements_by_shard(ended))
+            yield from settle(self._claims, by_shard((job.delivery, settlement) for job, settlement in ended))

@@ -19,7 +19,7 @@ from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted
 from shardq.testing.clock_base import ClockBase, Steps
 from shardq.testing.virtual_parts import ClockParts
-from shardq.worker.job import Job
+from shardq.worker.in_flight import Job
 
 
 class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from shardq.core import forks
 from shardq.core.calls import observe
 from shardq.core.calls.consume import SettleSnooze
+from shardq.core.consumer.settling import Settlement
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
 from shardq.engine.base import EngineBase, Inside
@@ -27,7 +28,7 @@ from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
 from shardq.testing.virtual_parts import ClockParts
 from shardq.worker.base import WorkerBase, engine_of
 from shardq.worker.functions import check_result
-from shardq.worker.job import Job, Settlement
+from shardq.worker.in_flight import Job
 
 LOOK_S = 0.01
 """The time between two looks for something to handle, in real time."""

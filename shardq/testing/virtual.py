@@ -17,8 +17,7 @@ from typing import Any
 
 from shardq.core.calls import dispatch, listing
 from shardq.core.calls.request import Call, Command
-from shardq.core.dispatcher.forwarder import needs_forwarder
-from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS
+from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS, needs_forwarder
 from shardq.core.drivers.routing import DriverBase
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology

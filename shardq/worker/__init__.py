@@ -3,9 +3,8 @@
 ``handlers`` says which function takes what, ``named`` is functions that are pushed by name, ``functions`` says what a
 callable of the user's is, and may return. ``processor`` runs it all: it claims, passes on, extends and settles.
 ``in_flight`` holds what was claimed and is not settled, and the strays: handlers that run on after their tasks were
-ended. ``runners`` runs functions on threads, and coroutines on a loop; ``job`` says how each of them is settled, and
-``report`` counts that. ``supervisor`` runs a processor in each of several processes. ``sync`` and ``aio`` are the
-workers that engines return.
+ended. ``runners`` runs functions on threads, and coroutines on a loop; ``report`` counts how they end. ``supervisor``
+runs a processor in each of several processes. ``sync`` and ``aio`` are the workers that engines return.
 """
 
 from typing import TYPE_CHECKING

@@ -11,12 +11,10 @@ import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Unpack
 
-from shardq.core.consumer.policy import Backoff
-from shardq.core.model.checks import Topics
 from shardq.core.model.task import AsyncReceipt
-from shardq.worker.base import WorkerBase
+from shardq.worker.base import WorkerBase, WorkerOptions
 from shardq.worker.handlers import Plan, Registry
 from shardq.worker.processor import Processor
 from shardq.worker.supervisor import ending_signals
@@ -36,40 +34,15 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
         push: Callable[..., AsyncReceipt],
         tasks: Registry,
         processor: Callable[[Plan], Awaitable[Processor]],
-        *,
-        topics: Topics | None,
-        concurrency: int,
-        lease: float,
-        grace: float,
-        max_attempts: int | None,
-        backoff: Backoff | None,
-        name: str | None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        super().__init__(
-            push,
-            tasks,
-            topics=topics,
-            concurrency=concurrency,
-            lease=lease,
-            grace=grace,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            name=name,
-        )
+        super().__init__(push, tasks, **options)
         self._processor = processor
         self._ended: asyncio.Event | None = None
 
     async def run(self, *, signals: bool = True) -> None:
-        """Handles tasks until ``stop()``, SIGTERM, SIGINT, SIGHUP or its cancellation, and then ends in this order:
-
-        1. It claims no more, and gives back what is not begun.
-        2. Handlers may finish, all of them within ``grace`` seconds.
-        3. The tasks of those that run on are given back, which is no failed attempt. Coroutines are cancelled; the
-           thread of a function is left behind, as nothing can end it.
-        4. What is not sent yet is sent, for a few seconds at most when the servers don't answer. Tasks for which that
-           was too short come back when their lease runs out.
-
-        A second signal, ``stop()`` or cancellation ends step 2 at once, and leaves step 4 a second.
+        """Handles tasks until ``stop()``, SIGTERM, SIGINT, SIGHUP or its cancellation, and then ends in the same order
+        as ``Worker.run``. A second signal, ``stop()`` or cancellation ends the grace at once.
 
         Signals are heard in the main thread. SIGHUP, which a closed terminal sends, ends nothing when it is ignored, as
         under nohup, or has a handler of the program's own. ``signals=False`` leaves all signals to the program, which

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.forks import OfOneProcess
-from shardq.core.model.checks import Topics, check_name, check_seconds, checked_topics, duration_ms
+from shardq.core.model.checks import Topics, check_name, check_seconds, check_topic, checked_topics, duration_ms
 from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption, ShardqError
-from shardq.worker.functions import check_function
-from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction, check_on
+from shardq.worker.functions import check_function, payload_of
+from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction
 from shardq.worker.named import TaskDecorator
 from shardq.worker.supervisor import SignalSafeEvent
 
@@ -27,41 +27,42 @@ DEFAULT_CONCURRENCY = 16
 DEFAULT_GRACE_S = 30.0
 
 
+class WorkerOptions(TypedDict):
+    """The options of ``engine.worker``."""
+
+    topics: Topics | None
+    concurrency: int
+    lease: float
+    grace: float
+    max_attempts: int | None
+    backoff: Backoff | None
+    name: str | None
+
+
 class WorkerBase(TaskDecorator[T], OfOneProcess):
     """The base of ``Worker`` and ``AsyncWorker``."""
 
-    def __init__(
-        self,
-        push: Callable[..., T],
-        tasks: Registry,
-        *,
-        topics: Topics | None,
-        concurrency: int,
-        lease: float,
-        grace: float,
-        max_attempts: int | None,
-        backoff: Backoff | None,
-        name: str | None,
-    ) -> None:
+    def __init__(self, push: Callable[..., T], tasks: Registry, **options: Unpack[WorkerOptions]) -> None:
+        concurrency, topics, name = options["concurrency"], options["topics"], options["name"]
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
             raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
-        check_seconds(grace, "grace")
+        check_seconds(options["grace"], "grace")
         self._topics: tuple[str, ...] | None = None
         self._weights: Mapping[str, int] | None = None
         if topics is not None:
             self._topics, self._weights = checked_topics(topics)
-        duration_ms(lease, "lease")
+        duration_ms(options["lease"], "lease")
         if name is not None:
             check_name(name, of="worker")
         self.concurrency = concurrency
-        self.grace = grace
-        self.lease = lease
+        self.grace = options["grace"]
+        self.lease = options["lease"]
         self.name = name
         self._push = push
         self._tasks = tasks
         self._chosen: list[str] | None = None
         """The only ones of its topics that it serves; None: all."""
-        self._registry = Registry(max_attempts=max_attempts, backoff=backoff)
+        self._registry = Registry(max_attempts=options["max_attempts"], backoff=options["backoff"])
         self._hooks = Hooks()
         self._stop = SignalSafeEvent()
         self._hurry = SignalSafeEvent()
@@ -99,7 +100,13 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         ...     print(delivery.payload, delivery.attempt)
         """
 
-        check_on(topic, type)
+        if callable(topic):
+            raise InvalidOption(
+                f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one'
+            )
+        check_topic(topic)
+        if type is not None:
+            payload_of(type)
         attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
 
         def register(handler: H) -> H:

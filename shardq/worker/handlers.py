@@ -11,7 +11,7 @@ from shardq.core import forks
 from shardq.core.consumer import policy
 from shardq.core.consumer.policy import Backoff, Snooze
 from shardq.core.fleet.lateness import OTHERS
-from shardq.core.model.checks import check_max_attempts, check_topic, is_seconds
+from shardq.core.model.checks import check_max_attempts, is_seconds
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.task import Delivery
 from shardq.errors import BadInput, InvalidOption
@@ -24,7 +24,6 @@ from shardq.worker.functions import (
     check_result,
     is_coroutine_function,
     name_of,
-    payload_of,
     typed,
 )
 from shardq.worker.logs import Once, tell
@@ -56,7 +55,10 @@ class Attempts:
             raise InvalidOption(f"timeout={self.timeout!r} is not possible; give seconds, more than 0")
         if self.max_attempts is not None:
             check_max_attempts(self.max_attempts)
-        policy.check_backoff(self.backoff)
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise InvalidOption(
+                f"backoff={self.backoff!r} is not possible; give a Backoff, such as Backoff(base=1, cap=3600)"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +131,8 @@ class Hooks:
     """
 
     def __init__(self) -> None:
-        self._before: list[Callable[..., Any]] = []
-        self._after: list[Callable[..., Any]] = []
-        self._error: list[Callable[..., Any]] = []
-        self._called = dict(zip(NAMES, (self._before, self._after, self._error), strict=True))
+        self._called: dict[str, list[Callable[..., Any]]] = {name: [] for name in NAMES}
+        self._before, self._after, _ = self._called.values()
 
     def use(self, middleware: object) -> None:
         found = {name: hook for name in NAMES if callable(hook := getattr(middleware, name, None))}
@@ -234,14 +234,8 @@ class Registry:
     def _add_topic(self, registered: TopicFunction) -> None:
         run, topic, attempts = registered.function, registered.topic, registered.attempts
         if isinstance(run, ChoosingHandler):
-            self.handlers[topic] = self._handler(
-                topic,
-                run,
-                attempts,
-                is_coroutine=run.is_coroutine,
-                has_coroutines=run.has_coroutines,
-                name=run.title,
-            )
+            parts = {"is_coroutine": run.is_coroutine, "has_coroutines": run.has_coroutines, "name": run.title}
+            self.handlers[topic] = self._handler(topic, run, attempts, **parts)
         else:
             own = run if registered.type is None else typed(run, registered.type)
             self.handlers[topic] = self._of_function(topic, own, attempts, run, name_of(run))
@@ -269,14 +263,8 @@ class Registry:
         self, topic: str, run: Callable[[Delivery], Any], attempts: Attempts, function: Callable[..., Any], name: str
     ) -> Handler:
         coroutine = is_coroutine_function(function)
-        return self._handler(
-            topic,
-            run,
-            attempts,
-            is_coroutine=lambda _: coroutine,
-            has_coroutines=lambda: coroutine,
-            name=lambda _: name,
-        )
+        parts = {"is_coroutine": lambda _: coroutine, "has_coroutines": lambda: coroutine, "name": lambda _: name}
+        return self._handler(topic, run, attempts, **parts)
 
     def _handler(self, topic: str, run: Callable[[Delivery], Any], attempts: Attempts, **parts: Any) -> Handler:
         return Handler(
@@ -367,12 +355,3 @@ def name_in(delivery: Delivery) -> str:
 def recurring(functions: Iterable[Registered]) -> list[tuple[TaskFunction, Every]]:
     """The tasks that recur."""
     return [(each, each.every) for each in functions if isinstance(each, TaskFunction) and each.every is not None]
-
-
-def check_on(topic: str, type: Any) -> None:
-    """Checks the options of ``@worker.on``, apart from attempts."""
-    if callable(topic):
-        raise InvalidOption(f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one')
-    check_topic(topic)
-    if type is not None:
-        payload_of(type)

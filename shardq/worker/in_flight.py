@@ -1,4 +1,5 @@
-"""The jobs in flight: every job between its claim and its settling, under one lock. No I/O.
+"""The jobs in flight: every job between its claim and its settling, under one lock, and the settlement that the end of
+its handler means. No I/O.
 
 The worker's threads meet here and nowhere else. A job is finished once: what comes second, a handler after its timeout
 or after its lease was lost, is told so and ignored.
@@ -15,9 +16,17 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
+import msgspec
+
+from shardq.core.calls.consume import SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.core.consumer.ahead import STALE_S, Prefetch
-from shardq.worker.job import Job, Settlement
+from shardq.core.consumer.policy import Bury, Retry, Snooze, alone, reason_of
+from shardq.core.consumer.settling import Settlement, settlement_after
+from shardq.core.model.checks import reason_text
+from shardq.core.model.task import Delivery
+from shardq.worker.handlers import Handler, Hooks, UnknownTask
 from shardq.worker.logs import Once, tell
 
 GIVE_WAY_S = 0.00005
@@ -32,6 +41,106 @@ MOST = 16
 """The strays that any topic may have. A thread costs some megabytes at worst, and with one place a single stray must
 not end the work.
 """
+
+Stage = Literal["held", "running", "done"]
+"""held: claimed and not begun. done: finished, by its handler or over its head; that happens once."""
+
+
+class Job(msgspec.Struct, eq=False):
+    """A Struct, as there is one for each task. The garbage collector must know it: a payload that keeps an exception of
+    its handler refers, by the exception's frames, to the job.
+    """
+
+    delivery: Delivery
+    handler: Handler
+    claimed_at: float = msgspec.field(default_factory=time.monotonic)
+    stage: Stage = "held"
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    unknown: str | None = None
+    """The name of the function, if it is given back because this worker has none of that name."""
+
+    @property
+    def waited_s(self) -> float:
+        """How long it waited for its handler, once that began."""
+        return self.began_at - self.claimed_at
+
+    @property
+    def name(self) -> str:
+        """The name of its handler, in logs and errors."""
+        return self.handler.name(self.delivery)
+
+    @property
+    def is_coroutine(self) -> bool:
+        return self.handler.is_coroutine(self.delivery)
+
+    @property
+    def ack(self) -> Delivery:
+        """The delivery itself, which names the lease."""
+        return self.delivery
+
+    def back(self) -> SettleGiveBack:
+        return SettleGiveBack(self.delivery.id, self.delivery.token)
+
+    def retry(self, reason: str) -> SettleRetry:
+        """Retries by the handler's backoff. Never raises, whatever that does."""
+        delivery, handler = self.delivery, self.handler
+        delay_ms = handler.delay_ms(delivery.attempt)
+        return SettleRetry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
+
+
+Outcome = Literal["done", "retried", "buried", "snoozed"]
+"""How a call of a handler ended."""
+
+_OUTCOMES: Mapping[type[Settlement], Outcome] = {
+    Delivery: "done",
+    SettleRetry: "retried",
+    SettleBury: "buried",
+    SettleSnooze: "snoozed",
+}
+
+
+def outcome_of(settlement: Settlement) -> Outcome | None:
+    """How the call ended; None for a task that is given back undone."""
+    return _OUTCOMES.get(type(settlement))
+
+
+def call_hooks(hooks: Hooks, job: Job, settlement: Settlement, failure: BaseException | None) -> None:
+    """Calls the hooks after a job's handler. One that has snoozed its task has not failed."""
+    if failure is None or isinstance(settlement, SettleSnooze):
+        hooks.after(job.delivery)
+    else:
+        hooks.error(job.delivery, failure)
+
+
+def settlement_of(job: Job, exc: BaseException) -> Settlement:
+    """The settlement after a handler that has raised. Never raises: exceptions and policies are the user's code, and a
+    task without a settlement would be held, and its lease extended, for ever.
+    """
+    task, handler = job.delivery, job.handler
+    # Neither the payload nor the text of the exception.
+    fields = {"task_id": task.id, "topic": task.topic, "attempt": task.attempt, "error": type(exc).__name__}
+    try:
+        decided = alone(exc)
+        settlement = settlement_after(task, decided, None, handler.delay_ms, handler.max_attempts)
+        match decided:
+            case Retry():
+                tell(logging.INFO, "task %s is tried again: %s", task.id, decided.reason, extra=fields)
+            case Bury():
+                tell(logging.WARNING, "task %s is buried: %s", task.id, decided.reason, extra=fields)
+            case UnknownTask():
+                job.unknown = decided.task
+                if handler.once.new(str(decided)):
+                    what = "task %s has to wait: %s (said once for a name)"
+                    tell(logging.ERROR, what, task.id, decided, extra=fields)
+            case Snooze():
+                tell(logging.DEBUG, "task %s is snoozed: %s", task.id, decided.delay, extra=fields)
+            case _:
+                tell(logging.ERROR, "task %s failed in attempt %d", task.id, task.attempt, exc=exc, extra=fields)
+        return settlement
+    except BaseException as fault:  # noqa: BLE001  attributes of the user's own exception, SystemExit too
+        tell(logging.ERROR, "task %s failed with an exception that can't be read", task.id, exc=fault, extra=fields)
+        return job.retry(reason_of(exc))
 
 
 class InFlight:

@@ -11,11 +11,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.model.checks import check_topic
-from shardq.core.model.task import OnConflict, Task
+from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.durable import Durability
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.schedules.every import Every
@@ -26,6 +26,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 """The result of a push: a Receipt, or a coroutine that returns one."""
+
+
+class CallOptions(PushOptions, total=False):
+    """The options of ``Engine.push``."""
+
+    durability: Durability | None
 
 
 class NamedTask(Generic[P, R, T]):
@@ -69,23 +75,7 @@ class NamedTask(Generic[P, R, T]):
         """
         return self.options().call(*args, **kwargs)
 
-    def options(
-        self,
-        *,
-        delay: float | dt.timedelta | None = None,
-        at: float | dt.datetime | None = None,
-        topic: str | None = None,
-        id: str | None = None,
-        on_conflict: OnConflict = "keep",
-        dedup: float | dt.timedelta | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_attempts: int | None = None,
-        expires: float | dt.timedelta | dt.datetime | None = None,
-        window: float | dt.timedelta | None = None,
-        throttle: float | dt.timedelta | None = None,
-        tags: Sequence[str] | None = None,
-        durability: Durability | None = None,
-    ) -> Pusher[P, T]:
+    def options(self, **options: Unpack[CallOptions]) -> Pusher[P, T]:
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
 
         ``topic``: another one than the task's, where a task of the same name is declared, too. ``max_attempts``: the
@@ -93,24 +83,10 @@ class NamedTask(Generic[P, R, T]):
 
         >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         """
-        return Pusher(
-            self,
-            {
-                "delay": delay,
-                "at": at,
-                "topic": self.topic if topic is None else topic,
-                "id": id,
-                "on_conflict": on_conflict,
-                "dedup": dedup,
-                "headers": headers,
-                "max_attempts": self._max_attempts if max_attempts is None else max_attempts,
-                "expires": expires,
-                "window": window,
-                "throttle": throttle,
-                "tags": tags,
-                "durability": durability,
-            },
-        )
+        if unknown := options.keys() - CallOptions.__annotations__.keys():
+            raise TypeError(f"options() has no {unknown.pop()}=; it takes {', '.join(CallOptions.__annotations__)}")
+        given = {name: value for name, value in options.items() if value is not None}
+        return Pusher(self, {"topic": self.topic, "max_attempts": self._max_attempts} | given)
 
     def _payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The payload of a call that the function can take: its name and its arguments."""
@@ -136,8 +112,7 @@ class Pusher(Generic[P, T]):
         self._options = options
 
     def __repr__(self) -> str:
-        given = {name: value for name, value in self._options.items() if value is not None}
-        return f"<Pusher of {self._task.name}: {given}>"
+        return f"<Pusher of {self._task.name}: {self._options}>"
 
     def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Pushes a call with these arguments, and with the options.
@@ -151,10 +126,9 @@ class Pusher(Generic[P, T]):
 
         >>> engine.push_many([send.options(delay=60).call("ann@example.org", text="hello")])
         """
-        options = dict(self._options)
-        if options.pop("durability") is not None:
+        if "durability" in self._options:
             raise InvalidOption("durability= is for pushes to the engine; what takes a Task has no use for it")
-        return Task(self._task._payload(args, kwargs), **options)
+        return Task(self._task._payload(args, kwargs), **self._options)
 
 
 class TaskDecorator(ABC, Generic[T]):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from shardq.core.consumer.claims import Claims
-from shardq.core.consumer.settling import extend, per_shard, settle
+from shardq.core.consumer.settling import Settlement, by_shard, extend, per_shard, settle
 from shardq.core.consumer.sync import Consumer
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.ids import quoted_topic
@@ -23,10 +23,9 @@ from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError
 from shardq.worker.handlers import Plan
-from shardq.worker.in_flight import InFlight, Strays
-from shardq.worker.job import Job, Settlement, settlements_by_shard
+from shardq.worker.in_flight import InFlight, Job, Strays
 from shardq.worker.logs import Once, log, tell
-from shardq.worker.report import Outcomes, Reporter, Tally
+from shardq.worker.report import Reporter, Tally
 from shardq.worker.runners import CoroutineRunner, ThreadRunner
 from shardq.worker.supervisor import SignalSafeEvent
 
@@ -81,16 +80,14 @@ class Processor:
         self._coroutine_runner = CoroutineRunner(
             self._in_flight, plan.hooks, self._strays, concurrency=plan.concurrency, loop=loop
         )
-        self._tally = Tally(
+        self.tally = Tally(
             list(plan.handlers),
             plan.concurrency,
             tasks=plan.tasks,
             running=self._in_flight.unfinished,
             problems=lambda: self.problems,
         )
-        self._reporter = Reporter(driver, claims.cache.control, claims.name, self._tally.report)
-        self.outcomes: Outcomes | None = None
-        """Counts how tasks end, for the engine's metrics; None: nobody asked for them."""
+        self._reporter = Reporter(driver, claims.cache.control, claims.name, self.tally.report)
         self._stopping = threading.Event()
         self._until = math.inf
         """The time at which unsent settlements are given up: known once the grace is over."""
@@ -135,14 +132,14 @@ class Processor:
         return self._claims.name
 
     @property
-    def problems(self) -> tuple[str, ...]:
-        """The reasons why it can't do its work, a sentence each, before it is stopped."""
-        return tuple(self._problems()) if self.at_work else ()
-
-    @property
     def at_work(self) -> bool:
         """True from its start until it is told to stop."""
         return self._began and not self._stopping.is_set()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The reasons why it can't do its work, a sentence each, before it is stopped."""
+        return tuple(self._problems()) if self.at_work else ()
 
     @property
     def ended(self) -> tuple[str, ...]:
@@ -185,13 +182,8 @@ class Processor:
         self._began = True
 
     def stop(self, grace: float, hurry: SignalSafeEvent) -> None:
-        """Ends in this order, each step for all tasks together:
-
-        1. Claims no more, and gives back what is not begun.
-        2. Lets handlers finish, for ``grace`` seconds or until ``hurry``; their settlements are sent as they come.
-        3. Gives back the tasks of those that run on. Coroutines are cancelled; a function's thread is left behind.
-        4. Sends what is not sent, for ``END_S`` at most, or ``HURRY_S`` after ``hurry``. Tasks that can't be settled in
-           that time come back when their lease runs out.
+        """Ends in the order that ``Worker.run`` tells, each step for all tasks together. Step 4, sending what is not
+        sent, takes ``END_S`` at most, or ``HURRY_S`` after ``hurry``.
         """
         self._stopping.set()
         for loop in self._loops:
@@ -269,13 +261,12 @@ class Processor:
         if not settlements:
             return False
         if not again:
-            self._tally.count(settlements)
-            if self.outcomes is not None:
-                self.outcomes.note(settlements)
+            self.tally.count(settlements)
         self._unsent = []
         answers: Mapping[str, str] = {}
         try:
-            answers = run(self._driver, settle(self._claims, settlements_by_shard(settlements)), self._left())
+            divided = by_shard((job.delivery, settlement) for job, settlement in settlements)
+            answers = run(self._driver, settle(self._claims, divided), self._left())
         except ShardqError as exc:
             if time.monotonic() < self._until:
                 # Until then the leases are extended. What this try has settled is "lost" in the next.
@@ -325,7 +316,7 @@ class Processor:
             limit = job.handler.timeout
             if limit is None or job.stage != "running" or now - job.began_at < limit:
                 continue
-            if self._overrule(job, job.retry(None, f"timed out after {limit:g} s")):
+            if self._overrule(job, job.retry(f"timed out after {limit:g} s")):
                 task, what = job.delivery, "task %s has timed out after %g s"
                 fields: dict[str, object] = {"task_id": task.id, "topic": task.topic, "attempt": task.attempt}
                 tell(logging.ERROR, what, task.id, limit, extra=fields | {"seconds": now - job.began_at})
@@ -335,10 +326,10 @@ class Processor:
         strand = job.is_coroutine
         if not strand and job.stage == "running":
             # Before the job is finished: the function may return right after that.
-            self._thread_runner.give_up(job)
+            self._strays.add(job)
         if not self._in_flight.finish(job, settlement):
             if not strand:
-                self._thread_runner.keep(job)
+                self._strays.discard(job)
             return False
         if strand:
             self._coroutine_runner.cancel([job], UNWIND_S)

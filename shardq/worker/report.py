@@ -12,12 +12,13 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shardq.core.calls import control
 from shardq.core.calls.consume import SettleBury, SettleRetry
+from shardq.core.consumer.settling import Settlement
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import TopicLateness
 from shardq.core.fleet.member import NO_DISPATCHER
@@ -26,7 +27,7 @@ from shardq.core.layout.keys import ControlKeys
 from shardq.core.threads import Loop, ended
 from shardq.errors import Unanswered, Unavailable
 from shardq.worker.handlers import UNKNOWN_S
-from shardq.worker.job import Job, Outcome, Settlement, outcome_of
+from shardq.worker.in_flight import Job, Outcome, outcome_of
 from shardq.worker.logs import MOST_REMEMBERED
 
 STUCK_S = 600.0
@@ -67,21 +68,17 @@ class Outcomes:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicOutcomes] = {}
 
-    def note(self, settlements: Iterable[tuple[Job, Settlement]]) -> None:
-        """Counts jobs that are finished. Those given back undone are not counted."""
+    def note(self, job: Job, outcome: Outcome) -> None:
+        """Counts a job that is finished."""
         with self._lock:
-            for job, settlement in settlements:
-                outcome = outcome_of(settlement)
-                if outcome is None:
-                    continue
-                topic = job.delivery.topic
-                seen = self._topics.get(topic)
-                if seen is None:
-                    seen = self._topics[topic] = TopicOutcomes()
-                seen.outcomes[outcome] += 1
-                if job.began_at:
-                    _note(seen.handler, job.ended_at - job.began_at)
-                    _note(seen.pickup, job.waited_s)
+            topic = job.delivery.topic
+            seen = self._topics.get(topic)
+            if seen is None:
+                seen = self._topics[topic] = TopicOutcomes()
+            seen.outcomes[outcome] += 1
+            if job.began_at:
+                _note(seen.handler, job.ended_at - job.began_at)
+                _note(seen.pickup, job.waited_s)
 
     def snapshot(self) -> dict[str, TopicOutcomes]:
         """The outcomes by topic so far."""
@@ -123,30 +120,29 @@ class Tally:
         self._concurrency = concurrency
         self._running = running
         self._problems = problems
+        self.outcomes: Outcomes | None = None
+        """Counts by topic, for the engine's metrics; None: these were not asked for."""
         self._unknown: dict[tuple[str, str], _Unknown] = {}
         """Topic and name of a call that this worker does not know."""
         self._since = time.time()
-        self._handled = 0
-        self._failed = 0
-        self._retried = 0
-        self._snoozed = 0
+        self._counts = Counter[Outcome]()
         self._last_error = ""
         self._pickup = TopicLateness()
 
     def count(self, settlements: Iterable[tuple[Job, Settlement]]) -> None:
-        """Counts jobs that are finished, whether or not their settlements reach the server."""
-        waited: dict[tuple[str, int], int] = defaultdict(int)
+        """Counts jobs that are finished, whether or not their settlements reach the server. A job that is given back
+        undone has no outcome.
+        """
+        waited: Counter[tuple[str, int]] = Counter()
         for job, settlement in settlements:
-            outcome = outcome_of(settlement)
-            if outcome == "done":
-                self._handled += 1
-            elif outcome == "snoozed" and job.unknown is not None:
-                self._met_unknown(job.delivery.topic, job.unknown)
-            elif outcome == "snoozed":
-                self._snoozed += 1
-            elif isinstance(settlement, SettleRetry | SettleBury):
-                self._failed += 1
-                self._retried += outcome == "retried"
+            if (outcome := outcome_of(settlement)) is not None:
+                if self.outcomes is not None:
+                    self.outcomes.note(job, outcome)
+                if job.unknown is None:
+                    self._counts[outcome] += 1
+                else:
+                    self._met_unknown(job.delivery.topic, job.unknown)
+            if isinstance(settlement, SettleRetry | SettleBury):
                 self._last_error = settlement.reason.rpartition("\n")[2]
             if job.began_at:
                 waited[job.delivery.topic, int(job.waited_s * 1000)] += 1
@@ -154,12 +150,10 @@ class Tally:
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 
     def _met_unknown(self, topic: str, task: str) -> None:
-        """Notes that a call of a task that this worker does not know was given back."""
-        if len(self._unknown) >= MOST_REMEMBERED and (topic, task) not in self._unknown:
-            return
-        now = time.monotonic()
-        met = self._unknown.setdefault((topic, task), _Unknown(now, now))
-        met.last, met.count = now, met.count + 1
+        if len(self._unknown) < MOST_REMEMBERED or (topic, task) in self._unknown:
+            now = time.monotonic()
+            met = self._unknown.setdefault((topic, task), _Unknown(now, now))
+            met.last, met.count = now, met.count + 1
 
     def report(self, alive_s: float) -> Report:
         """The report of the worker; ``alive_s``: the time for which its heartbeat counts."""
@@ -185,10 +179,10 @@ class Tally:
             ),
             stuck=sum(now - job.began_at > (job.handler.timeout or STUCK_S) for job in jobs),
             problems=tuple(self._problems()),
-            handled=self._handled,
-            failed=self._failed,
-            retried=self._retried,
-            snoozed=self._snoozed,
+            handled=self._counts["done"],
+            failed=self._counts["retried"] + self._counts["buried"],
+            retried=self._counts["retried"],
+            snoozed=self._counts["snoozed"],
             error=self._last_error,
             pickup=by_topic(self._pickup.snapshot()),
         )

@@ -24,8 +24,7 @@ from shardq.core import forks
 from shardq.core.threads import ended
 from shardq.worker.functions import check_result
 from shardq.worker.handlers import Hooks
-from shardq.worker.in_flight import InFlight, Strays
-from shardq.worker.job import Job, call_hooks, settlement_of
+from shardq.worker.in_flight import InFlight, Job, Strays, call_hooks, settlement_of
 from shardq.worker.logs import tell
 
 BLOCKED_TICKS = 20
@@ -66,15 +65,9 @@ class ThreadRunner:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         busy = len(self._threads) - self._strays.functions
         for _ in range(min(short, self._concurrency - busy)):
-            self._hire()
-
-    def give_up(self, job: Job) -> None:
-        """Lets the job's thread end when its function returns."""
-        self._strays.add(job)
-
-    def keep(self, job: Job) -> None:
-        """Keeps the job's thread: its function returned just before it was given up."""
-        self._strays.discard(job)
+            thread = threading.Thread(target=self._run, name="shardq-handler", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def end(self) -> None:
         """Ends the threads, after ``in_flight`` has ended. Threads stuck in a function are left behind: its task is
@@ -82,13 +75,8 @@ class ThreadRunner:
         """
         ended(self._threads)
 
-    def _hire(self) -> None:
-        thread = threading.Thread(target=self._run, name="shardq-handler", daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
     def _run(self) -> None:
-        strays = self._strays.jobs
+        strays = self._strays.jobs  # the thread of a stray ends when its function returns
         while job := self._in_flight.next():
             # What a handler sets in its context is not for the next one on this thread.
             contextvars.Context().run(self._do, job)

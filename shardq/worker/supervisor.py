@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from types import FrameType
+from typing import NamedTuple, NoReturn
 
 from shardq.core import forks
 from shardq.errors import InvalidOption
@@ -147,31 +148,26 @@ class ProcessSupervisor:
         that stop the parent.
         """
         self._set_up()
+
+        def live(pipe: int, mask: Collection[int]) -> NoReturn:
+            _child(work, stop, hurry, pipe, heard, mask)
+
         try:
             while not stop.is_set():
                 for pid, how in self._ended():
                     what = "%s process %d has ended %s; %s"
                     tell(logging.ERROR, what, self._what, pid, how, self._next(), extra={"pid": pid})
-                self._fill(work, stop, hurry, heard)
+                while len(self._children) < self.size and time.monotonic() >= self._next_at and not stop.is_set():
+                    try:
+                        self._fork(live, heard)
+                    except OSError as exc:
+                        self._failed(self._round)
+                        tell(logging.ERROR, "a %s process can't be started; %s: %s", self._what, self._next(), exc)
                 stop.wait(POLL_S)
         finally:
             self._end(hurry, time.monotonic() + grace + END_S)
 
-    def _fill(
-        self, work: Work, stop: SignalSafeEvent, hurry: SignalSafeEvent, heard: Collection[signal.Signals]
-    ) -> None:
-        while len(self._children) < self.size and time.monotonic() >= self._next_at and not stop.is_set():
-            try:
-                child = self._fork(work, stop, hurry, heard)
-            except OSError as exc:
-                self._failed(self._round)
-                tell(logging.ERROR, "a %s process can't be started; %s: %s", self._what, self._next(), exc)
-                return
-            self._children[child.pid] = child
-
-    def _fork(
-        self, work: Work, stop: SignalSafeEvent, hurry: SignalSafeEvent, heard: Collection[signal.Signals]
-    ) -> _Child:
+    def _fork(self, live: Callable[[int, Collection[int]], NoReturn], heard: Collection[signal.Signals]) -> None:
         read_end, write_end = os.pipe()
         self._pipes.add(write_end)
         # Output that waits to be written would be written by each child, too.
@@ -181,14 +177,14 @@ class ProcessSupervisor:
         try:
             pid = os.fork()
             if not pid:
-                _child(work, stop, hurry, read_end, heard, before)
+                live(read_end, before)
         except OSError:
             self._close(write_end)
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(read_end)
-        return _Child(pid, write_end, self._round)
+        self._children[pid] = _Child(write_end, self._round, time.monotonic())
 
     def _close(self, pipe: int) -> None:
         self._pipes.discard(pipe)
@@ -251,14 +247,12 @@ class ProcessSupervisor:
                 os.write(child.pipe, word)
 
 
-class _Child:
+class _Child(NamedTuple):
     """A child, as the parent knows it."""
 
-    def __init__(self, pid: int, pipe: int, which: int) -> None:
-        self.pid = pid
-        self.pipe = pipe
-        self.round = which
-        self.since = time.monotonic()
+    pipe: int
+    round: int
+    since: float
 
 
 def _child(
@@ -268,7 +262,7 @@ def _child(
     pipe: int,
     heard: Collection[signal.Signals],
     mask: Collection[int],
-) -> None:
+) -> NoReturn:
     """Runs the whole life of a child. Does not return."""
     status = 1
     try:

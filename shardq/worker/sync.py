@@ -7,12 +7,10 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from shardq.core.consumer.policy import Backoff
-from shardq.core.model.checks import Topics
 from shardq.core.model.task import Receipt
-from shardq.worker.base import WorkerBase
+from shardq.worker.base import WorkerBase, WorkerOptions
 from shardq.worker.handlers import Plan, Registry
 from shardq.worker.supervisor import ProcessSupervisor, ending_signals
 
@@ -34,27 +32,10 @@ class Worker(WorkerBase[Receipt]):
         push: Callable[..., Receipt],
         tasks: Registry,
         processor: Callable[[Plan], Processor],
-        *,
-        topics: Topics | None,
-        concurrency: int,
         processes: int,
-        lease: float,
-        grace: float,
-        max_attempts: int | None,
-        backoff: Backoff | None,
-        name: str | None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        super().__init__(
-            push,
-            tasks,
-            topics=topics,
-            concurrency=concurrency,
-            lease=lease,
-            grace=grace,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            name=name,
-        )
+        super().__init__(push, tasks, **options)
         self._processor = processor
         self._supervisor = ProcessSupervisor(processes)
 

@@ -13,7 +13,7 @@ import pytest
 from cluster.ports import HOST, free_port
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S
+from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.engine.doctor import OK
 from tests.cli.conftest import SHARDS

@@ -13,8 +13,7 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.calls import dispatch
 from shardq.core.dispatcher.forwarding import MAX_ROUTED
-from shardq.core.dispatcher.pacing import LONGEST_SLEEP_S
-from shardq.core.dispatcher.poller import CALL_TIMEOUT_S
+from shardq.core.dispatcher.poller import CALL_TIMEOUT_S, LONGEST_SLEEP_S
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys

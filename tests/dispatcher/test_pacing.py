@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardq.core.calls.dispatch import MAX_BATCH, Dispatched
-from shardq.core.dispatcher.pacing import (
+from shardq.core.dispatcher.poller import (
     AWAKE_S,
     HOT_PER_S,
     LEAST_BATCH,

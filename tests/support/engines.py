@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 from shardq import AsyncConsumer, AsyncEngine, Engine
-from shardq.core.consumer.consuming_aio import AsyncSettlingBlock
+from shardq.core.consumer.aio import AsyncSettlingBlock
 from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 
 T = TypeVar("T")

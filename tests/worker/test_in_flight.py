@@ -14,8 +14,7 @@ from shardq import Backoff
 from shardq.core.consumer.ahead import AHEAD_S, STALE_S
 from shardq.core.model.task import Delivery
 from shardq.worker.handlers import Handler
-from shardq.worker.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight
-from shardq.worker.job import Job
+from shardq.worker.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight, Job
 from tests.support.waiting import wait_until
 
 HANDLER = Handler(
@@ -51,7 +50,7 @@ def filled(count: int, concurrency: int = 4) -> tuple[InFlight, list[Job]]:
 def test_a_verdict_once() -> None:
     in_flight, (job,) = filled(1)
     assert in_flight.begin(job)
-    timed_out = job.retry(None, "timed out")
+    timed_out = job.retry("timed out")
     assert in_flight.finish(job, timed_out)
     assert not in_flight.finish(job, job.ack)
     assert in_flight.settlements() == [(job, timed_out)]

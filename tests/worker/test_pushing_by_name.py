@@ -5,11 +5,10 @@ dropped.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_type_hints
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from shardq import Backoff, Conflict, Delivery, Engine, Task
 from shardq.errors import InvalidDelay
 from shardq.worker.handlers import UNKNOWN_S
+from shardq.worker.named import CallOptions
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, state_of
 from tests.support.waiting import wait_until
@@ -68,7 +68,7 @@ def test_a_call_has_one_list_or_tuple_for_an_argument_as_it_is(engines: Engines,
 def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: Engine) -> None:
     send = running.task(name="send", topic="mail")(print)
     later = send.options(delay=FAR_S, id="mine", headers={"a": "b"}, max_attempts=3)
-    assert repr(later).startswith("<Pusher of send: {'delay': ")
+    assert repr(later).startswith("<Pusher of send: {'topic': 'mail', ")
     assert engines.done(later.push(1)) == "mail/mine"
     task = running.get("mail/mine")
     assert task is not None
@@ -85,11 +85,11 @@ def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: En
 
 def test_the_options_are_those_of_a_push(running: Engine) -> None:
     send = running.task(name="send")(print)
-    _, *options = inspect.signature(Engine.push).parameters.values()
-    default: dict[str, Any] = {"topic": {"default": None, "annotation": "str | None"}}
-    # its own topic, if none is given
-    expected = [each.replace(**default.get(each.name, {})) for each in options if each.name != "payload"]
-    assert list(inspect.signature(send.options).parameters.values()) == expected
+    options = get_type_hints(CallOptions)
+    of_push = get_type_hints(Engine.push)
+    assert options == {name: of_push[name] for name in list(of_push) if name not in ("payload", "return")}
+    with pytest.raises(TypeError, match=r"options\(\) has no dely=; it takes delay, at, "):
+        send.options(dely=5)  # type: ignore[call-arg]  # that is the test
 
 
 CALLS_OF_NOBODY = [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}]

@@ -14,7 +14,7 @@ from shardq.core.model.checks import MAX_REASON
 from shardq.core.model.task import Delivery
 from shardq.errors import InvalidDelay, InvalidOption
 from shardq.worker.handlers import Handler
-from shardq.worker.job import Job, settlement_of
+from shardq.worker.in_flight import Job, settlement_of
 
 
 @pytest.mark.parametrize(("attempt", "most"), [(1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 50.0), (1_000_000, 50.0)])

@@ -1,13 +1,12 @@
 """Consumers: claim ready tasks under a lease, and settle them.
 
-Their commands are in ``consuming_aio``, from which ``consuming_sync`` is generated. ``aio`` and ``sync`` are the
-consumers that engines return, with what differs: what becomes of a request when its caller is interrupted, and of what
-is claimed ahead. ``claiming`` and ``settling`` are operations for both.
+The consumers that engines return are in ``aio``, from which ``sync`` is generated. ``claiming`` and ``settling`` are
+operations for both.
 
 A consumer waits for tasks without polling. A claim that finds every list empty registers its process in
 ``waiting/TOPIC`` of each of them, and sleeps. From a task that arrives to the consumer that claims it::
 
-    server                          wakeups                 waiters                 strategy (of one claim)
+    server                          wakeups                 waiters                 WaitStrategy (of one claim)
       | a list gets a task: draws      |                       |                       | sleeps
       | a process of waiting/TOPIC,    |                       |                       |
       | publishes TOPIC to it          |                       |                       |
@@ -17,8 +16,8 @@ A consumer waits for tasks without polling. A claim that finds every list empty 
       |                                | no waiter took it within GRACE_S:             |
       |<-------------------------------| wake.lua draws another process                |
 
-``waiters`` is state, and ``strategy`` decides, both without I/O; ``wakeups`` does the I/O for all consumers of an
-engine. The wake channels are heard by ``shardq.core.subscriber``.
+``waiters`` is state, and the ``WaitStrategy`` of ``claims`` decides, both without I/O; ``wakeups`` does the I/O for all
+consumers of an engine. The wake channels are heard by ``shardq.core.subscriber``.
 """
 
 from typing import TYPE_CHECKING

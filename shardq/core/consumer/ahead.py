@@ -1,5 +1,5 @@
 """Claims ahead: when the next claim is begun while a program works on the last one, how large it is, and what a
-consumer holds until it is asked for. No I/O: consumers and workers do that.
+consumer holds until it is asked for. The I/O is the consumers' and workers' own.
 
 What is claimed ahead is bounded by the time for which the program works on what it has, so that it is handed out after
 a small part of its lease, and idle consumers elsewhere miss nothing. What waits longer all the same is given back. A
@@ -8,15 +8,22 @@ consumer with ``prefetch=True`` learns that time from its claims (``Pace``), a w
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun
 from shardq.core.model.task import Delivery
+from shardq.core.threads import Loop
+from shardq.errors import ShardqError
+
+log = logging.getLogger("shardq.consumer")
 
 W = TypeVar("W")
 
@@ -36,6 +43,9 @@ SLOW_S = 0.01
 
 STALE_S = 0.5
 """Deliveries held for so long were a wrong guess, and are given back."""
+
+END_S = 1.0
+"""Time to give back what is held as the engine closes."""
 
 LEASE_SHARE = 8
 """No guess is trusted, and nothing held, for longer than one part in so many of the lease."""
@@ -89,7 +99,11 @@ Begin = Callable[[int], BegunClaim[W] | None]
 class Ahead(Generic[W]):
     """The tasks that one consumer has claimed ahead: a claim under way, and the rest of an earlier one. Thread-safe."""
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, release: Callable[[float], object] = lambda _: None) -> None:
+        self.release = release
+        """Gives back what is stale at a time. The consumer's."""
+        self.watched = False
+        """True while it is looked at again and again, for what is stale."""
         self.lock = threading.Lock()
         """Held while anything is begun, or given back: nobody claims for this consumer meanwhile."""
         self.pace = Pace(lease_s)
@@ -170,6 +184,54 @@ class Ahead(Generic[W]):
     def close(self) -> None:
         """Begins no more, and hands out no more. Needs no lock: the handler of a signal may call it."""
         self._closed = True
+
+
+class AheadWatch:
+    """Has what the consumers of one engine hold for too long given back, for those of threads. Its thread begins with
+    the first claim ahead, and sleeps while nothing is held.
+    """
+
+    def __init__(self) -> None:
+        self._held = set[Ahead[Any]]()
+        self._loop = Loop(
+            "shardq-ahead",
+            self._step,
+            log,
+            fails="what was claimed ahead can't be given back, trying again",
+            works="what was claimed ahead is given back again",
+            ended=lambda: self._look(math.inf),
+        )
+
+    def note(self, ahead: Ahead[Any]) -> None:
+        """Watches what holds something from now on."""
+        if not ahead.watched:
+            ahead.watched = True
+            self._held.add(ahead)
+            self._loop.start()
+            self._loop.wake()
+
+    def close(self) -> None:
+        """Gives everything back; what a dead server is not told of in time comes back when its lease runs out."""
+        self._loop.stop()
+        self._loop.join(END_S)
+
+    def _step(self) -> float | None:
+        self._look(time.monotonic())
+        return STALE_S / 2 if self._held else None
+
+    def _look(self, now_s: float) -> None:
+        """Has those that hold something give back what is stale, and forgets the others."""
+        for ahead in list(self._held):
+            # Before the look: what it claims after that is noted anew.
+            self._held.discard(ahead)
+            ahead.watched = False
+            try:
+                ahead.release(now_s)
+            except ShardqError as exc:
+                log.debug("what was claimed ahead could not be given back: %s", exc)
+            if ahead.any:
+                self._held.add(ahead)
+                ahead.watched = True
 
 
 @dataclass(slots=True)

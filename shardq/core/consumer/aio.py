@@ -1,243 +1,505 @@
-"""The consumer for asyncio: what becomes of its requests when their caller is cancelled. Its twin is ``sync``."""
+# For asyncio. `make fmt` generates sync.py from it.
+"""The consumers that engines return: claiming, waiting, settling. Those of asyncio and of threads differ in what
+becomes of a request whose caller is interrupted, and of what is claimed ahead.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import math
+import datetime as dt
+import logging
 import time
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from shardq.core.calls.consume import SettleStatus
-from shardq.core.consumer.ahead import STALE_S, Ahead, BegunClaim
-from shardq.core.consumer.claiming import claim, give_back, give_back_leases
-from shardq.core.consumer.claims import ClaimNotes, Claims
-from shardq.core.consumer.consuming_aio import AsyncConsuming
-from shardq.core.consumer.rate_limiter import permits_of
-from shardq.core.consumer.settling import SettlementsByShard, settle
+from shardq.core.consumer.ahead import Ahead, BegunClaim
+from shardq.core.consumer.claiming import GIVE_BACK_S, ask_lengths, claim, give_back, give_back_leases
+from shardq.core.consumer.claims import AskLengths, ClaimNotes, Claims, Sleep, WaitStrategy
+from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
+from shardq.core.consumer.settling import (
+    SettlementsByShard,
+    acks_of,
+    back_unbegun,
+    by_shard,
+    check_held,
+    extend,
+    one_or_many,
+    per_shard,
+    settle,
+    settlement_after,
+)
+from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.aio import AsyncDriver
+from shardq.core.forks import OfOneProcess
+from shardq.core.model.checks import check_seconds, due_spec, duration_ms
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, arun
-from shardq.errors import ShardqError
+from shardq.errors import InvalidOption, LeaseLost, ShardqError
 
-T = TypeVar("T")
+if True:  # ASYNC
+    import asyncio
 
-Trip = asyncio.Task[list[Delivery]]
+    from shardq.core.consumer.background import BackgroundTasks, Event
+    from shardq.core.consumer.rate_limiter import permits_of
 
-END_S = 2.0
-"""Time for all of it when the engine is closed. A live server needs a part of that; leases that a dead one was not told
-of run out.
-"""
+    Trip = asyncio.Task[list[Delivery]]
+else:
+    from threading import Event
+
+    from shardq.core.consumer.ahead import AheadWatch
+    from shardq.core.drivers.sync import Driver
+    from shardq.core.operation import Begun, begin, run
+
+log = logging.getLogger("shardq.consumer")
+
+ITERATION_WAIT_S = 60.0
+"""The wait of one claim under a loop over a consumer; ``close()`` ends it sooner."""
 
 
-class AsyncConsumer(AsyncConsuming):
-    """Claims ready tasks of its topics, the first topic first, and settles them. For one task at a time.
+class AsyncSettlingBlock:
+    """The block of ``consumer.settling``."""
+
+    def __init__(self, end: Callable[[BaseException | None], Awaitable[bool]]) -> None:
+        self._end = end
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, exc: BaseException | None, trace: object) -> bool:
+        return await self._end(exc)
+
+
+class AsyncConsumer(OfOneProcess):
+    """Claims ready tasks of its topics, the first topic first, and settles them. For one task or thread at a time.
 
     >>> for delivery in await consumer.claim(100, wait=1.0):
     ...     await handle(delivery.payload)
     ...     await consumer.ack(delivery)
     """
 
-    def __init__(
-        self,
-        open: Callable[[float], Awaitable[tuple[AsyncDriver, Claims, BackgroundTasks]]],
-        wakeups: Callable[[float], Awaitable[Wakeups]],
-        topics: Sequence[str],
-        timeout: float,
-        ahead: Ahead[Trip] | None = None,
-    ) -> None:
-        super().__init__(wakeups, ahead)
-        self._open = open
-        self._topics = topics
-        self._timeout = timeout
-        self._is_open = False
-        self._holder: AheadHolder | None = None
+    _closed = False
+    _event: Event | None = None
+    """A waiting claim sleeps on it."""
 
-    def __repr__(self) -> str:
-        return f"<AsyncConsumer {self._claims.name if self._is_open else 'not used yet'} of {list(self._topics)}>"
+    if True:  # ASYNC
 
-    async def _opened(self, within: float = 0.0) -> float:
-        deadline = time.monotonic() + within + self._timeout
-        if not self._is_open:
-            driver, claims, background = await self._open(deadline - within)
-            # Another command may have been first.
+        def __init__(
+            self,
+            open: Callable[[float], Awaitable[tuple[AsyncDriver, Claims, BackgroundTasks]]],
+            wakeups: Callable[[float], Awaitable[Wakeups]],
+            topics: Sequence[str],
+            timeout: float,
+            ahead: Ahead[Trip] | None = None,
+        ) -> None:
+            self._open = open
+            self._wakeups = wakeups
+            self._topics = topics
+            self._timeout = timeout
+            self._ahead = ahead
+            self._is_open = False
+
+        def __repr__(self) -> str:
+            return f"<AsyncConsumer {self._claims.name if self._is_open else 'not used yet'} of {list(self._topics)}>"
+
+        async def _opened(self, within: float = 0.0) -> float:
+            """Opens the engine in the first command. Returns the command's deadline, as below."""
+            deadline = time.monotonic() + within + self._timeout
             if not self._is_open:
-                self._driver, self._claims, self._background = driver, claims, background
-                self._is_open = True
-                self._loop = asyncio.get_running_loop()
-                if self._ahead is not None:
-                    self._holder = AheadHolder(driver, claims, background, self._ahead)
-        return deadline
+                driver, claims, background = await self._open(deadline - within)
+                # Another command may have been first.
+                if not self._is_open:
+                    self._driver, self._claims, self._background = driver, claims, background
+                    self._is_open = True
+                    self._loop = asyncio.get_running_loop()
+                    if self._ahead is not None:
+                        self._ahead.release = self._release
+                        background.ahead.add(self._ahead)
+            return deadline
+    else:
 
-    def _new_event(self) -> LoopEvent:
-        return LoopEvent()
+        def __init__(
+            self, driver: Driver, claims: Claims, wakeups: Callable[[float], Wakeups], watch: AheadWatch | None = None
+        ) -> None:
+            """``watch``: claims ahead, and has what is held for too long given back."""
+            self._driver = driver
+            self._claims = claims
+            self._wakeups = wakeups
+            self._watch = watch
+            ahead = Ahead[Begun[list[Delivery]]]
+            self._ahead = None if watch is None else ahead(claims.lease_ms / 1000, self._release)
+
+        def __repr__(self) -> str:
+            return f"<Consumer {self._claims.name} of {self._claims.topics}>"
+
+        def _opened(self, within: float = 0.0) -> float:
+            """The deadline of a command, which takes the engine's timeout, and ``within`` seconds more."""
+            return time.monotonic() + within + self._driver.settings.timeout
+
+    # ---- trips
+
+    def _steps(
+        self, max: int, notes: ClaimNotes, shards: Sequence[int] | None = None, wakeups: Wakeups | None = None
+    ) -> Operation[list[Delivery]]:
+        """A claim from these shards; None: from all."""
+        if shards is None:
+            shards = self._claims.cache.topology.span()
+        filled = None if self._ahead is None else partial(self._filled, max)
+        return claim(self._claims, notes, max, shards, wakeups, filled)
 
     async def _claimed(
         self, max: int, deadline: float, shards: Sequence[int] | None = None, wakeups: Wakeups | None = None
     ) -> list[Delivery]:
         notes = ClaimNotes()
-        if shards is None:
-            shards = self._claims.cache.topology.span()
-        return await self._awaited(self._trip(notes, max, shards, wakeups, deadline), notes)
+        steps = self._steps(max, notes, shards, wakeups)
+        if True:  # ASYNC
+            return await self._awaited(asyncio.create_task(arun(self._driver, steps, deadline=deadline)), notes)
+        else:
+            try:
+                return run(self._driver, steps, deadline=deadline)
+            except ShardqError:
+                raise
+            except BaseException:
+                self._interrupted(notes)
+                raise
 
-    def _trip(
-        self, notes: ClaimNotes, max: int, shards: Sequence[int], wakeups: Wakeups | None, deadline: float
-    ) -> Trip:
-        filled = None if self._ahead is None else partial(self._filled, max)
-        steps = claim(self._claims, notes, max, shards, wakeups, filled)
-        return asyncio.create_task(arun(self._driver, steps, deadline=deadline))
+    if True:  # ASYNC
 
-    async def _awaited(self, trip: Trip, notes: ClaimNotes) -> list[Delivery]:
-        try:
-            return await asyncio.shield(trip)
-        except asyncio.CancelledError:
-            # The trip goes on and gives back what still comes; this gives back what came before.
-            notes.caller_left = True
-            self._background.add(trip)
-            self._background.add(_given_back(self._driver, give_back(self._claims, notes)))
-            raise
+        async def _awaited(self, trip: Trip, notes: ClaimNotes) -> list[Delivery]:
+            try:
+                return await asyncio.shield(trip)
+            except asyncio.CancelledError:
+                # The trip goes on and gives back what still comes; this gives back what came before.
+                notes.caller_left = True
+                self._background.add(trip)
+                self._give_back(give_back(self._claims, notes))
+                raise
+
+        def _give_back(self, steps: Operation[None]) -> None:
+            deadline = time.monotonic() + self._driver.settings.timeout
+            self._background.add(asyncio.create_task(arun(self._driver, steps, deadline=deadline)))
+    else:
+
+        def _interrupted(self, notes: ClaimNotes) -> None:
+            """Gives back after Ctrl-C: the caller will not handle what was claimed meanwhile."""
+            run(self._driver, give_back(self._claims, notes), deadline=time.monotonic() + GIVE_BACK_S)
+
+    async def _settled(
+        self, settlements: SettlementsByShard, deadline: float, *, surely: bool = False
+    ) -> dict[str, SettleStatus]:
+        """Settles. ``surely``: also if the caller is cancelled meanwhile, as always where permits may go back."""
+        steps = settle(self._claims, settlements)
+        if True:  # ASYNC
+            work = arun(self._driver, steps, deadline=deadline)
+            if not surely and self._claims.cache.topology.limits:
+                surely = any(permits_of([*acks, *others]) for acks, others in settlements.values())
+            return await (self._background.finish(work) if surely else work)
+        else:
+            return run(self._driver, steps, deadline=deadline)
 
     # ---- claimed ahead
 
-    def _begun(self, size: int) -> BegunClaim[Trip]:
+    def _begun(self, size: int) -> BegunClaim[Any] | None:
+        """Begins a claim that was not asked for yet, if that can be done now."""
         notes, since = ClaimNotes(), time.monotonic()
-        span, deadline = self._claims.cache.topology.span(), since + self._timeout
-        return BegunClaim(self._trip(notes, size, span, None, deadline), notes, since)
+        if True:  # ASYNC
+            steps = arun(self._driver, self._steps(size, notes), deadline=since + self._timeout)
+            return BegunClaim(asyncio.create_task(steps), notes, since)
+        else:
+            work = begin(self._driver, self._steps(size, notes))
+            return None if work is None else BegunClaim(work, notes, since)
 
-    async def _finished(self, begun: BegunClaim[Trip], deadline: float) -> list[Delivery]:
-        try:
-            return await self._awaited(begun.work, begun.notes)
-        except ShardqError:
-            return []
+    async def _finished(self, begun: BegunClaim[Any], deadline: float) -> list[Delivery]:
+        """Returns what it gave; nothing if it has failed: the next claim meets the reason again."""
+        if True:  # ASYNC
+            try:
+                return await self._awaited(begun.work, begun.notes)
+            except ShardqError:
+                return []
+        else:
+            try:
+                deliveries: list[Delivery] = begun.work.finish(deadline)
+                return deliveries
+            except ShardqError:
+                return []
+            except BaseException:
+                self._interrupted(begun.notes)
+                raise
 
-    def _watch_ahead(self) -> None:
-        if self._holder is not None:
-            self._holder.watch()
+    if True:  # ASYNC
 
-    def _release(self) -> None:
-        # A loop that has ended holds nothing: its engine was closed before, or the leases run out.
-        if self._holder is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._holder.release)
+        def _watch_ahead(self) -> None:
+            """Gives back what is stale from now on, as long as anything is held."""
+            if self._ahead is not None:
+                self._background.watch(self._ahead)
 
-    async def _settled(
-        self, by_shard: SettlementsByShard, deadline: float, *, surely: bool = False
-    ) -> dict[str, SettleStatus]:
-        """Settles. Where permits may go back with it, that is finished even if the caller is cancelled."""
-        steps = arun(self._driver, settle(self._claims, by_shard), deadline=deadline)
-        if not surely and self._claims.cache.topology.limits:
-            surely = any(permits_of([*acks, *others]) for acks, others in by_shard.values())
-        return await (self._background.finish(steps) if surely else steps)
+        def _release(self, now_s: float) -> None:
+            """Gives back what is stale at that time. In the loop's thread."""
+            ahead = self._ahead
+            if ahead is None or not ahead.stale(now_s):
+                return
+            with ahead.lock:
+                begun, rest = ahead.empty()
+            if begun is not None:
+                begun.work.add_done_callback(_heard)
+                self._background.add(begun.work)
+                self._give_back(give_back(self._claims, begun.notes))
+            if rest:
+                self._give_back(give_back_leases(self._claims, rest))
+    else:
 
-    async def _end(self, delivery: Delivery, done: bool) -> None:
-        """Settles the delivery, even if the loop over its consumer is cancelled in it, or left as the engine closes."""
-        await self._background.finish(self._settle_one(delivery, done))
+        def _watch_ahead(self) -> None:
+            """Has what is stale given back, as long as anything is held."""
+            if self._watch is not None and self._ahead is not None:
+                self._watch.note(self._ahead)
 
+        def _release(self, now_s: float) -> None:
+            """Gives back what is stale at that time. In the watch's thread."""
+            ahead = self._ahead
+            assert ahead is not None, "it holds something"
+            with ahead.lock:
+                if ahead.stale(now_s):
+                    begun, rest = ahead.empty()
+                    deadline = time.monotonic() + GIVE_BACK_S
+                    if begun is not None:
+                        self._finished(begun, deadline)
+                    run(self._driver, give_back_leases(self._claims, rest), deadline=deadline)
 
-class AheadHolder:
-    """The tasks that one consumer holds ahead, given back when they are held for too long, and at the end. For the
-    loop's thread."""
+    # ---- commands
 
-    def __init__(self, driver: AsyncDriver, claims: Claims, background: BackgroundTasks, ahead: Ahead[Trip]) -> None:
-        self._driver = driver
-        self._claims = claims
-        self._background = background
-        self._ahead = ahead
-        self._timer: asyncio.TimerHandle | None = None
-        background.holders.add(self)
+    async def claim(self, max: int = 1, *, wait: float = 0.0) -> list[Delivery]:
+        """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them. Returns
+        within ``wait`` and the engine's ``timeout``.
 
-    def watch(self) -> None:
-        """Gives back what is stale from now on, as long as anything is held."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(STALE_S / 2, self._look)
+        A server that does not answer while others do is waited for no longer than a small part of the lease.
 
-    def _look(self) -> None:
-        self._timer = None
-        self.release(time.monotonic())
-        if self._ahead.any:
-            self.watch()
-
-    def release(self, now_s: float = math.inf) -> None:
-        """Gives back what is stale at that time."""
+        >>> deliveries = await consumer.claim(100, wait=1.0)
+        """
+        if not isinstance(max, int) or isinstance(max, bool) or max < 1:
+            raise InvalidOption(f"a claim of max={max!r} deliveries is not possible; give an int from 1")
+        check_seconds(wait, "wait")
+        deadline = await self._opened(wait)
         ahead = self._ahead
-        if not ahead.stale(now_s):
-            return
-        with ahead.lock:
-            begun, rest = ahead.empty()
-        if begun is not None:
-            begun.work.add_done_callback(_heard)
-            self._background.add(begun.work)
-            self._give_back(give_back(self._claims, begun.notes))
-        if rest:
-            self._give_back(give_back_leases(self._claims, rest))
+        if ahead is not None:
+            ahead.pace.back(now := time.monotonic())
+            ahead.wanted = max
+            if deliveries := await self._held(ahead, max, now, deadline):
+                ahead.pace.handed(len(deliveries), time.monotonic())
+                return deliveries
+        deliveries = await (self._waited(max, wait, deadline) if wait else self._claimed(max, deadline))
+        if ahead is not None:
+            ahead.pace.handed(len(deliveries), time.monotonic())
+        return deliveries
 
-    def _give_back(self, steps: Operation[None]) -> None:
-        self._background.add(_given_back(self._driver, steps))
+    async def _held(self, ahead: Ahead[Any], max: int, now: float, deadline: float) -> list[Delivery]:
+        """Up to ``max`` deliveries of what was claimed ahead."""
+        deliveries = ahead.take(max, now)
+        if not deliveries and (begun := ahead.take_begun(now)) is not None:
+            claimed = await self._finished(begun, deadline)
+            deliveries = claimed[:max]
+            if len(claimed) > max:
+                ahead.hold(claimed[max:], begun.since)
+                self._watch_ahead()
+        if deliveries and self._may_claim_ahead() and ahead.begin(self._begun):
+            self._watch_ahead()
+        return deliveries
+
+    def _filled(self, size: int) -> bool:
+        """Begins the next claim when one of this size has all it wants. Returns True if it was begun."""
+        ahead = self._ahead
+        if ahead is None or not self._may_claim_ahead() or not ahead.filled(size, self._begun):
+            return False
+        self._watch_ahead()
+        return True
+
+    def _may_claim_ahead(self) -> bool:
+        """Permits of a limited topic are for those who work; and what all shards refuse, no claim ahead gets."""
+        claims = self._claims
+        topology = claims.cache.topology
+        limited = not topology.limits.keys().isdisjoint(claims.topics)
+        return not limited and not claims.unreachable.again_at and bool(claims.open_topics(topology))
+
+    async def _waited(self, max: int, wait: float, deadline: float) -> list[Delivery]:
+        """Claims, and waits for the first deliveries."""
+        self._driver.check_open()
+        timeout = self._driver.settings.timeout
+        until = deadline - timeout
+        wakeups = self._claims.limiter.wakeups = await self._wakeups(deadline)
+        event = self._event = Event()
+        waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
+        strategy = WaitStrategy(self._claims, wakeups, waiter, until)
+        wakeups.waiters.enter(waiter)
+        try:
+            while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
+                if isinstance(step, Sleep):
+                    await event.wait(step.seconds)
+                    event.clear()
+                    continue
+                # A server that is silent is reported after the timeout, however long the claim may wait.
+                trip = min(deadline, now + timeout)
+                if isinstance(step, AskLengths):
+                    await arun(self._driver, ask_lengths(self._claims, step.shards, wakeups), deadline=trip)
+                    continue
+                if deliveries := await self._claimed(max, trip, step.shards, wakeups if step.registering else None):
+                    return deliveries
+            return []
+        finally:
+            self._claims.waiter = None
+            wakeups.waiter_left(waiter, self._claims.planner.left(self._claims.cache.topology.span()))
+
+    def close(self) -> None:
+        """Ends a claim that waits, and gives back what is claimed ahead. May be called from any thread. Later claims do
+        not wait.
+
+        >>> consumer.close()
+        """
+        self._closed = True
+        if self._ahead is not None:
+            self._ahead.close()
+            if True:  # ASYNC
+                # A loop that has ended holds nothing: its engine was closed before, or the leases run out.
+                if self._is_open and not self._loop.is_closed():
+                    self._loop.call_soon_threadsafe(self._release, time.monotonic())
+        event = self._event
+        if event is not None:
+            event.set()
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Deliveries one by one, until ``close()``: acked when the loop comes back for the next, retried when its body
+        raises or leaves the loop.
+
+        >>> async for delivery in consumer:
+        ...     await handle(delivery.payload)
+        """
+        while not self._closed:
+            for delivery in await self.claim(1, wait=ITERATION_WAIT_S):
+                done = False
+                try:
+                    yield delivery
+                    done = True
+                finally:
+                    if True:  # ASYNC
+                        # Also if the loop over it is cancelled in that, or left as the engine closes.
+                        await self._background.finish(self._settle_one(delivery, done))
+                    else:
+                        self._settle_one(delivery, done)
+
+    async def _settle_one(self, delivery: Delivery, done: bool) -> None:
+        try:
+            if done:
+                await self.ack(delivery)
+            else:
+                await self.retry(delivery, reason="the loop over its consumer was left")
+        except LeaseLost as exc:
+            # Another consumer has it, which is no reason to end the loop.
+            log.warning("%s", exc)
+
+    async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
+        """Removes tasks that are done. Raises LeaseLost for those given to another consumer meanwhile, and SettleError
+        when some shards could not be told; the rest are done.
+
+        >>> await consumer.ack(deliveries)
+        """
+        held = acks_of(one_or_many(deliveries))
+        deadline = await self._opened()
+        check_held(await self._settled(held, deadline), replaced_is_fine=True)
+
+    async def retry(
+        self,
+        deliveries: Delivery | Iterable[Delivery],
+        *,
+        delay: float | dt.timedelta = 0,
+        reason: str = "retried",
+    ) -> None:
+        """Schedules tasks again after ``delay``, as failed attempts. A task without attempts left is dead, for
+        ``reason``.
+
+        >>> await consumer.retry(delivery, delay=60, reason="the mail server is busy")
+        """
+        await self._decide(deliveries, Retry(0 if delay is None else delay, reason))
+
+    async def bury(self, deliveries: Delivery | Iterable[Delivery], reason: str) -> None:
+        """Makes tasks dead, for ``reason``. ``engine.requeue(id)`` brings one back.
+
+        >>> await consumer.bury(delivery, "no such address")
+        """
+        await self._decide(deliveries, Bury(reason))
+
+    async def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
+        """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
+        expires before (``expires=``) is dead when it falls due, with the reason ``expired``.
+
+        >>> await consumer.snooze(delivery, 60)
+        """
+        await self._decide(deliveries, Snooze(delay))
+
+    async def _decide(self, deliveries: Delivery | Iterable[Delivery], decision: Retry | Bury | Snooze) -> None:
+        settlements = by_shard((each, settlement_after(each, decision)) for each in one_or_many(deliveries))
+        deadline = await self._opened()
+        check_held(await self._settled(settlements, deadline), replaced_is_fine=False)
+
+    def settling(
+        self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta | None = None
+    ) -> AsyncSettlingBlock:
+        """A block that settles one delivery, or many together, when it ends: acks them, or retries them if it raises.
+
+        >>> async with consumer.settling(delivery):
+        ...     await handle(delivery.payload)
+
+        They are retried after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
+        caller. ``Retry``, ``Bury`` and ``Snooze`` decide as in a worker's handlers, and end the block without an
+        exception. What is no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries
+        back: that counts no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile,
+        or settled in the block; where an exception goes on, that is a note on it, and in the log.
+        """
+        held = one_or_many(deliveries)
+        if delay is not None:
+            due_spec(delay, None)
+        return AsyncSettlingBlock(lambda exc: self._end_block(held, delay, exc))
+
+    async def _end_block(
+        self, deliveries: list[Delivery], delay: float | dt.timedelta | None, exc: BaseException | None
+    ) -> bool:
+        """Settles the deliveries of a block. Returns True if its exception is a decision, which ends there."""
+        failure = None if exc is None else alone(exc)
+        leaving = failure is not None and not isinstance(failure, Exception)
+        decided = isinstance(failure, Retry | Bury | Snooze)
+        try:
+            deadline = await self._opened()
+            if leaving:
+                deadline = min(deadline, time.monotonic() + GIVE_BACK_S)
+            if failure is None:
+                settlements = acks_of(deliveries)
+            elif leaving:
+                settlements = back_unbegun(deliveries)
+            else:
+                settlements = by_shard((each, settlement_after(each, failure, delay)) for each in deliveries)
+            statuses = await self._settled(settlements, deadline, surely=True)
+            check_held(statuses, replaced_is_fine=failure is None)
+        except ShardqError as fault:
+            if exc is None or decided:
+                raise
+            # Not the text of the exception, which is the user's code.
+            log.warning("deliveries could not be settled after a %s: %s", type(exc).__name__, fault)
+            exc.add_note(f"its deliveries could not be settled: {fault}")
+        return decided
+
+    async def extend(self, deliveries: Delivery | Iterable[Delivery], seconds: float | dt.timedelta) -> None:
+        """Lets the leases end ``seconds`` from now. Raises LeaseLost for those no longer held.
+
+        >>> await consumer.extend(delivery, 60)
+        """
+        held = per_shard(one_or_many(deliveries))
+        lease_ms = duration_ms(seconds, "seconds")
+        deadline = await self._opened()
+        steps = extend(self._claims, held, lease_ms)
+        check_held(await arun(self._driver, steps, deadline=deadline), replaced_is_fine=False)
 
 
-def _given_back(driver: AsyncDriver, steps: Operation[None]) -> asyncio.Task[None]:
-    return asyncio.create_task(arun(driver, steps, deadline=time.monotonic() + driver.settings.timeout))
+if True:  # ASYNC
 
-
-def _heard(trip: Trip) -> None:
-    """Takes the error of a claim ahead: the next claim meets it."""
-    if not trip.cancelled():
-        trip.exception()
-
-
-class LoopEvent:
-    """An event of the running loop. Threads set it: they serve subscriber connections."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        # A loop that has ended has no waiter left.
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self, seconds: float, /) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-
-
-class BackgroundTasks:
-    """Tasks that go on when their caller is cancelled. ``close`` waits for them, within bounds."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.holders: weakref.WeakSet[AheadHolder] = weakref.WeakSet()
-        """Consumers that claim ahead. ``close`` has them give back what they hold."""
-
-    def add(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits some work. A caller who is cancelled meanwhile leaves at once, and the work goes on without it."""
-        task = asyncio.create_task(work)
-        self.add(task)
-        return await asyncio.shield(task)
-
-    async def close(self) -> None:
-        for holder in list(self.holders):
-            holder.release()
-        # asyncio closes a loop over a consumer that was just left in a task of its own: two steps from here.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + END_S
-        while self._tasks and loop.time() < until:
-            await asyncio.wait(self._tasks, timeout=until - loop.time())
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _heard(trip: Trip) -> None:
+        """Takes the error of a claim ahead: the next claim meets it."""
+        if not trip.cancelled():
+            trip.exception()

@@ -20,16 +20,10 @@ from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause
 from shardq.core.recovery import REFUSALS, Refusal, refresh
-from shardq.errors import (
-    PayloadNotDecodable,
-    ShardqError,
-    Unanswered,
-    Unavailable,
-)
+from shardq.errors import PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 
 log = logging.getLogger("shardq.consumer")
 
@@ -74,24 +68,15 @@ def claim(
     Gives back what comes for a caller who has left.
     """
     unreachable = claims.unreachable
+    deliveries: list[Delivery] = []
     try:
-        topology = claims.cache.topology
-        topics = claims.open_topics(topology)
-        if not topics and claims.wanted_topics():
-            # Nothing is asked for, so no shard would say that a topic is given out again.
-            yield from refresh(claims.cache)
-            topology = claims.cache.topology
-            topics = claims.open_topics(topology)
-        deliveries: list[Delivery] = []
         if not unreachable.again_at:
-            deliveries = yield from _claim(claims, notes, max, shards, topology, topics, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, RETRY_FOR_S)
         elif not claims.cut_off():
             some = unreachable.to_ask(shards)
-            deliveries = yield from _claim(claims, notes, max, some, topology, topics, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from _claim(claims, notes, max, some, wakeups, filled, RETRY_FOR_S)
         if not deliveries and unreachable.again_at and claims.cut_off():
-            topology = claims.cache.topology
-            topics = claims.open_topics(topology)
-            deliveries = yield from _claim(claims, notes, max, shards, topology, topics, wakeups, filled, None)
+            deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, None)
     except ShardqError:
         yield from give_back(claims, notes)
         raise
@@ -99,10 +84,6 @@ def claim(
         yield from give_back(claims, notes)
         return []
     return deliveries
-
-
-def _has_tasks(claim: Claim) -> bool:
-    return bool(claim.ids)
 
 
 def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
@@ -129,8 +110,6 @@ def _claim(
     notes: ClaimNotes,
     max: int,
     shards: Sequence[int],
-    topology: Topology,
-    topics: Sequence[str],
     wakeups: Wakeups | None,
     filled: Filled | None,
     retry_for_s: float | None,
@@ -140,10 +119,17 @@ def _claim(
     A trip goes by one topology: its topics, its limits and its epoch. A newer one may be learnt meanwhile, by another
     thread; shards refuse the older epoch, so that nothing is claimed past a limit or a pause that a trip did not know.
     """
+    topology = claims.cache.topology
+    topics = claims.open_topics(topology)
+    if not topics and claims.wanted_topics():
+        # Nothing is asked for, so no shard would say that a topic is given out again.
+        yield from refresh(claims.cache)
+        topology = claims.cache.topology
+        topics = claims.open_topics(topology)
     deliveries: list[Delivery] = []
     lease_s = claims.lease_ms / 1000
     asked = begun = time.monotonic()
-    spare = Spare(begun + min(SILENCE_S, lease_s / LEASE_SHARE), _has_tasks)
+    spare = Spare(begun + min(SILENCE_S, lease_s / LEASE_SHARE), lambda claim: bool(claim.ids))
     leased: list[tuple[float, Sequence[Delivery]]] = []
     """When deliveries were asked for: their leases began later."""
     met: set[int] = set()
@@ -162,11 +148,9 @@ def _claim(
             among = [s for s in shards if s not in met or claims.planner.left([s])] if met else shards
             few = round == 0 and wakeups is None
             shard_claims = claims.planner.split(wanted, among, topics, caps, asked, few=few)
-            for ask in shard_claims:
-                met.add(ask.shard)
-            before = (
-                wakeups.waiters.wakeup_counts([ask.shard for ask in shard_claims], claims.topics) if wakeups else {}
-            )
+            asked_shards = [ask.shard for ask in shard_claims]
+            met.update(asked_shards)
+            before = wakeups.waiters.wakeup_counts(asked_shards, claims.topics) if wakeups else {}
             requests = trip.requests(shard_claims, topology.epoch, notes, wakeups)
             trip.read((yield Many(requests, Spare(spare.until) if deliveries else spare)))
             if wakeups:

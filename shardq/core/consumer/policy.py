@@ -23,10 +23,10 @@ class Retry(Exception):
     """
 
     # Also of a subclass that does not call our __init__.
-    delay: float | None = None
+    delay: float | dt.timedelta | None = None
     reason: str = "the handler asked for a retry"
 
-    def __init__(self, delay: float | None = None, reason: str = reason) -> None:
+    def __init__(self, delay: float | dt.timedelta | None = None, reason: str = reason) -> None:
         if delay is not None:
             # A wrong delay is the handler's failure, here: later it would be nobody's.
             due_spec(delay, None)
@@ -99,11 +99,6 @@ class Backoff:
 
 DEFAULT = Backoff()
 """Also used when the user's own policy fails."""
-
-
-def check_backoff(backoff: Backoff | None) -> None:
-    if backoff is not None and not isinstance(backoff, Backoff):
-        raise InvalidOption(f"backoff={backoff!r} is not possible; give a Backoff, such as Backoff(base=1, cap=3600)")
 
 
 def delay_ms(backoff: Backoff, attempt: int) -> int:

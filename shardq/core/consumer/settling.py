@@ -35,6 +35,8 @@ from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Un
 T = TypeVar("T")
 
 SettleStatuses = Mapping[str, SettleStatus]
+Settlement = Delivery | OtherSettlement
+"""A delivery itself is its ack: it names the lease."""
 SettlementsByShard = Mapping[int, tuple[Sequence[Leased], Sequence[OtherSettlement]]]
 
 _shard_of = operator.attrgetter("shard")
@@ -43,20 +45,20 @@ OTHERS_PER_CALL = 200
 """A retry or a burial costs several commands, where acks share three."""
 
 
-def settle(claims: Claims, by_shard: SettlementsByShard) -> Operation[dict[str, SettleStatus]]:
+def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[str, SettleStatus]]:
     """Settles deliveries of any number of shards. Returns, by id, those that were not simply done.
 
     Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
     """
     parts: list[Sequence[Leased]] = []
     requests: dict[int, Request[SettleStatuses]] = {}
-    for shard, (acks, others) in by_shard.items():
+    for shard, (acks, others) in settlements.items():
         keys = claims.cache.keys(shard)
         for at in range(0, len(acks), consume.MAX_CLAIM):
             parts.append(held := acks[at : at + consume.MAX_CLAIM])
             requests[len(requests)] = keys, partial(consume.settle, acks=held)
-        for at in range(0, len(others), OTHERS_PER_CALL):
-            parts.append(some := others[at : at + OTHERS_PER_CALL])
+        for some in _slices(others, OTHERS_PER_CALL):
+            parts.append(some)
             requests[len(requests)] = keys, partial(_settle_others, claims, some)
     statuses: dict[str, SettleStatus] = {}
     done: list[Leased] = []
@@ -90,15 +92,13 @@ def _settle_others(
     return consume.settle(keys, epoch, (), others, max_attempts=claims.cache.topology.settings.max_attempts)
 
 
-def extend(
-    claims: Claims, by_shard: Mapping[int, Sequence[Leased]], lease_ms: int
-) -> Operation[dict[str, SettleStatus]]:
+def extend(claims: Claims, leases: Mapping[int, Sequence[Leased]], lease_ms: int) -> Operation[dict[str, SettleStatus]]:
     """Moves the deadlines of leases. Returns, by id, those that are no longer held.
 
     Permits are renewed first, so that none lapses under a lease. A lease that was over, and whose place another has
     got, is not extended.
     """
-    items = [item for held in by_shard.values() for item in held]
+    items = [item for held in leases.values() for item in held]
     permits, began = permits_of(items), time.monotonic()
     taken: set[str] = set()
     if permits:
@@ -106,8 +106,8 @@ def extend(
     statuses: dict[str, SettleStatus] = {item.id: "lost" for item in items if item.token in taken}
     requests = {
         (shard, number): (claims.cache.keys(shard), partial(consume.extend, held=some, lease_ms=lease_ms))
-        for shard, held in by_shard.items()
-        for number, some in enumerate(_slices([item for item in held if item.token not in taken]))
+        for shard, held in leases.items()
+        for number, some in enumerate(_slices([item for item in held if item.token not in taken], consume.MAX_CLAIM))
     }
     results = values((yield from call_shards(claims.cache, requests)).items())
     statuses |= {id: status for result in results.values() for id, status in result.items()}
@@ -118,8 +118,8 @@ def extend(
     return statuses
 
 
-def _slices(items: Sequence[T]) -> Sequence[Sequence[T]]:
-    return [items[at : at + consume.MAX_CLAIM] for at in range(0, len(items), consume.MAX_CLAIM)]
+def _slices(items: Sequence[T], most: int) -> Sequence[Sequence[T]]:
+    return [items[at : at + most] for at in range(0, len(items), most)]
 
 
 def check_held(statuses: Mapping[str, SettleStatus], *, replaced_is_fine: bool) -> None:
@@ -154,52 +154,46 @@ def one_or_many(deliveries: Delivery | Iterable[Delivery]) -> list[Delivery]:
     return held
 
 
-def retries(deliveries: Iterable[Delivery], delay_ms: Callable[[Delivery], int], reason: str) -> SettlementsByShard:
-    text = reason_text(reason)
-    return _others((d, SettleRetry(d.id, d.token, delay_ms(d), text, None)) for d in deliveries)
-
-
-def burials(deliveries: Iterable[Delivery], reason: str) -> SettlementsByShard:
-    text = reason_text(reason)
-    return _others((d, SettleBury(d.id, d.token, text)) for d in deliveries)
-
-
-def snoozes(deliveries: Iterable[Delivery], delay: float | dt.timedelta) -> SettlementsByShard:
-    ms = policy.snooze_ms(delay)
-    return _others((d, SettleSnooze(d.id, d.token, ms)) for d in deliveries)
-
-
-def settlements_after(
-    deliveries: list[Delivery], failure: BaseException | None, delay: float | dt.timedelta | None
-) -> SettlementsByShard:
-    """The settlements after a block that raised ``failure``, or None. ``delay``: None is by the default backoff."""
+def settlement_after(
+    delivery: Delivery,
+    failure: BaseException,
+    delay: float | dt.timedelta | None = None,
+    backoff_ms: Callable[[int], int] | None = None,
+    max_attempts: int | None = None,
+) -> OtherSettlement:
+    """The settlement after a handler, or a block, that raised ``failure``. ``delay``: that of a retry; None: by
+    ``backoff_ms``, which is given the number of the attempt, or else by the default backoff.
+    """
+    id, token = delivery.id, delivery.token
     match failure:
-        case None:
-            return acks_of(deliveries)
         case Bury():
-            return burials(deliveries, failure.reason)
+            return SettleBury(id, token, reason_text(failure.reason))
         case Snooze():
-            return snoozes(deliveries, failure.delay)
+            return SettleSnooze(id, token, policy.snooze_ms(failure.delay))
         case Retry():
-            given, reason = delay if failure.delay is None else failure.delay, failure.reason
-        case Exception():
-            given, reason = delay, reason_of(failure)
+            reason, delay = failure.reason, delay if failure.delay is None else failure.delay
         case _:
-            return back_unbegun(deliveries)
-
-    def delay_ms(delivery: Delivery) -> int:
-        return policy.delay_ms(policy.DEFAULT, delivery.attempt) if given is None else -due_spec(given, None)
-
-    return retries(deliveries, delay_ms, reason)
+            reason = reason_of(failure)
+    if delay is not None:
+        delay_ms = -due_spec(delay, None)
+    elif backoff_ms is not None:
+        delay_ms = backoff_ms(delivery.attempt)
+    else:
+        delay_ms = policy.delay_ms(policy.DEFAULT, delivery.attempt)
+    return SettleRetry(id, token, delay_ms, reason_text(reason), max_attempts)
 
 
 def back_unbegun(deliveries: Iterable[Delivery]) -> SettlementsByShard:
     """Gives deliveries back, which counts no attempt."""
-    return _others((d, SettleGiveBack(d.id, d.token)) for d in deliveries)
+    return by_shard((d, SettleGiveBack(d.id, d.token)) for d in deliveries)
 
 
-def _others(settlements: Iterable[tuple[Delivery, OtherSettlement]]) -> SettlementsByShard:
-    by_shard: dict[int, tuple[tuple[()], list[OtherSettlement]]] = {}
+def by_shard(settlements: Iterable[tuple[Delivery, Settlement]]) -> SettlementsByShard:
+    divided: dict[int, tuple[list[Leased], list[OtherSettlement]]] = {}
     for delivery, settlement in settlements:
-        by_shard.setdefault(delivery.shard, ((), []))[1].append(settlement)
-    return by_shard
+        acks, others = divided.setdefault(delivery.shard, ([], []))
+        if isinstance(settlement, Delivery):
+            acks.append(settlement)
+        else:
+            others.append(settlement)
+    return divided

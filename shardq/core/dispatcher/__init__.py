@@ -1,14 +1,13 @@
 """The dispatcher moves every task at its due time. Each process that called ``start()`` has one.
 
 ``dispatcher`` puts the parts together: ``membership`` says which processes live and which shards each of them serves,
-and a ``poller`` thread serves each of them, woken by the shard's bell. ``pacing`` decides how many tasks a poller moves
-and how long it sleeps. ``forwarding`` serves the routes of a poller, ``forwarder`` those to lists on other nodes and
-those with a rate, ``faults`` knows which of them fail. What an engine has run beside, as the scheduler of
-recurring tasks, it is given; all other forwarding is in ``features/sinks``.
+and a ``poller`` thread serves each of them, woken by the shard's bell. ``forwarding`` serves the routes of a poller,
+and knows which of them fail; ``forwarder`` serves those to lists on other nodes and those with a rate. What an engine
+has run beside, as the scheduler of recurring tasks, it is given; all other forwarding is in ``features/sinks``.
 """
 
 from shardq.core.dispatcher.dispatcher import Beside, Dispatcher, Sinks
-from shardq.core.dispatcher.faults import RouteFault
+from shardq.core.dispatcher.forwarding import RouteFault
 from shardq.core.dispatcher.poller import PollerReport
 from shardq.core.fleet.lateness import Lateness
 

@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from shardq.core.calls.control import CHANGED
-from shardq.core.dispatcher.faults import RouteFault, RouteFaults
 from shardq.core.dispatcher.forwarder import Forwarder
+from shardq.core.dispatcher.forwarding import RouteFault, RouteFaults
 from shardq.core.dispatcher.membership import Membership, shares
-from shardq.core.dispatcher.pacing import Lead
-from shardq.core.dispatcher.poller import NodeClock, Poller, PollerReport
+from shardq.core.dispatcher.poller import Lead, NodeClock, Poller, PollerReport
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
-from shardq.core.resharding.migrator import Migrator
+from shardq.core.resharding.migration import Migrator
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
@@ -75,7 +74,8 @@ class Dispatcher:
         self._lock = threading.Lock()
         """Held while the set of pollers changes: a heartbeat and a stop may come at once."""
         self._pollers: dict[int, Poller] = {}
-        self._members: tuple[str, ...] = ()
+        self.members: tuple[str, ...] = ()
+        """The living dispatchers, as of the last heartbeat."""
         self._stopped = False
         self._subscriber = subscriber
         self._leads: defaultdict[str, Lead] = defaultdict(Lead)
@@ -91,40 +91,29 @@ class Dispatcher:
             hears=lambda: subscriber.is_subscribed(cache.control.news),
             report=self._report,
         )
+        self.process = self._membership.process
+        """The name under which this process sends its heartbeats."""
+        self.clock_ms = self._membership.clock_ms
         self._faults = RouteFaults()
         self._forwarder = Forwarder(
             driver,
             cache,
-            process=self._membership.process,
+            process=self.process,
             serves=lambda shard: shard in self._pollers,
             faults=self._faults,
         )
         self._mover = Migrator(
             driver,
             cache,
-            process=self._membership.process,
+            process=self.process,
             mine=lambda: sorted(self._pollers),
-            members=lambda: len(self._members),
+            members=lambda: len(self.members),
         )
         self.beside = tuple(beside(self))
         self._unlearn = cache.on_change(self._topology_changed)
 
-    @property
-    def process(self) -> str:
-        """The name under which this process sends its heartbeats."""
-        return self._membership.process
-
     def __repr__(self) -> str:
         return f"<Dispatcher {self.process}: {len(self._pollers)} of {len(self._cache.span())} shards>"
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The living dispatchers, as of the last heartbeat."""
-        return self._members
-
-    def clock_ms(self) -> float:
-        """The time of the control slot's master."""
-        return self._membership.clock_ms()
 
     def start(self, deadline: float) -> None:
         """Returns when this process is a member, and its pollers run. Raises why that is not so at the deadline."""
@@ -155,8 +144,7 @@ class Dispatcher:
         for loop in others:
             loop.stop()
         self._tell_to_end(pollers)
-        loops = [self._membership.loop, *others, *(poller.loop for poller in pollers)]
-        ended(loops)
+        ended([self._membership.loop, *others, *(poller.loop for poller in pollers)])
         self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
         self._membership.leave()
         # last: others serve the shards while a batch is on its way
@@ -225,12 +213,12 @@ class Dispatcher:
 
     def _rebalance(self, members: tuple[str, ...]) -> None:
         """Serves exactly this process's share of the shards. Called after each heartbeat."""
-        if members != self._members:
-            self._members = members
+        if members != self.members:
+            self.members = members
             for each in self.beside:
                 each.members_changed()
         span = self._cache.topology.span()
-        mine = set(shares(members, len(span)).get(self._membership.process, ()))
+        mine = set(shares(members, len(span)).get(self.process, ()))
         with self._lock:
             if self._stopped or mine == self._pollers.keys():
                 return

@@ -1,6 +1,5 @@
 """Forwards tasks where the shard's own slot is not enough: to a list or a stream in another slot of a cluster, and
-within a rate.
-Called by ``dispatcher``; pollers wake it.
+within a rate. Called by ``dispatcher``; pollers wake it.
 
 No script can reach another slot. So the forwarder claims tasks, pushes their payloads to the list, and acknowledges the
 tasks. A crash between the last two repeats the payloads when the leases run out: at least once. A topic with a rate
@@ -27,11 +26,9 @@ from typing import TypeVar
 from shardq.core.calls import consume, dispatch
 from shardq.core.calls.dispatch import Entry, append
 from shardq.core.calls.request import Call, Missing, Stale
-from shardq.core.dispatcher.faults import RouteFaults
-from shardq.core.drivers.routing import DriverBase
+from shardq.core.dispatcher.forwarding import RouteFaults, needs_forwarder, reaches
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.model.record import encoded_parts
 from shardq.core.operation import run
@@ -61,16 +58,6 @@ Place = tuple[int, str]
 """One ready list: shard and topic."""
 
 
-def reaches(driver: DriverBase, route: Route, keys: ShardKeys) -> bool:
-    """True if the forward script of this shard can write to the route's list."""
-    return not driver.is_cluster or slot_of(route.key) == keys.slot
-
-
-def needs_forwarder(driver: DriverBase, topology: Topology, topic: str, keys: ShardKeys) -> bool:
-    """True if the forwarder serves a routed topic in this shard, not the poller itself."""
-    return topic in topology.limits or not reaches(driver, topology.routes[topic], keys)
-
-
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Leased tasks of one topic in one shard, with what is appended."""
@@ -80,14 +67,6 @@ class _Batch:
     route: Route
     acks: list[consume.SettleAck]
     entries: list[Entry]
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A batch that its list refused."""
-
-    batch: _Batch
-    why: ShardqError
 
 
 class Forwarder:
@@ -108,8 +87,8 @@ class Forwarder:
         self._turn = 0
         self._open: set[Place] = set()
         """Ready lists that may hold tasks."""
-        self._held: dict[str, _Held] = {}
-        """List → the batch that it refused."""
+        self._held: dict[str, tuple[_Batch, ShardqError]] = {}
+        """List → the batch that it refused, and why."""
         self._again: dict[str | int | Place | tuple[str, str, float], float] = {}
         """List, shard or place that failed, or ("rate", topic, rate) that has no permits now → when to try again."""
         self._unasked: dict[str, list[int]] = {}
@@ -134,15 +113,14 @@ class Forwarder:
         with self._lock:
             self._open |= self._told
             self._told = set()
-        return 0.0 if self._round() else self._patience()
+        if self._round():
+            return 0.0
+        # When a failed list or shard is tried again; if none has failed, pollers wake the thread.
+        return max(0.0, min(self._again.values()) - time.monotonic()) if self._again else None
 
     def _ended(self) -> None:
-        for held in self._held.values():
-            self._give_back(held.batch)
-
-    def _patience(self) -> float | None:
-        """The time until a failed list or shard is tried again; None: none has failed, so pollers wake the thread."""
-        return max(0.0, min(self._again.values()) - time.monotonic()) if self._again else None
+        for batch, _ in self._held.values():
+            self._give_back(batch)
 
     def _round(self) -> bool:
         """Serves every list once. Returns True if there is more to do at once."""
@@ -150,13 +128,13 @@ class Forwarder:
         self._again = {what: at for what, at in self._again.items() if at > now}
         topology = self._cache.topology
         routes = topology.open_routes
-        for to, held in list(self._held.items()):
-            if routes.get(held.batch.topic) != held.batch.route or not self._serves(held.batch.keys.shard):
+        for to, (batch, _) in list(self._held.items()):
+            if routes.get(batch.topic) != batch.route or not self._serves(batch.keys.shard):
                 del self._held[to]
                 self._again.pop(to, None)
-                self._give_back(held.batch)
+                self._give_back(batch)
             elif to not in self._again:
-                self._send(held.batch)
+                self._send(batch)
         self._open = {
             (shard, topic)
             for shard, topic in self._open
@@ -262,11 +240,11 @@ class Forwarder:
 
     def _is_held(self, topic: str, route: Route, shards: Sequence[int]) -> bool:
         """True while the list refuses a batch; then the topic fails in these shards, too."""
-        held = self._held.get(route.to)
-        if held is None:
+        if route.to not in self._held:
             return False
+        _, why = self._held[route.to]
         for shard in shards:
-            self._faults.failed(topic, route, shard, held.why, said=self._is_said(held.why))
+            self._faults.failed(topic, route, shard, why, said=self._is_said(why))
         return True
 
     def _forward(self, topic: str, route: Route, shard: int, most: int) -> tuple[int, int]:
@@ -328,7 +306,7 @@ class Forwarder:
                 append(batch.route.key, batch.route.way, batch.entries, batch.route.maxlen), timeout=CALL_TIMEOUT_S
             )
         except ShardqError as exc:
-            self._held[to] = _Held(batch, exc)
+            self._held[to] = batch, exc
             self._again[to] = time.monotonic() + RETRY_S
             # so that a round serves the place again, and finds it well, once the list takes the batch
             self._open.add((batch.keys.shard, batch.topic))

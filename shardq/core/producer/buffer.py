@@ -331,9 +331,9 @@ class Buffer(forks.OfOneProcess):
                 self._dropped += len(dropped.entries.ids)
 
 
-def end(owner: object) -> list[Buffer]:
-    """Closes the buffers of an engine that were not closed, while it can send; ``tell`` says what became of them."""
-    return _ended([buffer for buffer in list(_unclosed) if buffer._owner is owner])
+def end_all() -> None:
+    """Closes all that are left, as the program ends."""
+    _tell(end(None))
 
 
 def tell(buffers: Sequence[Buffer]) -> None:
@@ -343,12 +343,11 @@ def tell(buffers: Sequence[Buffer]) -> None:
     _tell(buffers)
 
 
-def end_all() -> None:
-    """Closes all that are left, as the program ends."""
-    _tell(_ended(list(_unclosed)))
-
-
-def _ended(buffers: list[Buffer]) -> list[Buffer]:
+def end(owner: object) -> list[Buffer]:
+    """Closes the buffers of an engine that were not closed, while it can send; ``tell`` says what became of them. None:
+    those of all engines.
+    """
+    buffers = [buffer for buffer in list(_unclosed) if owner is None or buffer._owner is owner]
     began = time.monotonic()
     for buffer in buffers:
         buffer._end(max(0.0, began + buffer._timeout - time.monotonic()))

@@ -70,9 +70,6 @@ class Gatherer:
         """The callers who were told their outcome since the last half. Most push again in the next turn."""
         self._sent: set[SharedCall] = set()
 
-    def __repr__(self) -> str:
-        return f"<Gatherer: {self._under_way} pushes under way, {len(self._sent)} shared calls>"
-
     async def push(self, entries: Entries, deadline: float = math.inf) -> Receipt:
         """Stores one packed task. Raises its own error as it is. ``deadline``: the end of its time, if that has begun
         before.
@@ -100,7 +97,9 @@ class Gatherer:
                 self._packer.pushed += 1
                 return receipt
             if shared.error is not None:
-                raise _copied(shared.error) from shared.error.__cause__
+                # A copy, as each caller that raises an error adds to it.
+                own = copy.copy(shared.error) if isinstance(shared.error, ShardqError) else shared.error
+                raise own from shared.error.__cause__
             return await self._push_alone(entries, shared.deadline, in_doubt=shared.in_doubt)
         finally:
             self._under_way -= 1
@@ -261,8 +260,3 @@ class SharedCall:
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
-
-
-def _copied(error: Exception) -> Exception:
-    """A copy for one of several callers: each that raises an error adds to it."""
-    return copy.copy(error) if isinstance(error, ShardqError) else error

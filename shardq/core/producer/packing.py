@@ -69,7 +69,6 @@ FRESH = 3
 UNIQUE = 5
 """The words of a task whose id the caller gave: id, due, record, conflict rule, dedup window in ms."""
 
-
 SEED = 0x57494E44
 """The seed of places in windows. Not that of the buckets: the ids of one shard are spread over the whole window."""
 

@@ -106,22 +106,15 @@ class PushResults:
 
     def answered(self, ids: Sequence[str], answers: Sequence[str | ShardqError], number: int | None = None) -> None:
         """Notes push_unique's answers for ids of the caller, or the errors of any tasks. ``number``: their batch's."""
-        said = [
-            Conflict(id, answer.removeprefix("refused:"))
-            if isinstance(answer, str) and answer.startswith("refused:")
-            else answer
-            for id, answer in zip(ids, answers, strict=True)
-        ]
-        self.failures += len([1 for outcome in said if isinstance(outcome, ShardqError)])
+        said = [_conflict_in(id, answer) or answer for id, answer in zip(ids, answers, strict=True)]
+        self.failures += sum(isinstance(outcome, ShardqError) for outcome in said)
         self._answers.append((self._sent_count if number is None else number, ids, said))
 
     def note(self, batch: Batch, result: list[str] | ShardqError, packer: Packer) -> list[Word]:
         """Notes a batch's answer. Returns the words to send again, under other ids."""
-        if isinstance(result, ShardqError):
-            self.answered(batch.ids, [result] * len(batch.ids), batch.number)
-            return []
-        if batch.width == UNIQUE:
-            self.answered(batch.ids, result, batch.number)
+        if isinstance(result, ShardqError) or batch.width == UNIQUE:
+            said = [result] * len(batch.ids) if isinstance(result, ShardqError) else result
+            self.answered(batch.ids, said, batch.number)
             return []
         if not result:
             return []
@@ -152,13 +145,7 @@ def push(
 
 
 def complete(
-    cache: TopologyCache,
-    packer: Packer,
-    results: PushResults,
-    entries: Entries,
-    *,
-    most: int,
-    in_doubt: bool = False,
+    cache: TopologyCache, packer: Packer, results: PushResults, entries: Entries, *, most: int, in_doubt: bool = False
 ) -> Operation[list[Receipt]]:
     """Stores the tasks of a push that are still to be sent."""
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
@@ -282,6 +269,11 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
 
 def receipt_of(id: str, answer: str) -> Receipt:
     """The receipt that an answer of push_unique means. Raises Conflict."""
-    if answer.startswith("refused:"):
-        raise Conflict(id, answer.removeprefix("refused:"))
+    if conflict := _conflict_in(id, answer):
+        raise conflict
     return Receipt.of(id, answer)
+
+
+def _conflict_in(id: str, answer: str | ShardqError) -> Conflict | None:
+    refused = isinstance(answer, str) and answer.startswith("refused:")
+    return Conflict(id, str(answer).removeprefix("refused:")) if refused else None

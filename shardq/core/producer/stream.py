@@ -125,8 +125,11 @@ class Stream:
 
     def completed(self, window: Window) -> Operation[list[Receipt] | None]:
         """Sends again what must be. Returns the ids of a finished window, or None if some of it is not stored."""
+        cache, results = self.cache, window.results
         try:
-            return (yield from self._completed(window))
+            for batch in window.uncertain:
+                yield from push_each(cache, results, batch.words, batch.width, in_doubt=True, number=batch.number)
+            return (yield from complete(cache, self.packer, results, window.leftover, most=self.most))
         except PushError as exc:
             self.errors.append(exc)
             return None
@@ -138,13 +141,6 @@ class Stream:
             raise error from self.ended_by
         if self.ended_by is not None:
             raise self.ended_by from error or self.ended_by.__cause__
-
-    def _completed(self, window: Window) -> Operation[list[Receipt]]:
-        for batch in window.uncertain:
-            yield from push_each(
-                self.cache, window.results, batch.words, batch.width, in_doubt=True, number=batch.number
-            )
-        return (yield from complete(self.cache, self.packer, window.results, window.leftover, most=self.most))
 
     def finished(self) -> Iterator[Window]:
         """Yields the windows whose answers are all here, in order."""

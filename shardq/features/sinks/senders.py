@@ -23,7 +23,7 @@ import msgspec
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.wakeups import Wakeups
-from shardq.core.dispatcher.faults import RouteFault
+from shardq.core.dispatcher.forwarding import RouteFault
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet, unforwarded
 from shardq.core.fleet.report import SinkStats
