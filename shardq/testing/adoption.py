@@ -162,7 +162,7 @@ class BoundWorker:
     def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
         """Returns the settlement that the end of a handler means. The worker's hooks hear of it."""
         job.stage = "done"
-        settlement = job.ack if failure is None else settlement_of(job, failure)
+        settlement = job.delivery if failure is None else settlement_of(job, failure)
         call_hooks(self._plan.hooks, job, settlement, failure)
         return settlement
 

@@ -1,9 +1,6 @@
-"""The user's functions. Their kinds: function, coroutine function, or one that chooses by the delivery. Their results:
-work done, or work undone. And the types that their annotations promise: of the arguments of a named task, and of the
-payload of a topic with ``type=``; these are compiled at the registration, and applied where the handler runs: what does
-not fit is its failure.
-
-A result is judged by its type alone: an object of the user's own may answer anything else as it likes.
+"""The user's functions: their kinds, their results (work done, or undone), and the types of arguments and payloads.
+Types are compiled at the registration, and applied where the handler runs: what does not fit is its failure. A result
+is judged by its type alone: an object of the user's own may answer anything else as it likes.
 """
 
 from __future__ import annotations
@@ -186,8 +183,13 @@ class Arguments:
         of them is left to the call.
         """
         typed = self._typed
-        if not typed or (self._bind is not None and not _binds(self._bind, args, kwargs)):
+        if not typed:
             return args, kwargs
+        if self._bind is not None:
+            try:
+                self._bind.bind(*args, **kwargs)
+            except TypeError:
+                return args, kwargs
         count = len(self._positional)
         values = {name: value for name, value in zip(self._positional, args, strict=False) if name in typed}
         if self._rest in typed and len(args) > count:
@@ -214,7 +216,7 @@ def calling(function: Callable[..., Any], arguments: Arguments, name: str) -> Ca
         try:
             args, kwargs = arguments.converted(args, kwargs)
         except PayloadNotDecodable as exc:
-            raise _misfit(name, exc) from None
+            raise PayloadNotDecodable(f"{name} does not take this payload: {exc}") from None
         return function(*args, **kwargs)
 
     return call
@@ -229,7 +231,7 @@ def typed(function: Callable[[Delivery], Any], type: Any) -> Callable[[Delivery]
         try:
             payload = fields.converted({"": delivery.payload})[""]
         except PayloadNotDecodable as exc:
-            raise _misfit(name_of(function), exc) from None
+            raise PayloadNotDecodable(f"{name_of(function)} does not take this payload: {exc}") from None
         return function(msgspec.structs.replace(delivery, payload=payload))
 
     return handle
@@ -243,23 +245,11 @@ def payload_of(type: Any) -> Fields:
         raise InvalidOption(f"type={type!r} is not possible: {exc}; {POSSIBLE}") from exc
 
 
-def _misfit(name: str, exc: PayloadNotDecodable) -> PayloadNotDecodable:
-    return PayloadNotDecodable(f"{name} does not take this payload: {exc}")
-
-
 def _compiled(types: Mapping[str, Any]) -> Fields:
     try:
         return Fields(types)
     except NameError as exc:  # in the annotations of a dataclass, say
         raise _Unread(exc) from exc
-
-
-def _binds(signature: inspect.Signature, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[Parameter], inspect.Signature | None]:

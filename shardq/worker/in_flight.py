@@ -74,11 +74,6 @@ class Job(msgspec.Struct, eq=False):
     def is_coroutine(self) -> bool:
         return self.handler.is_coroutine(self.delivery)
 
-    @property
-    def ack(self) -> Delivery:
-        """The delivery itself, which names the lease."""
-        return self.delivery
-
     def back(self) -> SettleGiveBack:
         return SettleGiveBack(self.delivery.id, self.delivery.token)
 

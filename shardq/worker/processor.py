@@ -62,13 +62,7 @@ class Processor:
     """Runs the handlers of one worker. Started once and stopped once."""
 
     def __init__(
-        self,
-        driver: Driver,
-        claims: Claims,
-        consumer: Consumer,
-        plan: Plan,
-        *,
-        loop: asyncio.AbstractEventLoop | None,
+        self, driver: Driver, claims: Claims, consumer: Consumer, plan: Plan, *, loop: asyncio.AbstractEventLoop | None
     ) -> None:
         self._driver = driver
         self._claims = claims
@@ -122,9 +116,6 @@ class Processor:
         fails, works = f"{name} fails, trying again", f"{name} works again"
         loop = Loop(f"shardq-{name}", step, log, fails=fails, works=works, longest_pause_s=BACKOFF_S)
         return loop
-
-    def __repr__(self) -> str:
-        return f"<Processor of {list(self._handlers)}: {self._in_flight}>"
 
     @property
     def name(self) -> str:

@@ -1,8 +1,6 @@
-"""The report of a worker: counted off the handlers' way, from the settlements that one thread sends, and sent with its
-heartbeat. ``Tally`` counts for the report, ``Outcomes`` by topic for the metrics of the engine, ``Reporter`` sends.
-
-Between two heartbeats the reporter looks if any dispatcher lives: without one no task becomes ready, and the worker
-says so. A report that fails changes nothing for the worker, and is logged once.
+"""The report of a worker, sent with its heartbeat. ``Tally`` counts the settlements that one thread sends, ``Outcomes``
+the same by topic for the engine's metrics, ``Reporter`` sends, and looks between two heartbeats if any dispatcher
+lives: without one no task becomes ready, and the worker says so.
 """
 
 from __future__ import annotations
@@ -49,11 +47,13 @@ class Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (DOUBLINGS + 1))
     total_s: float = 0.0
 
+    def note(self, seconds: float) -> None:
+        self.counts[min(int(seconds * 1000).bit_length(), DOUBLINGS)] += 1
+        self.total_s += seconds
+
 
 @dataclass(slots=True)
 class TopicOutcomes:
-    """The tasks of one topic."""
-
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     handler: Durations = field(default_factory=Durations)
     """The time in the handler."""
@@ -77,18 +77,13 @@ class Outcomes:
                 seen = self._topics[topic] = TopicOutcomes()
             seen.outcomes[outcome] += 1
             if job.began_at:
-                _note(seen.handler, job.ended_at - job.began_at)
-                _note(seen.pickup, job.waited_s)
+                seen.handler.note(job.ended_at - job.began_at)
+                seen.pickup.note(job.waited_s)
 
     def snapshot(self) -> dict[str, TopicOutcomes]:
         """The outcomes by topic so far."""
         with self._lock:
             return copy.deepcopy(self._topics)
-
-
-def _note(durations: Durations, seconds: float) -> None:
-    durations.counts[min(int(seconds * 1000).bit_length(), DOUBLINGS)] += 1
-    durations.total_s += seconds
 
 
 @dataclass(slots=True)
@@ -112,9 +107,7 @@ class Tally:
         running: Callable[[], Sequence[Job]],
         problems: Callable[[], Iterable[str]],
     ) -> None:
-        """``tasks``: the named ones that the worker knows. ``running``: the jobs whose handlers run. ``problems``: the
-        reasons why the worker is not healthy.
-        """
+        """``tasks``: the named ones that the worker knows. ``problems``: the reasons why it is not healthy."""
         self._topics = named(topics)
         self._tasks = tuple(tasks)
         self._concurrency = concurrency

@@ -1,5 +1,4 @@
-"""Runs handlers: functions on threads, as many as are needed at once, and coroutine functions on an event loop, the
-caller's or one of our own in a thread.
+"""Runs handlers: functions on threads, and coroutine functions on an event loop, the caller's or one of our own.
 
 A task of asyncio, a *runner task*, takes one job after the other as long as their handlers return without giving
 control to the loop: a task for each would cost more than the rest of a job's way through the worker. A handler that
@@ -39,7 +38,7 @@ TURN_S = 0.001
 def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException | None) -> None:
     """Settles the job of a handler that ended, unless it is settled already, and calls the hooks. None: it returned."""
     if failure is None:  # without a call more: this is done for each task
-        if in_flight.finish(job, job.ack):
+        if in_flight.finish(job, job.delivery):
             hooks.after(job.delivery)
         return
     settlement = settlement_of(job, failure)

@@ -52,7 +52,7 @@ def test_a_verdict_once() -> None:
     assert in_flight.begin(job)
     timed_out = job.retry("timed out")
     assert in_flight.finish(job, timed_out)
-    assert not in_flight.finish(job, job.ack)
+    assert not in_flight.finish(job, job.delivery)
     assert in_flight.settlements() == [(job, timed_out)]
     in_flight.settled([job])
     assert repr(in_flight) == "<InFlight: 0 running, 0 held, 0 to settle>"
@@ -66,8 +66,8 @@ def test_a_job_that_began_is_not_given_back() -> None:
     in_flight.give_back(seen)
     assert in_flight.settlements() == [(held, held.back())]
     assert len(in_flight.unfinished()) == 1
-    assert in_flight.finish(begun, begun.ack)
-    assert in_flight.settlements() == [(begun, begun.ack)]
+    assert in_flight.finish(begun, begun.delivery)
+    assert in_flight.settlements() == [(begun, begun.delivery)]
 
 
 def test_of_many_that_judge_at_once_one_is_heard() -> None:
@@ -78,7 +78,7 @@ def test_of_many_that_judge_at_once_one_is_heard() -> None:
 
     def judge_all() -> int:
         barrier.wait()
-        return sum(in_flight.finish(job, job.ack) for job in made)
+        return sum(in_flight.finish(job, job.delivery) for job in made)
 
     with ThreadPoolExecutor(4) as threads:
         heard = [threads.submit(judge_all) for _ in range(4)]
@@ -98,7 +98,7 @@ def test_a_lost_lease_is_settled_with_nobody() -> None:
     in_flight, (job,) = filled(1)
     in_flight.begin(job)
     assert in_flight.finish(job, None)
-    assert not in_flight.finish(job, job.ack)
+    assert not in_flight.finish(job, job.delivery)
     in_flight.end()
     assert in_flight.settlements() == []
 
@@ -179,7 +179,7 @@ def test_a_free_hand_wants_more() -> None:
     with ThreadPoolExecutor(1) as threads:
         wanted = threads.submit(in_flight.wanted)
         assert not wanted.done()
-        in_flight.finish(made[0], made[0].ack)
+        in_flight.finish(made[0], made[0].delivery)
         assert wanted.result(30) == 1
 
 
@@ -213,7 +213,7 @@ def test_the_fetching_thread_comes_while_many_are_left(monkeypatch: pytest.Monke
         for _ in made:
             job = in_flight.next()
             assert job
-            in_flight.finish(job, job.ack)
+            in_flight.finish(job, job.delivery)
         assert wanted.result(30) > 0
     assert taken == [GIVE_WAY_S] * naps
 
@@ -237,7 +237,7 @@ def test_quiet_when_the_last_has_its_verdict() -> None:
     assert in_flight.unfinished() == [job]
     with ThreadPoolExecutor(1) as threads:
         quiet = threads.submit(in_flight.wait_quiet, time.monotonic() + 60)
-        in_flight.finish(job, job.ack)
+        in_flight.finish(job, job.delivery)
         assert quiet.result(30)
     assert in_flight.unfinished() == []
 

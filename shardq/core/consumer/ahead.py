@@ -2,8 +2,8 @@
 consumer holds until it is asked for. The I/O is the consumers' and workers' own.
 
 What is claimed ahead is bounded by the time for which the program works on what it has, so that it is handed out after
-a small part of its lease, and idle consumers elsewhere miss nothing. What waits longer all the same is given back. A
-consumer with ``prefetch=True`` learns that time from its claims (``Pace``), a worker from its handlers (``Prefetch``).
+a small part of its lease, and idle consumers elsewhere miss nothing; what waits longer is given back. A consumer with
+``prefetch=True`` learns that time from its claims (``Pace``), a worker from its handlers (``Prefetch``).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Pace:
 
 @dataclass(slots=True, eq=False)
 class BegunClaim(Generic[W]):
-    """A claim under way that nobody has asked for yet. ``work``: as the consumer's engine begins it."""
+    """A claim under way that was not asked for yet. ``work``: as the consumer begins it."""
 
     work: W
     notes: ClaimNotes
@@ -105,7 +105,7 @@ class Ahead(Generic[W]):
         self.watched = False
         """True while it is looked at again and again, for what is stale."""
         self.lock = threading.Lock()
-        """Held while anything is begun, or given back: nobody claims for this consumer meanwhile."""
+        """Held while anything is begun, or given back: no claim for this consumer is made meanwhile."""
         self.pace = Pace(lease_s)
         self.wanted = 1
         """The number of deliveries that the program has asked for last."""
@@ -117,16 +117,13 @@ class Ahead(Generic[W]):
         self._plenty = False
         """True if the last claim had all it wanted."""
 
-    def __repr__(self) -> str:
-        return f"<Ahead: {len(self._rest)} held{', a claim under way' * (self._begun is not None)}>"
-
     @property
     def any(self) -> bool:
         return self._begun is not None or bool(self._rest)
 
     def filled(self, size: int, begin: Begin[W]) -> bool:
-        """Notes that a claim of so many has all it wanted, and has the next one begun if the program takes all of it.
-        Returns True if one was begun.
+        """Notes that a claim of so many has all it wanted. Begins the next one, and returns True, if the program takes
+        all of it.
         """
         self._plenty = True
         return size <= self.wanted and self.begin(begin)

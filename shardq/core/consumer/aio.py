@@ -406,11 +406,7 @@ class AsyncConsumer(OfOneProcess):
         check_held(await self._settled(held, deadline), replaced_is_fine=True)
 
     async def retry(
-        self,
-        deliveries: Delivery | Iterable[Delivery],
-        *,
-        delay: float | dt.timedelta = 0,
-        reason: str = "retried",
+        self, deliveries: Delivery | Iterable[Delivery], *, delay: float | dt.timedelta = 0, reason: str = "retried"
     ) -> None:
         """Schedules tasks again after ``delay``, as failed attempts. A task without attempts left is dead, for
         ``reason``.

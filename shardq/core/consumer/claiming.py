@@ -190,10 +190,7 @@ def _claim(
 
 
 def _still_leased(
-    claims: Claims,
-    deliveries: Sequence[Delivery],
-    leased: Sequence[tuple[float, Sequence[Delivery]]],
-    lease_s: float,
+    claims: Claims, deliveries: Sequence[Delivery], leased: Sequence[tuple[float, Sequence[Delivery]]], lease_s: float
 ) -> Operation[list[Delivery]]:
     """Returns the deliveries whose leases have surely not run out. ``leased``: when they were asked for."""
     now = time.monotonic()

@@ -171,8 +171,7 @@ class RateLimiter:
     def unused(self, permits: Permits) -> Operation[None]:
         """Gives back the permits that belong to no lease. They do not count for the rate."""
         yield from self._each(
-            permits.take(),
-            lambda topic, names: consume.release(self.cache.control, topic, names, unused=len(names)),
+            permits.take(), lambda topic, names: consume.release(self.cache.control, topic, names, unused=len(names))
         )
 
     def released(self, permits: NamesByTopic) -> Operation[None]:

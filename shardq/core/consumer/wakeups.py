@@ -68,9 +68,6 @@ class Wakeups:
         subscriber.subscribe(cache.control.wake(self.process), cache.control.slot, self._on_permit)
         self._subscribe(cache.topology)
 
-    def __repr__(self) -> str:
-        return f"<Wakeups {self.process}>"
-
     def is_subscribed(self, keys: ShardKeys) -> bool:
         """True if a wake-up from this shard would reach the process: only then it may be registered there."""
         return self._subscriber.is_subscribed(keys.wake(self.process))

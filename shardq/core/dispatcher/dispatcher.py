@@ -27,15 +27,15 @@ log = logging.getLogger("shardq.dispatcher")
 
 
 class Sinks(Protocol):
-    """The senders of routes to anything but lists and streams here: ``shardq.features.sinks.senders``."""
+    """The senders of routes to anything but lists and streams here: ``shardq.features.sinks.senders``. ``stop`` tells
+    it to end, ``join`` returns when it has ended, or after some seconds.
+    """
 
     def start(self) -> None: ...
 
-    def stop(self) -> None:
-        """Tells it to end."""
+    def stop(self) -> None: ...
 
-    def join(self) -> None:
-        """Returns when it has ended, or after some seconds."""
+    def join(self) -> None: ...
 
     def stats(self) -> tuple[SinkStats, ...]: ...
 
@@ -96,24 +96,13 @@ class Dispatcher:
         self.clock_ms = self._membership.clock_ms
         self._faults = RouteFaults()
         self._forwarder = Forwarder(
-            driver,
-            cache,
-            process=self.process,
-            serves=lambda shard: shard in self._pollers,
-            faults=self._faults,
+            driver, cache, process=self.process, serves=lambda shard: shard in self._pollers, faults=self._faults
         )
         self._mover = Migrator(
-            driver,
-            cache,
-            process=self.process,
-            mine=lambda: sorted(self._pollers),
-            members=lambda: len(self.members),
+            driver, cache, process=self.process, mine=lambda: sorted(self._pollers), members=lambda: len(self.members)
         )
         self.beside = tuple(beside(self))
         self._unlearn = cache.on_change(self._topology_changed)
-
-    def __repr__(self) -> str:
-        return f"<Dispatcher {self.process}: {len(self._pollers)} of {len(self._cache.span())} shards>"
 
     def start(self, deadline: float) -> None:
         """Returns when this process is a member, and its pollers run. Raises why that is not so at the deadline."""

@@ -1,16 +1,15 @@
 """Forwards tasks where the shard's own slot is not enough: to a list or a stream in another slot of a cluster, and
-within a rate. Called by ``dispatcher``; pollers wake it.
+within a rate. One thread serves the process; pollers wake it with the topics that have ready tasks.
 
 No script can reach another slot. So the forwarder claims tasks, pushes their payloads to the list, and acknowledges the
 tasks. A crash between the last two repeats the payloads when the leases run out: at least once. A topic with a rate
 needs permits first, which the control slot gives out for all shards together; then the forward script does the rest
 where it reaches the list.
 
-One thread serves the process. Pollers wake it with the topics that have ready tasks. In each round it forwards at most
-one batch of each topic in each shard. A batch that its list refuses is *held*: it is tried again, and its leases are
-extended, so that an outage of the list uses up no attempts. Meanwhile nothing more is claimed for that list; the others
-go on. A held batch is given back when the route changes, when another process takes over the shard, and at the
-forwarder's end.
+In each round it forwards at most one batch of each topic in each shard. A batch that its list refuses is *held*: it is
+tried again, and its leases are extended, so that an outage of the list uses up no attempts. Meanwhile nothing more is
+claimed for that list. A held batch is given back when the route changes, when another process takes over the shard, and
+at the forwarder's end.
 """
 
 from __future__ import annotations
@@ -301,10 +300,9 @@ class Forwarder:
     def _send(self, batch: _Batch) -> None:
         """Pushes the batch to its list and acknowledges it, or holds it."""
         to = batch.route.to
+        route = batch.route
         try:
-            self._driver.call(
-                append(batch.route.key, batch.route.way, batch.entries, batch.route.maxlen), timeout=CALL_TIMEOUT_S
-            )
+            self._driver.call(append(route.key, route.way, batch.entries, route.maxlen), timeout=CALL_TIMEOUT_S)
         except ShardqError as exc:
             self._held[to] = batch, exc
             self._again[to] = time.monotonic() + RETRY_S

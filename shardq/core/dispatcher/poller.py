@@ -211,7 +211,10 @@ class QuietShard:
         if left is None or epoch != self._epoch or not self._looks or self._dispatches:
             return None
         self._looks -= 1
-        now_us = left.now_us if left.next_us is None else self._clock().now_us(lambda: self._read_clock(timeout))
+        now_us = left.now_us
+        if left.next_us is not None:
+            read = partial(self._connection.call, dispatch.clock_us(self._keys), timeout=timeout)
+            now_us = self._clock().now_us(read)
         if _is_near(left.next_us, now_us):
             return None
         if self._connection.call(dispatch.next_step(self._keys), timeout=timeout) != (epoch, left.next_us):
@@ -220,9 +223,6 @@ class QuietShard:
             self._dispatches = LOOKS
             return None
         return replace(left, now_us=now_us)
-
-    def _read_clock(self, timeout: float) -> int:
-        return self._connection.call(dispatch.clock_us(self._keys), timeout=timeout)
 
 
 def _is_near(next_us: int | None, now_us: int) -> bool:
@@ -291,9 +291,6 @@ class Poller:
             healed=partial(driver.outages.over, keys.shard),
             ended=self._ended,
         )
-
-    def __repr__(self) -> str:
-        return f"<Poller of shard {self.keys.shard}: {self.loop.state}, {self._dispatched} dispatched>"
 
     def stop(self) -> None:
         """Tells the thread to end, and interrupts a call under way."""

@@ -1,9 +1,7 @@
 """Coalesces the pushes of many threads: one thread sends what the others leave in the buffer.
 
 A caller gets a ``Pending`` at once, which tells when its task is safely stored. The buffer is sent when the last
-sending is over, after at most ``linger`` seconds, or as soon as it holds a full window. Callers wait while it is full,
-so memory is bounded.
-
+sending is over, after at most ``linger`` seconds, or as soon as it holds a full window. Callers wait while it is full.
 A buffer that was not closed is closed with its engine, or as the program ends: what it still holds is sent then, or the
 number of lost pushes is said.
 """

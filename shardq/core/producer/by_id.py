@@ -55,15 +55,15 @@ def find_and_call(
 
 
 def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:
-    return (yield from find_and_call(cache, id, partial(by_id.cancel, id=id), absent=is_gone))
+    return find_and_call(cache, id, partial(by_id.cancel, id=id), absent=is_gone)
 
 
 def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
-    return (yield from find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=is_gone))
+    return find_and_call(cache, id, partial(by_id.reschedule, id=id, due=due), absent=is_gone)
 
 
 def requeue(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
-    return (yield from find_and_call(cache, id, partial(by_id.requeue, id=id, due=due), absent=is_gone))
+    return find_and_call(cache, id, partial(by_id.requeue, id=id, due=due), absent=is_gone)
 
 
 def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:

@@ -1,15 +1,12 @@
 """Gathers the pushes of an event loop that are under way at the same time: those for one shard share a script call.
 
-While few are under way each goes alone, at once. With more, what is pushed in one turn of the loop, as by callers whom
-one read of answers woke up, leaves at the end of that turn in one call for each shard. Of very many who were woken the
-first half is sent before the others push: from then on the server works for one half while the other one pushes. No
-push waits for the answer to another one.
+While few are under way each goes alone, at once. With more, the pushes of one turn of the loop leave at its end, in one
+call for each shard. Of very many callers who were woken the first half is sent before the others push: from then on the
+server works for one half while the other one pushes. No push waits for the answer to another one.
 
-The loop sends, and no caller: an error on a caller's stack, as when that is used up, is not for the tasks of others.
-
-A shared call only stores. Where anything else is answered (the topology is old, an id is taken, the server refuses a
-record), each caller goes on alone and learns what became of its own task, as if it had never been gathered. An error
-that is about the server, and not about what was sent, is told to all.
+The loop sends, and no caller: an error on a caller's stack, as when that is used up, is not for the tasks of others. A
+shared call only stores. Where anything else is answered (the topology is old, an id is taken, the server refuses a
+record), each caller goes on alone and learns what became of its own task. An error about the server is told to all.
 """
 
 from __future__ import annotations

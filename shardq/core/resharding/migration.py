@@ -103,9 +103,7 @@ def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
 
 
 def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
-    """Puts one moving task into its target, and clears it at the source: for a look-up that has no other shard to
-    ask.
-    """
+    """The same, and clears the task at the source: for a look-up that has no other shard to ask."""
     moving_task = yield resharding.moving_task_of(source, id)
     if moving_task is not None:
         yield from deliver(cache, source, [moving_task])
@@ -334,8 +332,7 @@ class Migrator:
         self._driver = driver
         self._cache = cache
         self._numbers = MoveTokens(process)
-        self._mine = mine
-        self._members = members
+        self._mine, self._members = mine, members
         self._moving = False
         """True if something was moved in the present round."""
         self._rest_s = REST_S

@@ -227,17 +227,13 @@ def estimate(present: int, shards: int, holdings: Mapping[int, Holding], node_of
     before, after = table(present), table(shards)
     owned = Counter(before)
     moving = Counter((before[bucket], after[bucket]) for bucket in range(BUCKETS) if before[bucket] != after[bucket])
-    flows = []
-    leaving: Counter[str] = Counter()
-    coming: Counter[str] = Counter()
+    flows, leaving, coming = list[Flow](), Counter[str](), Counter[str]()
     for (source, target), buckets in sorted(moving.items()):
         held = holdings[source]
-        flow = Flow(
-            source, target, round(held.tasks * buckets / owned[source]), round(held.bytes * buckets / owned[source])
-        )
-        flows.append(flow)
-        leaving[held.node] += flow.tasks
-        coming[node_of(target)] += flow.tasks
+        tasks, size = (round(count * buckets / owned[source]) for count in (held.tasks, held.bytes))
+        flows.append(Flow(source, target, tasks, size))
+        leaving[held.node] += tasks
+        coming[node_of(target)] += tasks
     return Estimate(flows, {node: (leaving[node], coming[node]) for node in sorted(leaving.keys() | coming.keys())})
 
 
