@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from shardq.core.calls.consume import Permit
-from shardq.core.consumer.claim_planner import ReadyCounts
+from shardq.core.consumer.claim_planner import FRESH_S, ReadyCounts
 from shardq.core.consumer.claims import CONTENDED_S, UNSUBSCRIBED_S, AskLengths, ClaimFrom, Claims, Sleep, WaitStrategy
 from shardq.core.consumer.rate_limiter import Permits
 from shardq.core.consumer.waiters import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
@@ -76,6 +76,23 @@ def test_woken_it_asks_only_where_it_is_not_known(strategy: WaitStrategy, wakeup
     assert strategy.step(1.0) == ClaimFrom([1], registering=True)
     wakeups.registered(1)
     assert isinstance(strategy.step(1.0), Sleep)
+
+
+@pytest.mark.parametrize(("left", "age_s", "tries"), [(0, 0.0, 0), (0, 2 * FRESH_S, 1), (1, 0.0, 1)])
+def test_where_nothing_was_left_a_moment_ago_one_look_is_enough(
+    strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims, left: int, age_s: float, tries: int
+) -> None:
+    """A task that woke the consumer takes two claims of it: the one that gets the task, and one to wait again."""
+    asleep(strategy, wakeups)
+    wakeups.waiters.wakeup_received((1, ""))
+    assert strategy.step(1.0) == ClaimFrom([1], registering=False)
+    claims.ready_counts.learn(1, {"": left}, 1.0)
+    again = WaitStrategy(claims, cast(Wakeups, wakeups), Waiter([""], lambda: None), UNTIL)
+    for _ in range(tries):
+        assert again.step(1.0 + age_s) == ClaimFrom([1], registering=False)
+    assert again.step(1.0 + age_s) == ClaimFrom([1], registering=True)
+    wakeups.registered(1)
+    assert isinstance(again.step(1.0 + age_s), Sleep)
 
 
 def test_woken_for_nothing_it_asks_nobody(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import psutil
 import pytest
 
 from shardq import Delivery, Engine, Task
+from shardq.core.calls import consume
 from tests.support.engines import Engines
 from tests.support.servers import Servers
 from tests.support.traffic import script_calls, unfinished, waiting, wake_ups
@@ -67,6 +69,38 @@ def test_an_idle_worker(engines: Engines, url: str, name: str, servers: Servers)
         calls, span_s = script_calls(servers) - before, time.monotonic() - began
     # a look at every shard that nobody woke it for comes once in some 10 s, and may come now
     assert calls <= SHARDS + span_s
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_due_task_of_an_idle_worker(
+    engines: Engines, url: str, name: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two claims: one gets it, and one registers again. On a busy machine some tasks take one more."""
+    claims, make = 0, consume.claim
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal claims
+        claims += 1
+        return make(*args, **options)
+
+    monkeypatch.setattr(consume, "claim", counted)
+    engine = engines.opened(url, name=name, shards=SHARDS)
+    engine.start()
+    worker = engine.worker()
+    worker.on("")(print)
+
+    def is_idle() -> bool:
+        return not unfinished(servers, name, SHARDS) and bool(waiting(servers, name, SHARDS))
+
+    spent = list[int]()
+    with engines.working(worker):
+        wait_until(is_idle, "it waits")
+        while 2 not in spent and len(spent) < 20:
+            before = claims
+            engine.push(None)
+            wait_until(is_idle, "it is handled, and the worker waits again")
+            spent.append(claims - before)
+    assert 2 in spent, spent
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

@@ -120,6 +120,15 @@ class ClaimPlanner:
         of = self.ready_counts.left[topic]
         return sum(of.get(shard, 0) for shard in shards)
 
+    def just_emptied(self, shards: Sequence[int], topics: Sequence[str], now_s: float) -> bool:
+        """True if all of these lists were asked a moment ago, and have nothing as far as that is known."""
+        counts, since = self.ready_counts, now_s - FRESH_S
+        return all(
+            counts.asked_at[topic].get(shard, since) > since and not counts.left[topic].get(shard)
+            for shard in shards
+            for topic in topics
+        )
+
     def split(
         self,
         max: int,
@@ -222,11 +231,7 @@ class ClaimPlanner:
 
 
 def _spread(
-    left: int,
-    empty: list[int],
-    shares: dict[int, dict[str, int]],
-    totals: dict[int, int],
-    caps: Mapping[str, int],
+    left: int, empty: list[int], shares: dict[int, dict[str, int]], totals: dict[int, int], caps: Mapping[str, int]
 ) -> None:
     """Spreads the rest over shards known to have nothing: tasks may have come since."""
     for position, shard in enumerate(empty):

@@ -193,13 +193,15 @@ class WaitStrategy:
     """Decides what a waiting claim does next, from its beginning to its end.
 
     A claim registers its process only after a first try found nothing: a process that is registered while it finds
-    tasks elsewhere is woken for tasks that it has no time for.
+    tasks elsewhere is woken for tasks that it has no time for. Where an earlier claim found nothing more a moment ago,
+    that was the first try.
     """
 
     claims: Claims
     wakeups: Wakeups
     waiter: Waiter
     until: float
+    _is_new: bool = True
     _claims_made: int = 0
     """Claims since the last sleep."""
 
@@ -223,6 +225,9 @@ class WaitStrategy:
             shards: Sequence[int] = span
         else:
             shards = waiters.unregistered(span, topics) if topics else []
+            if self._is_new and self.claims.planner.just_emptied(shards, topics, now):
+                self._claims_made = 1
+        self._is_new = False
         self._claims_made += 1
         if self._claims_made == 1 and shards:
             return ClaimFrom(shards, registering=False)
