@@ -13,22 +13,14 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from shardq import errors
 from shardq.dashboard import bulk, overview, shards, tasks, topics
 from shardq.dashboard.guard import Guard, Key
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
 from shardq.dashboard.web import HERE, PROBES, STATIC, Dashboard, page, refused
 from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
-from shardq.errors import (
-    BadInput,
-    ChangeUnderWay,
-    Conflict,
-    EngineClosed,
-    InvalidOption,
-    ServerFault,
-    ShardqError,
-    UnknownSchedule,
-)
+from shardq.errors import ShardqError
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
@@ -56,7 +48,7 @@ def app(
     >>> dashboard = shardq.dashboard.app(engine, token="a long secret of yours", read_only=True)
     """
     if not isinstance(engine, EngineBase):
-        raise InvalidOption(f"app({engine!r}) is not possible; give an Engine or an AsyncEngine")
+        raise errors.InvalidOption(f"app({engine!r}) is not possible; give an Engine or an AsyncEngine")
     found = Starlette(
         routes=[*overview.routes, *tasks.routes, *bulk.routes, *shards.routes, *topics.routes, *_OWN],
         middleware=[Middleware(Guard, key=Key(token), hosts=frozenset(hosts))],
@@ -69,12 +61,12 @@ def app(
 
 
 _STATUSES: tuple[tuple[type[ShardqError], int], ...] = (
-    (BadInput, 400),
-    (UnknownSchedule, 404),
-    (ChangeUnderWay, 409),
-    (Conflict, 409),
-    (ServerFault, 503),
-    (EngineClosed, 503),
+    (errors.BadInput, 400),
+    (errors.UnknownSchedule, 404),
+    (errors.ChangeUnderWay, 409),
+    (errors.Conflict, 409),
+    (errors.ServerFault, 503),
+    (errors.EngineClosed, 503),
 )
 
 

@@ -22,13 +22,4 @@ else:
         | dict.fromkeys(_asserts, "shardq.testing.asserts"),
     )
 
-__all__ = [
-    "AsyncClock",
-    "Clock",
-    "StoredTask",
-    "assert_not_pushed",
-    "assert_pushed",
-    "assert_ready",
-    "drain",
-    "tasks",
-]
+__all__ = ["AsyncClock", "Clock", "StoredTask", "assert_not_pushed", "assert_pushed", "assert_ready", "drain", "tasks"]
