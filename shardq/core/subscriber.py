@@ -148,7 +148,7 @@ class Subscriber:
         channel.node, channel.subscribed = node, False
         if node not in self._listeners:
             listener = self._listeners[node] = _Listener(self, self._driver, node)
-            listener.start()
+            listener.thread.start()
         self._listeners[node].send(("SSUBSCRIBE", channel.name))
 
     def _start_slot_watcher(self) -> None:
@@ -254,9 +254,6 @@ class _Listener:
         self._logged = False  # true while the log says that this node's subscription is lost
         self.refused = ""  # the node's reason for refusing subscriptions, if it does
         self.thread = threading.Thread(target=self._run, name=f"shardq-subscriber-{node}", daemon=True)
-
-    def start(self) -> None:
-        self.thread.start()
 
     def send(self, command: tuple[str, str]) -> None:
         """Queues a command for the connection's own thread: two threads must not use one TLS socket at once."""

@@ -28,10 +28,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # the pause after a step that failed
 LoopState = Literal["starting", "running", "failing", "stopped"]
 
 
-def _nothing() -> None:
-    """Does nothing."""
-
-
 class Loop:
     """A thread that repeats a step. No error ends it: a step that failed is tried again, after a pause that doubles.
 
@@ -48,10 +44,10 @@ class Loop:
         fails: str,
         works: str,
         fields: Mapping[str, object] | None = None,
-        woken: Callable[[], object] = _nothing,
+        woken: Callable[[], object] = lambda: None,
         failed: Callable[[BaseException], bool | None] = lambda _: False,
-        healed: Callable[[], object] = _nothing,
-        ended: Callable[[], object] = _nothing,
+        healed: Callable[[], object] = lambda: None,
+        ended: Callable[[], object] = lambda: None,
         first_s: float = 0.0,
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:

@@ -61,32 +61,11 @@ def claim(
     one for this claim. ``waiter`` is the process to register in each list found empty. A lost
     answer costs a lease: the tasks come back at its deadline.
     """
-    return Call.of(
-        "claim",
-        keys,
-        [
-            epoch,
-            now_us,
-            keys.bell,
-            max,
-            lease_ms,
-            token,
-            keys.wake(""),
-            waiter,
-            *_flat(shares, max_attempts or {}, permits or {}),
-        ],
-        partial(_claim, token, permits or {}),
-        topics=shares,
-        retry_for_s=retry_for_s,
-    )
-
-
-def _flat(shares: Mapping[str, int], limits: Mapping[str, int], permits: Mapping[str, int]) -> list[Word]:
-    return [
-        word
-        for topic, share in shares.items()
-        for word in (topic, share, limits.get(topic, ""), permits.get(topic, ""))
-    ]
+    words: list[Word] = [epoch, now_us, keys.bell, max, lease_ms, token, keys.wake(""), waiter]
+    limits, permits = max_attempts or {}, permits or {}
+    for topic, share in shares.items():
+        words += (topic, share, limits.get(topic, ""), permits.get(topic, ""))
+    return Call.of("claim", keys, words, partial(_claim, token, permits), topics=shares, retry_for_s=retry_for_s)
 
 
 def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:

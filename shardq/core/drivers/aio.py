@@ -10,9 +10,10 @@ import contextlib
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from shardq.core import forks
@@ -248,8 +249,9 @@ class AsyncDriver(DriverBase):
                 for each in outcomes:
                     yield each
                 if not done:
-                    rest = ((key, self.node_of(call.slot)) for key, call in source)
-                    for key, node in (*under_way.values(), *_unsent(waiting), *rest):
+                    unsent = chain(*waiting.values(), source)
+                    rest = ((key, self.node_of(call.slot)) for key, call in unsent)
+                    for key, node in chain(under_way.values(), rest):
                         yield key, left_behind(node)
                     return
         finally:
@@ -335,11 +337,6 @@ class AsyncDriver(DriverBase):
             return await connection.exchange(pack(*ask.words), deadline=until)
         finally:
             await connection.close()
-
-
-def _unsent(waiting: Mapping[str, Iterable[tuple[K, Any]]]) -> Iterator[tuple[K, str]]:
-    """The calls that are not sent, each with its node."""
-    return ((key, node) for node, calls in waiting.items() for key, _ in calls)
 
 
 def _outcome(task: asyncio.Task[T]) -> T | ShardqError:

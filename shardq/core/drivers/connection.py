@@ -147,7 +147,7 @@ class Connection:
 
     def dead(self, now: float) -> bool:
         """True if the server has closed it, or if it holds bytes that answer nothing."""
-        return now - self.used > LOOK_AFTER_S and readable(self.sock, 0)
+        return now - self.used > LOOK_AFTER_S and readable(self.sock)
 
     def interrupt(self) -> None:
         """Makes a blocked exchange of another thread end at once."""
@@ -186,14 +186,14 @@ def open_connection(
     return fault
 
 
-def readable(sock: socket.socket, timeout: float) -> bool:
+def readable(sock: socket.socket) -> bool:
     """True if there are bytes to read, or the end. (No ``select``: it can't look at descriptors past 1,023.)"""
     poll = select.poll()
     try:
         poll.register(sock, select.POLLIN)
     except ValueError:  # closed
         return True
-    return bool(poll.poll(timeout * 1000))
+    return bool(poll.poll(0))
 
 
 def probe(address: str, data: bytes, *, timeout: float) -> bytes:
