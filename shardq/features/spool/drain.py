@@ -75,8 +75,20 @@ class Failing:
     def concerns(self, cache: TopologyCache, id: str) -> bool:
         return bool(self.errors) and any(shard in self.errors for shard in cache.topology.homes(id))
 
-    def note(self, cache: TopologyCache, id: str, error: ShardqError) -> None:
-        self.errors.update(dict.fromkeys(cache.topology.homes(id), error))
+    def judge(self, cache: TopologyCache, spooled: Spooled, error: ShardqError | None, result: Drained) -> None:
+        """Notes what became of a command: in the result, or that its shards take nothing."""
+        if isinstance(error, EngineClosed):
+            raise error
+        if error is None:
+            result.done.append(spooled.seq)
+        elif is_refusal(error):
+            result.failed.append((spooled.seq, error))
+        else:
+            self.errors.update(dict.fromkeys(cache.topology.homes(spooled.command.id), error))
+
+
+Met = list[tuple[Spooled, ShardqError | None]]
+"""Commands that were sent, each with its error."""
 
 
 def drain(
@@ -88,42 +100,33 @@ def drain(
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]
-    if pushes:
-        refused = yield from _push(cache, packer, pushes, failing, result, most=most)
-        # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
-        if alone := [each for each in refused if not failing.concerns(cache, each.command.id)]:
-            yield from _push(cache, packer, alone, failing, result, most=1)
-    if others:
-        yield from _by_id(cache, others, failing, result)
+    refused: list[Spooled] = []
+    for each, error in (yield from _push(cache, packer, pushes, most)):
+        if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
+            refused.append(each)
+        else:
+            failing.judge(cache, each, error, result)
+    # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
+    alone = [each for each in refused if not failing.concerns(cache, each.command.id)]
+    for each, error in [*(yield from _push(cache, packer, alone, 1)), *(yield from _by_id(cache, others))]:
+        failing.judge(cache, each, error, result)
     return result
 
 
-def _push(
-    cache: TopologyCache,
-    packer: Packer,
-    pushes: Sequence[Spooled],
-    failing: Failing,
-    result: Drained,
-    *,
-    most: int,
-) -> Operation[list[Spooled]]:
-    """Pushes. Returns those that may have been refused because of others of their call."""
+def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most: int) -> Operation[Met]:
+    if not pushes:
+        return []
     entries = entries_of(each.command for each in pushes)
     results = pushing.PushResults(entries.ids)
     with contextlib.suppress(PushError):  # its errors are read below
         yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True)
-    refused: list[Spooled] = []
-    for each, (_, outcome) in zip(pushes, results.each(), strict=True):
-        error = _met(outcome) if isinstance(outcome, ShardqError) else None
-        if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
-            refused.append(each)
-        else:
-            _note(cache, each, error, failing, result)
-    return refused
+    return [(each, _met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
 
 
-def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, result: Drained) -> Operation[None]:
+def _by_id(cache: TopologyCache, commands: Sequence[Spooled]) -> Operation[Met]:
     """Cancels and reschedules."""
+    if not commands:
+        return []
     makes: dict[str, Make[Outcome]] = {}
     for _, command in commands:
         if command.kind == "cancel":
@@ -131,25 +134,14 @@ def _by_id(cache: TopologyCache, commands: Sequence[Spooled], failing: Failing, 
         else:
             makes[command.id] = partial(calls.reschedule, id=command.id, due=command.due)
     answers = yield from by_id.call_each(cache, makes)
-    for each in commands:
-        answer = answers[each.command.id]
-        _note(cache, each, _met(answer) if isinstance(answer, ShardqError) else None, failing, result)
+    return [(each, _met(answers[each.command.id])) for each in commands]
 
 
-def _met(error: ShardqError) -> ShardqError:
-    """The error itself: a replay is always in doubt, so what a server says to it is told as unanswered."""
-    return error.last or error if isinstance(error, Unanswered) else error
-
-
-def _note(cache: TopologyCache, spooled: Spooled, error: ShardqError | None, failing: Failing, result: Drained) -> None:
-    if isinstance(error, EngineClosed):
-        raise error
-    if error is None:
-        result.done.append(spooled.seq)
-    elif is_refusal(error):
-        result.failed.append((spooled.seq, error))
-    else:
-        failing.note(cache, spooled.command.id, error)
+def _met(outcome: object) -> ShardqError | None:
+    """The error itself: a command is sent in doubt, so what a server says to it is told as unanswered."""
+    if isinstance(outcome, Unanswered):
+        return outcome.last or outcome
+    return outcome if isinstance(outcome, ShardqError) else None
 
 
 def is_refusal(error: ShardqError | None) -> bool:
