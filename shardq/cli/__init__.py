@@ -1,10 +1,10 @@
 """The ``shardq`` command. ``main`` is the console script; it is all that works without click and rich.
 
-Reading order: ``app`` (where each command is, and what becomes of its errors), ``options`` (those of every command),
-``config`` (options that pyproject.toml and the environment set), ``session`` (from options to an open engine), then the
-commands, each in the module of its name, or beside those that act on the same. They share ``output`` and ``table``
-(what is printed), ``parsers`` (values of options), ``signals`` (Ctrl-C), ``serving`` (children, and
---http) and ``logs``; the tables themselves are in ``engine.tables``.
+Reading order: ``app`` (where each command is, and what becomes of its errors), ``options`` (those of every command,
+and the types of options), ``config`` (options that pyproject.toml and the environment set), ``session`` (from options
+to an open engine), then the commands, each in the module of its name, or beside those that act on the same. They share
+``output`` and ``table`` (what is printed and logged) and ``serving`` (Ctrl-C, children, and --http); the tables
+themselves are in ``engine.tables``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from operator import or_
 
 import click
 
-from shardq.cli.options import Given, shared
+from shardq.cli.options import Given, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.core.layout.destinations import key_of
 from shardq.core.layout.keys import patterns
@@ -122,28 +122,7 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
     ]
 
 
-@click.command(
-    short_help="Print the least ACL for a role.",
-    epilog="""\b
-example:
-  shardq acl producer --name orders
-  shardq acl producer worker --name orders --user shop
-  shardq acl dispatcher --name delays --to mail-queue | redis-cli
-  redis-cli ACL SETUSER delays-dispatcher '>a long password'
-\b
-roles:
-  producer    pushes; looks for, cancels and reschedules tasks by id;
-              cancels by tag
-  worker      claims and settles tasks
-  dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
-              forwards them, moves them between shards
-  operator    dashboard, stats, health, doctor, fleet, topics, shards,
-              resize, list, peek, forecast, get, cancel, reschedule, requeue,
-              purge, pause, resume, limit, configure, forward
-  viewer      a dashboard with --read-only, stats, health, fleet, topics,
-              shards, list, peek, forecast, get: it can change nothing
-  all         all of these""",
-)
+@command("Print the least ACL for a role.")
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))
 @click.option("--user", metavar="USER", help="The user on the server. Default: the engine's name and the roles.")
 @click.option(
@@ -161,6 +140,25 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
 
     The line gives the user its commands, keys and channels in place of those that it had, and leaves its passwords: a
     new user has none, and can't be used before it gets one. On a cluster give it to every node, replicas included.
+
+    example:
+      shardq acl producer --name orders
+      shardq acl producer worker --name orders --user shop
+      shardq acl dispatcher --name delays --to mail-queue | redis-cli
+      redis-cli ACL SETUSER delays-dispatcher '>a long password'
+
+    roles:
+      producer    pushes; looks for, cancels and reschedules tasks by id;
+                  cancels by tag
+      worker      claims and settles tasks
+      dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
+                  forwards them, moves them between shards
+      operator    dashboard, stats, health, doctor, fleet, topics, shards,
+                  resize, list, peek, forecast, get, cancel, reschedule, requeue,
+                  purge, pause, resume, limit, configure, forward
+      viewer      a dashboard with --read-only, stats, health, fleet, topics,
+                  shards, list, peek, forecast, get: it can change nothing
+      all         all of these
     """
     name = given.engine_name
     check_name(name)

@@ -21,7 +21,7 @@ PLACES = {
     "run": "run:run",
     "work": "work:work",
     "push": "push:push",
-    "push-file": "push_file:push_file",
+    "push-file": "push:push_file",
     "get": "tasks:get",
     "list": "listing:list_tasks",
     "peek": "listing:peek",

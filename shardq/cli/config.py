@@ -1,9 +1,8 @@
 """config: the command that shows every setting of the command, its value, and where that comes from. configure: shows
 and changes the settings of an engine.
 
-Settings are values for options. click reads them from the environment (``auto_envvar_prefix``) and from its default
-map, which is ``[tool.shardq]`` of the nearest pyproject.toml that has one, from the current directory upwards. Only the
-command reads the file; the library takes its URL from ``$SHARDQ_URL``, and nothing else.
+Settings are values for options. click reads them from the environment, and from its default map, which is
+``[tool.shardq]`` of the nearest pyproject.toml that has one, from the current directory upwards.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,15 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from shardq.cli.options import Given, shared
-from shardq.cli.output import tell
-from shardq.cli.parsers import Whole, read_by, seconds
+from shardq.cli.options import TIME, Given, Whole, command, shared
 from shardq.cli.session import opened
-from shardq.cli.table import Table
+from shardq.cli.table import show
 from shardq.core.layout.topology import EngineSettings
 from shardq.core.model.checks import MAX_ATTEMPTS, check_name
 from shardq.engine import Engine
 from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
-from shardq.engine.tables import Column, age, counted
+from shardq.engine.tables import Column, View, age, counted
 from shardq.errors import BadInput
 
 FILE = "pyproject.toml"
@@ -45,8 +43,22 @@ DEFAULTS = {
     "shards": f"{DEFAULT_SHARDS}, of a new name",
 }
 
-Row = tuple[str, Any, Any, str, str]
-"""A setting, its value or None, its default, where the value comes from, and its variable."""
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    value: Any
+    """None: it has its default."""
+    default: Any
+    origin: str
+    """Where the value comes from."""
+    variable: str
+
+    @property
+    def shown(self) -> str:
+        value = self.default if self.value is None else self.value
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
 
 Load = Callable[[str], click.Command]
 """Loads a command by its name; "" is the group."""
@@ -74,9 +86,8 @@ def read_file(load: Load) -> tuple[Path, dict[str, Any]]:
 
 
 def settings_of(command: click.Command) -> dict[str, click.Option]:
-    return {
-        each.name: each for each in command.params if isinstance(each, click.Option) and each.name and each.show_envvar
-    }
+    options = (each for each in command.params if isinstance(each, click.Option))
+    return {each.name: each for each in options if each.name and each.show_envvar}
 
 
 def _checked(
@@ -103,10 +114,8 @@ def _checked(
         elif option.name == "name":
             check_name(str(value))
         return option.name, option.type.convert(value if option.is_flag else str(value), option, None)
-    except click.BadParameter as exc:
-        raise BadInput(f"{of}: {exc.message}") from None
-    except BadInput as exc:
-        raise BadInput(f"{of}: {exc}") from None
+    except (click.BadParameter, BadInput) as exc:
+        raise BadInput(f"{of}: {exc.message if isinstance(exc, click.BadParameter) else exc}") from None
 
 
 def _nearest() -> tuple[Path, dict[str, Any]]:
@@ -140,23 +149,7 @@ def _nearest() -> tuple[Path, dict[str, Any]]:
 # ---- the commands
 
 
-@click.command(
-    short_help="Show the settings, and where they come from.",
-    epilog="""\b
-example:
-  shardq config
-  shardq config --json
-\b
-example of pyproject.toml:
-  [tool.shardq]
-  url = "redis://127.0.0.1:6379/0"
-  name = "orders"
-  shards = 32                       (of a new name)
-\b
-  [tool.shardq.work]
-  processes = 4
-  topics = ["mail", "invoice"]""",
-)
+@command("Show the settings, and where they come from.")
 @shared
 def config(given: Given) -> None:
     """Show each setting of this command, its value, and where it comes from. Passwords and tokens are
@@ -165,46 +158,54 @@ def config(given: Given) -> None:
     A flag counts most, then the environment ($SHARDQ_URL, $SHARDQ_RUN_PROCESSES), then [tool.shardq] of the nearest
     pyproject.toml, from the current directory upwards. The library does not read that file: an Engine() of your program
     takes its URL from $SHARDQ_URL, and the rest from its arguments.
+
+    example:
+      shardq config
+      shardq config --json
+
+    example of pyproject.toml:
+      [tool.shardq]
+      url = "redis://127.0.0.1:6379/0"
+      name = "orders"
+      shards = 32                       (of a new name)
+
+      [tool.shardq.work]
+      processes = 4
+      topics = ["mail", "invoice"]
     """
-    rows = list(_rows(given, click.get_current_context().find_root()))
-    if given.json:
-        for setting, value, _, origin, variable in rows:
-            tell({"setting": setting, "value": value, "from": origin, "variable": variable})
-        return
-    Table[Row](
-        Column("setting", lambda row: row[0], text=True),
-        Column("value", _shown, text=True),
-        Column("from", lambda row: row[3], text=True),
-    ).print(rows)
+    columns = (
+        Column[Setting]("setting", lambda each: each.name, text=True),
+        Column[Setting]("value", lambda each: each.shown, text=True),
+        Column[Setting]("from", lambda each: each.origin, text=True),
+    )
+    show(
+        given,
+        View(columns, list(_settings(given, click.get_current_context().find_root()))),
+        lambda each: {"setting": each.name, "value": each.value, "from": each.origin, "variable": each.variable},
+    )
 
 
-@click.command(
-    short_help="Show or change the settings of an engine.",
-    epilog="""\b
-example:
-  shardq configure
-  shardq configure --max-attempts 10
-  shardq configure --dead-age 7d --dead-count 1000000""",
-)
+@command("Show or change the settings of an engine.")
 @click.option(
-    "--max-attempts",
-    type=Whole(1, MAX_ATTEMPTS),
-    metavar="N",
-    help="The attempts of a task that brings no limit of its own, and whose handler has none.",
+    "--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="Attempts of a task that has no limit by itself or its handler."
 )
-@click.option("--dead-age", metavar="TIME", callback=read_by(seconds), help="How long dead tasks are kept.")
-@click.option("--dead-count", type=Whole(0, 10**9), metavar="N", help="How many dead tasks are kept, at most.")
+@click.option("--dead-age", type=TIME, help="How long dead tasks are kept.")
+@click.option("--dead-count", type=Whole(0, 10**9), help="How many dead tasks are kept, at most.")
 @shared
-def configure(given: Given, max_attempts: int | None, dead_age: float | None, dead_count: int | None) -> None:
+def configure(given: Given, **changes: Any) -> None:
     """Change settings of the engine, at once and for all of its processes. Without options it shows them. What an
     `Engine(…)` of a program names counts only when its engine is new.
 
     Dead tasks that are older, or more, are removed by the dispatchers, within five minutes.
+
+    example:
+      shardq configure
+      shardq configure --max-attempts 10
+      shardq configure --dead-age 7d --dead-count 1000000
     """
-    changes = {"max_attempts": max_attempts, "dead_age": dead_age, "dead_count": dead_count}
     with opened(given) as engine:
         if any(value is not None for value in changes.values()):
-            engine.configure(max_attempts=max_attempts, dead_age=dead_age, dead_count=dead_count)
+            engine.configure(**changes)
         settings = engine.topology.settings
     given.answer(msgspec.to_builtins(settings), settings_shown(settings))
 
@@ -215,20 +216,14 @@ def settings_shown(settings: EngineSettings) -> str:
     return f"{counted(settings.max_attempts, 'attempt')} a task; {kept}"
 
 
-def _shown(row: Row) -> str:
-    _, value, default, _, _ = row
-    value = default if value is None else value
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def _rows(given: Given, root: click.Context) -> Iterator[Row]:
+def _settings(given: Given, root: click.Context) -> Iterator[Setting]:
     assert isinstance(root.command, click.Group)
     for name, option in settings_of(root.command).items():
         typed = {"url": given.url, "name": given.name}.get(name)
         value, origin = (typed, f"--{name}") if typed else _found(given, root, option, TABLE)
         if name == "url" and value is not None:
             value = Inside(Engine(value)).options.safe_url
-        yield name, value, DEFAULTS[name], origin, str(option.envvar)
+        yield Setting(name, value, DEFAULTS[name], origin, str(option.envvar))
     for section in WITH_SETTINGS:
         command = root.command.get_command(root, section)
         assert command is not None
@@ -238,7 +233,8 @@ def _rows(given: Given, root: click.Context) -> Iterator[Row]:
                 hidden = option.hide_input and value is not None
                 # a default that is neither is click's word for none
                 default = option.default if isinstance(option.default, (int, str)) else "-"
-                yield f"{section}.{name}", HIDDEN if hidden else value, default, origin, str(option.envvar)
+                shown = HIDDEN if hidden else value
+                yield Setting(f"{section}.{name}", shown, default, origin, str(option.envvar))
 
 
 def _found(given: Given, ctx: click.Context, option: click.Option, table: str) -> tuple[Any, str]:

@@ -13,12 +13,10 @@ from importlib.resources import files
 import click
 from click.core import ParameterSource
 
-from shardq.cli.logs import log_option
-from shardq.cli.options import Given, reporting, setting, shared
+from shardq.cli.options import Given, Whole, command, reporting, setting, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.parsers import Whole
+from shardq.cli.serving import Ending, log_option
 from shardq.cli.session import opened
-from shardq.cli.signals import Ending
 from shardq.errors import MissingPackage
 
 HOST, PORT = "127.0.0.1", 8787
@@ -26,31 +24,14 @@ HOST, PORT = "127.0.0.1", 8787
 NEEDED = "the dashboard needs Starlette, uvicorn and Jinja: pip install 'shardq[dashboard]'"
 
 
-@click.command(
-    short_help="Serve a dashboard for browsers, until Ctrl-C.",
-    epilog="""\b
-example:
-  shardq dashboard                           (prints the address to open)
-  shardq dashboard --open --read-only
-  shardq dashboard --port 0                  (a free port)
-\b
-for others than you, with a token of your own, behind a proxy that has TLS:
-  export SHARDQ_DASHBOARD_TOKEN=$(openssl rand -hex 16)
-  shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls""",
-)
+@command("Serve a dashboard for browsers, until Ctrl-C.")
 @setting(
     "--host",
     metavar="ADDRESS",
     default=HOST,
     help=f"Listen there. Default: {HOST}, for this machine only; 0.0.0.0 is every network.",
 )
-@setting(
-    "--port",
-    type=Whole(0, 65535),
-    metavar="N",
-    default=PORT,
-    help=f"Default: {PORT}; 0 takes a free one.",
-)
+@setting("--port", type=Whole(0, 65535), default=PORT, help=f"Default: {PORT}; 0 takes a free one.")
 @setting(
     "--token",
     hide_input=True,
@@ -65,9 +46,7 @@ for others than you, with a token of your own, behind a proxy that has TLS:
     help="A name under which browsers reach it through a proxy on this machine; several with commas.",
 )
 @setting(
-    "--behind-tls",
-    is_flag=True,
-    help="A proxy in front of it speaks https: browsers send its cookies by https only.",
+    "--behind-tls", is_flag=True, help="A proxy in front of it speaks https: browsers send its cookies by https only."
 )
 @click.option("--open", "browse", is_flag=True, help="Open it in a browser, too.")
 @log_option
@@ -88,6 +67,15 @@ def dashboard(
 
     It prints an address with a token, without which no page is shown. A page that is open costs the servers some
     thousandths of a core, one that is not costs nothing.
+
+    example:
+      shardq dashboard                           (prints the address to open)
+      shardq dashboard --open --read-only
+      shardq dashboard --port 0                  (a free port)
+
+    for others than you, with a token of your own, behind a proxy that has TLS:
+      export SHARDQ_DASHBOARD_TOKEN=$(openssl rand -hex 16)
+      shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls
     """
     try:
         from shardq.dashboard.application import app
@@ -133,28 +121,25 @@ def metrics() -> None:
     """Print what goes with the metrics of `shardq run --http` and `shardq work --http`."""
 
 
-@metrics.command(
-    "dashboard",
-    short_help="Print the Grafana dashboard.",
-    epilog="""\b
-example:
-  shardq metrics dashboard > shardq.json        (Dashboards, New, Import)""",
-)
+@command("Print the Grafana dashboard.", name="dashboard", of=metrics)
 @reporting
 def grafana() -> None:
-    """Print a dashboard for Grafana 9 or newer, in JSON; it asks for the data source."""
+    """Print a dashboard for Grafana 9 or newer, in JSON; it asks for the data source.
+
+    example:
+      shardq metrics dashboard > shardq.json        (Dashboards, New, Import)
+    """
     _print("grafana.json")
 
 
-@metrics.command(
-    short_help="Print the alert rules.",
-    epilog="""\b
-example:
-  shardq metrics alerts > /etc/prometheus/rules/shardq.yml""",
-)
+@command("Print the alert rules.", of=metrics)
 @reporting
 def alerts() -> None:
-    """Print a file of rules for Prometheus (rule_files)."""
+    """Print a file of rules for Prometheus (rule_files).
+
+    example:
+      shardq metrics alerts > /etc/prometheus/rules/shardq.yml
+    """
     _print("alerts.yml")
 
 

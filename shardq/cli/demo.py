@@ -9,26 +9,25 @@ with the server's clock when it has claimed the task.
 
 from __future__ import annotations
 
-import math
 import platform
 import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 import click
 
 import shardq
 from shardq.cli.demo_server import own_server
-from shardq.cli.logs import set_up_logging
-from shardq.cli.options import Given, sharing
-from shardq.cli.output import complain, lateness_shown, say, tell
-from shardq.cli.parsers import Decimal, Whole
-from shardq.cli.signals import Ending
+from shardq.cli.options import Decimal, Given, Whole, command, sharing
+from shardq.cli.output import complain, lateness_shown, say, set_up_logging, tell
+from shardq.cli.serving import Ending
 from shardq.cli.table import ShardView
 from shardq.core.calls.request import Command
 from shardq.core.drivers import descriptors
@@ -36,6 +35,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
+from shardq.core.threads import begun
 from shardq.engine import Engine, Stats
 from shardq.engine.base import Inside
 from shardq.engine.options import DEFAULT_SHARDS
@@ -53,17 +53,8 @@ OWN_TIMEOUT_S = 60.0
 """The engine's timeout with a server of the demo's own: it is there, but may stand still for seconds on a slow disk."""
 
 
-@click.command(
-    short_help="100,000 delayed tasks, live and accounted for.",
-    epilog="""\b
-example:
-  shardq demo
-  shardq demo --tasks 20000 --seconds 5 --shards 4
-  shardq demo --url redis://127.0.0.1:6379/0""",
-)
-@click.option(
-    "--tasks", type=Whole(1, 10_000_000), metavar="N", default=100_000, show_default=True, help="The number of tasks."
-)
+@command("100,000 delayed tasks, live and accounted for.")
+@click.option("--tasks", type=Whole(1, 10_000_000), default=100_000, show_default=True, help="The number of tasks.")
 @click.option(
     "--seconds",
     type=Decimal(1, 3600),
@@ -73,22 +64,19 @@ example:
     help="The longest delay of a task.",
 )
 @click.option(
-    "--shards",
-    type=Whole(1, MAX_SHARDS),
-    metavar="N",
-    default=DEFAULT_SHARDS,
-    show_default=True,
-    help="The number of shards.",
+    "--shards", type=Whole(1, MAX_SHARDS), default=DEFAULT_SHARDS, show_default=True, help="The number of shards."
 )
-@sharing(
-    url="A server that runs. Default: an embedded one of the demo's own, whatever $SHARDQ_URL says.",
-    name=None,
-)
+@sharing(url="A server that runs. Default: an embedded one of the demo's own, whatever $SHARDQ_URL says.")
 def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     """Push tasks with random delays, move them when they are due, claim them, and account for each.
 
     It runs on a Valkey of its own in a temporary directory, or, given --url, under a new name on that server; either
     way nothing is left behind. It ends with 0 when every task was dispatched once, none early, and none was lost.
+
+    example:
+      shardq demo
+      shardq demo --tasks 20000 --seconds 5 --shards 4
+      shardq demo --url redis://127.0.0.1:6379/0
     """
     if given.name is not None:
         raise click.UsageError("demo uses a name of its own; leave --name out")
@@ -197,27 +185,17 @@ class Clock:
 
     def __init__(self, driver: Driver, slot: int) -> None:
         self._driver = driver
-        self._slot = slot
-        self._lead_s = 0.0
+        self._time = Command(slot, ("TIME",), lambda answer: int(answer[0]) + int(answer[1]) / 1e6)
         self.compare()
 
     def compare(self) -> None:
         """Compares it with ours. Called again when the clock may have been set."""
         # the server read its clock after we sent the question: its lead over ours is this or less
-        lead_s = math.inf
-        for _ in range(CLOCK_TRIPS):
-            sent = time.monotonic()
-            lead_s = min(lead_s, self._driver.call(Command(self._slot, ("TIME",), _seconds)) - sent)
-        self._lead_s = lead_s
+        self._lead_s = min(-time.monotonic() + self._driver.call(self._time) for _ in range(CLOCK_TRIPS))
 
     def latest_ms(self, now_s: float) -> float:
         """The server's clock at an instant of ``time.monotonic()``, or a little more; never less."""
         return (now_s + self._lead_s) * 1000
-
-
-def _seconds(answer: list[Any]) -> float:
-    seconds, micros = answer
-    return int(seconds) + int(micros) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +220,6 @@ class Trial:
     def __init__(self, engine: Engine, clocks: Mapping[int, Clock], *, tasks: int, seconds: float) -> None:
         self.tasks = tasks
         self.pushed = 0
-        self.failure: Exception | None = None
-        """The error that ended one of the threads."""
         self._engine = engine
         self._clocks = clocks
         self._seconds = seconds
@@ -252,21 +228,25 @@ class Trial:
         self._early = 0
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._producer = self._thread("producer", self._produce)
-        self._threads = [*(self._thread(f"consumer-{n}", self._consume) for n in range(CONSUMERS)), self._producer]
+        self._threads: list[Future[None]] = []
+        """The producer's is the first one."""
         self._progress = (0, 0)
         self._last_due = time.monotonic()
         self._progressed = self._last_due
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        consumers = ((self._consume, f"shardq-demo-consumer-{n}") for n in range(CONSUMERS))
+        self._threads = [begun(*each) for each in ((self._produce, "shardq-demo-producer"), *consumers)]
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._ending.set()
-        for thread in self._threads:
-            thread.join()
+        futures.wait(self._threads)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended one of the threads."""
+        return next(filter(None, (each.exception() for each in self._threads if each.done())), None)
 
     @property
     def claimed(self) -> int:
@@ -274,7 +254,7 @@ class Trial:
 
     @property
     def pushing(self) -> bool:
-        return self._producer.is_alive()
+        return not self._threads[0].done()
 
     def over(self, stats: Stats, *, pushing: bool) -> bool:
         """True if nothing can come any more: every shard is empty, or nothing has moved for long.
@@ -306,16 +286,6 @@ class Trial:
             lost=self.pushed - claimed,
             duplicates=sum(self._claims) - claimed,
         )
-
-    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as exc:  # noqa: BLE001  kept, and raised by the command
-                self.failure = self.failure or exc
-                self._ending.set()
-
-        return threading.Thread(target=guarded, name=f"shardq-demo-{name}", daemon=True)
 
     def _produce(self) -> None:
         for ids in self._engine.push_iter(self._numbered()):

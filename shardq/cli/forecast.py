@@ -12,13 +12,12 @@ import textwrap
 import click
 import msgspec
 
-from shardq.cli.options import Given, shared
+from shardq.cli.options import RATE, Given, command, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.parsers import rate, read_by
 from shardq.cli.session import looking
 from shardq.engine.advice import named
 from shardq.engine.tables import milliseconds
-from shardq.features.history import History, HistoryPoint, first_known, incidents, resizes
+from shardq.features.history import History, first_known, incidents, resizes
 from shardq.features.listing import Forecast
 from shardq.features.listing.forecast import LABELS, STEPS, Horizon, exceeded, judged
 
@@ -29,19 +28,11 @@ LEAST_BAR = 8
 """Columns of the longest bar; where there is less room, none are drawn."""
 
 
-@click.command(
-    short_help="Draw how many tasks fall due, minute by minute.",
-    epilog="""\b
-example:
-  shardq forecast                          (the next hour, by the minute)
-  shardq forecast day --capacity 500/s     (what your workers can handle)
-  shardq forecast month --json | jq .buckets""",
-)
+@command("Draw how many tasks fall due, minute by minute.")
 @click.argument("horizon", metavar="[hour|day|month]", type=click.Choice([*STEPS]), default="hour")
 @click.option(
     "--capacity",
-    metavar="RATE/s",
-    callback=read_by(rate),
+    type=RATE,
     help="Tasks a second that your workers can handle: it is drawn as a line, and told where more fall due.",
 )
 @shared
@@ -49,29 +40,24 @@ def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
     """Draw how many scheduled tasks fall due in each minute of the next hour, each hour of the next day or each day of
     the next month (30 days). Times are in UTC, by the servers' clock. It takes the same few ms of each shard however
     many tasks there are.
+
+    example:
+      shardq forecast                          (the next hour, by the minute)
+      shardq forecast day --capacity 500/s     (what your workers can handle)
+      shardq forecast month --json | jq .buckets
     """
     with looking(given) as engine:
         found = engine.forecast(horizon)
     over = None if capacity is None else exceeded(found, capacity)
     if given.json:
-        tell(
-            {
-                "now": found.now,
-                "step_s": found.step.total_seconds(),
-                "overdue": found.overdue,
-                "buckets": [{"start": start, "count": count} for start, count in found.buckets],
-                "later": found.later,
-                "total": found.total,
-                "missing": found.missing,
-                "capacity": capacity,
-                "exceeded": over and over[0],
-            }
-        )
+        fields = msgspec.structs.asdict(found) | {"step_s": found.step.total_seconds()}
+        del fields["step"]
+        fields["buckets"] = [{"start": start, "count": count} for start, count in found.buckets]
+        tell(fields | {"total": found.total, "capacity": capacity, "exceeded": over and over[0]})
         return
     within, ahead = found.total - found.overdue - found.later, "an hour" if horizon == "hour" else f"a {horizon}"
     say(f"{found.total:,} scheduled: {found.overdue:,} overdue, {within:,} within {ahead}, {found.later:,} later")
-    if found.missing:
-        complain(f"{named(found.missing)} could not be seen: what falls due there is not counted")
+    _complain_of_missing(found)
     for line in drawn(found, LABELS[horizon], width=width(), capacity=capacity, block=block()):
         say(line)
     say(f"(UTC; it is {found.now:%Y-%m-%d %H:%M:%S})")
@@ -98,6 +84,11 @@ def drawn(found: Forecast, label: str, *, width: int, capacity: float | None = N
     return lines
 
 
+def _complain_of_missing(found: Forecast) -> None:
+    if found.missing:
+        complain(f"{named(found.missing)} could not be seen: what falls due there is not counted")
+
+
 def bar(count: int, most: int, room: int, block: str) -> str:
     """A task that is there is seen."""
     return block * max(count * room // most, 1 if count else 0)
@@ -121,8 +112,7 @@ def print_timeline(given: Given, past: History, future: Forecast, horizon: Horiz
     if given.json:
         tell({"past": msgspec.to_builtins(past), "future": msgspec.to_builtins(future)})
         return
-    if future.missing:
-        complain(f"{named(future.missing)} could not be seen: what falls due there is not counted")
+    _complain_of_missing(future)
     for line in timeline_lines(past, future, LABELS[horizon], width=width(), block=block()):
         say(line)
     say(f"(UTC; it is {past.now:%Y-%m-%d %H:%M:%S})")
@@ -144,26 +134,20 @@ def timeline_lines(past: History, future: Forecast, label: str, *, width: int, b
 
     lines = [title]
     for at, point in points:
-        said = ", ".join(filter(None, (wrong.get(at), resized.get(at))))
+        when = point.start.strftime(label)
         if point.minutes:
-            line = f"{_figures(point, label, digits)}  {bar_of(point.dispatched or 0, block)}".rstrip()
+            late = milliseconds(point.late_p99_ms)
+            figures = f"{point.dispatched:>{digits},}  {point.handled:>9,}  {point.died:>6,}  {late:>6}"
+            lines.append(f"{when}  {figures}  {bar_of(point.dispatched or 0, block)}".rstrip())
         else:
-            line = f"{point.start.strftime(label)}  {'-':>{digits}}"
-        lines.append(line)
-        if said:
-            margin = " " * (len(point.start.strftime(label)) + 2)
-            lines += textwrap.wrap(
-                said, max(width, 2 * len(margin)), initial_indent=f"{margin}! ", subsequent_indent=f"{margin}  "
-            )
+            lines.append(f"{when}  {'-':>{digits}}")
+        if said := ", ".join(filter(None, (wrong.get(at), resized.get(at)))):
+            margin = " " * (len(when) + 2)
+            room_for_words = max(width, 2 * len(margin))
+            lines += textwrap.wrap(said, room_for_words, initial_indent=f"{margin}! ", subsequent_indent=f"{margin}  ")
     lines.append(f"-- now -- overdue {future.overdue:,}, later {future.later:,}; what falls due:")
     shade = "." if block == "#" else "\N{LIGHT SHADE}"
     for start, count in future.buckets:
         head = f"{start.strftime(label)}  {count:>{digits},}"
         lines.append(f"{head:<{len(title)}}  {bar_of(count, shade)}".rstrip())
     return lines
-
-
-def _figures(point: HistoryPoint, label: str, digits: int) -> str:
-    late = "-" if point.late_p99_ms is None else milliseconds(point.late_p99_ms)
-    start = point.start.strftime(label)
-    return f"{start}  {point.dispatched:>{digits},}  {point.handled:>9,}  {point.died:>6,}  {late:>6}"

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from shardq.cli.options import Given, shared
+from shardq.cli.options import TIME, Given, Whole, command, shared
 from shardq.cli.output import complain, in_options, say, tell
-from shardq.cli.parsers import Whole, read_by, seconds
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import Operation, run
@@ -31,20 +30,13 @@ from shardq.errors import AccessDenied, BadInput, ShardqError
 WELL, NOT_WELL, UNKNOWN = 0, 1, 2
 """The exit codes of a verdict."""
 
-TIMEOUT_S = 10.0
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def timeout_option(default_s: float) -> Callable[[F], F]:
+def _timeout(default: str) -> Callable[[F], F]:
     """--timeout, for ``bounded``."""
     return click.option(
-        "--timeout",
-        metavar="TIME",
-        default=f"{default_s:g}s",
-        show_default=True,
-        callback=read_by(seconds),
-        help="How long it may take, all in all.",
+        "--timeout", type=TIME, default=default, show_default=True, help="How long it may take, all in all."
     )
 
 
@@ -52,58 +44,57 @@ class TimedOut(BaseException):
     """No ``Exception``: nothing on its way takes it for an error of a call."""
 
 
-@click.command(
-    short_help="If all is well, by the exit code.",
-    epilog=f"""\b
-example:
-  shardq health
-  shardq health --max-late 2s --max-ready-age 10m --max-dead 0
-  * * * * *  shardq health > /tmp/health || mail -s shardq me < /tmp/health
-\b
-exit codes:
-  {WELL}  all is well
-  {NOT_WELL}  something is wrong: a line says each reason
-  {UNKNOWN}  it can't be told: no server reached, a wrong password, no such
-     engine, no answer in time; or the command line is not understood""",
-)
+CANT_TELL = f"""{UNKNOWN}  it can't be told: no server reached, a wrong password, no such
+     engine, no answer in time; or the command line is not understood"""
+
+
+@command("If all is well, by the exit code.")
 @click.option(
     "--max-late",
-    metavar="TIME",
-    callback=read_by(seconds),
-    help=f"How long a scheduled task may be overdue. Default: {MAX_LATE_S:g}s.",
+    type=TIME,
+    default=f"{MAX_LATE_S:g}s",
+    show_default=True,
+    help="How long a scheduled task may be overdue.",
 )
 @click.option(
     "--max-ready-age",
-    metavar="TIME",
-    callback=read_by(seconds),
-    help=f"How long a ready task may wait for a consumer, as far as it was looked at. Default: {MAX_READY_AGE_S:g}s.",
+    type=TIME,
+    default=f"{MAX_READY_AGE_S:g}s",
+    show_default=True,
+    help="How long a ready task may wait for a consumer, as far as it was looked at.",
 )
 @click.option(
     "--max-dead",
     type=Whole(0),
-    metavar="N",
     default=MAX_DEAD,
     show_default=True,
     help="How many tasks may have died in the last ten minutes.",
 )
-@timeout_option(TIMEOUT_S)
+@_timeout("10s")
 @shared
-def health(given: Given, max_late: float | None, max_ready_age: float | None, max_dead: int, timeout: float) -> int:
+def health(given: Given, max_late: float, max_ready_age: float, max_dead: int, timeout: float) -> int:
     """Say if all is well: every shard and every route is served, no task is late, ready tasks are taken by
     workers that know them, few die, no worker hangs, servers, replicas and clocks are as they should be.
 
     A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long
     tasks have been ready is known from the second look on, of any process: `shardq run` looks every ten seconds,
     unless it is --quiet, and so does each `shardq health`.
+
+    example:
+      shardq health
+      shardq health --max-late 2s --max-ready-age 10m --max-dead 0
+      * * * * *  shardq health > /tmp/health || mail -s shardq me < /tmp/health
+
+    exit codes:
+      0  all is well
+      1  something is wrong: a line says each reason
+      2  it can't be told: no server reached, a wrong password, no such
+         engine, no answer in time; or the command line is not understood
     """
 
     def look() -> int:
         with looking(given) as engine:
-            seen = engine.health(
-                MAX_LATE_S if max_late is None else max_late,
-                MAX_READY_AGE_S if max_ready_age is None else max_ready_age,
-                max_dead,
-            )
+            seen = engine.health(max_late, max_ready_age, max_dead)
         if given.json:
             tell(verdict_shown(seen))
         else:
@@ -147,10 +138,8 @@ def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
         why = f"no verdict within {timeout:g} s; a server does not answer, or give it longer with --timeout"
     except (ShardqError, OSError) as exc:
         why = str(exc)
-    given.answer(
-        {"ok": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []},
-        f"can't tell: {in_options(why)}",
-    )
+    verdict = {"ok": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []}
+    given.answer(verdict, f"can't tell: {in_options(why)}")
     return UNKNOWN
 
 
@@ -170,28 +159,12 @@ def _alarm(after: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-DOCTOR_TIMEOUT_S = 60.0
-
-
-@click.command(
-    short_help="Everything that may be wrong, and what to do.",
-    epilog=f"""\b
-example:
-  shardq doctor
-  shardq doctor --all --fix --timeout 10m
-  shardq doctor --json | jq -r 'select(.ok | not).text'
-\b
-exit codes:
-  {WELL}  nothing was found, or all that was found is mended
-  {NOT_WELL}  something is wrong: a line says what, and what to do
-  {UNKNOWN}  it can't be told: no server reached, a wrong password, no such
-     engine, no answer in time; or the command line is not understood""",
-)
+@command("Everything that may be wrong, and what to do.")
 @click.option(
     "--all", "everything", is_flag=True, help=f"Look at every id, not at {LOOKED_AT} of each shard and state."
 )
 @click.option("--fix", is_flag=True, help="Mend what can be mended; each fix says what it does. No record is removed.")
-@timeout_option(DOCTOR_TIMEOUT_S)
+@_timeout("60s")
 @shared
 def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
@@ -199,6 +172,17 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     that no worker will ever get, and ids without a record.
 
     Ids are looked at by sampling, unless --all is given. `shardq health` is quicker.
+
+    example:
+      shardq doctor
+      shardq doctor --all --fix --timeout 10m
+      shardq doctor --json | jq -r 'select(.ok | not).text'
+
+    exit codes:
+      0  nothing was found, or all that was found is mended
+      1  something is wrong: a line says what, and what to do
+      2  it can't be told: no server reached, a wrong password, no such
+         engine, no answer in time; or the command line is not understood
     """
 
     def look() -> int:
@@ -206,7 +190,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
             code = WELL
             for check, found in _all_checks(engine, driver, everything=everything):
                 if not found:
-                    _show_finding(given, check, OK[check])
+                    _show(given, check, OK[check])
                 for each in found:
                     code = max(code, _treat(given, driver, each, fix=fix))
         return code
@@ -257,25 +241,20 @@ def _carried_out(driver: Driver, check: str, operation: Operation[list[Finding]]
 
 def _treat(given: Given, driver: Driver, found: Finding, *, fix: bool) -> int:
     """Shows a finding, and mends it if that is wanted and possible. Returns the exit code that it leaves."""
-    mend = found.mend if fix else None
-    if mend is None:
-        _show_finding(given, found.check, found.text, found)
+    _show(given, found.check, found.text, found)
+    if not fix or found.mend is None:
         return NOT_WELL
-    _show_finding(given, found.check, found.text, found)
-    fixed, left = run(driver, mend(), None)
-    if given.json:
-        tell({"check": found.check, "fixed": fixed, "left": left, "fix": found.fix})
-    else:
-        say(f"{'':<12} fixed {fixed:,}: {found.fix}")
-        if left:
-            say(f"{'':<12} {left:,} {'is' if left == 1 else 'are'} left")
+    fixed, left = run(driver, found.mend(), None)
+    text = f"{'':<12} fixed {fixed:,}: {found.fix}"
+    if left:
+        text += f"\n{'':<12} {left:,} {'is' if left == 1 else 'are'} left"
+    given.answer({"check": found.check, "fixed": fixed, "left": left, "fix": found.fix}, text)
     return NOT_WELL if left else WELL
 
 
-def _show_finding(given: Given, check: str, text: str, found: Finding | None = None) -> None:
-    if given.json:
-        tell({"check": check, "ok": found is None, "text": text, "fix": found.fix or None if found else None})
-        return
-    say(f"{check:<12} {'ok: ' if found is None else 'WRONG: '}{in_options(text)}")
-    if found is not None and found.fix:
-        say(f"{'':<12} --fix would {found.fix}")
+def _show(given: Given, check: str, text: str, found: Finding | None = None) -> None:
+    fix = found.fix or None if found else None
+    said = f"{check:<12} {'ok: ' if found is None else 'WRONG: '}{in_options(text)}"
+    if fix:
+        said += f"\n{'':<12} --fix would {fix}"
+    given.answer({"check": check, "ok": found is None, "text": text, "fix": fix}, said)

@@ -6,28 +6,27 @@ import datetime as dt
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from shardq.cli.options import Given, shared
-from shardq.cli.output import complain, payload_shown, say, tell
-from shardq.cli.parsers import Bound, Whole, due_range, read_by
+from shardq.cli.options import DUE, Given, Read, Whole, command, packed, shared
+from shardq.cli.output import complain, payload_shown, say, tell, with_payload
 from shardq.cli.session import looking
 from shardq.cli.table import Table
 from shardq.core.model.checks import check_tag
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import printable
+from shardq.core.model.quantities import Bound
 from shardq.core.model.task import TaskInfo
 from shardq.engine import Engine
-from shardq.engine.tables import Column
-from shardq.features.listing.query import MAX_LIMIT, STATES, Due
+from shardq.engine.tables import Column, age, instant
+from shardq.features.listing.query import MAX_LIMIT, STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-Range = tuple[Bound, Bound]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Filter:
 
     topic: str | None = None
     state: str | None = None
-    due: Range | None = None
+    due: tuple[Bound, Bound] | None = None
     tag: str | None = None
 
     def __post_init__(self) -> None:
@@ -48,7 +47,19 @@ class Filter:
 
     def arguments(self, engine: Engine) -> dict[str, Any]:
         """The arguments of an engine's command. Lengths of time count from the server's now."""
-        return {"topic": self.topic, "state": self.state, "due": _instants(engine, self.due), "tag": self.tag}
+        due = self.due
+        if due is not None and any(isinstance(bound, float) for bound in due):
+            now = engine.forecast("hour").now
+
+            def at(bound: Bound) -> dt.datetime | None:
+                return now + dt.timedelta(seconds=bound) if isinstance(bound, float) else bound
+
+            try:
+                due = at(due[0]), at(due[1])
+            except OverflowError:
+                raise click.UsageError("--due: that is before the year 1 or after the year 9999") from None
+        found = {"topic": self.topic, "state": self.state, "due": due, "tag": self.tag}
+        return {name: value for name, value in found.items() if value is not None}
 
     def of(self, what: str) -> str:
         """
@@ -66,57 +77,29 @@ class Filter:
         return text
 
 
-def filter_options(states: tuple[str, ...]) -> Callable[[F], F]:
-    """Adds --topic, --state, --due and --tag."""
-
-    def add(command: F) -> F:
-        command = click.option(
-            "--due",
-            metavar="FROM..TO",
-            callback=read_by(due_range),
-            help="Only scheduled ones due in this time, by lengths of time from now or instants: 0..1h, -10m.., "
-            "..0 (due already), 2030-01-31T00:00:00Z..",
-        )(command)
-        command = click.option("--state", type=click.Choice(states), help="Only in this state.")(command)
-        return topic_option(tag_option(command))
-
-    return add
-
-
-def topic_option(command: F) -> F:
-    return click.option("--topic", metavar="TOPIC", help="Only of this topic; '' is the default topic.")(command)
-
-
-def tag_option(command: F) -> F:
-    return click.option(
-        "--tag",
-        metavar="TAG",
-        callback=_checked_tag,
-        help="Only with this tag. There is no index of tags: every task is looked at.",
-    )(command)
-
-
-def _checked_tag(_: click.Context, __: click.Parameter, tag: str | None) -> str | None:
-    if tag is not None:
-        check_tag(tag)
+def _checked_tag(tag: str) -> str:
+    check_tag(tag)
     return tag
 
 
-def _instants(engine: Engine, due: Range | None) -> Due | None:
-    if due is None:
-        return None
-    now = engine.forecast("hour").now if any(isinstance(bound, float) for bound in due) else None
+_topic = click.option("--topic", metavar="TOPIC", help="Only of this topic; '' is the default topic.")
+_tag = click.option(
+    "--tag",
+    type=Read("tag", _checked_tag),
+    help="Only with this tag. There is no index of tags: every task is looked at.",
+)
 
-    def instant(bound: Bound) -> dt.datetime | None:
-        if isinstance(bound, float) and now is not None:
-            try:
-                return now + dt.timedelta(seconds=bound)
-            except OverflowError:
-                raise click.UsageError("--due: that is before the year 1 or after the year 9999") from None
-        assert not isinstance(bound, float), "lengths of time have a now to count from"
-        return bound
 
-    return instant(due[0]), instant(due[1])
+def filter_options(states: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Adds --topic and --tag, and with ``states`` --state and --due. The command is given them as ``filter``."""
+    due = click.option(
+        "--due",
+        type=DUE,
+        help="Only scheduled ones due in this time, by lengths of time from now or instants: 0..1h, -10m.., "
+        "..0 (due already), 2030-01-31T00:00:00Z..",
+    )
+    more = (click.option("--state", type=click.Choice(states), help="Only in this state."), due) if states else ()
+    return packed("filter", Filter, _topic, _tag, *more)
 
 
 def _shown(bound: Bound) -> str:
@@ -140,55 +123,43 @@ _WHEN = {"scheduled": "due (UTC)", "leased": "lease ends (UTC)", "dead": "died (
 _WHY = {"leased": "held by", "dead": "reason"}
 
 
-@click.command(
-    "list",
-    short_help="List tasks by topic, state and due time.",
-    epilog="""\b
-example:
-  shardq list --topic mail
-  shardq list --state dead --newest --limit 20     (the latest deaths)
-  shardq list --state scheduled --due ..0          (due already, and waiting)
-  shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
-  shardq list --holder shop-worker                 (what it has leased)
-  shardq list --state dead --all --json | jq -r .reason | sort | uniq -c""",
-)
+@command("List tasks by topic, state and due time.", name="list")
 @filter_options(STATES)
 @click.option("--holder", metavar="NAME", help="Only leased by the consumer or worker of this name.")
 @click.option("--newest", is_flag=True, help="Only dead ones, the latest deaths first.")
-@click.option("--limit", type=Whole(1), metavar="N", help=f"At most so many. Default: {TABLE}.")
+@click.option("--limit", type=Whole(1), help=f"At most so many. Default: {TABLE}.")
 @click.option("--all", "every", is_flag=True, help="All that match, however many.")
 @shared
-def list_tasks(
-    given: Given,
-    topic: str | None,
-    state: str | None,
-    due: Range | None,
-    tag: str | None,
-    holder: str | None,
-    newest: bool,
-    limit: int | None,
-    every: bool,
-) -> None:
+def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, limit: int | None, every: bool) -> None:
     """List the tasks that match: scheduled ones by due time, leased ones by the end of their lease, dead ones by the
     time of their death, the earliest first over all shards, or the latest with --newest; ready ones as they stand in
     their lists. Without --state these come in turn: scheduled, ready, leased, dead.
 
-    It reads page by page, and no call looks at more than 1,000 tasks of a shard: also with millions of tasks it
-    disturbs nobody. Tasks of a rare topic among many may take it a while; Ctrl-C ends it.
+    It reads page by page, and no call looks at more than 1,000 tasks of a shard. Tasks of a rare topic among many may
+    take it a while; Ctrl-C ends it.
+
+    example:
+      shardq list --topic mail
+      shardq list --state dead --newest --limit 20     (the latest deaths)
+      shardq list --state scheduled --due ..0          (due already, and waiting)
+      shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
+      shardq list --holder shop-worker                 (what it has leased)
+      shardq list --state dead --all --json | jq -r .reason | sort | uniq -c
     """
     if every and limit is not None:
         raise click.UsageError("give --limit N, or --all for all that match")
+    state, due = filter.state, filter.due
     if holder is not None and (state not in (None, "leased") or due is not None):
-        raise click.UsageError("--holder goes with --state leased, or none: other tasks are held by nobody")
+        raise click.UsageError("--holder goes with --state leased, or none: no consumer holds other tasks")
     if newest and (state not in (None, "dead") or due is not None or holder is not None):
         raise click.UsageError("--newest goes with --state dead, or none: it is for the latest deaths")
-    most, asked = None if every else limit or TABLE, Filter(topic, state, due, tag)
+    most = None if every else limit or TABLE
     with looking(given) as engine:
-        query = asked.arguments(engine) | {"holder": holder, "newest": newest}
+        query = filter.arguments(engine) | {"holder": holder, "newest": newest}
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
             for task in islice(tasks, most):
-                tell(_fields(task))
+                tell(with_payload(task))
             more = False
         else:
             more = _print(tasks, most, state or ("leased" if holder else "scheduled" if due else "dead" * newest))
@@ -222,7 +193,7 @@ def _print(tasks: Iterator[TaskInfo], most: int | None, state: str) -> bool:
 
 def _when(task: TaskInfo) -> str:
     at = task.due or task.deadline or task.died
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+    return instant(at) if at else ""
 
 
 def _why(task: TaskInfo) -> str:
@@ -232,20 +203,18 @@ def _why(task: TaskInfo) -> str:
     return (task.reason or "").strip().rpartition("\n")[2][:REASON]
 
 
-@click.command(
-    short_help="Show the tasks that are due next.",
-    epilog="""\b
-example:
-  shardq peek
-  shardq peek 50 --topic mail --no-payload""",
-)
+@command("Show the tasks that are due next.")
 @click.argument("number", metavar="[N]", type=Whole(1), default=PEEKED)
-@topic_option
+@_topic
 @click.option("--no-payload", is_flag=True, help="Leave the payloads out: they may be private.")
 @shared
 def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None:
     """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their payloads.
     `shardq forecast` counts what falls due later.
+
+    example:
+      shardq peek
+      shardq peek 50 --topic mail --no-payload
     """
     with looking(given) as engine:
         now = engine.forecast("hour").now
@@ -253,15 +222,15 @@ def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None
         tasks = list(islice(_walk(engine, query, min(number, MAX_LIMIT)), number))
     if given.json:
         for task in tasks:
-            fields = _fields(task)
-            tell({key: value for key, value in fields.items() if not (no_payload and key.startswith("payload"))})
+            shown = with_payload(task)
+            tell({key: value for key, value in shown.items() if not (no_payload and key.startswith("payload"))})
         return
     if not tasks:
         say("none")
         return
     columns = [
         Column[TaskInfo]("due (UTC)", _when, rank=1, text=True),
-        Column("in", lambda task: _until(task.due, now)),
+        Column("in", partial(_left, now=now)),
         Column("id", lambda task: task.id, text=True),
     ]
     if not no_payload:
@@ -278,28 +247,9 @@ def _walk(engine: Engine, query: dict[str, Any], limit: int) -> Iterator[TaskInf
         yield from page
 
 
-def _fields(task: TaskInfo) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(task, payload=None))
-    del fields["payload"]
-    return fields | payload_shown(task.payload)
-
-
-def _until(due: dt.datetime | None, now: dt.datetime) -> str:
-    """The time until a task is due, by its two largest units.
-
-    >>> now = dt.datetime(2030, 1, 1)
-    >>> [_until(now + dt.timedelta(seconds=s), now) for s in (-5, 0.5, 61, 3600, 90_000, 1e8)]
-    ['overdue', '0s', '1m 1s', '1h', '1d 1h', '1157d 9h']
-    """
-    if due is None or due <= now:
-        return "overdue"
-    left = int((due - now).total_seconds())
-    parts = []
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2]) or "0s"
+def _left(task: TaskInfo, *, now: dt.datetime) -> str:
+    """The time until the task is due."""
+    return "overdue" if task.due is None or task.due <= now else age((task.due - now).total_seconds())
 
 
 def _payload(task: TaskInfo) -> str:

@@ -1,21 +1,128 @@
-"""The options that every command takes, before or after its name. Called by all commands."""
+"""The options that every command takes, before or after its name; the types of options, and options that several
+commands share. Called by all commands.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from shardq.cli.output import say, tell
-from shardq.cli.parsers import Whole
 from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.checks import MAX_ATTEMPTS
+from shardq.core.model.quantities import due_range, expiry, instant, rate, seconds, size
 from shardq.engine.options import DEFAULT_NAME
+from shardq.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    AnyType = click.ParamType[Any]
+else:
+    AnyType = click.ParamType  # which older versions of click can't take a parameter for
+
+# ---- types
+
+
+class Read(AnyType):
+    """The type of options whose text ``read`` reads; the help has ``name``, in capitals, for a value."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except BadInput:
+            raise
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+TIME = Read("time", seconds)
+INSTANT = Read("instant", instant)
+EXPIRY = Read("time", expiry)
+DUE = Read("from..to", due_range)
+RATE = Read("rate", rate)
+SIZE = Read("size", size)
+
+_SEPARATORS = re.compile(r"[\s,_']")
+
+
+def _number(value: str, what: str, form: str) -> str:
+    """Returns the text if it is a number of that form. Raises ValueError.
+
+    >>> _number("1,000", "a whole number", r"[+-]?\\d+")
+    Traceback (most recent call last):
+    ValueError: '1,000' is not a whole number; write it without separators, as 1000
+    """
+    if re.fullmatch(rf"\s*{form}\s*", value, re.ASCII):
+        return value
+    bare = _SEPARATORS.sub("", value)
+    hint = f"; write it without separators, as {bare}" if bare != value and re.fullmatch(form, bare, re.ASCII) else ""
+    raise ValueError(f"{value!r:.80} is not {what}{hint}")
+
+
+class Whole(click.IntRange):
+    """A whole number, within bounds."""
+
+    name = "n"
+    _text = Read(name, lambda text: _number(text, "a whole number", r"[+-]?\d+"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(self._text.convert(value, param, ctx), param, ctx)
+
+
+class Decimal(click.FloatRange):
+    """A number, within bounds."""
+
+    _text = Read("number", lambda text: _number(text, "a number", r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(self._text.convert(value, param, ctx), param, ctx)
+
+
+def raw_json(text: str, otherwise: str) -> Any:
+    """The payload that stores JSON text as it stands. ``otherwise``: what to do with text that is not JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+        raise click.UsageError(f"the payload is not JSON: {exc}; {otherwise}") from None
+    return msgspec.Raw(text.encode())
+
+
+# ---- commands
+
+
+def command(
+    short: str, *, of: click.Group | None = None, name: str | None = None, more: str = ""
+) -> Callable[[F], click.Command]:
+    """Makes a command of a function. Its docstring is the help: the text, and below the options the blocks from the
+    first one on that has a title, such as ``example:``. ``more``: another block.
+    """
+
+    def make(function: F) -> click.Command:
+        text, *blocks = re.split(r"\n\n(?=[^\n]*:\n  )", inspect.getdoc(function) or "")
+        below = "\n\n".join(filter(None, (*blocks, more)))
+        epilog = "\n\n".join(f"\b\n{block}" for block in below.split("\n\n")) if below else None
+        return (of.command if of else click.command)(name, short_help=short, help=text, epilog=epilog)(function)
+
+    return make
+
+
+# ---- options of every command
 
 
 @dataclass
@@ -48,11 +155,6 @@ class Given:
     def engine_name(self) -> str:
         return self.name or self.settings.get("name") or DEFAULT_NAME
 
-    @property
-    def new_shards(self) -> int | None:
-        """The shards of an engine that is new, if a setting names them."""
-        return self.settings.get("shards")
-
 
 pass_given = click.make_pass_decorator(Given, ensure=True)
 
@@ -83,44 +185,81 @@ def joined(*options: Callable[..., Any]) -> Callable[[F], F]:
     return add
 
 
+def packed(into: str, make: Callable[..., Any], *options: Callable[..., Any]) -> Callable[[F], F]:
+    """Makes one decorator of several options. The command is given ``make(**values)`` under the name ``into``."""
+    names = frozenset(inspect.signature(make).parameters)
+
+    def add(command: F) -> F:
+        @wraps(command)
+        def call(*args: Any, **values: Any) -> Any:
+            others = {name: value for name, value in values.items() if name not in names}
+            made = make(**{name: value for name, value in values.items() if name in names})
+            return command(*args, **others, **{into: made})
+
+        return joined(*options)(cast("F", call))
+
+    return add
+
+
+_kept: dict[str, Any] = {"expose_value": False, "callback": _keep}
+
 reporting = joined(
-    click.option("--json", is_flag=True, help="Print JSON, one object a line.", expose_value=False, callback=_keep),
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        help="Log more, and show where errors come from.",
-        expose_value=False,
-        callback=_keep,
-    ),
+    click.option("--json", is_flag=True, help="Print JSON, one object a line.", **_kept),
+    click.option("-v", "--verbose", is_flag=True, help="Log more, and show where errors come from.", **_kept),
 )
 """The options of a command that is told nothing of an engine."""
 
 
-def sharing(*, url: str, name: str | None) -> Callable[[F], F]:
+def sharing(*, url: str, name: str | None = None) -> Callable[[F], F]:
     """Adds the options to a command, whose first argument is then a ``Given``. ``url`` and ``name`` are help texts;
     without one, --name is hidden.
     """
     return joined(
-        click.option("--url", metavar="URL", help=url, expose_value=False, callback=_keep),
-        click.option("--name", metavar="NAME", help=name, hidden=name is None, expose_value=False, callback=_keep),
+        click.option("--url", metavar="URL", help=url, **_kept),
+        click.option("--name", metavar="NAME", help=name, hidden=name is None, **_kept),
         reporting,
         pass_given,
     )
 
 
-URL_HELP = (
-    "The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. "
-    "Default: $SHARDQ_URL, else an embedded server of this user."
-)
-NAME_HELP = f"The engine's name. Default: $SHARDQ_NAME, else {DEFAULT_NAME}."
+NO_SERVER = "Not used: no server is asked."
 
-shared = sharing(url=URL_HELP, name=NAME_HELP)
+_URL = "The server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://[PATH]. Default:"
+_OWN = "an embedded server of this user."
+_NAME = "The engine's name. Default:"
+
+shared = sharing(url=f"{_URL} $SHARDQ_URL, else {_OWN}", name=f"{_NAME} $SHARDQ_NAME, else {DEFAULT_NAME}.")
 
 of_group = joined(
-    setting("--url", metavar="URL", help=URL_HELP, expose_value=False, callback=_keep),
-    setting("--name", metavar="NAME", help=NAME_HELP, expose_value=False, callback=_keep),
-    setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, expose_value=False, callback=_keep),
+    setting("--url", metavar="URL", help=f"{_URL} {_OWN}", **_kept),
+    setting("--name", metavar="NAME", help=f"{_NAME} {DEFAULT_NAME}.", **_kept),
+    setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, **_kept),
     reporting,
 )
 """The options before the name of a command, which the environment and the file set, too."""
+
+# ---- options of several commands
+
+due_options = joined(
+    click.option("--delay", type=TIME, help="From now: 90, 1.5, 90s, 5m, 1h30m, 1d."),
+    click.option("--at", type=INSTANT, help="2030-01-31T12:00:00Z, or seconds since 1970."),
+)
+
+
+def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:
+    pairs = [text.partition("=") for text in value]
+    for text, (key, equals, _) in zip(value, pairs, strict=True):
+        if not equals or not key:
+            raise click.BadParameter(f"{text!r} is no header; write it as KEY=VALUE", ctx, param)
+    return {key: content for key, _, content in pairs} or None
+
+
+MANY: dict[str, Any] = {"multiple": True, "callback": lambda ctx, param, value: value or None}
+"""An option that may be repeated: a tuple, or None."""
+
+content_options = joined(
+    click.option("--header", "headers", metavar="KEY=VALUE", help="May be repeated.", **MANY | {"callback": _headers}),
+    click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="After so many attempts that failed, it is dead."),
+    click.option("--tag", "tags", metavar="TAG", help="For `shardq cancel --tag`; may be repeated.", **MANY),
+)
+"""The options of a task that say neither when it is due nor under which id."""

@@ -1,5 +1,5 @@
-"""Prints data on stdout, everything else on stderr, and puts the engine's errors, which name arguments of Python, in
-the words of the command line or of a JSON line. Called by all commands.
+"""Prints data on stdout, everything else and the log on stderr, and puts the engine's errors, which name arguments of
+Python, in the words of the command line or of a JSON line. Called by all commands.
 
 What is shown may hold texts of others: reasons, errors, payloads, names. Here, and in ``table``, each character of them
 that steers a terminal is printed as an escape, so no command has to.
@@ -15,7 +15,9 @@ that steers a terminal is printed as an escape, so no command has to.
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import io
+import logging
 import os
 import re
 import sys
@@ -111,13 +113,15 @@ def payload_shown(payload: Any) -> dict[str, Any]:
         return {"payload_base64": base64.b64encode(payload).decode()}
 
 
+def with_payload(struct: Any) -> dict[str, Any]:
+    """A struct with a payload as the fields of a JSON object."""
+    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(struct, payload=None))
+    del fields["payload"]
+    return fields | payload_shown(struct.payload)
+
+
 def lateness_shown(lateness: Lateness) -> dict[str, int | None]:
-    return {
-        "tasks": lateness.count,
-        "p50_ms": lateness.p50_ms,
-        "p99_ms": lateness.p99_ms,
-        "max_ms": lateness.max_ms,
-    }
+    return {"tasks": lateness.count, "p50_ms": lateness.p50_ms, "p99_ms": lateness.p99_ms, "max_ms": lateness.max_ms}
 
 
 _ARGUMENT = re.compile(
@@ -154,3 +158,88 @@ def in_options(text: str) -> str:
 def in_fields(text: str) -> str:
     """The text with arguments as fields of a JSON line."""
     return _ARGUMENT.sub(lambda found: f'"{found[1]}": {found[2]}' if found[2] else f'"{found[1]}"', text)
+
+
+# ---- the log
+
+TEXT, JSON = "text", "json"
+
+_OF_LOGGING = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+"""The attributes of every record; all others are its fields."""
+
+
+def set_up_logging(*, verbose: bool, form: str | None = None) -> None:
+    """Sends the engine's log to stderr: warnings and errors, with ``verbose`` also what it does.
+
+    ``form``: TEXT or JSON, with times, for a command that goes on; None for one that ends soon.
+    """
+    log = logging.getLogger("shardq")
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    # `shardq stats` prints advice; a script that pushes every minute would print it every minute
+    logging.getLogger("shardq.advice").setLevel(logging.INFO if verbose else logging.ERROR)
+    if not any(isinstance(each, _Stderr) for each in log.handlers):  # `work` sets it up before its engine is known
+        log.addHandler(_handler(form))
+    log.propagate = False
+
+
+def set_up_root(*, verbose: bool, form: str) -> None:
+    """Prints the log of the user's program in the same form, unless it has set up logging by itself: then ours goes
+    its way, too.
+    """
+    root, log = logging.getLogger(), logging.getLogger("shardq")
+    if root.handlers:
+        for handler in [each for each in log.handlers if isinstance(each, _Stderr)]:
+            log.removeHandler(handler)
+        log.propagate = True
+        return
+    root.addHandler(_handler(form))
+    root.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def _handler(form: str | None) -> logging.Handler:
+    handler = _Stderr()
+    handler.setFormatter(JsonFormatter() if form == JSON else _Text(timed=form is not None))
+    return handler
+
+
+class _Stderr(logging.Handler):
+    """Writes to the present ``sys.stderr``: a live table replaces it, to print above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  as logging does it: a line that can't be formatted ends no program
+            self.handleError(record)
+        else:
+            complain(text)
+
+
+class _Text(logging.Formatter):
+    def __init__(self, *, timed: bool) -> None:
+        super().__init__()
+        self._timed = timed
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{record.levelname.lower()}: {super().format(record)}"
+        return f"{_time(record)} {record.name} {text}" if self._timed else text
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as a JSON object on one line: ts, level, logger, message, its fields, and exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown: dict[str, Any] = {
+            "ts": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        shown |= {key: value for key, value in vars(record).items() if key not in _OF_LOGGING and key not in shown}
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return printable_json(msgspec.json.encode(shown, enc_hook=str)).decode()
+
+
+def _time(record: logging.LogRecord) -> str:
+    """The time of a record in UTC, with milliseconds."""
+    return dt.datetime.fromtimestamp(record.created, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{record.msecs:03.0f}Z"

@@ -7,7 +7,6 @@ The payload of a line is stored byte for byte as it stands there.
 from __future__ import annotations
 
 import codecs
-import datetime as dt
 import os
 import select
 import time
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shardq.cli.parsers import expiry, instant, seconds
-from shardq.cli.signals import Ending
+from shardq.cli.serving import Ending
+from shardq.core.model.quantities import expiry, instant, seconds
 from shardq.core.model.task import OnConflict, Task
 from shardq.errors import BadInput, ShardqError
 
@@ -30,11 +29,11 @@ LINGER_S = 0.05
 class Feed:
     """The lines of a descriptor, to iterate over once. Ends with its source, or at the first signal."""
 
-    def __init__(self, descriptor: int, *, limit: int, ending: Ending, advance: Callable[[int], None]) -> None:
+    def __init__(self, descriptor: int, *, limit: int, ending: Ending, advance: Callable[[int], object]) -> None:
         self.exhausted = False
         """True when the source has ended, and all its lines were given out."""
         self._descriptor = descriptor
-        self._limit = limit
+        self.limit = limit
         self._ending = ending
         self._advance = advance
         self._flush_at: float | None = None
@@ -62,9 +61,9 @@ class Feed:
                 if self._over():
                     return
                 held = True
-                yield (text + piece)[: self._limit + 2], size + len(piece) + 1
+                yield (text + piece)[: self.limit + 2], size + len(piece) + 1
                 text, size = b"", 0
-            text += rest[: max(0, self._limit + 2 - len(text))]
+            text += rest[: max(0, self.limit + 2 - len(text))]
             size += len(rest)
 
     def _over(self) -> bool:
@@ -133,19 +132,13 @@ class NumberedLine:
 
 
 def numbered(
-    feed: Iterable[tuple[bytes, int] | None],
-    *,
-    first: int,
-    defaults: Task,
-    check: Callable[[Task], object],
-    max_payload: int,
+    feed: Iterable[tuple[bytes, int] | None], *, first: int, defaults: Task, check: Callable[[Task], object], limit: int
 ) -> Iterator[NumberedLine | None]:
     """Yields the lines that are not blank, from the ``first`` on, and None where the feed has nothing more for now.
 
     ``defaults`` are the options of tasks that don't give their own. ``check`` raises BadInput for a task that the
     engine would refuse.
     """
-    limit = longest(max_payload)
     decode = msgspec.json.Decoder(InputLine).decode
     number = 0
     for each in feed:
@@ -174,35 +167,18 @@ def longest(max_payload: int) -> int:
     return max_payload + ROOM_FOR_OPTIONS
 
 
+_READ = {"delay": seconds, "at": instant, "dedup": seconds, "expires": expiry, "window": seconds, "throttle": seconds}
+"""Field that may be text → what reads it."""
+
+
 def _task(line: InputLine, defaults: Task) -> Task:
-    own_due = line.delay is not None or line.at is not None
-    return Task(
-        line.payload,
-        delay=_seconds(line.delay) if own_due else defaults.delay,
-        at=_instant(line.at) if own_due else defaults.at,
-        topic=defaults.topic if line.topic is None else line.topic,
-        id=line.id,
-        on_conflict=line.on_conflict or defaults.on_conflict,
-        dedup=defaults.dedup if line.dedup is None else _seconds(line.dedup),
-        headers=defaults.headers if line.headers is None else line.headers,
-        max_attempts=defaults.max_attempts if line.max_attempts is None else line.max_attempts,
-        expires=defaults.expires if line.expires is None else _expiry(line.expires),
-        window=defaults.window if line.window is None else _seconds(line.window),
-        throttle=defaults.throttle if line.throttle is None else _seconds(line.throttle),
-        tags=defaults.tags if line.tags is None else line.tags,
-    )
-
-
-def _seconds(given: float | str | None) -> float | None:
-    return seconds(given) if isinstance(given, str) else given
-
-
-def _instant(given: float | str | None) -> float | dt.datetime | None:
-    return instant(given) if isinstance(given, str) else given
-
-
-def _expiry(given: float | str) -> float | dt.datetime:
-    return expiry(given) if isinstance(given, str) else given
+    fields = {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}
+    for name, read in _READ.items():
+        if isinstance(text := fields.get(name), str):
+            fields[name] = read(text)
+    if "delay" in fields or "at" in fields:
+        fields = {"delay": None, "at": None} | fields  # its own due time stands in place of that of the options
+    return msgspec.structs.replace(defaults, **fields)
 
 
 def _reason(exc: Exception) -> str:

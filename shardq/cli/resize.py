@@ -5,17 +5,15 @@ by node, by the engine's estimates.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 import click
 
-from shardq.cli.options import Given, shared
+from shardq.cli.options import RATE, Given, Whole, command, shared
 from shardq.cli.output import complain, say, tell
-from shardq.cli.parsers import Whole, rate_option
 from shardq.cli.session import opened
-from shardq.cli.shards import NOBODY, EngineView, resharding_column
+from shardq.cli.shards import NO_DISPATCHER, EngineView, resharding_column
 from shardq.cli.table import ShardView, Table
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
@@ -33,16 +31,9 @@ PLAIN_S = 2.0
 """Between two lines where no table can be drawn."""
 
 
-@click.command(
-    short_help="Use another number of shards, while all runs.",
-    epilog="""\b
-example:
-  shardq resize 32 --dry-run
-  shardq resize 32 --wait
-  shardq resize 32 --rate 5000""",
-)
+@command("Use another number of shards, while all runs.")
 @click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS))
-@rate_option("Move at most so many tasks: 5000, 50k/s, 600/min. Default: as many as possible.")
+@click.option("--rate", type=RATE, help="Move at most so many tasks: 5000, 50k/s, 600/min. Default: no limit.")
 @click.option("--wait", is_flag=True, help="Wait until every task is where it belongs.")
 @click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to.")
 @shared
@@ -51,12 +42,17 @@ def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
     shards that fall away are served until they are empty.
 
     Returns when N shards are in force. Given again, it goes on with a change that was interrupted.
+
+    example:
+      shardq resize 32 --dry-run
+      shardq resize 32 --wait
+      shardq resize 32 --rate 5000
     """
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
     with opened(given) as engine, connected(Inside(engine).options) as driver:
         if dry_run:
-            ResizePreview.of(engine, driver, shards).show(given, rate=rate)
+            _show_preview(given, engine, driver, engine.resize(shards, dry_run=True), rate)
             return
         watcher = _Watcher(engine, driver, shards)
         try:
@@ -78,7 +74,7 @@ def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
     else:
         say(f"{progress.shards} shards are in force; `shardq shards` shows how far the moving of tasks is")
     if not progress.done and not dispatchers:
-        complain(NOBODY)
+        complain(NO_DISPATCHER)
 
 
 class _Watcher:
@@ -132,7 +128,7 @@ def _wait(given: Given, watcher: _Watcher, change: Resize) -> None:
         view = None if given.json else stack.enter_context(ShardView(*columns, plain_s=PLAIN_S))
         while True:
             if watcher.is_alone and not warned:
-                complain(NOBODY)
+                complain(NO_DISPATCHER)
             warned = watcher.is_alone
             if view is not None:
                 view.show(watcher.seen.stats, str(watcher))
@@ -142,74 +138,48 @@ def _wait(given: Given, watcher: _Watcher, change: Resize) -> None:
             watcher.look(change)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeFlow:
     """Tasks that would leave a node's shards, and come to them. Those that stay within the node count in both."""
 
     node: str
-    leaving: int
-    coming: int
-    leaving_bytes: int
-    coming_bytes: int
+    leaving: int = 0
+    coming: int = 0
+    leaving_bytes: int = 0
+    coming_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ResizePreview:
-    present: int
-    preview: Resize
-    nodes: list[NodeFlow]
-    between: tuple[int, int]
-    """Tasks and bytes that would go to another node."""
+def _show_preview(given: Given, engine: Engine, driver: Driver, preview: Resize, rate: float | None) -> None:
+    nodes = {node: NodeFlow(node) for node in driver.nodes()}
+    between = {"tasks": 0, "bytes": 0}
+    for flow in preview.flows:
+        ends = [driver.node_of(shard_keys(engine.name, shard).slot) for shard in (flow.source, flow.target)]
+        source, target = (nodes.setdefault(node, NodeFlow(node)) for node in ends)
+        source.leaving += flow.tasks
+        source.leaving_bytes += flow.bytes
+        target.coming += flow.tasks
+        target.coming_bytes += flow.bytes
+        if source is not target:
+            between["tasks"] += flow.tasks
+            between["bytes"] += flow.bytes
+    rows = [nodes[node] for node in sorted(nodes)]
+    present, tasks, moved_bytes = engine.topology.shards, preview.tasks or 0, preview.bytes or 0
+    seconds = tasks / rate if rate else None
+    if given.json:
+        counts = {"present": present, "shards": preview.shards, "tasks": tasks, "bytes": preview.bytes}
+        tell(counts | {"between_nodes": between, "nodes": [asdict(row) for row in rows], "seconds": seconds})
+        return
+    from rich.filesize import decimal
 
-    @classmethod
-    def of(cls, engine: Engine, driver: Driver, shards: int) -> ResizePreview:
-        preview = engine.resize(shards, dry_run=True)
-        leaving, coming = Counter[str](), Counter[str]()
-        leaving_bytes, coming_bytes = Counter[str](), Counter[str]()
-        between = between_bytes = 0
-        for flow in preview.flows:
-            source, target = (driver.node_of(shard_keys(engine.name, end).slot) for end in (flow.source, flow.target))
-            leaving[source] += flow.tasks
-            leaving_bytes[source] += flow.bytes
-            coming[target] += flow.tasks
-            coming_bytes[target] += flow.bytes
-            if source != target:
-                between += flow.tasks
-                between_bytes += flow.bytes
-        nodes = [
-            NodeFlow(node, leaving[node], coming[node], leaving_bytes[node], coming_bytes[node])
-            for node in sorted({*driver.nodes(), *leaving, *coming})
-        ]
-        return cls(engine.topology.shards, preview, nodes, (between, between_bytes))
-
-    def show(self, given: Given, *, rate: float | None) -> None:
-        tasks = self.preview.tasks or 0
-        seconds = tasks / rate if rate else None
-        if given.json:
-            tell(
-                {
-                    "present": self.present,
-                    "shards": self.preview.shards,
-                    "tasks": tasks,
-                    "bytes": self.preview.bytes,
-                    "between_nodes": dict(zip(("tasks", "bytes"), self.between, strict=True)),
-                    "nodes": [asdict(node) for node in self.nodes],
-                    "seconds": seconds,
-                }
-            )
-            return
-        from rich.filesize import decimal
-
-        size = decimal(self.preview.bytes or 0)
-        Table(
-            Column[NodeFlow]("node", lambda node: node.node, text=True),
-            Column("leaving", lambda node: f"{node.leaving:,}", rank=1),
-            Column("bytes", lambda node: decimal(node.leaving_bytes), rank=3),
-            Column("coming", lambda node: f"{node.coming:,}", rank=2),
-            Column("bytes", lambda node: decimal(node.coming_bytes), rank=4),
-        ).print(self.nodes, totals=("all", f"{tasks:,}", size, f"{tasks:,}", size))
-        say(
-            f"from {self.present} to {self.preview.shards} shards: about {tasks:,} tasks would move, of {size}, "
-            f"{self.between[0]:,} of them to another node" + (f", in {seconds:,.0f} s" if seconds is not None else "")
-        )
-        say("nothing was moved; tasks that are ready or leased would stay where they are until they are done")
+    Table(
+        Column[NodeFlow]("node", lambda node: node.node, text=True),
+        Column("leaving", lambda node: f"{node.leaving:,}", rank=1),
+        Column("bytes", lambda node: decimal(node.leaving_bytes), rank=3),
+        Column("coming", lambda node: f"{node.coming:,}", rank=2),
+        Column("bytes", lambda node: decimal(node.coming_bytes), rank=4),
+    ).print(rows, totals=("all", f"{tasks:,}", decimal(moved_bytes), f"{tasks:,}", decimal(moved_bytes)))
+    say(
+        f"from {present} to {preview.shards} shards: about {tasks:,} tasks would move, of {decimal(moved_bytes)}, "
+        f"{between['tasks']:,} of them to another node" + (f", in {seconds:,.0f} s" if seconds is not None else "")
+    )
+    say("nothing was moved; tasks that are ready or leased would stay where they are until they are done")

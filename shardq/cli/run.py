@@ -10,13 +10,10 @@ from functools import partial
 import click
 import msgspec
 
-from shardq.cli.logs import log_option
-from shardq.cli.options import Given, setting, shared
+from shardq.cli.options import Given, Whole, command, setting, shared
 from shardq.cli.output import complain, going_on, lateness_shown, say, tell
-from shardq.cli.parsers import Whole
-from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
+from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, check_one_process, child, http, log_option, served
 from shardq.cli.session import Looker, Told, opened
-from shardq.cli.signals import Ending, Shutdown
 from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
 from shardq.core.layout.slots import MAX_SHARDS
@@ -32,22 +29,12 @@ PLAIN_S = 10.0
 """Between two looks elsewhere: their lines end up in a log."""
 
 
-@click.command(
-    short_help="Move tasks when they are due, until Ctrl-C.",
-    epilog="""\b
-example:
-  shardq run
-  shardq run --name orders --shards 32     (a new name; else the stored number counts)
-  shardq run --processes 2                 (the pollers share no interpreter then)
-  shardq run --http 0.0.0.0:9100           (metrics, and probes for Kubernetes)
-  shardq run --quiet &""",
-)
-@click.option("--shards", type=Whole(1, MAX_SHARDS), metavar="N", help="The shards of a new name. Default: 16.")
+@command("Move tasks when they are due, until Ctrl-C.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), help="The shards of a new name. Default: 16.")
 @setting(
     "--processes",
     type=Whole(1, MAX_PROCESSES),
     default=1,
-    metavar="N",
     help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
 )
 @http
@@ -58,6 +45,13 @@ def run(given: Given, shards: int | None, processes: int, http: str | None, quie
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 
     Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
+
+    example:
+      shardq run
+      shardq run --name orders --shards 32     (a new name; else the stored number counts)
+      shardq run --processes 2                 (the pollers share no interpreter then)
+      shardq run --http 0.0.0.0:9100           (metrics, and probes for Kubernetes)
+      shardq run --quiet &
     """
     check_one_process(http, processes)
     descriptors.more()
@@ -65,7 +59,7 @@ def run(given: Given, shards: int | None, processes: int, http: str | None, quie
         engine = stack.enter_context(opened(given, create=True, shards=shards, log=log))
         look = engine.health if processes == 1 else partial(_look_at_all, engine)
 
-        def looking() -> Looker[Health] | None:
+        def looking() -> Looker | None:
             """Says that it serves, and shows from now on what it does."""
             if quiet:
                 return None
@@ -81,7 +75,7 @@ def run(given: Given, shards: int | None, processes: int, http: str | None, quie
     return code
 
 
-def _poll(engine: Engine, looking: Callable[[], Looker[Health] | None]) -> int:
+def _poll(engine: Engine, looking: Callable[[], Looker | None]) -> int:
     with Ending() as ending:
         engine.start()
         looker = looking()
@@ -91,7 +85,7 @@ def _poll(engine: Engine, looking: Callable[[], Looker[Health] | None]) -> int:
     return 0
 
 
-def _supervise(given: Given, processes: int, engine: Engine, looking: Callable[[], Looker[Health] | None]) -> int:
+def _supervise(given: Given, processes: int, engine: Engine, looking: Callable[[], Looker | None]) -> int:
     """Runs the pollers in children, and none here; their heartbeats share the shards among them."""
     with Shutdown() as shutdown:
 

@@ -4,20 +4,20 @@ free for signals and keys. Called by the commands that need an engine.
 
 from __future__ import annotations
 
-import threading
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from shardq.cli.logs import set_up_logging
 from shardq.cli.options import Given
-from shardq.cli.output import going_on
+from shardq.cli.output import going_on, set_up_logging
 from shardq.core import operation
 from shardq.core.calls.control import read_topology
 from shardq.core.drivers.discover import ASK_TIMEOUT_S
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys
+from shardq.core.threads import Loop
 from shardq.engine import Engine
 from shardq.engine.advice import find_failed, lost
 from shardq.engine.base import Inside
@@ -65,7 +65,7 @@ def opened(
                 "the first push or run makes a new one"
             )
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
-        shards = shards or (None if exists else given.new_shards)
+        shards = shards or (None if exists else given.settings.get("shards"))
         with Engine(
             Inside(asked).options.url, name=name, shards=shards, codec=codec, timeout=timeout, connect_timeout=until
         ) as engine:
@@ -94,47 +94,33 @@ def _with_lost(driver: Driver, exc: ServerFault, what: str = "") -> ServerFault:
     return Unavailable("; ".join(filter(None, [*told, what])) + f": {exc}") if told else exc
 
 
+log = logging.getLogger("shardq")
+
 Seen = TypeVar("Seen")
 
 Told = Callable[[Seen | None, str], None]
 """Takes what a look has found, or None and why it failed."""
 
 
-class Looker(Generic[Seen]):
-    """The looks at one engine, started once and stopped once. ``told`` is called in their thread."""
+class Looker(Loop):
+    """The looks at one engine. ``told`` is called in their thread."""
 
     def __init__(self, engine: Engine, look: Callable[[], Seen], told: Told[Seen], every_s: float) -> None:
+        def step() -> float:
+            try:
+                seen, trouble = look(), ""
+            except ShardqError as exc:
+                seen, trouble = None, str(exc)
+            if not self.stopping.is_set():
+                with going_on():
+                    told(seen, trouble)
+            return every_s
+
+        super().__init__("shardq-looker", step, log, fails="a look has failed", works="looks succeed again")
         self._engine = engine
-        self._look = look
-        self._told = told
-        self._every_s = every_s
-        self._due = threading.Event()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shardq-looker", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def now(self) -> None:
-        """Makes the next look begin at once."""
-        self._due.set()
 
     def stop(self) -> None:
         """Ends the thread. Closes the engine first, which ends a look that waits for a silent server."""
-        self._ending.set()
-        self._due.set()
+        super().stop()
         self._engine.close()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ending.is_set():
-            self._due.clear()
-            try:
-                seen, trouble = self._look(), ""
-            except ShardqError as exc:
-                seen, trouble = None, str(exc)
-            if self._ending.is_set():
-                return
-            with going_on():
-                self._told(seen, trouble)
-            self._due.wait(self._every_s)
+        self.join()

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
-from shardq.cli.options import Given, shared
+from shardq.cli.options import Given, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Table, print_shards
@@ -30,18 +28,16 @@ from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counte
 from shardq.errors import ShardqError
 
 
-@click.command(
-    short_help="Where the shards are, and how even.",
-    epilog="""\b
-example:
-  shardq shards
-  shardq shards --json | jq .fullest_to_mean""",
-)
+@command("Where the shards are, and how even.")
 @shared
 def shards(given: Given) -> None:
     """Show each shard's tag, node, tasks and dispatcher, and the spread of all over the nodes.
 
     All keys of a shard begin with shardq:{TAG}: and share a slot.
+
+    example:
+      shardq shards
+      shardq shards --json | jq .fullest_to_mean
     """
     with looking(given) as engine, connected(Inside(engine).options) as driver:
         spread = Spread(EngineView.look(engine, driver), driver.nodes())
@@ -66,10 +62,10 @@ class Spread:
     def __init__(self, seen: EngineView, masters: list[str]) -> None:
         self._seen = seen
         self._stats = seen.stats
-        self._keys = [shard_keys(seen.stats.name, shard.shard) for shard in seen.stats.shards]
-        self._dispatchers = {shard: member.name for shard, member in servers(seen.health.fleet).items()}
+        self._servers = {shard: member.name for shard, member in servers(seen.health.fleet).items()}
         """Shard → the process that says it serves it."""
-        counts, tasks = Counter[str](), Counter[str]()
+        self._keys = [shard_keys(seen.stats.name, shard.shard) for shard in seen.stats.shards]
+        counts, tasks = Counter[str](dict.fromkeys(masters, 0)), Counter[str]()
         for shard in self._stats.shards:
             counts[shard.node] += 1
             if not shard.error:
@@ -78,7 +74,7 @@ class Spread:
             NodeRow(node, counts[node], tasks[node], self._share(tasks[node]))
             if node in tasks or not counts[node]
             else NodeRow(node, counts[node], None, None)
-            for node in sorted({*masters, *counts})
+            for node in sorted(counts)
         ]
         """Nodes without a shard count in the mean, too."""
 
@@ -99,7 +95,6 @@ class Spread:
 
     def shown(self) -> dict[str, Any]:
         topology = self._seen.topology
-        changing = topology.priors or topology.pending
         return {
             "name": self._stats.name,
             "epoch": topology.epoch,
@@ -107,27 +102,26 @@ class Spread:
             "priors": topology.priors,
             "announced": topology.pending,
             "dispatchers": self._seen.dispatchers,
-            "shards": [
-                {
-                    "shard": shard.shard,
-                    "tag": self._tag(shard.shard),
-                    "prefix": keys.prefix,
-                    "slot": keys.slot,
-                    "node": shard.node,
-                    "scheduled": shard.scheduled,
-                    "ready": shard.ready,
-                    "leased": shard.leased,
-                    "dead": shard.dead,
-                    "share": self._share(held(shard)),
-                    "dispatcher": self._dispatchers.get(shard.shard),
-                    "on_the_way": sweep.on_the_way if (sweep := self._seen.sweeps.get(shard.shard)) else None,
-                    "error": shard.error,
-                    "resharding": self._seen.resharding(shard.shard) if changing else None,
-                }
-                for shard, keys in zip(self._stats.shards, self._keys, strict=True)
-            ],
+            "shards": [*map(self._shard_shown, self._stats.shards)],
             "nodes": self._nodes,
             "fullest_to_mean": self._fullest,
+        }
+
+    def _shard_shown(self, shard: ShardStats) -> dict[str, Any]:
+        topology, keys, sweep = self._seen.topology, self._keys[shard.shard], self._seen.sweeps.get(shard.shard)
+        counts = {state: getattr(shard, state) for state in ("scheduled", "ready", "leased", "dead")}
+        return {
+            "shard": shard.shard,
+            "tag": self._tag(shard.shard),
+            "prefix": keys.prefix,
+            "slot": keys.slot,
+            "node": shard.node,
+            **counts,
+            "share": self._share(held(shard)),
+            "dispatcher": self._servers.get(shard.shard),
+            "on_the_way": sweep.on_the_way if sweep else None,
+            "error": shard.error,
+            "resharding": self._seen.resharding(shard.shard) if topology.priors or topology.pending else None,
         }
 
     def print(self) -> None:
@@ -148,13 +142,14 @@ class Spread:
             dispatcher_column(self._seen.health.fleet, self._stats.shards),
         )
         say("")
+        ratios = ["-" if ratio is None else f"{ratio:.2f}" for ratio in self._fullest.values()]
         Table(
             Column[NodeRow]("node", lambda node: node.node, text=True),
             Column("shards", lambda node: str(node.shards), rank=1),
             Column("tasks", lambda node: number(node.tasks), rank=2),
             Column("share", lambda node: _percent(node.share), rank=3),
-        ).print(self._nodes, totals=("fullest / mean", *map(_ratio, self._fullest.values()), ""))
-        dispatchers = counted(len(self._seen.dispatchers), "dispatcher") if self._seen.dispatchers else "no dispatchers"
+        ).print(self._nodes, totals=("fullest / mean", *ratios, ""))
+        dispatchers = counted(len(self._seen.dispatchers), "dispatcher")
         say(f"{self._stats.name}: {counted(self._seen.topology.shards, 'shard')}, {dispatchers}")
         if change:
             say(change)
@@ -191,15 +186,11 @@ def fullest(counts: list[int]) -> float | None:
     return max(counts) * len(counts) / sum(counts) if any(counts) else None
 
 
-def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
-
-
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
+NO_DISPATCHER = "they are not moved, because no dispatcher runs: start one with `shardq run`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +255,11 @@ def _sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
     for keys in shards:
         commands[keys.shard, "meta"] = meta_fields(keys, "swept", "moved")
         commands[keys.shard, "moving"] = Command(keys.slot, ("HLEN", keys.moved), int)
-    answers = {
-        asked: result
-        for asked, result in driver.call_all(commands.items(), timeout=STATS_TIMEOUT_S)
-        if not isinstance(result, ShardqError)
-    }
+    answers = dict(driver.call_all(commands.items(), timeout=STATS_TIMEOUT_S))
     found = {}
-    for shard in sorted(shard for shard, kind in answers if kind == "meta" and (shard, "moving") in answers):
-        swept, moved = answers[shard, "meta"]
-        found[shard] = Sweep(int(swept or 0), int(moved or 0), answers[shard, "moving"])
+    for shard in sorted({shard for shard, _ in commands}):
+        meta, moving = answers[shard, "meta"], answers[shard, "moving"]
+        if not isinstance(meta, ShardqError) and not isinstance(moving, ShardqError):
+            swept, moved = meta
+            found[shard] = Sweep(int(swept or 0), int(moved or 0), moving)
     return found

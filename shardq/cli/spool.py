@@ -7,15 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from shardq.cli.logs import set_up_logging
-from shardq.cli.options import Given, sharing
-from shardq.cli.output import complain, say, tell
-from shardq.cli.signals import Ending
+from shardq.cli.options import Given, command, sharing
+from shardq.cli.output import complain, set_up_logging
+from shardq.cli.serving import Ending
 from shardq.engine.base import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError, SpoolFault
@@ -29,10 +28,9 @@ LOCK_S = 30.0
 """The wait for another process that replays the file: each holds it for one pass."""
 
 _path = click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
-_quiet = sharing(url="Not used: the command looks at the file only.", name=None)
+_quiet = sharing(url="Not used: the command looks at the file only.")
 _connecting = sharing(
-    url="The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://. Default: $SHARDQ_URL.",
-    name=None,
+    url="The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://. Default: $SHARDQ_URL."
 )
 
 
@@ -42,6 +40,7 @@ _connecting = sharing(
 example:
   shardq spool status /var/lib/shop/orders.spool
   shardq spool replay /var/lib/shop/orders.spool --url redis://127.0.0.1:6379/0
+  shardq spool failed /var/lib/shop/orders.spool
   shardq spool failed /var/lib/shop/orders.spool --retry""",
 )
 def spool() -> None:
@@ -52,17 +51,16 @@ def spool() -> None:
     """
 
 
-@spool.command(
-    short_help="Count what waits.",
-    epilog="""\b
-exit codes:
-  0  nothing waits, and nothing was refused
-  1  something does, or was""",
-)
+@command("Count what waits.", of=spool)
 @_path
 @_quiet
 def status(given: Given, path: Path) -> int:
-    """Show how many commands wait in the file PATH, how long the first has waited, and how many were refused."""
+    """Show how many commands wait in the file PATH, how long the first has waited, and how many were refused.
+
+    exit codes:
+      0  nothing waits, and nothing was refused
+      1  something does, or was
+    """
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file:
         seen = file.stats()
@@ -82,16 +80,7 @@ def shown(seen: SpoolStats) -> str:
     )
 
 
-@spool.command(
-    short_help="Replay it now.",
-    epilog="""\b
-example:
-  shardq spool replay /var/lib/shop/orders.spool --url redis://127.0.0.1:6379/0
-\b
-exit codes:
-  0  nothing waits any more
-  1  something does: the reason is printed""",
-)
+@command("Replay it now.", of=spool)
 @_path
 @_connecting
 def replay(given: Given, path: Path) -> int:
@@ -99,6 +88,10 @@ def replay(given: Given, path: Path) -> int:
 
     The file knows its engine; --url, or $SHARDQ_URL, is where to replay it. Engines that use the file may run
     meanwhile: one process replays at a time.
+
+    exit codes:
+      0  nothing waits any more
+      1  something does: the reason is printed
     """
     from shardq.engine import Engine
     from shardq.engine.parts import drain_of
@@ -117,29 +110,19 @@ def replay(given: Given, path: Path) -> int:
                 raise SpoolFault(f"the spool {path} is being replayed by another process, for more than {LOCK_S:g} s")
             run.run(lambda: ending.asked, timeout=TRIP_S)
             left = file.stats().waiting
-        if given.json:
-            tell({"replayed": run.replayed, "refused": run.failed, "waiting": left, "problem": run.problem or None})
-        else:
-            say(f"replayed {run.replayed:,}, refused {run.failed:,}, {left:,} left")
-            if run.problem:
-                complain(f"error: {run.problem}")
+        given.answer(
+            {"replayed": run.replayed, "refused": run.failed, "waiting": left, "problem": run.problem or None},
+            f"replayed {run.replayed:,}, refused {run.failed:,}, {left:,} left",
+        )
+        if run.problem and not given.json:
+            complain(f"error: {run.problem}")
     return ending.code if ending.asked else 1 if left else 0
 
 
-@spool.command(
-    short_help="List what was refused.",
-    epilog="""\b
-example:
-  shardq spool failed /var/lib/shop/orders.spool
-  shardq spool failed /var/lib/shop/orders.spool --retry
-  shardq spool failed /var/lib/shop/orders.spool --drop""",
-)
+@command("List what was refused.", of=spool)
 @_path
 @click.option(
-    "--retry",
-    is_flag=True,
-    help="Put them at the end of what waits: `shardq spool replay`, or the next engine that opens the file, replays "
-    "them.",
+    "--retry", is_flag=True, help="Put them at the end of what waits, for `shardq spool replay` or the next engine."
 )
 @click.option("--drop", is_flag=True, help="Remove them.")
 @_quiet
@@ -154,22 +137,16 @@ def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
     with opened_spool(path) as file:
         if retry or drop:
             count = file.retry_failed() if retry else file.drop_failed()
-            given.answer(
-                {"retried" if retry else "dropped": count},
-                f"{'put back' if retry else 'dropped'} {counted(count, 'command')}",
-            )
+            done = f"{'put back' if retry else 'dropped'} {counted(count, 'command')}"
+            given.answer({"retried" if retry else "dropped": count}, done)
             return
-        for fields in _refused(file):
-            given.answer(fields, f"{fields['refused']}  {fields['kind']} {fields['id']}  {fields['reason']}")
-
-
-def _refused(file: SpoolFile) -> Iterator[dict[str, Any]]:
-    after = 0
-    while page := file.failed(after):
-        for spooled, reason, refused_ms in page:
-            after = spooled.seq
-            when = dt.datetime.fromtimestamp(refused_ms / 1000, dt.UTC).isoformat(timespec="seconds")
-            yield {"id": spooled.command.id, "kind": spooled.command.kind, "refused": when, "reason": reason}
+        after = 0
+        while page := file.failed(after):
+            for spooled, reason, refused_ms in page:
+                after, command = spooled.seq, spooled.command
+                when = dt.datetime.fromtimestamp(refused_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+                fields = {"id": command.id, "kind": command.kind, "refused": when, "reason": reason}
+                given.answer(fields, f"{when}  {command.kind} {command.id}  {reason}")
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,43 +16,27 @@ import msgspec
 from shardq.cli.config import settings_shown
 from shardq.cli.forecast import print_timeline
 from shardq.cli.health import exit_code, say_verdict, verdict_shown
-from shardq.cli.options import Given, shared
+from shardq.cli.options import TIME, Given, command, shared
 from shardq.cli.output import complain, in_options, lateness_shown, say, tell
-from shardq.cli.parsers import read_by, seconds
 from shardq.cli.session import looking
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
-from shardq.cli.table import ShardView, print_shards, print_view
+from shardq.cli.table import ShardView, print_shards, print_view, show
 from shardq.cli.topics import shown_topics
 from shardq.core.fleet import Member
 from shardq.core.fleet.member import NO_DISPATCHER
-from shardq.core.fleet.report import SinkStats, together
+from shardq.core.fleet.report import together
 from shardq.core.layout.destinations import named
 from shardq.core.model.ids import shown_topic
 from shardq.engine import Engine, Health, Stats, tables
 from shardq.engine.advice import unsaid
 from shardq.engine.health import of_spool, with_reasons
-from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, counted, per_second
+from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardColumn, counted, per_second
 from shardq.features.listing.forecast import STEPS, Horizon
 
 
-@click.command(
-    short_help="How many tasks are in which state, and if all is well.",
-    epilog="""\b
-example:
-  shardq stats
-  shardq stats --watch 1
-  shardq stats --totals --json | jq .scheduled
-  shardq stats --history day               (with what falls due next)
-  shardq stats > /dev/null || echo "not well"
-  shardq stats --spool /var/lib/shop/orders.spool
-\b
-exit codes:
-  0  all is well, or only no dispatcher runs, and no task is late for it
-  1  something is wrong: the first lines say what; or it failed
-  2  no shard could be seen""",
-)
-@click.option("--watch", metavar="TIME", callback=read_by(seconds), help="Look again every so often, until Ctrl-C.")
+@command("How many tasks are in which state, and if all is well.")
+@click.option("--watch", type=TIME, help="Look again every so often, until Ctrl-C.")
 @click.option("--totals", is_flag=True, help="Leave out the shards one by one.")
 @click.option(
     "--history",
@@ -74,6 +57,19 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
 
     A number with ~ is an estimate. "oldest" is how long the oldest ready task of a topic has waited at least, as far as
     it was looked at: 0 at the first look.
+
+    example:
+      shardq stats
+      shardq stats --watch 1
+      shardq stats --totals --json | jq .scheduled
+      shardq stats --history day               (with what falls due next)
+      shardq stats > /dev/null || echo "not well"
+      shardq stats --spool /var/lib/shop/orders.spool
+
+    exit codes:
+      0  all is well, or only no dispatcher runs, and no task is late for it
+      1  something is wrong: the first lines say what; or it failed
+      2  no shard could be seen
     """
     if watch is not None and watch < 0.1:
         raise click.UsageError("--watch looks every 0.1 s at most: each look asks every shard")
@@ -83,99 +79,75 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
         if history is not None:
             print_timeline(given, engine.history(history), engine.forecast(history), history)
             return 0
-        seen = _seen(engine, spool)
-        show = _shower(given, seen, stack, live=watch is not None and sys.stdout.isatty(), totals=totals)
+        view: ShardView | None = None
         while True:
-            show(seen)
+            seen = _seen(engine, spool)
+            if given.json:
+                tell(shown(seen, totals=totals))
+            elif watch is not None and sys.stdout.isatty():
+                view = view or stack.enter_context(ShardView(*_columns(seen.stats)))
+                said = seen.reasons or [warning for warning in seen.warnings if warning == NO_DISPATCHER]
+                view.show(seen.stats, f"{time.strftime('%X')}  {'; '.join(said) or _where(seen.stats)}")
+            else:
+                _print(seen, totals=totals)
             if watch is None:
                 return exit_code(seen)
             time.sleep(watch)
-            seen = _seen(engine, spool)
 
 
 def _seen(engine: Engine, spool: Path | None) -> Health:
-    seen = _lenient(engine.health())
+    """The verdict, without the reason that no dispatcher runs where that is the only one: it is a warning then."""
+    seen, gauge = engine.health(), None
+    if seen.kinds == ["no_dispatcher"]:
+        warnings = [*seen.warnings, NO_DISPATCHER]
+        seen = msgspec.structs.replace(seen, ok=True, reasons=[], kinds=[], warnings=warnings)
+    if spool is not None:
+        with opened_spool(spool) as file:
+            gauge = file.stats()
+        seen = with_reasons(seen, of_spool(gauge))
     sinks = together(sink for member in seen.fleet for sink in member.sinks)
-    seen = msgspec.structs.replace(seen, stats=msgspec.structs.replace(seen.stats, sinks=sinks))
-    if spool is None:
-        return seen
-    with opened_spool(spool) as file:
-        gauge = file.stats()
-    counted = msgspec.structs.replace(seen.stats, spool=gauge)
-    return with_reasons(msgspec.structs.replace(seen, stats=counted), of_spool(gauge))
+    return msgspec.structs.replace(seen, stats=msgspec.structs.replace(seen.stats, sinks=sinks, spool=gauge))
 
 
-def _lenient(seen: Health) -> Health:
-    """The verdict, with a warning in place of its only reason if that is that no dispatcher runs."""
-    if seen.kinds != ["no_dispatcher"]:
-        return seen
-    return msgspec.structs.replace(seen, ok=True, reasons=[], kinds=[], warnings=[*seen.warnings, NO_DISPATCHER])
+def _columns(seen: Stats) -> tuple[ShardColumn, ...]:
+    nodes = {shard.node for shard in seen.shards}
+    return (*COUNTS, DEAD, DISPATCHED, FIRST_DUE, *((NODE,) if len(nodes) > 1 else ()))
 
 
-def _shower(given: Given, first: Health, stack: ExitStack, *, live: bool, totals: bool) -> Callable[[Health], None]:
-    if given.json:
-        return lambda seen: tell(shown(seen, totals=totals))
-    nodes = {shard.node for shard in first.stats.shards}
-    columns = (*COUNTS, DEAD, DISPATCHED, FIRST_DUE, *((NODE,) if len(nodes) > 1 else ()))
-    if live:
-        view = stack.enter_context(ShardView(*columns))
-
-        def redraw(health: Health) -> None:
-            said = health.reasons or [warning for warning in health.warnings if warning == NO_DISPATCHER]
-            view.show(health.stats, f"{time.strftime('%X')}  {'; '.join(said) or _where(health.stats)}")
-
-        return redraw
-
-    def once(health: Health) -> None:
-        seen = health.stats
-        say_verdict(health)
+def _print(health: Health, *, totals: bool) -> None:
+    seen = health.stats
+    say_verdict(health)
+    say("")
+    print_shards(msgspec.structs.replace(seen, shards=[]) if totals else seen, *_columns(seen))
+    if seen.topics:
         say("")
-        print_shards(msgspec.structs.replace(seen, shards=[]) if totals else seen, *columns)
-        if seen.topics:
-            print_view(tables.topics(health))
-        for sink in seen.sinks:
-            say(_sink(sink))
-        say(_where(seen) + _unconfirmed(seen) + _rates(seen))
-        say(f"settings: {settings_shown(seen.settings)}")
-        if seen.spool is not None:
-            say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
-        for said in unsaid(health.warnings):
-            complain(in_options(said))
-
-    return once
-
-
-def _sink(sink: SinkStats) -> str:
-    counts = f"{sink.sent:,} sent, {sink.failed:,} failed, {sink.retried:,} retried, {sink.buried:,} buried"
-    return f"{shown_topic(sink.topic)} to {named(sink.to)}: {counts}, circuit {sink.circuit}"
+        print_view(tables.topics(health))
+    for sink in seen.sinks:
+        counts = f"{sink.sent:,} sent, {sink.failed:,} failed, {sink.retried:,} retried, {sink.buried:,} buried"
+        say(f"{shown_topic(sink.topic)} to {named(sink.to)}: {counts}, circuit {sink.circuit}")
+    text = _where(seen)
+    behind = [each.unconfirmed for each in seen.replication.values() if each.unconfirmed is not None]
+    if behind:
+        text += f", {sum(behind):,} bytes not confirmed by a replica"
+    if (rates := seen.rates) is not None:
+        parts = {"scheduled": rates.scheduled, "dispatched": rates.dispatched, "taken": rates.taken}
+        text += ", a second: " + ", ".join(f"{per_second(rate)} {what}" for what, rate in parts.items())
+    say(text)
+    say(f"settings: {settings_shown(seen.settings)}")
+    if seen.spool is not None:
+        say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
+    for said in unsaid(health.warnings):
+        complain(in_options(said))
 
 
 def _where(seen: Stats) -> str:
+    """The servers, and the number of schedules if there are any."""
     nodes = sorted({shard.node for shard in seen.shards})
-    return f"{seen.name}: {len(seen.shards)} shards on {', '.join(nodes)}, {seen.server}{_recurring(seen)}"
-
-
-def _recurring(seen: Stats) -> str:
-    """The number of schedules, if there are any."""
-    if seen.schedules is None or not seen.schedules.count:
-        return ""
-    paused = f" ({seen.schedules.paused:,} paused)" if seen.schedules.paused else ""
-    return f", {counted(seen.schedules.count, 'schedule')}{paused}"
-
-
-def _unconfirmed(seen: Stats) -> str:
-    """The writes that a failover could lose now; empty without replicas."""
-    behind = [each.unconfirmed for each in seen.replication.values() if each.unconfirmed is not None]
-    return f", {sum(behind):,} bytes not confirmed by a replica" if behind else ""
-
-
-def _rates(seen: Stats) -> str:
-    """The tasks that went through since the look before; empty at the first."""
-    rates = seen.rates
-    if rates is None:
-        return ""
-    parts = {"scheduled": rates.scheduled, "dispatched": rates.dispatched, "taken": rates.taken}
-    return ", a second: " + ", ".join(f"{per_second(rate)} {what}" for what, rate in parts.items())
+    text = f"{seen.name}: {len(seen.shards)} shards on {', '.join(nodes)}, {seen.server}"
+    if seen.schedules is not None and seen.schedules.count:
+        paused = f" ({seen.schedules.paused:,} paused)" if seen.schedules.paused else ""
+        text += f", {counted(seen.schedules.count, 'schedule')}{paused}"
+    return text
 
 
 def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
@@ -201,41 +173,35 @@ def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
 NO_PROCESS = "none: no dispatcher runs (`shardq run` starts one), and no worker"
 
 
-@click.command(
-    short_help="The processes that serve and work.",
-    epilog="""\b
-example:
-  shardq fleet
-  shardq fleet --json | jq -r 'select(.kind == "worker") | .host'
-\b
-columns:
-  serves    the shards of a dispatcher, the topics of a worker
-  up        how long it runs
-  seen      since its last heartbeat; a dispatcher sends one in 1 s, or in 5 s
-            where it is alone, a worker in 10 s
-  running   handlers now, of as many as it runs at once
-  longest   the task whose handler has been running longest, and since when,
-            if that is ten seconds or more
-  done      tasks moved by a dispatcher, tasks handled by a worker
-  failed    attempts that failed
-  p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
-            claimed ones waited for their handler
-  sinks     where topics go to URLs or functions: the tasks that a dispatcher
-            has sent of each, and its circuit if that is not closed""",
-)
+@command("The processes that serve and work.")
 @shared
 def fleet(given: Given) -> None:
     """Show each process of the engine that lives: dispatchers, which serve shards, and workers, which run handlers. A
     process that does both is in two lines. One that was killed goes after 3 seconds, the only dispatcher after 8, a
     worker after 30.
+
+    example:
+      shardq fleet
+      shardq fleet --json | jq -r 'select(.kind == "worker") | .host'
+
+    columns:
+      serves    the shards of a dispatcher, the topics of a worker
+      up        how long it runs
+      seen      since its last heartbeat; a dispatcher sends one in 1 s, or in 5 s
+                where it is alone, a worker in 10 s
+      running   handlers now, of as many as it runs at once
+      longest   the task whose handler has been running longest, and since when,
+                if that is ten seconds or more
+      done      tasks moved by a dispatcher, tasks handled by a worker
+      failed    attempts that failed
+      p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
+                claimed ones waited for their handler
+      sinks     where topics go to URLs or functions: the tasks that a dispatcher
+                has sent of each, and its circuit if that is not closed
     """
     with looking(given) as engine:
         members = engine.fleet()
-    if given.json:
-        for member in members:
-            tell(member_fields(member))
-    else:
-        print_view(tables.fleet(members))
+    show(given, tables.fleet(members), member_fields)
     if not members:
         complain(NO_PROCESS)
 
@@ -243,9 +209,6 @@ def fleet(given: Given) -> None:
 def member_fields(member: Member) -> dict[str, Any]:
     """A member as JSON: histograms as their quantiles."""
     fields: dict[str, Any] = msgspec.to_builtins(member)
-    for name, by_topic in (
-        ("dispatch_lateness", member.dispatch_lateness),
-        ("pickup_lateness", member.pickup_lateness),
-    ):
-        fields[name] = {topic: lateness_shown(lateness) for topic, lateness in by_topic.items()}
+    for name in ("dispatch_lateness", "pickup_lateness"):
+        fields[name] = {topic: lateness_shown(lateness) for topic, lateness in getattr(member, name).items()}
     return fields

@@ -11,9 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from shardq.cli.output import complain, say, shown
+from shardq.cli.options import Given
+from shardq.cli.output import complain, say, shown, tell
 from shardq.core.model.printable import printable
 from shardq.engine.stats import Stats
 from shardq.engine.tables import DISPATCHED, PER_SECOND, SHARD, Column, ShardColumn, ShardRow, View, is_failing
@@ -42,10 +44,7 @@ class Table(Generic[Row]):
     """Columns for rows of one kind. Rows for which ``red`` is true are shown in red."""
 
     def __init__(
-        self,
-        *columns: Column[Row],
-        red: Callable[[Row], bool] = lambda row: False,
-        before: Table[Row] | None = None,
+        self, *columns: Column[Row], red: Callable[[Row], bool] = lambda row: False, before: Table[Row] | None = None
     ) -> None:
         """``before``: the table in whose place this one comes, with the same columns."""
         self._columns = columns
@@ -134,6 +133,15 @@ def print_view(view: View[Row]) -> None:
         say("none")
 
 
+def show(given: Given, view: View[Row], fields: Callable[[Row], Any]) -> None:
+    """Prints all rows of a view: as JSON the ``fields`` of each, or as a table."""
+    if given.json:
+        for row in view.rows:
+            tell(fields(row))
+    else:
+        print_view(view)
+
+
 # ---- shards
 
 
@@ -199,15 +207,18 @@ class ShardView:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[str], object]]:
-    """Shows ``what``, and then whatever the function that it gives is called with, on stderr if that is a terminal."""
+def progress(what: str, *, size: int | None = None, bar: bool = False) -> Iterator[Callable[..., object]]:
+    """Shows ``what`` on stderr if that is a terminal; with ``bar`` how many bytes of that size are done. Yields the
+    function that shows another ``description``, or an ``advance``.
+    """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda **_: None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task(what)
-        yield lambda text: bar.update(line, description=text)
+    text = rich.TextColumn("{task.description}")
+    of_bytes = (text, rich.BarColumn(), rich.DownloadColumn(), rich.TimeRemainingColumn())
+    columns = of_bytes if bar else (rich.SpinnerColumn(), text, rich.TimeElapsedColumn())
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        yield partial(shown.update, shown.add_task(what, total=size))

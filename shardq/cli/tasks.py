@@ -4,24 +4,21 @@ and the question come first, then the tasks page by page.
 
 from __future__ import annotations
 
-import datetime as dt
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 
-from shardq.cli.listing import Filter, Range, filter_options, tag_option, topic_option
-from shardq.cli.options import Given, joined, shared
-from shardq.cli.output import complain, payload_shown, say, tell
-from shardq.cli.parsers import due_options
+from shardq.cli.listing import Filter, filter_options
+from shardq.cli.options import Given, command, due_options, joined, shared
+from shardq.cli.output import complain, say, tell, with_payload
+from shardq.cli.serving import Ending
 from shardq.cli.session import opened
-from shardq.cli.signals import Ending
 from shardq.cli.table import progress
-from shardq.core.model.task import Outcome, TaskInfo
 from shardq.engine import Engine
 from shardq.engine.base import Inside
 from shardq.engine.tables import counted
@@ -31,23 +28,20 @@ from shardq.features.listing.bulk import DONE, STATES, BulkResult, Verb
 SHOWN = 20
 """Ids of running tasks that are shown; of more only the number is."""
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-ENDED = """\b
-with --topic, --state, --due, --tag or --all (not with ids):
+ENDED = """with --topic, --state, --due, --tag or --all (not with ids):
   0         all that matched were dealt with
   1         some were not, as workers had them by then, or nothing was done
   130, 143  ended by Ctrl-C or SIGTERM, after the page under way: what was
             done stays so; repeat the command for the rest"""
 
 
-def bulk_options(command: F) -> F:
-    """Adds --all, --dry-run and --yes."""
-    return joined(
-        click.option("--all", "everything", is_flag=True, help="All tasks, of all topics."),
-        click.option("--dry-run", is_flag=True, help="Only count those that match."),
-        click.option("--yes", is_flag=True, help="Do not count first, and do not ask."),
-    )(command)
+_ids = click.argument("ids", metavar="[ID...]", nargs=-1)
+
+_bulk = joined(
+    click.option("--all", "everything", is_flag=True, help="All tasks, of all topics."),
+    click.option("--dry-run", is_flag=True, help="Only count those that match."),
+    click.option("--yes", is_flag=True, help="Do not count first, and do not ask."),
+)
 
 
 class _Ended(Exception):
@@ -64,7 +58,7 @@ class BulkCommand:
     everything: bool
     dry_run: bool
     yes: bool
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any]
     """Further arguments of the engine's command."""
     _so_far: BulkResult = field(default_factory=lambda: BulkResult(matched=0, done=0), init=False)
 
@@ -110,30 +104,25 @@ class BulkCommand:
                     raise
                 return ending.code
 
-    def _arguments(self, engine: Engine) -> dict[str, Any]:
-        if self.verb == "requeue":
-            return {"topic": self.filter.topic, "tag": self.filter.tag, "everything": self.everything}
-        return {**self.filter.arguments(engine), "everything": self.everything, **self.options}
-
     def _walk(self, engine: Engine, ending: Ending, *, dry: bool, first: bool = False) -> int:
         """Goes through all pages and tells the outcome. Returns the exit code. ``first``: it only counts, for the
         question, so that nothing is told if there is something to ask.
         """
         of = f" of {self._so_far.matched:,}" if self._so_far.matched else ""
-        what = "match" if dry else f"{DONE[self.verb]}"
+        what = "match" if dry else DONE[self.verb]
         self._so_far = BulkResult(matched=0, done=0)
         command: Callable[..., BulkResult] = getattr(engine, f"{self.verb}_all")
-
         with progress("looking") as show:
 
             def note(so_far: BulkResult) -> None:
                 self._so_far = so_far
-                show(f"{so_far.matched if dry else so_far.done:,}{of} {what}")
+                show(description=f"{so_far.matched if dry else so_far.done:,}{of} {what}")
                 if ending.asked:
                     raise _Ended
 
             try:
-                self._so_far = command(**self._arguments(engine), dry_run=dry, progress=note)
+                arguments = self.filter.arguments(engine) | {"everything": self.everything} | self.options
+                self._so_far = command(**arguments, dry_run=dry, progress=note)
                 whole = True
             except (_Ended, KeyboardInterrupt):  # the second signal does not wait for the page under way
                 whole = False
@@ -182,26 +171,22 @@ class BulkCommand:
         return f"{self._so_far.done:,} {DONE[self.verb]}{others}"
 
 
-@click.command(
-    short_help="Show a task.",
-    epilog="""\b
-example:
-  shardq get email/welcome-7
-  shardq get AZr3kQ0xYp2LmA --json""",
-)
+@command("Show a task.")
 @click.argument("id")
 @shared
 def get(given: Given, id: str) -> int:
-    """Show the task ID: its state, its due time and its payload; exit 1 when it is gone."""
+    """Show the task ID: its state, its due time and its payload; exit 1 when it is gone.
+
+    example:
+      shardq get email/welcome-7
+      shardq get AZr3kQ0xYp2LmA --json
+    """
     with opened(given) as engine:
         task = engine.get(id)
     if task is None:
-        if given.json:
-            tell({"id": id, "state": "gone"})
-        else:
-            say("gone")
+        given.answer({"id": id, "state": "gone"}, "gone")
         return 1
-    shown = _shown(task)
+    shown = with_payload(task)
     if given.json:
         tell(shown)
         return 0
@@ -212,132 +197,84 @@ def get(given: Given, id: str) -> int:
     return 0
 
 
-def _shown(task: TaskInfo) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(task, payload=None))
-    del fields["payload"]
-    return fields | payload_shown(task.payload)
-
-
-@click.command(
-    short_help="Cancel tasks: by id, or all that match.",
-    epilog=f"""\b
-example:
-  shardq cancel email/welcome-7
-  shardq cancel AZr3kQ0xYp2LmA AZr3kQ0xYp2LmB
-  shardq cancel --topic mail --state scheduled --due 0..1h
-  shardq cancel --due ..-1d --dry-run              (overdue for a day)
-  shardq cancel --tag user-42 --yes --json | jq .running
-
-{ENDED}""",
-)
-@click.argument("ids", metavar="[ID...]", nargs=-1)
-@filter_options(STATES["cancel"])
-@bulk_options
-@shared
-def cancel(
+def _carry_out(
     given: Given,
+    verb: Verb,
+    *,
     ids: tuple[str, ...],
-    topic: str | None,
-    state: str | None,
-    due: Range | None,
-    tag: str | None,
+    filter: Filter,
     everything: bool,
     dry_run: bool,
     yes: bool,
+    **options: Any,
 ) -> int:
+    """Carries a command out on the tasks with these ids, or on all that match. Returns the exit code. ``options``:
+    further arguments of the engine's command.
+    """
+    many = BulkCommand(given, verb, filter, everything, dry_run, yes, options)
+    if many.check(ids):
+        return many.run()
+    with opened(given) as engine:
+        outcomes = {id: getattr(engine, verb)(id, **options) for id in ids}
+    for id, outcome in outcomes.items():
+        given.answer({"id": id, "outcome": outcome}, f"{outcome} {id}" if len(outcomes) > 1 else str(outcome))
+    return 0 if all(outcomes.values()) else 1
+
+
+@command("Cancel tasks: by id, or all that match.", more=ENDED)
+@_ids
+@filter_options(STATES["cancel"])
+@_bulk
+@shared
+def cancel(given: Given, **chosen: Any) -> int:
     """Remove tasks that no worker has leased: those with the IDs; exit 1 unless all of them were removed. Or all
     that match, scheduled, ready and dead; they are counted, and you are asked, before the first is removed. To remove
     all tasks of a topic, `shardq purge` is faster. --tag alone misses none that was pushed before, also while the
     number of shards changes.
+
+    example:
+      shardq cancel email/welcome-7
+      shardq cancel AZr3kQ0xYp2LmA AZr3kQ0xYp2LmB
+      shardq cancel --topic mail --state scheduled --due 0..1h
+      shardq cancel --due ..-1d --dry-run              (overdue for a day)
+      shardq cancel --tag user-42 --yes --json | jq .running
     """
-    many = BulkCommand(given, "cancel", Filter(topic, state, due, tag), everything, dry_run, yes)
-    if many.check(ids):
-        return many.run()
-    with opened(given) as engine:
-        return told(given, {id: engine.cancel(id) for id in ids})
+    return _carry_out(given, "cancel", **chosen)
 
 
-@click.command(
-    short_help="Give tasks another due time: by id, or all that match.",
-    epilog=f"""\b
-example:
-  shardq reschedule email/welcome-7 --delay 2h
-  shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z
-  shardq reschedule --topic mail --due ..1h --delay 1h
-
-{ENDED}""",
-)
-@click.argument("ids", metavar="[ID...]", nargs=-1)
+@command("Give tasks another due time: by id, or all that match.", more=ENDED)
+@_ids
 @due_options
 @filter_options(STATES["reschedule"])
-@bulk_options
+@_bulk
 @shared
-def reschedule(
-    given: Given,
-    ids: tuple[str, ...],
-    delay: float | None,
-    at: float | dt.datetime | None,
-    topic: str | None,
-    state: str | None,
-    due: Range | None,
-    tag: str | None,
-    everything: bool,
-    dry_run: bool,
-    yes: bool,
-) -> int:
+def reschedule(given: Given, **chosen: Any) -> int:
     """Give tasks another due time: those with the IDs; exit 1 unless all of them have it. Or all that match, scheduled
     and ready: one due time for all, so --delay counts from when the command begins; they are counted, and you are
     asked, before the first is changed.
+
+    example:
+      shardq reschedule email/welcome-7 --delay 2h
+      shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z
+      shardq reschedule --topic mail --due ..1h --delay 1h
     """
-    if (delay is None) == (at is None):
+    if (chosen["delay"] is None) == (chosen["at"] is None):
         raise click.UsageError("give the new due time, as --delay or as --at")
-    time = {"delay": delay, "at": at}
-    many = BulkCommand(given, "reschedule", Filter(topic, state, due, tag), everything, dry_run, yes, time)
-    if many.check(ids):
-        return many.run()
-    with opened(given) as engine:
-        return told(given, {id: engine.reschedule(id, delay=delay, at=at) for id in ids})
+    return _carry_out(given, "reschedule", **chosen)
 
 
-@click.command(
-    short_help="Schedule dead tasks again: by id, or all that match.",
-    epilog=f"""\b
-example:
-  shardq requeue email/welcome-7
-  shardq requeue --topic email
-  shardq requeue --all --dry-run
-
-{ENDED}""",
-)
-@click.argument("ids", metavar="[ID...]", nargs=-1)
-@topic_option
-@tag_option
-@bulk_options
+@command("Schedule dead tasks again: by id, or all that match.", more=ENDED)
+@_ids
+@filter_options()
+@_bulk
 @shared
-def requeue(
-    given: Given,
-    ids: tuple[str, ...],
-    topic: str | None,
-    tag: str | None,
-    everything: bool,
-    dry_run: bool,
-    yes: bool,
-) -> int:
+def requeue(given: Given, **chosen: Any) -> int:
     """Schedule dead tasks again, due now and with all their attempts: those with the IDs; exit 1 unless all of them
     were scheduled. Or all that match; they are counted, and you are asked, before the first is scheduled.
+
+    example:
+      shardq requeue email/welcome-7
+      shardq requeue --topic email
+      shardq requeue --all --dry-run
     """
-    many = BulkCommand(given, "requeue", Filter(topic, tag=tag), everything, dry_run, yes)
-    if many.check(ids):
-        return many.run()
-    with opened(given) as engine:
-        return told(given, {id: engine.requeue(id) for id in ids})
-
-
-def told(given: Given, outcomes: dict[str, Outcome]) -> int:
-    """Prints the outcome of each task, and returns the exit code."""
-    for id, outcome in outcomes.items():
-        if given.json:
-            tell({"id": id, "outcome": outcome})
-        else:
-            say(f"{outcome} {id}" if len(outcomes) > 1 else str(outcome))
-    return 0 if all(outcomes.values()) else 1
+    return _carry_out(given, "requeue", **chosen)

@@ -8,19 +8,18 @@ from __future__ import annotations
 import os
 import select
 import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardq.cli.options import Given, shared
-from shardq.cli.parsers import read_by, seconds
+from shardq.cli.options import TIME, Given, command, shared
+from shardq.cli.serving import Ending
 from shardq.cli.session import Looker, looking
-from shardq.cli.signals import Ending
 from shardq.cli.table import Table
 from shardq.cli.top_keys import KEYS, VIEWS, Keyboard, State
 from shardq.core.fleet import Lateness
@@ -39,24 +38,23 @@ REDRAW_S = 0.5
 
 LEAST_S = 0.2
 
+_KEYS = "\n".join(("keys:", *(f"  {keys:<30} {what}" for keys, what in KEYS)))
+
 DEAD = 200
 """The dead tasks that are read to group their reasons, of those that died last."""
 
 
-@click.command(
-    short_help="A live screen of the whole engine.",
-    epilog="\b\nkeys:\n"
-    + "\n".join(f"  {keys:<30} {what}" for keys, what in KEYS)
-    + "\n\b\nexample:\n  shardq top\n  shardq top --every 5s --view topics",
-)
-@click.option(
-    "--every", default="1", show_default=True, metavar="TIME", callback=read_by(seconds), help="Look every so often."
-)
+@command("A live screen of the whole engine.", more=_KEYS)
+@click.option("--every", default="1", show_default=True, type=TIME, help="Look every so often.")
 @click.option("--view", type=click.Choice(VIEWS), default=VIEWS[0], show_default=True, help="The view to begin with.")
 @shared
 def top(given: Given, every: float, view: str) -> int:
     """Show the engine live: if all is well or why not, totals, rates, lateness, and one of its shards, nodes, topics,
     processes, dead tasks, or what will fall due.
+
+    example:
+      shardq top
+      shardq top --every 5s --view topics
     """
     if every < LEAST_S:
         raise click.UsageError(f"--every looks every {LEAST_S:g} s at most: each look asks every shard")
@@ -74,9 +72,9 @@ class _Loop:
         self._snapshots = Snapshots()
         self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {Inside(engine).options.safe_url}")
         self._looker = Looker(engine, SnapshotReader(engine, timeline=True, dead=DEAD).read, self._told, every_s)
-        self._news: list[tuple[Snapshot | None, str]] = []
-        self._lock = threading.Lock()
-        self._ears, self._mouth = os.pipe()
+        self._news: deque[tuple[Snapshot | None, str]] = deque()
+        self._reader, self._writer = os.pipe()
+        """Readable when there is news."""
 
     def run(self) -> int:
         """Draws until a key or a signal ends it. Returns the exit code."""
@@ -88,8 +86,8 @@ class _Loop:
             ending = stack.enter_context(Ending())
             keyboard = stack.enter_context(Keyboard())
             live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop"))
-            stack.callback(os.close, self._ears)
-            stack.callback(os.close, self._mouth)
+            stack.callback(os.close, self._reader)
+            stack.callback(os.close, self._writer)
             stack.callback(self._looker.stop)
             self._looker.start()
             while not (ending.asked or self._state.ended):
@@ -100,7 +98,7 @@ class _Loop:
 
     def _wait(self, ending: Ending, keyboard: Keyboard) -> None:
         """Waits for news, and takes it in."""
-        heard, _, _ = select.select([ending.fileno(), keyboard.fileno(), self._ears], [], [], REDRAW_S)
+        heard, _, _ = select.select([ending.fileno(), keyboard.fileno(), self._reader], [], [], REDRAW_S)
         if keyboard.fileno() in heard:
             keys = keyboard.read()
             if keys is None:
@@ -110,22 +108,21 @@ class _Loop:
             for key in keys:
                 self._state.press(key, columns=self._screen.columns, page=self._screen.page)
             if self._state.looks != asked:
-                self._looker.now()
-        if self._ears in heard:
-            os.read(self._ears, 1024)
-            with self._lock:
-                news, self._news = self._news, []
-            if not self._state.paused:
-                for look, trouble in news:
-                    if look is None:
-                        self._snapshots.trouble = trouble
-                    else:
-                        self._snapshots.add(look)
+                self._looker.wake()
+        if self._reader in heard:
+            os.read(self._reader, 1024)
+            while self._news:
+                look, trouble = self._news.popleft()
+                if self._state.paused:
+                    continue
+                if look is None:
+                    self._snapshots.trouble = trouble
+                else:
+                    self._snapshots.add(look)
 
     def _told(self, look: Snapshot | None, trouble: str) -> None:
-        with self._lock:
-            self._news.append((look, trouble))
-        os.write(self._mouth, b"\0")
+        self._news.append((look, trouble))
+        os.write(self._writer, b"\0")
 
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -143,7 +140,7 @@ TABLE_AROUND = 3
 def sparkline(values: Sequence[float], width: int) -> str:
     """
     >>> sparkline([0, 1, 2, 4], 8)
-    '▁▂▄█'
+    '▁▃▅█'
     """
     shown = list(values)[-width:]
     most = max(shown, default=0)
@@ -304,32 +301,22 @@ BAR = 40
 """The width of the longest bar of the future."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    start: str
-    count: int
-    most: int
-
-
-def _future(snapshot: Snapshot) -> View[Bucket]:
-    forecast = snapshot.future
-    rows = []
-    if forecast is not None:
-        counts = [("overdue", forecast.overdue)]
-        counts += [(f"{start.astimezone():%H:%M}", count) for start, count in forecast.buckets]
-        most = max(count for _, count in counts)
-        rows = [Bucket(start, count, most) for start, count in counts]
+def _future(snapshot: Snapshot) -> View[tuple[str, int]]:
+    rows: list[tuple[str, int]] = []
+    if snapshot.future is not None:
+        buckets = ((f"{start.astimezone():%H:%M}", count) for start, count in snapshot.future.buckets)
+        rows = [("overdue", snapshot.future.overdue), *buckets]
+    most = max((count for _, count in rows), default=0) or 1
+    unread = "not counted: this view needs every shard, and some can't be read"
     return View(
         (
-            Column("due", lambda row: row.start),
-            Column("tasks", lambda row: f"{row.count:,}", value=lambda row: row.count),
-            Column("", lambda row: "█" * round(BAR * row.count / row.most) if row.most else "", text=True),
+            Column("due", lambda row: row[0]),
+            Column("tasks", lambda row: f"{row[1]:,}", value=lambda row: row[1]),
+            Column("", lambda row: "█" * round(BAR * row[1] / most), text=True),
         ),
         rows,
-        lambda row: row.start == "overdue" and row.count > 0,
-        "not counted: this view needs every shard, and some can't be read"
-        if snapshot.stats.missing
-        else "not counted yet",
+        lambda row: row[0] == "overdue" and row[1] > 0,
+        unread if snapshot.stats.missing else "not counted yet",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import termios
@@ -11,22 +12,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-_SEQUENCES = {
-    b"\x1b[A": "up",
-    b"\x1b[B": "down",
-    b"\x1b[C": "right",
-    b"\x1b[D": "left",
-    b"\x1b[5~": "page up",
-    b"\x1b[6~": "page down",
-    b"\x1b[H": "home",
-    b"\x1b[F": "end",
-    b"\x1b[Z": "back tab",
-    b"\x1bOA": "up",
-    b"\x1bOB": "down",
+_NAMES = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1b[Z": "back tab",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1b": "escape",
+    **dict.fromkeys("\r\n", "enter"),
+    **dict.fromkeys("\x7f\x08", "backspace"),
+    "\t": "tab",
+    " ": "space",
 }
-_SINGLE = {b"\r": "enter", b"\n": "enter", b"\t": "tab", b"\x7f": "backspace", b"\x08": "backspace", b" ": "space"}
-_ESCAPE = b"\x1b"
-_LONGEST = max(map(len, _SEQUENCES))
+_TOKEN = re.compile(r"\x1b\[[0-?]*[@-~]?|\x1bO.|.", re.DOTALL)
 
 
 class Keyboard:
@@ -70,37 +74,16 @@ def names(typed: bytes) -> Iterator[str]:
     >>> list(names(b"s\\x1b[A /\\x1b"))
     ['s', 'up', 'space', '/', 'escape']
     """
-    while typed:
-        sequence = next((typed[:length] for length in range(_LONGEST, 1, -1) if typed[:length] in _SEQUENCES), None)
-        if sequence is not None:
-            yield _SEQUENCES[sequence]
-            typed = typed[len(sequence) :]
-        elif typed[:2] == b"\x1b[":
-            end = next((at for at in range(2, len(typed)) if 0x40 <= typed[at] <= 0x7E), len(typed) - 1)
-            typed = typed[end + 1 :]
-        elif typed[:1] == _ESCAPE:
-            yield "escape"
-            typed = typed[1:]
-        elif typed[:1] in _SINGLE:
-            yield _SINGLE[typed[:1]]
-            typed = typed[1:]
-        else:
-            length = _length(typed[0])
-            text = typed[:length].decode(errors="ignore")
-            if text.isprintable():
-                yield from text
-            typed = typed[length:]
+    for token in _TOKEN.findall(typed.decode(errors="ignore")):
+        if token in _NAMES or token.isprintable():
+            yield _NAMES.get(token, token)
 
 
 def _is_partial(typed: bytes) -> bool:
-    tail = typed[-_LONGEST:]
-    at = tail.rfind(_ESCAPE)
-    return at >= 0 and any(known != tail[at:] and known.startswith(tail[at:]) for known in _SEQUENCES)
-
-
-def _length(first: int) -> int:
-    """The bytes of the UTF-8 character that begins so."""
-    return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    """True if the bytes end in the midst of a sequence."""
+    _, escape, rest = typed.decode(errors="ignore").rpartition("\x1b")
+    tail = escape + rest
+    return bool(escape) and any(known != tail and known.startswith(tail) for known in _NAMES)
 
 
 VIEWS = ("shards", "nodes", "topics", "fleet", "dead", "future")

@@ -8,11 +8,10 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from shardq.cli.options import Given, shared
-from shardq.cli.output import complain, in_options, say, tell
-from shardq.cli.parsers import Whole, rate_option
+from shardq.cli.options import RATE, Given, Whole, command, shared
+from shardq.cli.output import complain, in_options, say
 from shardq.cli.session import looking, opened
-from shardq.cli.table import print_view
+from shardq.cli.table import show
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
@@ -20,29 +19,23 @@ from shardq.engine.base import Inside
 from shardq.engine.options import MAX_LENGTH, route_of
 
 
-@click.command(
-    short_help="The topics, and what is set for each.",
-    epilog="""\b
-example:
-  shardq topics
-  shardq topics --json | jq -r 'select(.oldest_ready > 60).topic'""",
-)
+@command("The topics, and what is set for each.")
 @shared
 def topics(given: Given) -> None:
     """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were dispatched
     since the shards were opened, and what was set for it with pause, limit and forward.
 
     A number with ~ is an estimate, and the one with ± by how much it may be off. How long a task has been ready is
-    known as far as anybody has looked: 0 at the first look.
+    counted from the first look at it.
+
+    example:
+      shardq topics
+      shardq topics --json | jq -r 'select(.oldest_ready > 60).topic'
     """
     with looking(given) as engine:
         health = engine.health()
-    seen = health.stats
-    if given.json:
-        for topic, fields in shown_topics(seen).items():
-            tell({"topic": topic} | fields)
-    else:
-        print_view(tables.topics(health))
+    fields = shown_topics(health.stats)
+    show(given, tables.topics(health), lambda row: {"topic": row[0]} | fields[row[0]])
     for reason in health.reasons:
         complain(in_options(reason))
 
@@ -56,56 +49,40 @@ def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
     return topics
 
 
-@click.command(
-    short_help="Hold a topic's tasks back from workers.",
-    epilog="""\b
-example:
-  shardq pause email
-  shardq pause ''      (the default topic)""",
-)
+@command("Hold a topic's tasks back from workers.")
 @click.argument("topic")
 @shared
 def pause(given: Given, topic: str) -> None:
     """Give no more tasks of TOPIC to workers, or to the list it is forwarded to, over the whole fleet. Tasks that run
     go on, and others still become ready. `shardq topics` shows what is paused.
+
+    example:
+      shardq pause email
+      shardq pause ''      (the default topic)
     """
     with opened(given) as engine:
         engine.pause(topic)
-    if given.json:
-        tell({"topic": topic, "paused": True})
-    else:
-        say(f"topic {quoted_topic(topic)} is paused")
+    given.answer({"topic": topic, "paused": True}, f"topic {quoted_topic(topic)} is paused")
 
 
-@click.command(
-    short_help="Give a paused topic's tasks to workers again.",
-    epilog="""\b
-example:
-  shardq resume email""",
-)
+@command("Give a paused topic's tasks to workers again.")
 @click.argument("topic")
 @shared
 def resume(given: Given, topic: str) -> None:
-    """Give tasks of a paused TOPIC to workers again, over the whole fleet."""
+    """Give tasks of a paused TOPIC to workers again, over the whole fleet.
+
+    example:
+      shardq resume email
+    """
     with opened(given) as engine:
         engine.resume(topic)
-    if given.json:
-        tell({"topic": topic, "paused": False})
-    else:
-        say(f"topic {quoted_topic(topic)} is no longer paused")
+    given.answer({"topic": topic, "paused": False}, f"topic {quoted_topic(topic)} is no longer paused")
 
 
-@click.command(
-    short_help="Limit a topic's rate and concurrency.",
-    epilog="""\b
-example:
-  shardq limit invoice --rate 100 --concurrency 20
-  shardq limit invoice --rate 0.5      (one every two seconds, any number at once)
-  shardq limit invoice --off""",
-)
+@command("Limit a topic's rate and concurrency.")
 @click.argument("topic")
-@rate_option("The most tasks, in any time: 100, 0.5/s, 50k/s, 3M/day. Without a unit they are for a second.")
-@click.option("--concurrency", type=Whole(1), metavar="N", help="Tasks leased at once, at most.")
+@click.option("--rate", type=RATE, help="At most so many: 100, 0.5/s, 50k/s, 3M/day. Without a unit, a second.")
+@click.option("--concurrency", type=Whole(1), help="Tasks leased at once, at most.")
 @click.option("--off", is_flag=True, help="End the limits.")
 @shared
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
@@ -113,34 +90,34 @@ def limit(given: Given, topic: str, rate: float | None, concurrency: int | None,
     workers that wait under them. A place under --concurrency is free when its task is settled, by whichever consumer,
     or two seconds after its lease. Limits hold for a forwarded topic, too; but --concurrency is refused with a list or
     a stream on the same server, because a task that has left can't be counted.
+
+    example:
+      shardq limit invoice --rate 100 --concurrency 20
+      shardq limit invoice --rate 0.5      (one every two seconds, any number at once)
+      shardq limit invoice --off
     """
     if off == (rate is not None or concurrency is not None):
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
     with opened(given) as engine:
         engine.limit(topic, rate=rate, concurrency=concurrency)
-    if given.json:
-        tell({"topic": topic, "rate": rate, "concurrency": concurrency})
-    elif off:
-        say(f"topic {quoted_topic(topic)} is no longer limited")
-    else:
-        often = "any number a second" if rate is None else f"{rate:,g} a second"
-        at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
-        say(f"topic {quoted_topic(topic)} is limited to {often}, {at_once}")
+    often = "any number a second" if rate is None else f"{rate:,g} a second"
+    at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
+    now = "no longer limited" if off else f"limited to {often}, {at_once}"
+    given.answer({"topic": topic, "rate": rate, "concurrency": concurrency}, f"topic {quoted_topic(topic)} is {now}")
 
 
-@click.command(
-    short_help="Remove all tasks of a topic, or all.",
-    epilog="""\b
-example:
-  shardq purge --topic email
-  shardq purge --everything --yes""",
-)
+@command("Remove all tasks of a topic, or all.")
 @click.option("--topic", metavar="TOPIC", help="Remove the tasks of this topic; '' is the default topic.")
 @click.option("--everything", is_flag=True, help="Remove the tasks of all topics.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
 def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
-    """Remove the tasks that are scheduled, ready or dead. Leased ones finish."""
+    """Remove the tasks that are scheduled, ready or dead. Leased ones finish.
+
+    example:
+      shardq purge --topic email
+      shardq purge --everything --yes
+    """
     if everything == (topic is not None):
         raise click.UsageError("give --topic TOPIC, or --everything for all topics")
     if topic is not None:
@@ -152,66 +129,23 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
             say("nothing removed")
             return 1
         removed = engine.purge(topic, everything=everything)
-    if given.json:
-        tell({"removed": removed, "topic": topic})
-    else:
-        say(f"{removed:,} removed")
+    given.answer({"removed": removed, "topic": topic}, f"{removed:,} removed")
     return 0
 
 
 def _question(engine: Engine, topic: str | None) -> str:
-    options = Inside(engine).options
-    where = f"of {engine.name!r} at {options.safe_url}"
+    where = f"of {engine.name!r} at {Inside(engine).options.safe_url}"
     if topic is not None:
         return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"
     seen = engine.stats()
     return f"Remove all tasks {where}: {seen.scheduled:,} scheduled, {seen.ready:,} ready, {seen.dead:,} dead?"
 
 
-@click.command(
-    short_help="Send a topic's payloads to a list, a stream or a URL.",
-    epilog="""\b
-example:
-  shardq forward emails --to celery
-  shardq forward emails --off
-  shardq forward '' --to inbox --left      (the default topic)
-  shardq forward events --to stream:events --maxlen 100000
-  shardq forward mail --to redis://10.0.0.7:6379/0#mail
-  shardq forward hooks --to 'https://${HOOK_TOKEN}@shop.example/hooks'
-\b
-where:
-  NAME                     a list on the engine's own server
-  stream:NAME              a stream there
-  redis://HOST:PORT/DB#NAME, …#stream:NAME
-                           another Redis: also rediss, unix, redis+cluster,
-                           rediss+cluster, redis+sentinel
-  https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
-  amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
-                           RabbitMQ (pip install 'shardq[amqp]'); amqps
-  nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
-  SCHEME://…               what an installed package brings (shardq.sinks)
-\b
-options after the ? (https: after a #), as in amqps://…?ca=FILE#/QUEUE:
-  timeout=SECONDS          how long it may be silent; 10, for Redis 3
-  ca=FILE cert=FILE key=FILE check_hostname=no
-                           of rediss, https, amqps and nats+tls
-\b
-and of http and https, as in 'https://HOST/PATH#method=PUT&connections=32':
-  header.NAME=VALUE        header.Authorization=Bearer+${TOKEN}
-  method=POST|PUT|PATCH    connections=8, requests at a time, up to 64
-  max_attempts=N           backoff=FIRST,LONGEST in seconds
-  sign=${SECRET}           a signature of Standard Webhooks (whsec_…)
-\b
-The URL is stored in Redis. ${NAME} in it stands for a variable of the
-environment of the processes that forward (`shardq run`): use it for
-passwords. Commands and logs show no password.""",
-)
+@command("Send a topic's payloads to a list, a stream or a URL.")
 @click.argument("topic")
 @click.option("--to", metavar="WHERE", help="A list, stream:NAME, or a URL.")
 @click.option("--left", is_flag=True, help="Put payloads on a list with LPUSH instead of RPUSH.")
-@click.option(
-    "--maxlen", type=Whole(1, MAX_LENGTH), metavar="N", help="Keep about N entries of a stream, and trim older ones."
-)
+@click.option("--maxlen", type=Whole(1, MAX_LENGTH), help="Keep about N entries of a stream, and trim older ones.")
 @click.option("--off", is_flag=True, help="Forward it no longer.")
 @shared
 def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | None, off: bool) -> None:
@@ -220,20 +154,52 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
 
     Workers get no task of TOPIC meanwhile. Limits and pauses hold for it; a topic with a limit of --concurrency is
     refused with a list or a stream on the same server.
+
+    example:
+      shardq forward emails --to celery
+      shardq forward emails --off
+      shardq forward '' --to inbox --left      (the default topic)
+      shardq forward events --to stream:events --maxlen 100000
+      shardq forward mail --to redis://10.0.0.7:6379/0#mail
+      shardq forward hooks --to 'https://${HOOK_TOKEN}@shop.example/hooks'
+
+    where:
+      NAME                     a list on the engine's own server
+      stream:NAME              a stream there
+      redis://HOST:PORT/DB#NAME, …#stream:NAME
+                               another Redis: also rediss, unix, redis+cluster,
+                               rediss+cluster, redis+sentinel
+      https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
+      amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
+                               RabbitMQ (pip install 'shardq[amqp]'); amqps
+      nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
+      SCHEME://…               what an installed package brings (shardq.sinks)
+
+    options after the ? (https: after a #), as in amqps://…?ca=FILE#/QUEUE:
+      timeout=SECONDS          how long it may be silent; 10, for Redis 3
+      ca=FILE cert=FILE key=FILE check_hostname=no
+                               of rediss, https, amqps and nats+tls
+
+    and of http and https, as in 'https://HOST/PATH#method=PUT&connections=32':
+      header.NAME=VALUE        header.Authorization=Bearer+${TOKEN}
+      method=POST|PUT|PATCH    connections=8, requests at a time, up to 64
+      max_attempts=N           backoff=FIRST,LONGEST in seconds
+      sign=${SECRET}           a signature of Standard Webhooks (whsec_…)
+
+    The URL is stored in Redis. ${NAME} in it stands for a variable of the
+    environment of the processes that forward (`shardq run`): use it for
+    passwords. Commands and logs show no password.
     """
     if off == bool(to):
         raise click.UsageError("give the list, stream or URL, as --to WHERE, or --off to stop forwarding")
-    if left and off:
-        raise click.UsageError("--left goes with --to")
-    if maxlen is not None and off:
-        raise click.UsageError("--maxlen goes with --to")
+    if off and (left or maxlen is not None):
+        raise click.UsageError(f"{'--left' if left else '--maxlen'} goes with --to")
     side: Literal["left", "right"] = "left" if left else "right"
     route = route_of(topic, to, side, maxlen)
     with opened(given, create=True) as engine:
         engine.forward(topic, to=to, side=side, maxlen=maxlen)
-    if given.json:
-        tell({"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen})
-    elif route is not None:
-        say(f"topic {quoted_topic(topic)} now goes to {tables.route(route)}")
-    else:
-        say(f"topic {quoted_topic(topic)} is no longer forwarded")
+    now = "is no longer forwarded" if route is None else f"now goes to {tables.route(route)}"
+    given.answer(
+        {"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen},
+        f"topic {quoted_topic(topic)} {now}",
+    )

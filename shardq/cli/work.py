@@ -9,7 +9,6 @@ started again.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import site
@@ -17,6 +16,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,14 +26,12 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from shardq.cli.logs import log_option, set_up_logging, set_up_root
-from shardq.cli.options import Given, pass_given, reporting, setting
-from shardq.cli.output import complain, going_on, say, tell
-from shardq.cli.parsers import Whole
-from shardq.cli.serving import MAX_PROCESSES, check_one_process, child, http, served
-from shardq.cli.signals import Shutdown
+from shardq.cli.options import Given, Whole, command, pass_given, reporting, setting
+from shardq.cli.output import complain, going_on, say, set_up_logging, set_up_root, tell
+from shardq.cli.serving import MAX_PROCESSES, Shutdown, check_one_process, child, http, log_option, served
 from shardq.cli.target import LoadFailed, Target, engine_behind
 from shardq.core.model.ids import shown_topic
+from shardq.core.threads import begun
 from shardq.engine.base import Inside
 from shardq.engine.tables import counted
 from shardq.errors import BadInput
@@ -47,33 +45,16 @@ if TYPE_CHECKING:
 MAX_CONCURRENCY = 100_000
 
 
-@click.command(
-    short_help="Run a worker of your module, until Ctrl-C.",
-    epilog="""\b
-example:
-  shardq work shopapp:worker                    (a worker of shopapp.py)
-  shardq work shopapp:engine --concurrency 32   (the tasks of an engine)
-  shardq work shop.jobs:make_worker             (a function that returns one)
-  shardq work shopapp:worker --processes 4 --topics mail,invoice
-  shardq work shopapp:worker --reload           (while you write it)
-\b
-exit codes:
-  0         a signal came, and what ran was finished, or given back after its grace
-  1         the module failed, or the servers can't be reached
-  2         there is no such worker; nothing was done
-  130, 143  a second Ctrl-C or SIGTERM: what ran was given back at once""",
-)
+@command("Run a worker of your module, until Ctrl-C.")
 @click.argument("target", metavar="MODULE:WORKER")
 @setting(
     "--processes",
     type=Whole(1, MAX_PROCESSES),
-    metavar="N",
     help="Run handlers in so many processes; one that dies is started again. Default: the worker's own, or 1.",
 )
 @setting(
     "--concurrency",
     type=Whole(1, MAX_CONCURRENCY),
-    metavar="N",
     help="Run so many handlers at once in each process. Default: the worker's own.",
 )
 @setting(
@@ -103,6 +84,19 @@ def work(
     `shardq run`, or by a process that called engine.start(): where there is neither, a warning says so within 3 s.
 
     The first signal has it claim no more, and finish what runs within the worker's grace; a second one ends it at once.
+
+    example:
+      shardq work shopapp:worker                    (a worker of shopapp.py)
+      shardq work shopapp:engine --concurrency 32   (the tasks of an engine)
+      shardq work shop.jobs:make_worker             (a function that returns one)
+      shardq work shopapp:worker --processes 4 --topics mail,invoice
+      shardq work shopapp:worker --reload           (while you write it)
+
+    exit codes:
+      0         a signal came, and what ran was finished, or given back after its grace
+      1         the module failed, or the servers can't be reached
+      2         there is no such worker; nothing was done
+      130, 143  a second Ctrl-C or SIGTERM: what ran was given back at once
     """
     if given.url is not None or given.name is not None:
         raise BadInput("work takes no --url and no --name: the engine of the module has its own; set $SHARDQ_URL")
@@ -173,25 +167,15 @@ def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int) -> None:
 def serve(worker: Worker | AsyncWorker, stop: SignalSafeEvent, hurry: SignalSafeEvent) -> None:
     """Runs the worker until ``stop``, and without its grace from ``hurry`` on; then closes its engine."""
     run, tell = _of_threads(worker) if isinstance(worker, Worker) else _of_asyncio(worker)
-    failures: list[BaseException] = []
-
-    def caught() -> None:
-        try:
-            run()
-        except BaseException as exc:  # noqa: BLE001  raised again in the main thread
-            failures.append(exc)
-
-    thread = threading.Thread(target=caught, name="shardq-work", daemon=True)
-    thread.start()
+    ended = begun(run, "shardq-work")
     for event in (stop, hurry):
-        while thread.is_alive() and not event.wait(LOOK_S):
+        while not (ended.done() or event.wait(LOOK_S)):
             pass
-        if thread.is_alive():
+        if not ended.done():
             tell()
-    while thread.is_alive():
-        thread.join(LOOK_S)
-    if failures:
-        raise failures[0]
+    while not ended.done():
+        futures.wait([ended], LOOK_S)
+    ended.result()
 
 
 def _of_threads(worker: Worker) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -207,8 +191,7 @@ def _of_threads(worker: Worker) -> tuple[Callable[[], None], Callable[[], None]]
 def _of_asyncio(worker: AsyncWorker) -> tuple[Callable[[], None], Callable[[], None]]:
     import asyncio  # here: no other command needs it
 
-    # Made here: it takes calls before it runs.
-    loop = asyncio.new_event_loop()
+    loop = asyncio.new_event_loop()  # it takes calls before it runs
 
     async def run() -> None:
         try:
@@ -223,7 +206,7 @@ def _of_asyncio(worker: AsyncWorker) -> tuple[Callable[[], None], Callable[[], N
             runner.run(run())
 
     def tell() -> None:
-        with contextlib.suppress(RuntimeError):  # it has just ended
+        with suppress(RuntimeError):  # it has just ended
             loop.call_soon_threadsafe(worker.stop)
 
     return run_loop, tell

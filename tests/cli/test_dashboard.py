@@ -87,7 +87,7 @@ def test_a_token_that_is_given_is_not_repeated(
     run: Callable[..., Result], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDQ_DASHBOARD_TOKEN", "a-secret-of-this-test")
-    monkeypatch.setattr("shardq.cli.signals.Ending.wait", lambda _: True)
+    monkeypatch.setattr("shardq.cli.serving.Ending.wait", lambda _: True)
     words = ["dashboard", "--port", "0", "--json", "--read-only"]
     done = CliRunner().invoke(app, words, obj=Given())
     told = json.loads(done.stdout)
@@ -123,7 +123,7 @@ def test_no_token_is_in_the_words_that_start_a_browser(
     def launch(place: str) -> None:
         started.append((place, Path(place).read_text(), Path(place).stat().st_mode))
 
-    monkeypatch.setattr("shardq.cli.signals.Ending.wait", lambda _: True)
+    monkeypatch.setattr("shardq.cli.serving.Ending.wait", lambda _: True)
     monkeypatch.setattr("click.launch", launch)
     link = run("dashboard", "--port", "0", "--open").output.split(" at ")[1].split()[0]
     ((place, page, mode),) = started

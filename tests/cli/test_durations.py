@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from shardq.cli.parsers import expiry, instant, seconds
+from shardq.core.model.quantities import expiry, instant, seconds
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_dispatcher_of_the_shell_serves_it(shardq: Shell, engine: Engine) -> N
         (("a", "--interval", "5 parsecs"), "is not a length of time"),
         (("a", "--interval", "1s", "--cron", "* * * * *"), "and not both"),
         (("a", "--interval", "1s", "--tz", "UTC"), "together with --cron"),
-        (("a", "--interval", "1s", "{"), "PAYLOAD is not JSON: '{'"),
+        (("a", "--interval", "1s", "{"), "the payload is not JSON"),
         (("a", "--cron", "daily"), "cron can't be 'daily'"),
         (("a/b", "--interval", "1s"), "the name of a schedule can't be 'a/b'"),
         (("a", "--prune", "b"), "--prune takes the OWNER and --keep alone"),

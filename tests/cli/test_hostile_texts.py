@@ -14,7 +14,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.cli.logs import JsonFormatter
+from shardq.cli.output import JsonFormatter
 from shardq.core.fleet import report
 from shardq.core.layout.keys import control_keys, shard_keys
 from tests.cli.shell import Shell

@@ -18,7 +18,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.cli.push_lines import Feed
-from shardq.cli.signals import Ending, apart
+from shardq.cli.serving import Ending, apart
 from tests.cli.ledger import lines, stored
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell
 from tests.support.waiting import wait_until
@@ -125,7 +125,7 @@ def test_signals_that_the_working_thread_takes_are_heard_while_it_works() -> Non
 
     def joining() -> bool:
         stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
-        return "join" in [frame.name for frame in stack]
+        return "wait" in [frame.name for frame in stack]
 
     def work() -> None:
         wait_until(joining, "the main thread waits")

@@ -17,7 +17,7 @@ import pytest
 import shardq
 from cluster.server import Server
 from shardq import Engine, Unavailable
-from shardq.cli.logs import JsonFormatter
+from shardq.cli.output import JsonFormatter
 from shardq.engine import advice
 from tests.cli.shell import LONGEST_S, Shell
 from tests.support.pages import PACKAGE, page

@@ -16,7 +16,7 @@ from tests.cli.shell import LONGEST_S, ON_BOTH, Done, Shell
 from tests.support.waiting import wait_until
 
 TASKS = 600
-NOBODY = "nobody moves them, because no dispatcher runs: start one with `shardq run`"
+NOBODY = "they are not moved, because no dispatcher runs: start one with `shardq run`"
 
 
 @pytest.fixture

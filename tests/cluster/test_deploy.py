@@ -23,7 +23,7 @@ import yaml
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.cli.signals import SIGNALLED
+from shardq.cli.serving import SIGNALLED
 from shardq.worker.base import DEFAULT_GRACE_S
 from tests.support.waiting import wait_until
 
