@@ -84,7 +84,7 @@ $(LOWEST)/.ready: pyproject.toml
 	  --editable '.[embedded,cli,cron]' --group test --group servers
 	@touch $@
 
-sim: $(STAMP) ## the model of tests/sim against real servers: MINUTES= or CALLS= of each, SEED= of the first run, SERVER=
+sim: $(STAMP) ## simulated runs, and their model against real servers: MINUTES= or CALLS=, SEED= of the first, SERVER=
 	@$(CLEAN) $(BIN)/python -m tests.sim $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CALLS),--calls $(CALLS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
 

@@ -193,8 +193,11 @@ def _headed(value: Any) -> Any:
             return json.loads(value)
     if value[:1] and 0x18 <= value[0] < 0x20 and len(value) > 2:
         end = 3 + int.from_bytes(value[1:3])
-        with contextlib.suppress(msgspec.DecodeError):
-            return value[:3], msgspec.msgpack.decode(value[3:end], strict=False), value[end:]
+        try:
+            head = msgspec.msgpack.decode(value[3:end], strict=False)
+        except (msgspec.DecodeError, ValueError, TypeError):
+            head = sorted(value[3:end])  # texts that are not UTF-8: Lua takes them
+        return value[:3], head, value[end:]
     return value
 
 
