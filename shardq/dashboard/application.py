@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from shardq import errors
+import shardq.errors as errors
 from shardq.dashboard import bulk, overview, shards, tasks, topics
 from shardq.dashboard.guard import Guard, Key
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
