@@ -111,9 +111,9 @@ class Comparison:
             done.append(step)
             theirs, now_us = self._real.told(step)
             ours = self._model.carry_out(step, now_us)
-            if step.on_server_clock and isinstance(ours.answer, Failure) and isinstance(theirs.answer, Failure):
+            if step.on_server_clock:
                 # what tells the clock has a line of its own
-                theirs = replace(theirs, answer=replace(theirs.answer, line=ours.answer.line))
+                theirs = _with_line_of(ours, theirs)
             if not self._same(step, ours, theirs):
                 return Difference(seed, done, ours, theirs)
         return None
@@ -134,6 +134,8 @@ class Comparison:
         if step.script:
             self.tally.calls[step.script] += 1
             self.tally.failures += isinstance(ours.answer, Failure)
+        if isinstance(ours.answer, Failure) and ours.answer.line == 0:
+            theirs = _with_line_of(ours, theirs)
         if ours == theirs:
             return True
         if self._orders and _unordered(step, ours) == _unordered(step, theirs):
@@ -158,6 +160,13 @@ class Comparison:
         outcomes = self._outcomes(steps)
         assert outcomes is not None
         return Difference(seed, steps, *outcomes)
+
+
+def _with_line_of(ours: Outcome, theirs: Outcome) -> Outcome:
+    """The same, where both are errors that ended a script, as if it had been at our line."""
+    if not isinstance(ours.answer, Failure) or not isinstance(theirs.answer, Failure) or theirs.answer.line is None:
+        return theirs
+    return replace(theirs, answer=replace(theirs.answer, line=ours.answer.line))
 
 
 _PARCEL = re.compile(rb"[^|]*\|[^|]*\|(?:due|dead)\|[^|]*\|(\d+)\|(\d+)\|")

@@ -45,7 +45,6 @@ _ODD_WORDS = [
     b"1e2",
     b"nan",
     b"0x10",
-    b"-0",
     b"\xff\x00",
 ]
 

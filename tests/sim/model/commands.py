@@ -249,18 +249,25 @@ def hincrbyfloat(space: Keyspace, key: bytes, field: bytes, increment: bytes) ->
 
 @_command(-3, "page")
 def hscan(space: Keyspace, key: bytes, cursor: bytes, *options: bytes) -> Reply:
-    at, count, prefix, bare = _scan(space, cursor, options)
+    at = _cursor(cursor)
     fields = _fields(space, key)
+    if not fields:
+        return (b"0",)
+    count, prefix, bare = _scan_options(space, options)
     following, page = space.page([field for field in fields if field.startswith(prefix)], at, count)
     if bare:
         return b"%d" % following, *page
     return b"%d" % following, *[word for field in page for word in (field, fields[field])]
 
 
-def _scan(space: Keyspace, cursor: bytes, options: tuple[bytes, ...]) -> tuple[int, int, bytes, bool]:
-    """The cursor, how many to look at, how names begin, and if values are left out."""
-    if not cursor.isdigit():
+def _cursor(word: bytes) -> int:
+    if not word.isdigit():
         raise Refused(b"ERR invalid cursor")
+    return int(word)
+
+
+def _scan_options(space: Keyspace, options: tuple[bytes, ...]) -> tuple[int, bytes, bool]:
+    """How many to look at, how names begin, and if values are left out. Read only where there is something to scan."""
     count, prefix, bare = 10, b"", False
     words = iter(options)
     for option in words:
@@ -277,7 +284,7 @@ def _scan(space: Keyspace, cursor: bytes, options: tuple[bytes, ...]) -> tuple[i
             bare = True
         else:
             raise Refused(SYNTAX)
-    return int(cursor), count, prefix, bare
+    return count, prefix, bare
 
 
 @_command(3, "list")
@@ -544,8 +551,11 @@ def zrandmember(space: Keyspace, key: bytes, count: bytes) -> Reply:
 
 @_command(-3, "page")
 def zscan(space: Keyspace, key: bytes, cursor: bytes, *options: bytes) -> Reply:
-    at, count, prefix, _ = _scan(space, cursor, options)
-    present = space.read(key, SortedSet) or SortedSet(0)
+    at = _cursor(cursor)
+    present = space.read(key, SortedSet)
+    if present is None:
+        return (b"0",)
+    count, prefix, _ = _scan_options(space, options)
     members = [member for _, member in present.order if member.startswith(prefix)]
     following, page = space.page(members, at, count)
     return b"%d" % following, *[word for member in page for word in (member, space.printed(present.scores[member]))]

@@ -281,14 +281,14 @@ local function loaded(text)
   return setfenv(script, world)
 end
 
--- Where a script failed: the line in its own text.
+-- Where a script failed: the line in its own text. A tail call leaves none: then it is 0.
 local function located(failure)
   local level, at = 2, debug.getinfo(2, 'Sl')
-  while at and at.source ~= '@user_script' do
+  while at and at.source ~= '@user_script' and at.what ~= 'tail' do
     level = level + 1
     at = debug.getinfo(level, 'Sl')
   end
-  return {failure, at and at.currentline or 0}
+  return {failure, at and math.max(0, at.currentline) or 0}
 end
 
 -- The forms in which Python gets an answer.
