@@ -44,7 +44,6 @@ _ODD_WORDS = [
     b" 1",
     b"1e2",
     b"nan",
-    b"0x10",
     b"\xff\x00",
 ]
 
