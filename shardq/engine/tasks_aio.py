@@ -181,19 +181,20 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return
         driver = await self._open_driver(self._deadline())
         stream = Stream(self._map(), self._packer, source, batch, self._options.timeout)
-        async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
-            stream.note(sent, result)
+        while not stream.exhausted:
+            async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
+                stream.note(sent, result)
+                for window in stream.finished():
+                    if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
+                        left = time.monotonic()
+                        yield receipts
+                        stream.came_back(left)
             for window in stream.finished():
                 if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
                     left = time.monotonic()
                     yield receipts
                     stream.came_back(left)
-        for window in stream.finished():
-            if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
-                left = time.monotonic()
-                yield receipts
-                stream.came_back(left)
-        stream.check()
+            stream.check()
 
     def _push_task(self) -> Callable[..., AsyncReceipt]:
         return self.push

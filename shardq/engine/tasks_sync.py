@@ -181,19 +181,20 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return
         driver = self._open_driver(self._deadline())
         stream = Stream(self._map(), self._packer, source, batch, self._options.timeout)
-        for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
-            stream.note(sent, result)
+        while not stream.exhausted:
+            for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
+                stream.note(sent, result)
+                for window in stream.finished():
+                    if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
+                        left = time.monotonic()
+                        yield receipts
+                        stream.came_back(left)
             for window in stream.finished():
                 if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
                     left = time.monotonic()
                     yield receipts
                     stream.came_back(left)
-        for window in stream.finished():
-            if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
-                left = time.monotonic()
-                yield receipts
-                stream.came_back(left)
-        stream.check()
+            stream.check()
 
     def _push_task(self) -> Callable[..., Receipt]:
         return self.push

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_ids_that_come_again_in_a_call(engine: Engine, choice: OnConflict, batch
     assert {id: task and task.payload for id, task in stored.items()} == {
         id: "before" if id == IDS[0] and choice != "replace" else [round, id] for id in IDS
     }
+
+
+@pytest.mark.square
+@pytest.mark.parametrize("many", [True, False], ids=["push_many", "push_iter"])
+def test_tasks_of_one_id_are_stored_in_their_order(engine: Engine, servers: Servers, many: bool) -> None:
+    """Servers without the script refuse the first calls, and take those that come after it."""
+    tasks = [Task(n, id=IDS[n % 4], delay=FAR_S, on_conflict="replace") for n in range(4 * 32)]
+    servers.ask_all("SCRIPT", "FLUSH")
+    receipts = engine.push_many(tasks, batch=1) if many else list(chain(*engine.push_iter(tasks, batch=1)))
+    assert [receipt.outcome for receipt in receipts] == ["pushed"] * 4 + ["replaced"] * (len(tasks) - 4)
+    stored = [engine.get(id) for id in IDS[:4]]
+    assert [task and task.payload for task in stored] == [task.payload for task in tasks[-4:]]
 
 
 @pytest.mark.parametrize("batch", [1, 500])

@@ -180,14 +180,15 @@ def test_push_iter_yields_all_ids_in_order(engine: Engine) -> None:
         assert task.payload == n
 
 
-def test_push_iter_takes_no_more_than_it_can_send(engine: Engine) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["no ids", "ids that come again"])
+def test_push_iter_takes_no_more_than_it_can_send(engine: Engine, again: bool) -> None:
     taken = 0
 
     def tasks() -> Iterator[Task]:
         nonlocal taken
         for n in range(8 * WINDOW):
             taken += 1
-            yield far(n)
+            yield far(n, id=f"mine-{n % WINDOW}", on_conflict="replace") if again else far(n)
 
     told = most = 0
     for ids in engine.push_iter(tasks(), batch=100):

@@ -25,6 +25,9 @@ T = TypeVar("T")
 RECEIPTS = 8000
 """Receipts made at a time, in less than a millisecond."""
 
+IN_ORDER = 16_000
+"""Tasks sent together, where ids come again: a call for each of 16 shards."""
+
 
 @dataclass(slots=True)
 class PushResults:
@@ -147,19 +150,29 @@ def push(
 def complete(
     cache: TopologyCache, packer: Packer, results: PushResults, entries: Entries, *, most: int, in_doubt: bool = False
 ) -> Operation[list[Receipt]]:
-    """Stores the tasks of a push that are still to be sent."""
+    """Stores the tasks of a push that are still to be sent. Tasks of one id are stored in their order, one call after
+    the other: of two calls under way, either may be sent again after the other was executed.
+    """
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
         recovery = Recovery(cache)
+        at_once, later = len(words), []
+        if in_order := width == UNIQUE and comes_again(words[::UNIQUE]):
+            at_once = IN_ORDER * UNIQUE
+            words, later = words[:at_once], words[at_once:]
         while words:
             # The epoch first. A shard then refuses what another thread's newer topology has decided meanwhile, and it
             # is decided anew.
             epoch = cache.topology.epoch
             if width == UNIQUE and cache.topology.priors:
-                yield from push_each(cache, results, words, UNIQUE, in_doubt=in_doubt)
+                yield from push_each(cache, results, words + later, UNIQUE, in_doubt=in_doubt)
                 break
-            parts = batches(cache, epoch, words, width, most=most, sizes=windows(cache.topology.shards))
+            sizes = [len(words) // width] if in_order else windows(cache.topology.shards)
+            parts = batches(cache, epoch, words, width, most=most, sizes=sizes)
             if in_doubt:
                 parts = _in_doubt(parts)
+            held: list[Word] = []
+            if in_order:
+                parts = _in_order(parts, held)
             words = []
             for batch, result in (yield from recovery.send(results.sending(parts))):
                 if not isinstance(result, REFUSALS):
@@ -169,8 +182,28 @@ def complete(
                     yield from push_each(cache, results, batch.words, width, in_doubt=True, number=batch.number)
                 else:
                     words += batch.words
+            words += held
+            if not words:
+                words, later = later[:at_once], later[at_once:]
     packer.pushed += len(results.ids) - results.failures
     return results.receipts()
+
+
+def comes_again(ids: Sequence[Word]) -> bool:
+    """True if an id is there more than once."""
+    return len(set(ids)) < len(ids)
+
+
+def _in_order(batches: Iterable[Batch], held: list[Word]) -> Iterator[Batch]:
+    """The batches that have no id of an earlier one. Adds the tasks of the others to ``held``."""
+    begun: set[str] = set()
+    for batch in batches:
+        ids = batch.ids
+        if begun.isdisjoint(ids):
+            yield batch
+        else:
+            held += batch.words
+        begun.update(ids)
 
 
 def _in_doubt(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -17,7 +17,7 @@ from shardq.core.calls.request import Command, Word
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
-from shardq.core.producer.pushing import PushResults, complete, push_each
+from shardq.core.producer.pushing import PushResults, comes_again, complete, push_each
 from shardq.core.recovery import REFUSALS
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError
@@ -39,6 +39,8 @@ class Window:
     """The time at which its tasks must be stored. What the caller does between two windows does not count."""
     open: int = 0
     packed: bool = False
+    own_ids: frozenset[str] = frozenset()
+    """The ids that the caller gave."""
     leftover: Entries = field(default_factory=Entries)
     """Tasks to send again, because of a newer topology or a collision."""
     uncertain: list[Batch] = field(default_factory=list)
@@ -68,21 +70,32 @@ class Stream:
     errors: list[PushError] = field(default_factory=list)
     """Errors of partly stored windows. After the first, no more input is read; what is in flight is finished."""
     _windows: deque[Window] = field(default_factory=deque)
+    _sizes: Iterator[int] | None = None
     _record_bytes: float = 1.0
     """The bytes of a record, as the last window lets expect."""
 
     def calls(self) -> Iterator[tuple[InFlight, Command[list[str]]]]:
-        """The calls of all tasks, packed when they are asked for, with the key that ``note`` takes."""
-        sizes = windows(self.cache.topology.shards)
-        while not self.errors and not self.halted() and (tasks := self._taken(next(sizes))):
+        """The calls of the tasks, packed when they are asked for, with the key that ``note`` takes. Ends early before
+        tasks that must wait for those under way; ``exhausted`` tells whether there are more.
+        """
+        self._sizes = self._sizes or windows(self.cache.topology.shards)
+        waits = False
+        while not waits and not self.errors and not self.halted() and (tasks := self._taken(next(self._sizes))):
             entries = Entries(tasks.ids, tasks.fresh, tasks.unique)
             deadline = time.monotonic() + self.timeout
+            ids: list[str] = tasks.unique[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
             window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
-            self._windows.append(window)
+            window.own_ids = frozenset(ids)
             epoch = self.cache.topology.epoch
-            if self.cache.topology.priors:
-                # Looked for where they may be, one by one, when the rest of the window is done.
+            # While tasks move they are looked for one by one; of one id they are stored in their order.
+            waits = bool(ids) and (
+                bool(self.cache.topology.priors)
+                or comes_again(ids)
+                or not all(window.own_ids.isdisjoint(each.own_ids) for each in self._windows)
+            )
+            if waits:
                 window.leftover.unique, tasks.unique = list(tasks.unique), []
+            self._windows.append(window)
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
                 parts = batches(self.cache, epoch, words, width, most=self.most, sizes=[len(words) // width])
                 for batch, call in window.results.sending(parts):
