@@ -1,4 +1,4 @@
-"""What is wrong with servers: settings that lose tasks or make them late, commands that an ACL or a proxy refuses,
+"""Advice on servers: settings that lose tasks or make them late, commands that an ACL or a proxy refuses,
 limits that are too low for pollers; and just now nodes that failed, replicas that confirm nothing, clocks that differ.
 
 Advice is logged at open and at start, once for each process and server; ``health()`` and ``shardq doctor`` tell all.

@@ -47,7 +47,7 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.ahead: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
-        """What consumers have claimed ahead. ``close`` has it given back."""
+        """The claims ahead of consumers. ``close`` has them given back."""
 
     def add(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
