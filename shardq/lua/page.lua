@@ -23,7 +23,7 @@
 -- COST O(log² N + n)
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]
 local from, after, to, newest = ARGV[4], ARGV[5], not string.find(ARGV[6], 'inf') and tonumber(ARGV[6]), ARGV[11] == 'newest'
-local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
+local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], math.max(0, tonumber(ARGV[9])), tonumber(ARGV[10])
 -- by bytes, as a ZSET: `<` goes by the server's locale
 local function follows(id, other)
   for i = 1, math.min(#id, #other) do

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import by_id, consume, dispatch
+from shardq.core.calls import by_id, consume, dispatch, listing
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import shard_keys
 from shardq.core.scripts import Script, script
@@ -137,3 +137,10 @@ def test_more_words_than_the_stack_of_lua_takes(shard: Shard) -> None:
         assert answers == [b"ok", *[b"pushed"] * 1000]
     assert len(shard.ask(by_id.get_many(KEYS, EPOCH, ids, now_us=NOW))) == 3001
     assert len(shard.run("return redis.call('HGETALL', KEYS[1])", KEYS.task)) == 6000
+
+
+def test_a_page_of_fewer_than_no_ids_ends(shard: Shard) -> None:
+    """A real server would be held until it is told to kill the script."""
+    shard.push("a", "b")
+    page = listing.page(KEYS, EPOCH, "scheduled", listing.Span(), count=-1, now_us=NOW)
+    assert shard.ask(page)[-1] == []
