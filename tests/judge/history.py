@@ -1,0 +1,134 @@
+"""What programs asked of an engine, and heard: one ``Call`` for each call, with an operation for each id that it is
+about. A ``Book`` keeps those of one process; one with a path writes them down as they come, so that a process that is
+killed leaves all but the answer that it did not hear.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.judge.model import Op
+
+Named = tuple[str, Op]
+"""An operation under its id; the id is empty where an engine makes it, until that is known."""
+
+
+class Call(msgspec.Struct, gc=False):
+    """One call."""
+
+    who: str
+    what: str
+    begin_us: float
+    end_us: float = math.inf
+    error: str = ""
+    """The name of the error that it raised."""
+    ops: list[Named] = []
+    topics: list[str] = []
+    """Of a claim: those that it asked for."""
+    within_us: float = math.inf
+    """The time in which it should return."""
+
+    @property
+    def is_over(self) -> bool:
+        return math.isfinite(self.end_us)
+
+
+class _Began(msgspec.Struct, tag="b", gc=False):
+    number: int
+    call: Call
+
+
+class _Ended(msgspec.Struct, tag="e", gc=False):
+    number: int
+    at_us: float
+    error: str
+    outcomes: list[str]
+    ids: list[str]
+    given: list[Named]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[_Began | _Ended] = msgspec.msgpack.Decoder(_Began | _Ended)
+
+
+class Book:
+    """The calls of one process. Threads may share it."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.calls: list[Call] = []
+        self._path = path
+        self._file = None if path is None else os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+
+    def begin(self, call: Call) -> int:
+        """Notes a call that is about to be made. Returns its number."""
+        self.calls.append(call)
+        number = len(self.calls) - 1
+        self._write(_Began(number, call))
+        if self._file is not None:
+            call.ops = list(call.ops)
+        return number
+
+    def end(
+        self,
+        number: int,
+        at_us: float,
+        *,
+        error: str = "",
+        outcomes: Sequence[str] = (),
+        ids: Sequence[str] = (),
+        given: Sequence[Named] = (),
+    ) -> None:
+        """Notes what was heard: an outcome for each operation, empty where nothing is known of it; the ids that were
+        made; what was ``given`` by a claim.
+        """
+        ended = _Ended(number, at_us, error, list(outcomes), list(ids), list(given))
+        self._write(ended)
+        _close(self.calls[number], ended)
+
+    def _write(self, record: _Began | _Ended) -> None:
+        if self._file is not None:
+            data = _encode(record)
+            os.write(self._file, len(data).to_bytes(4, "big") + data)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _close(call: Call, ended: _Ended) -> None:
+    call.end_us, call.error = ended.at_us, ended.error
+    if ended.given:
+        call.ops = ended.given
+    for place, outcome in enumerate(ended.outcomes):
+        if outcome:
+            call.ops[place][1].end_us, call.ops[place][1].outcome = ended.at_us, outcome
+    if ended.ids:
+        call.ops = [(id or old, op) for id, (old, op) in zip(ended.ids, call.ops, strict=True)]
+
+
+def read(path: Path) -> list[Call]:
+    """The calls of a book. The last record of a process that was killed may be cut off."""
+    calls: dict[int, Call] = {}
+    for record in _records(path.read_bytes()):
+        if isinstance(record, _Began):
+            calls[record.number] = record.call
+        else:
+            _close(calls[record.number], record)
+    return list(calls.values())
+
+
+def _records(data: bytes) -> Iterator[Any]:
+    at = 0
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        if at + 4 + size > len(data):
+            return
+        yield _decoder.decode(data[at + 4 : at + 4 + size])
+        at += 4 + size

@@ -1,0 +1,190 @@
+"""Judges the history of one id: whether some order of its operations explains all that was heard.
+
+Operations are followed in the order in which they began and returned. An operation takes effect as late as it can: just
+before the return that needs it. So what is known at any instant is a set of *guesses*, each a state of the id and the
+operations that may still take effect; a return that fits no guess is a violation (linearizability per id, by
+just-in-time linearization). A failover, or a restart, may bring back any state since the last that was surely kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tests.judge.model import Op, Rules, State, applied, moved_by_time
+
+MOST = 4000
+"""Guesses of one id at a time. More would take for ever: then the id is given up as undecided."""
+
+
+NO_RULES = Rules()
+
+
+class Setback(NamedTuple):
+    """A failover or a restart: writes since an instant may be lost."""
+
+    at_us: float
+    since_us: float
+
+
+class Guess(NamedTuple):
+    state: State
+    open: frozenset[int]
+    """The numbers of operations that have begun, and have not taken effect."""
+
+
+class Violated(NamedTuple):
+    """No order explains this return."""
+
+    op: Op
+    states: list[State]
+    """What the id may have been then."""
+    history: Sequence[Op]
+
+    def __str__(self) -> str:
+        told = [f"nothing explains that {told_as(self.op)}", "the id could have been:"]
+        told += [f"  {state}" for state in self.states[:5]]
+        told += ["its history:", *(f"  {told_as(op)}" for op in self.history)]
+        return "\n".join(told)
+
+
+class Undecided(NamedTuple):
+    """The history allows too many orders."""
+
+    history: Sequence[Op]
+
+
+class _TooManyError(Exception):
+    pass
+
+
+def judged(
+    history: Sequence[Op], rules: Rules = NO_RULES, setbacks: Iterable[Setback] = ()
+) -> Violated | Undecided | None:
+    """``history``: all operations on one id. Returns what is wrong, if anything is."""
+    ops = sorted(history, key=lambda op: op.begin_us)
+    try:
+        return _judged(ops, rules, list(setbacks))
+    except _TooManyError:
+        return Undecided(ops)
+
+
+def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Violated | None:
+    guesses = {Guess(State(), frozenset())}
+    past: list[tuple[float, Collection[Guess]]] = [(-math.inf, guesses)]
+    """What was known from which instant on, for setbacks."""
+    for at_us, order, number, setback in sorted(_events(ops, setbacks)):
+        if setback is not None:
+            guesses = guesses | _brought_back(past, setback.since_us, ops, at_us)
+        elif order == _BEGIN:
+            guesses = {guess._replace(open=guess.open | {number}) for guess in guesses}
+        else:
+            fitting = {each for guess in guesses for each in _returned(guess, number, ops, rules, at_us)}
+            if not fitting:
+                return Violated(ops[number], _states(guesses, rules, at_us), ops)
+            guesses = fitting
+        if len(guesses) > MOST:
+            raise _TooManyError
+        if setbacks:
+            past.append((at_us, guesses))
+            if order == _RETURN and ops[number].durable:
+                past = past[-1:]
+    return None
+
+
+_BEGIN, _SETBACK, _RETURN = range(3)
+"""The order of events of one instant: what begins in it need not have seen what returns in it."""
+
+
+def _events(ops: Sequence[Op], setbacks: Iterable[Setback]) -> Iterator[tuple[float, int, int, Setback | None]]:
+    for number, op in enumerate(ops):
+        yield op.begin_us, _BEGIN, number, None
+        if op.outcome and math.isfinite(op.end_us):
+            yield op.end_us, _RETURN, number, None
+    for setback in setbacks:
+        yield setback.at_us, _SETBACK, -1, setback
+
+
+def _returned(guess: Guess, number: int, ops: Sequence[Op], rules: Rules, now_us: float) -> Iterator[Guess]:
+    """The guesses after a return. Others that have begun may have taken effect before it."""
+    if number not in guess.open:
+        yield guess
+        return
+    seen, left = {guess}, [guess]
+
+    def add(step: Guess) -> None:
+        if step not in seen:
+            if len(seen) > MOST:
+                raise _TooManyError
+            seen.add(step)
+            left.append(step)
+
+    while left:
+        state, open = left.pop()
+        steps = [(each, list(_steps(ops[each], state, now_us, rules))) for each in open]
+        open -= {each for each, some in steps if _is_only_heard(ops[each], some, state)}
+        if number not in open:
+            yield Guess(state, open)
+            continue
+        for moved in moved_by_time(state, now_us, rules):
+            add(Guess(moved, open))
+        for each, some in steps:
+            for following, heard in some if each in open else ():
+                if each == number and heard:
+                    yield Guess(following, open - {each})
+                elif heard or following is not state:
+                    add(Guess(following, open - {each} if heard else open))
+
+
+def _steps(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[tuple[State, bool]]:
+    """The states after an operation, each with True if it may return then: what was heard of it fits. One that was sent
+    again after a lost answer may have taken effect before, and returns by what it meets then.
+    """
+    for following, answer in applied(op, state, now_us, rules):
+        if op.outcome in ("", answer, "applied"):
+            yield following, True
+        if op.doubtful and op.kind in AGAIN and following is not state:
+            yield following, False
+
+
+AGAIN = frozenset(("push", "cancel", "reschedule", "requeue"))
+"""What takes effect again when it is sent again, where the state allows it; the end of a lease does not."""
+
+
+def _is_only_heard(op: Op, steps: Sequence[tuple[State, bool]], state: State) -> bool:
+    """True if an answer is one that changes nothing: it is best given as soon as it can be, as all else stays possible.
+    Not that of an operation that may take effect again.
+    """
+    known = not (op.doubtful and op.kind in AGAIN) and op.outcome not in ("", "applied")
+    return known and bool(steps) and all(following is state and heard for following, heard in steps)
+
+
+def _brought_back(
+    past: Sequence[tuple[float, Collection[Guess]]], since_us: float, ops: Sequence[Op], now_us: float
+) -> set[Guess]:
+    """What may be there again after a setback. What has returned meanwhile can't take effect again."""
+    first = max((place for place, (at_us, _) in enumerate(past) if at_us <= since_us), default=0)
+    returned = {number for number, op in enumerate(ops) if op.outcome and op.end_us <= now_us}
+    begun = frozenset(number for number, op in enumerate(ops) if op.begin_us <= now_us)
+    return {Guess(guess.state, begun - returned) for _, guesses in past[first:] for guess in guesses}
+
+
+def _states(guesses: Iterable[Guess], rules: Rules, now_us: float) -> list[State]:
+    return list({each for guess in guesses for each in (guess.state, *moved_by_time(guess.state, now_us, rules))})
+
+
+def told_as(op: Op) -> str:
+    """An operation in a line."""
+    words = [f"{op.begin_us / 1000:.3f}-{op.end_us / 1000:.3f} ms", op.who, op.kind]
+    if op.kind == "push":
+        words += [op.mode, f"#{op.number}", f"due in {op.delay_us / 1000:g} ms"]
+        words += [f"window {op.window_us / 1000:g} ms"] if op.window_us else []
+    elif op.kind in ("claim", "arrive"):
+        words += [f"#{op.number}"]
+    elif op.kind in ("reschedule", "requeue", "retry", "snooze"):
+        words += [f"due in {op.delay_us / 1000:g} ms"]
+    if op.kind == "claim":
+        words += [f"failures {op.failures}, lapses {op.lapses}, lease {op.lease_us / 1000:g} ms"]
+    words += [f"under {op.token}"] if op.token else []
+    return " ".join([*filter(None, words), "→", op.outcome or "(nothing heard)"])

@@ -1,0 +1,193 @@
+"""The verdict on a run: every id judged by its history, every call by its time, and all that was left at the end."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import mmh3
+
+from shardq.core.layout.slots import BUCKETS, table
+from tests.judge.history import Call
+from tests.judge.judge import Setback, Undecided, Violated, judged, told_as
+from tests.judge.model import Op, Rules
+from tests.judge.witness import NOTHING
+
+LINGERS_US = 15e6
+"""How long after a claim of which nothing was heard its request may still be carried out."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A time in which answers were lost: of one process, or of all."""
+
+    from_us: float
+    to_us: float
+    who: str = ""
+
+
+@dataclass
+class Facts:
+    """What was done to the servers and the programs, as far as it explains what was heard."""
+
+    losses: list[Loss] = field(default_factory=list)
+    setbacks: list[tuple[Setback, frozenset[int] | None]] = field(default_factory=list)
+    """With the shards whose writes may be lost; None: all."""
+    shard_counts: set[int] = field(default_factory=set)
+    """The numbers of shards that there were."""
+    rules: Rules = field(default_factory=Rules)
+    spool_drained_us: float = math.inf
+    """When all that was spooled had been carried out."""
+
+
+@dataclass
+class Verdict:
+    violations: list[str] = field(default_factory=list)
+    undecided: int = 0
+    """Ids whose histories allow too many orders."""
+    ids: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """What was heard, by operation and outcome."""
+    deliveries: int = 0
+    doubled: Counter[str] = field(default_factory=Counter)
+    """Deliveries beyond the first of a task, by what explains them."""
+    setbacks: int = 0
+
+    def __str__(self) -> str:
+        told = [f"{len(self.violations)} violations in {self.ids:,} ids, {self.deliveries:,} deliveries"]
+        return "\n\n".join([*told, *self.violations[:3]])
+
+
+def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, str], at_us: float) -> Verdict:
+    """``final``: id → its state at that instant, of all that are left. The rest are gone."""
+    verdict = Verdict(setbacks=len(facts.setbacks))
+    calls = list(calls)
+    histories = _histories(calls, facts, verdict)
+    rules = replace_unanswered(facts.rules, calls)
+    for id in final.keys() - histories.keys():
+        verdict.violations.append(f"{id} is {final[id]} at the end, and nobody pushed it")
+    for id, history in histories.items():
+        verdict.ids += 1
+        ended = final.get(id, "gone")
+        _count(history, verdict)
+        setbacks = [setback for setback, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
+        if not setbacks and ended == "gone" and is_plain(history):
+            continue
+        history.append(Op("get", at_us, at_us + 1, ended))
+        found = judged(history, rules, setbacks)
+        if isinstance(found, Violated):
+            verdict.violations.append(f"{id}: {found}")
+        elif isinstance(found, Undecided):
+            verdict.undecided += 1
+    return verdict
+
+
+def is_plain(history: Sequence[Op]) -> bool:
+    """True for one push, one claim in time and one ack: most tasks of a large run."""
+    if len(history) != 3:
+        return False
+    pushed, claimed, acked = sorted(history, key=lambda op: op.begin_us)
+    return (
+        (pushed.kind, claimed.kind, acked.kind) == ("push", "claim", "ack")
+        and (pushed.outcome, acked.outcome) == ("pushed", "done")
+        and pushed.number == claimed.number
+        and not (claimed.failures or claimed.lapses or pushed.expires_us)
+        and acked.token == claimed.token
+        and claimed.end_us >= pushed.begin_us + pushed.delay_us
+        and acked.begin_us < claimed.begin_us + claimed.lease_us
+    )
+
+
+def replace_unanswered(rules: Rules, calls: Iterable[Call]) -> Rules:
+    """The rules, with the claims of which nothing was heard: a process died, or an answer was lost."""
+    claims = sorted(
+        (call.begin_us, (call.end_us if call.is_over else call.begin_us) + LINGERS_US)
+        for call in calls
+        if call.what == "claim" and (not call.is_over or call.error)
+    )
+    merged: list[tuple[float, float]] = []
+    for since_us, until_us in claims:
+        if merged and since_us <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], until_us)
+        else:
+            merged.append((since_us, until_us))
+    return rules._replace(unanswered=(*rules.unanswered, *merged))
+
+
+def _histories(calls: Iterable[Call], facts: Facts, verdict: Verdict) -> dict[str, list[Op]]:
+    """The operations by id, without those of which an error says that nothing was done."""
+    histories: defaultdict[str, list[Op]] = defaultdict(list)
+    made: dict[int, Op] = {}
+    losses = _Losses(facts.losses)
+    for call in calls:
+        verdict.calls[call.what] += 1
+        if call.error:
+            verdict.errors[call.error] += 1
+        if call.is_over and call.end_us - call.begin_us > call.within_us:
+            took, within = (call.end_us - call.begin_us) / 1e6, call.within_us / 1e6
+            verdict.violations.append(f"{call.who}: {call.what} took {took:.3f} s, where {within:g} s are promised")
+        for id, op in call.ops:
+            if op.outcome == NOTHING:
+                continue
+            if op.outcome == "spooled":
+                op.outcome, op.end_us = "applied", facts.spool_drained_us
+            op.doubtful = losses.meet(call.who, op.begin_us, op.end_us)
+            if id:
+                histories[id].append(op)
+            else:
+                made[op.number] = op
+    _name(made, histories)
+    return histories
+
+
+def _name(made: dict[int, Op], histories: defaultdict[str, list[Op]]) -> None:
+    """Finds the ids of pushes that did not hear theirs, by what was given of them."""
+    ids = (
+        {op.number: id for id, ops in histories.items() for op in ops if op.kind in ("claim", "arrive")} if made else {}
+    )
+    for number, op in made.items():
+        histories[ids.get(number, f"#{number}")].append(op)
+
+
+class _Losses:
+    """Times in which answers were lost, by process."""
+
+    def __init__(self, losses: Iterable[Loss]) -> None:
+        self._of: defaultdict[str, list[Loss]] = defaultdict(list)
+        for loss in losses:
+            self._of[loss.who].append(loss)
+
+    def meet(self, who: str, from_us: float, to_us: float) -> bool:
+        some = (*self._of.get("", ()), *self._of.get(who, ()))
+        return any(loss.from_us <= to_us and from_us <= loss.to_us for loss in some)
+
+
+def _concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) -> bool:
+    if shards is None:
+        return True
+    bucket = mmh3.hash(id, signed=False) % BUCKETS
+    return any(table(count)[bucket] in shards for count in counts)
+
+
+def _count(history: Sequence[Op], verdict: Verdict) -> None:
+    given = sorted((op for op in history if op.kind in ("claim", "arrive")), key=lambda op: op.begin_us)
+    verdict.deliveries += len(given)
+    for op in history:
+        verdict.outcomes[f"{op.kind} {op.outcome or '(not heard)'}"] += 1
+    seen: set[int] = set()
+    for op in given:
+        if op.number in seen:
+            verdict.doubled[
+                "its lease ran out" if op.lapses else "it was retried" if op.failures else "given back"
+            ] += 1
+        seen.add(op.number)
+
+
+def story_of(calls: Iterable[Call], id: str) -> list[str]:
+    """All that was asked and heard about one id, in the order of time."""
+    ops = [(op.begin_us, told_as(op)) for call in calls for each, op in call.ops if each == id]
+    return [line for _, line in sorted(ops)]

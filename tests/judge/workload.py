@@ -1,0 +1,222 @@
+"""Programs that use an engine as services do, each by a generator of random numbers: pushing in every way, claiming and
+settling in every way, orders by id and on many tasks, changes of the number of shards and of settings, looking on.
+
+They know only the public names, so the same programs run in a simulation and as processes on real servers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardq import Delivery, Snooze
+from tests.judge.model import Op
+from tests.judge.witness import Witness
+
+TOPICS = ("", "mail")
+
+TAGS = ("red", "blue")
+
+
+@dataclass
+class Place:
+    """Where a program runs."""
+
+    pause: Callable[[float], object]
+    is_over: Callable[[], bool]
+    """True when programs are to come to their ends."""
+
+
+@dataclass
+class Scale:
+    """How much is done."""
+
+    ids: Sequence[str] = ("a", "b", "c", "mail/a", "mail/b")
+    """Those that callers choose, with their topics."""
+    batch: int = 3
+    """Tasks that are pushed or claimed together, at most."""
+    pause: float = 0.5
+    """Seconds between two calls of a program, at most."""
+    delays: Sequence[float] = (0.0, 0.0, 0.005, 0.3, 2.0, 4.0)
+    lease: float = 5.0
+    held: Sequence[float] = (0.0, 0.0, 0.05, 1.0, 3.0, 7.0)
+    """Seconds for which a consumer keeps what it claimed."""
+    shards: Sequence[int] = (1, 2, 3, 5)
+    durable: bool = False
+    """True where servers have replicas."""
+
+
+@dataclass
+class Program:
+    witness: Witness
+    place: Place
+    draw: random.Random
+    scale: Scale
+    known: list[str] = field(default_factory=list)
+    """Ids that this program was told lately."""
+
+    def _rest(self) -> None:
+        self.place.pause(self.draw.random() * self.scale.pause)
+
+    def _note(self, ids: Sequence[str]) -> None:
+        self.known = [*self.known, *filter(None, ids)][-50:]
+
+    def _an_id(self) -> str:
+        return self.draw.choice([*self.scale.ids, *self.known[-8:]])
+
+    # ---- pushing
+
+    def produce(self, calls: int) -> None:
+        for _ in range(calls):
+            if self.place.is_over():
+                return
+            self._rest()
+            self.push_some()
+
+    def push_some(self) -> None:
+        draw, witness = self.draw, self.witness
+        durability = "replicated" if self.scale.durable and draw.random() < 0.3 else None
+        if draw.random() < 0.5:
+            ids = draw.sample(self.scale.ids, draw.randint(1, min(2, len(self.scale.ids))))
+            tasks = [self._task(id) for id in ids]
+        else:
+            tasks = [self._task("") for _ in range(draw.choice((1, 1, self.scale.batch)))]
+        if len(tasks) == 1 and draw.random() < 0.7:
+            self._note([witness.push(*tasks[0], durability=durability)])
+        else:
+            self._note(witness.push_many(tasks, durability=durability))
+
+    def _task(self, id: str) -> tuple[Any, Op]:
+        draw = self.draw
+        topic, _, unique = id.rpartition("/") if id else (draw.choice(TOPICS), "", "")
+        options: dict[str, Any] = {"delay": draw.choice(self.scale.delays), "topic": topic}
+        if id:
+            options |= {"id": unique, "mode": draw.choice(("keep", "keep", "reject", "replace"))}
+            options |= {"dedup": draw.choice((0.0, 0.0, 60.0))}
+        options |= {"limit": draw.choice((0, 0, 1, 2, 3))}
+        if draw.random() < 0.1:
+            options |= {"expires": options["delay"] + draw.choice((1.0, 6.0))}
+        if draw.random() < 0.2:
+            options |= {"tag": draw.choice(TAGS)}
+        return self.witness.task(**options)
+
+    # ---- consuming
+
+    def consume(self) -> None:
+        draw = self.draw
+        topics = draw.choice(([""], ["mail"], ["mail", ""], ["", "mail"]))
+        consumer = self.witness.consumer(*topics, lease=self.scale.lease)
+        while not self.place.is_over():
+            deliveries = consumer.claim(draw.randint(1, self.scale.batch), wait=draw.choice((0.0, 0.5, 3.0)))
+            if not deliveries:
+                self.place.pause(0.02)
+                continue
+            self._note([each.id for each in deliveries])
+            self.place.pause(draw.choice(self.scale.held))
+            if draw.random() < 0.25:
+                consumer.settle("extend", deliveries, delay=self.scale.lease)
+                self.place.pause(draw.choice(self.scale.held))
+            if draw.random() < 0.05:
+                continue  # it forgets them: their leases run out
+            acked = [each for each in deliveries if draw.random() < 0.7]
+            rest = [each for each in deliveries if each not in acked]
+            if acked:
+                consumer.settle("ack", acked)
+            if rest:
+                consumer.settle(
+                    draw.choice(("retry", "retry", "bury", "snooze")), rest, delay=draw.choice((0.0, 0.2, 2.0))
+                )
+            if draw.random() < 0.05:
+                consumer.settle("ack", deliveries)  # once more, for nothing
+
+    def work(self, concurrency: int = 4) -> Any:
+        """A worker, for the caller to run and stop. What its handlers do is witnessed."""
+        since_us = self.witness.now_us()
+        worker = self.witness.engine.worker(concurrency=concurrency, lease=self.scale.lease, grace=1.0)
+
+        def handle(delivery: Delivery) -> None:
+            self.witness.given(delivery, since_us=since_us, lease=self.scale.lease)
+            self.place.pause(self.draw.choice(self.scale.held))
+            fate = self.draw.random()
+            if fate < 0.7:
+                self.witness.concluded(delivery, "ack")
+            elif fate < 0.85:
+                self.witness.concluded(delivery, "snooze", delay=1.0)
+                raise Snooze(1.0)
+            else:
+                self.witness.concluded(delivery, "retry")
+                raise RuntimeError("it went wrong")
+
+        for topic in TOPICS:
+            worker.on(topic)(handle)
+        return worker
+
+    # ---- orders
+
+    def operate(self, calls: int) -> None:
+        for _ in range(calls):
+            if self.place.is_over():
+                return
+            self._rest()
+            self.order()
+
+    def order(self) -> None:
+        draw, witness = self.draw, self.witness
+        kind = draw.choice(("cancel", "cancel", "reschedule", "requeue", "get", "get", "bulk"))
+        if kind == "get":
+            witness.look(self._an_id())
+        elif kind == "bulk":
+            self._bulk()
+        else:
+            witness.order(kind, self._an_id(), delay=draw.choice(self.scale.delays))
+
+    def _bulk(self) -> None:
+        draw, engine = self.draw, self.witness.engine
+        ids = [*self.scale.ids, *self.known]
+        kind = draw.choice(("cancel", "requeue", "tag", "purge"))
+        if kind == "cancel":
+            self.witness.bulk("cancel", ids, lambda: engine.cancel_all(topic=draw.choice(TOPICS), state="dead"))
+        elif kind == "requeue":
+            self.witness.bulk("requeue", ids, lambda: engine.requeue_all(topic=draw.choice(TOPICS)))
+        elif kind == "tag":
+            self.witness.bulk("cancel", ids, lambda: engine.cancel_all(tag=draw.choice(TAGS)))
+        else:
+            self.witness.bulk("cancel", ids, lambda: engine.purge("mail"))
+
+    def administer(self, calls: int) -> None:
+        draw, witness, engine = self.draw, self.witness, self.witness.engine
+        for _ in range(calls):
+            if self.place.is_over():
+                return
+            self.place.pause(draw.random() * 4 * self.scale.pause)
+            topic = draw.choice(TOPICS)
+            what = draw.choice(("resize", "resize", "resize", "pause", "limit", "configure"))
+            if what == "resize":
+                witness.does("resize", engine.resize, draw.choice(self.scale.shards))
+            elif what == "pause" and witness.does("pause", engine.pause, topic):
+                self._rest()
+                while not witness.does("resume", engine.resume, topic):
+                    self._rest()
+            elif what == "limit":
+                rate, at_once = draw.choice(((5, None), (None, 2), (50, 3)))
+                witness.does("limit", engine.limit, "mail", rate, concurrency=at_once)
+                self._rest()
+                while not witness.does("limit", engine.limit, "mail", None):
+                    self._rest()
+            elif what == "configure":
+                witness.does("configure", engine.configure, dead_age=draw.choice((86_400.0, 90_000.0)))
+
+    def watch(self, calls: int) -> None:
+        """Looks on: nothing of it may fail but for a server that is away."""
+        engine = self.witness.engine
+        looks: list[Callable[[], object]] = [
+            engine.stats, engine.health, engine.fleet, engine.forecast, engine.schedules, engine.changes,
+            lambda: engine.tasks("mail"), lambda: engine.tasks(everything=True), lambda: list(engine.dead()),
+        ]  # fmt: skip
+        for _ in range(calls):
+            if self.place.is_over():
+                return
+            self._rest()
+            self.witness.does("look", self.draw.choice(looks))
