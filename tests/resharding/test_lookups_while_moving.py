@@ -97,6 +97,23 @@ def test_requeue(engine: Engine, migration: Migration, shards: int, id: str, sta
     assert (task.state, task.due, task.attempt) == ("scheduled", LATER, 1)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_push_of_a_task_whose_window_is_behind(
+    engine: Engine, migration: Migration, shards: int, id: str, stage: Stage
+) -> None:
+    """The window stays in the earlier shard until all tasks have moved; the task itself is what counts."""
+    engine.push("x", id=id, delay=FAR_S, dedup=FAR_S)
+    changed(engine, shards)
+    migration.bring(id, stage)
+    receipt = engine.push("y", id=id)
+    assert (receipt.outcome, receipt.state) == (Outcome.KEPT, "scheduled")
+    with pytest.raises(Conflict) as refused:
+        engine.push("y", id=id, on_conflict="reject")
+    assert refused.value.state == "scheduled"
+    assert engine.cancel(id) is Outcome.CANCELLED
+    assert engine.push("y", id=id).outcome is Outcome.SEEN
+
+
 @pytest.mark.parametrize("requests", [0, 1, 2])
 @pytest.mark.parametrize("until", [("taken",), ("moved",), ("taken", "settled")])
 def test_a_task_that_moves_during_the_question(

@@ -243,13 +243,14 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
     answer.
 
     Shards are asked in the direction in which tasks move, so that a task that moves meanwhile is met in a later one.
+    Windows follow when all tasks have moved: what an earlier shard has seen may be in a later one by now.
     ``in_doubt``: an earlier send may have been executed.
     """
     id = str(words[0])
 
     def walk(chain: CallChain) -> Operation[str]:
         while True:
-            topology = cache.topology
+            topology, seen = cache.topology, ""
             *former, home = map(cache.keys, topology.homes(id))
             for keys in former:
                 (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="1"))
@@ -257,11 +258,14 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
                     # Asked again: what has arrived may be done before we look there, and its window is still here.
                     yield from bring_in(cache, keys, id)
                     (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="2"))
-                if answer != "elsewhere":
+                if answer in ("seen", "refused:seen"):
+                    seen = answer
+                elif answer != "elsewhere":
                     return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
-            (answer,) = yield chain.next(home, by_id.push_unique(home, topology.epoch, words))
+            last = by_id.push_unique(home, topology.epoch, words, earlier="1" if seen else "0")
+            (answer,) = yield chain.next(home, last)
             if answer != "moving":
-                return answer  # type: ignore[no-any-return]  # as above
+                return seen if answer == "elsewhere" else answer
             yield from bring_in_and_clear(cache, home, id)
 
     return walk_shards(cache, walk, in_doubt=in_doubt)
