@@ -234,6 +234,43 @@ async def _amany(
         return [(key, _told(exc))]
 
 
+def bounded(steps: Operation[T], within_s: float) -> Operation[T]:
+    """The operation, but each of its requests is given up after so many seconds from now on, although the command that
+    it is a part of has time.
+    """
+    until = time.monotonic() + within_s
+
+    def bound(request: Command[Any]) -> Command[Any]:
+        left = max(0.0, until - time.monotonic())
+        request.retry_for_s = left if request.retry_for_s is None else min(left, request.retry_for_s)
+        request.within_s = left
+        return request
+
+    def carry_on(step: Step) -> Operation[Any]:
+        if isinstance(step, Command):
+            return (yield bound(step))
+        if isinstance(step, Many):
+            return (yield Many([(key, bound(request)) for key, request in step.pairs], step.spare))
+        return (yield step)
+
+    return (yield from _through(steps, carry_on))
+
+
+def _through(steps: Operation[T], carry_on: Callable[[Step], Operation[Any]]) -> Operation[T]:
+    """Carries an operation out by what each of its steps is made into."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                outcome = yield from carry_on(step)
+            except ShardqError as exc:
+                step = steps.throw(exc)
+            else:
+                step = steps.send(outcome)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
+
+
 def values(answers: Iterable[tuple[K, T | ShardqError]]) -> dict[K, T]:
     """The results of requests made together, by key. Raises the first error if there is one."""
     results: dict[K, T] = {}

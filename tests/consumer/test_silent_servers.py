@@ -13,7 +13,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Delivery, Engine, Task
-from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.waiting import wait_until
@@ -85,6 +85,31 @@ def test_one_large_claim(engine: Engine, silent: set[int]) -> None:
     assert took < AT_ONCE_S
     assert deliveries
     engine.consumer().ack(deliveries)
+
+
+@pytest.mark.parametrize("wait", [0.0, 5.0])
+def test_permits_of_a_limited_topic_hold_up_no_delivery(
+    engine: Engine, lasting_cluster: Cluster, name: str, wait: float
+) -> None:
+    """The control slot, which gives out permits, is silent when tasks of another topic were claimed already."""
+    engine.limit("mail", concurrency=3)
+    engine.push_many([Task(n, topic=topic) for n in range(100) for topic in ("", "mail")])
+    wait_until(lambda: engine.stats().ready == 200, "all are ready")
+    control = control_keys(name).slot
+    shards = {shard_keys(name, shard).slot for shard in range(SHARDS)}
+    victim = lasting_cluster.node_of_slot(control)
+    assert any(lasting_cluster.node_of_slot(slot) is not victim for slot in shards)
+    consumer = engine.consumer(["", "mail"], lease=LEASE_S)
+    (first,) = consumer.claim(1)
+    consumer.ack(first)
+    victim.pause()
+    try:
+        deliveries, took = timed(lambda: consumer.claim(150, wait=wait))
+        assert took < AT_ONCE_S
+        assert deliveries
+        consumer.ack(deliveries)  # none of them is lost
+    finally:
+        victim.resume()
 
 
 def test_a_worker_goes_on_with_the_others(engines: Engines, engine: Engine, silent: set[int]) -> None:

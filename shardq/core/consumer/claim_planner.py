@@ -28,11 +28,22 @@ LONGEST_AWAY_S = 3.0
 belongs to those that answer.
 """
 
+LEASE_SHARE = 8
+SILENCE_S = 2.0
+"""A server that is silent while others have given tasks is waited for no longer than this, nor than one part in
+``LEASE_SHARE`` of the lease: theirs run meanwhile. Busy disks and big MIGRATEs stop a server for a second.
+"""
+
 FRESH_S = 0.02
 """A ready count is trusted for this long when a claim can be filled without asking its shard."""
 
 FEW = 4
 """The number of shards asked at first, when no ready count tells where tasks are."""
+
+
+def patience_s(lease_s: float) -> float:
+    """How long a silent server is waited for, where leases run meanwhile."""
+    return min(SILENCE_S, lease_s / LEASE_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleRetry
 from shardq.core.calls.request import Call, Command
 from shardq.core.consumer import policy
-from shardq.core.consumer.claim_planner import ShardClaim
+from shardq.core.consumer.claim_planner import ShardClaim, patience_s
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, settle
@@ -21,7 +21,7 @@ from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.task import Delivery
-from shardq.core.operation import Many, Operation, Pause
+from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal, refresh
 from shardq.errors import PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 
@@ -44,12 +44,6 @@ misses, the next claim gets.
 
 GIVE_BACK_S = 1.0
 """The time to give back what an interrupted caller holds: whoever pressed Ctrl-C waits."""
-
-LEASE_SHARE = 8
-SILENCE_S = 2.0
-"""A server that is silent while others have given tasks is waited for no longer than this, nor than one part in
-``LEASE_SHARE`` of the lease: theirs run meanwhile. Busy disks and big MIGRATEs stop a server for a second.
-"""
 
 
 def claim(
@@ -129,7 +123,8 @@ def _claim(
     deliveries: list[Delivery] = []
     lease_s = claims.lease_ms / 1000
     asked = begun = time.monotonic()
-    spare = Spare(begun + min(SILENCE_S, lease_s / LEASE_SHARE), lambda claim: bool(claim.ids))
+    patience = patience_s(lease_s)
+    spare = Spare(begun + patience, lambda claim: bool(claim.ids))
     leased: list[tuple[float, Sequence[Delivery]]] = []
     """When deliveries were asked for: their leases began later."""
     met: set[int] = set()
@@ -143,7 +138,10 @@ def _claim(
             limited = [topic for topic in topics if topic in limits] if limits else ()
             if limited:
                 wants = {topic: min(wanted, claims.planner.known(topic, shards)) for topic in limited}
-                caps = yield from claims.limiter.granted(wants, trip.token, notes.permits, claims.waiter)
+                # Other topics, and what was claimed already, do not wait for a silent control slot.
+                alone = not deliveries and len(limited) == len(topics)
+                within = None if alone else patience
+                caps = yield from claims.limiter.granted(wants, trip.token, notes.permits, claims.waiter, within)
             # After the first trip: only shards known to have something, and shards that were not asked yet.
             among = [s for s in shards if s not in met or claims.planner.left([s])] if met else shards
             few = round == 0 and wakeups is None
@@ -159,7 +157,8 @@ def _claim(
                 yield Pause(0)
             found = trip.deliveries()
             if trip.refusals or trip.broken or trip.errors:
-                yield from trip.mended(found)
+                mended = trip.mended(deliveries or found)
+                yield from (bounded(mended, patience) if deliveries or found else mended)
             elif claims.recovery.rounds:
                 claims.recovery.over()
         except ShardqError as exc:

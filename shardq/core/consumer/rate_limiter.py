@@ -7,6 +7,7 @@ tells by its token. A permit that nobody gives back lapses after its lease.
 
 from __future__ import annotations
 
+import logging
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +18,21 @@ from typing import Any, NamedTuple, TypeVar
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, Leased, Permit
 from shardq.core.calls.request import Call, Missing, Stale
+from shardq.core.consumer.claim_planner import patience_s
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Limit
 from shardq.core.model.ids import topic_of
-from shardq.core.operation import Many, Operation
+from shardq.core.operation import Many, Operation, bounded
 from shardq.core.recovery import refresh
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ShardqError
+from shardq.errors import ShardqError, Unanswered, Unavailable
+
+log = logging.getLogger("shardq.consumer")
 
 T = TypeVar("T")
+
+AWAY_S = 1.0  # after a control slot has not answered in time, it is asked for permits again after so long
 
 LATE_S = consume.MARGIN_MS / 1000
 """A claim, or an extension, that takes longer has its permits renewed: leases may have begun too late for them."""
@@ -107,12 +113,20 @@ class RateLimiter:
     """None until the consumer waits for the first time."""
     _denials: dict[str, Denial] = field(default_factory=dict)
     """Topic → its last denial."""
+    _is_cut_off: bool = False
+    """True while the control slot does not answer."""
 
     def granted(
-        self, wants: Mapping[str, int], token: str, permits: Permits, waiter: Waiter | None = None
+        self,
+        wants: Mapping[str, int],
+        token: str,
+        permits: Permits,
+        waiter: Waiter | None = None,
+        within_s: float | None = None,
     ) -> Operation[dict[str, int]]:
         """Asks for permits. Returns how many of each topic were granted. ``token`` is that of the claim. ``waiter``:
-        the process is woken when a permit goes back, if none is granted now.
+        the process is woken when a permit goes back, if none is granted now. ``within_s``: the seconds after which
+        there are none, where the control slot does not answer; None: that is an error.
         """
         grants = dict.fromkeys(wants, 0)
         now = time.monotonic()
@@ -136,18 +150,37 @@ class RateLimiter:
                 waiter=process,
                 others_wait=others_wait,
             )
+            if within_s is not None:
+                call.retry_for_s = call.within_s = within_s
             try:
                 permit = yield noting(call, partial(permits.granted, topic, limit, token))
+            except (Unavailable, Unanswered) as exc:
+                if within_s is None:
+                    raise
+                self._unheard(exc)
+                permit = Permit(0, round((within_s + AWAY_S) * 1000))
             except (Stale, Missing):
                 # The limits may have changed: no permits now, and the next claim knows the new limits.
                 yield from refresh(self.cache)
                 continue
+            else:
+                self._heard()
             grants[topic] = permit.granted
             if permit.granted:
                 self._denials.pop(topic, None)
             else:
                 self._denials[topic] = Denial(limit, wakeups, now + permit.again_ms / 1000)
         return grants
+
+    def _unheard(self, why: ShardqError) -> None:
+        if not self._is_cut_off:
+            self._is_cut_off = True
+            log.warning("no permits of limited topics can be had, claiming the others: %s", why)
+
+    def _heard(self) -> None:
+        if self._is_cut_off:
+            self._is_cut_off = False
+            log.info("permits of limited topics can be had again")
 
     def denied(self) -> dict[str, float]:
         """Returns the topics that had no permit left, as far as that still says anything → the (monotonic) time at
@@ -195,9 +228,14 @@ class RateLimiter:
     def _each(
         self, by_topic: NamesByTopic, make: Callable[[str, Sequence[str]], Call[T]]
     ) -> Operation[list[T | ShardqError]]:
+        # Leases run meanwhile, and what is not given back lapses: a silent control slot holds nobody up.
         calls = [
             make(topic, names[at : at + consume.MAX_PERMITS])
             for topic, names in by_topic.items()
             for at in range(0, len(names), consume.MAX_PERMITS)
         ]
-        return [result for _, result in (yield Many(dict(enumerate(calls))))] if calls else []
+        return (yield from bounded(_results(calls), patience_s(self.lease_ms / 1000))) if calls else []
+
+
+def _results(calls: Sequence[Call[T]]) -> Operation[list[T | ShardqError]]:
+    return [result for _, result in (yield Many(dict(enumerate(calls))))]
