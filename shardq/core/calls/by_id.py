@@ -102,8 +102,8 @@ def reschedule(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = 
 
 def requeue(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
     call = Call.of("requeue", keys, [epoch, now_us, keys.bell, id, due], _outcome)
-    unknown = dict.fromkeys((Outcome.READY, Outcome.RUNNING, Outcome.GONE), Outcome.UNKNOWN)
-    return _resent_as(call, unknown | {Outcome.SCHEDULED: Outcome.REQUEUED})
+    others = (Outcome.SCHEDULED, Outcome.READY, Outcome.RUNNING, Outcome.GONE)
+    return _resent_as(call, dict.fromkeys(others, Outcome.UNKNOWN))
 
 
 def _resent_as(call: Call[Outcome], meanings: Mapping[Outcome, Outcome]) -> Call[Outcome]:
