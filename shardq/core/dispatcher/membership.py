@@ -75,7 +75,7 @@ class Membership:
         self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
         self._driver = driver
         self._connection = driver.dedicated(cache.control.slot)
-        """Its own connection: a heartbeat must not wait for one of the pool, and ``stop`` interrupts a call on it."""
+        """Its own: a heartbeat must not wait for one of the pool, and ``leave`` interrupts one that is not answered."""
         self._cache = cache
         self._changed = changed
         self._hears = hears
@@ -116,12 +116,14 @@ class Membership:
         return (self._ahead_s + time.monotonic()) * 1000
 
     def stop(self) -> None:
-        """Tells the thread to end, and interrupts a heartbeat under way. No other follows."""
+        """Tells the thread to end. No other heartbeat follows one that is under way, which is left to be answered: if
+        it were interrupted, it could reach the server after the sign-off, and join this process again.
+        """
         self.loop.stop()
-        self._connection.interrupt()
 
     def leave(self) -> None:
         """Signs off, which tells the others at once. Without an answer they notice after the period."""
+        self._connection.interrupt()  # a heartbeat that was not answered until now
         try:
             self._driver.call(
                 control.heartbeat(
