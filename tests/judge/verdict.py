@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import mmh3
@@ -19,9 +22,13 @@ LINGERS_US = 15e6
 """How long after a claim of which nothing was heard its request may still be carried out."""
 
 
+LIVES_US = 30e6
+"""The longest time for which a program that died may have gone on with its last call."""
+
+
 @dataclass(frozen=True)
 class Loss:
-    """A time in which answers were lost: of one process, or of all."""
+    """A time in which answers were lost, or a process stood still. ``who``: one process; empty: all."""
 
     from_us: float
     to_us: float
@@ -38,6 +45,13 @@ class Facts:
     shard_counts: set[int] = field(default_factory=set)
     """The numbers of shards that there were."""
     rules: Rules = field(default_factory=Rules)
+    frozen: list[Loss] = field(default_factory=list)
+    """Times in which a process stood still: its calls may take so much longer."""
+    unguarded: set[str] = field(default_factory=set)
+    """Ids that were moved to or from a server in the time of which it has lost the writes: they may be gone, or there
+    twice, as the guarantees say, and are not judged."""
+    clock_us: float = 0.0
+    """The instant, by the servers' clocks since 1970, at which the times of the history begin."""
     spool_drained_us: float = math.inf
     """When all that was spooled had been carried out."""
 
@@ -62,18 +76,18 @@ class Verdict:
         return "\n\n".join([*told, *self.violations[:3]])
 
 
-def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, str], at_us: float) -> Verdict:
-    """``final``: id → its state at that instant, of all that are left. The rest are gone."""
+def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[str, int]], at_us: float) -> Verdict:
+    """``final``: id → its state at that instant and its payload, of all that are left. The rest are gone."""
     verdict = Verdict(setbacks=len(facts.setbacks))
     calls = list(calls)
-    histories = _histories(calls, facts, verdict)
-    rules = replace_unanswered(facts.rules, calls)
-    for id in final.keys() - histories.keys():
-        verdict.violations.append(f"{id} is {final[id]} at the end, and nobody pushed it")
+    histories = _histories(calls, facts, verdict, final)
+    rules = with_unanswered(facts.rules, calls, _Losses(facts.losses))
     for id, history in histories.items():
         verdict.ids += 1
-        ended = final.get(id, "gone")
+        ended, _ = final.get(id, ("gone", -1))
         _count(history, verdict)
+        if id in facts.unguarded:
+            continue
         setbacks = [setback for setback, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
         if not setbacks and ended == "gone" and is_plain(history):
             continue
@@ -102,12 +116,18 @@ def is_plain(history: Sequence[Op]) -> bool:
     )
 
 
-def replace_unanswered(rules: Rules, calls: Iterable[Call]) -> Rules:
-    """The rules, with the claims of which nothing was heard: a process died, or an answer was lost."""
+def with_unanswered(rules: Rules, calls: Iterable[Call], losses: _Losses) -> Rules:
+    """The rules, with the claims of which nothing was heard: a process died, an answer was lost, or a worker made them,
+    which tells nobody.
+    """
     claims = sorted(
-        (call.begin_us, (call.end_us if call.is_over else call.begin_us) + LINGERS_US)
+        (call.begin_us, (call.end_us if call.is_over else call.begin_us + LIVES_US) + LINGERS_US)
         for call in calls
-        if call.what == "claim" and (not call.is_over or call.error)
+        if call.what == "worker"
+        or (
+            call.what == "claim"
+            and (not call.is_over or call.error or losses.meet(call.who, call.begin_us, call.end_us))
+        )
     )
     merged: list[tuple[float, float]] = []
     for since_us, until_us in claims:
@@ -118,18 +138,25 @@ def replace_unanswered(rules: Rules, calls: Iterable[Call]) -> Rules:
     return rules._replace(unanswered=(*rules.unanswered, *merged))
 
 
-def _histories(calls: Iterable[Call], facts: Facts, verdict: Verdict) -> dict[str, list[Op]]:
+def _histories(
+    calls: Iterable[Call], facts: Facts, verdict: Verdict, final: Mapping[str, tuple[str, int]]
+) -> dict[str, list[Op]]:
     """The operations by id, without those of which an error says that nothing was done."""
     histories: defaultdict[str, list[Op]] = defaultdict(list)
     made: dict[int, Op] = {}
+    bulk: list[Call] = []
     losses = _Losses(facts.losses)
     for call in calls:
         verdict.calls[call.what] += 1
         if call.error:
             verdict.errors[call.error] += 1
-        if call.is_over and call.end_us - call.begin_us > call.within_us:
-            took, within = (call.end_us - call.begin_us) / 1e6, call.within_us / 1e6
+        took_us = call.end_us - call.begin_us - stood_still_us(facts.frozen, call)
+        if call.is_over and took_us > call.within_us:
+            took, within = took_us / 1e6, call.within_us / 1e6
             verdict.violations.append(f"{call.who}: {call.what} took {took:.3f} s, where {within:g} s are promised")
+        if call.what == "bulk":
+            bulk.append(call)
+            continue
         for id, op in call.ops:
             if op.outcome == NOTHING:
                 continue
@@ -140,15 +167,62 @@ def _histories(calls: Iterable[Call], facts: Facts, verdict: Verdict) -> dict[st
                 histories[id].append(op)
             else:
                 made[op.number] = op
-    _name(made, histories)
+    _name(made, histories, {number: id for id, (_, number) in final.items()})
+    for id in final:
+        histories[id]  # also of what nobody was told of
+    _add_occurrences(calls, histories, facts)
+    for call in bulk:
+        ((_, op),) = call.ops
+        for id, history in histories.items():
+            if not call.topics or id.rpartition("/")[0] in call.topics or id.startswith("#"):
+                history.append(copy(op))
     return histories
 
 
-def _name(made: dict[int, Op], histories: defaultdict[str, list[Op]]) -> None:
-    """Finds the ids of pushes that did not hear theirs, by what was given of them."""
-    ids = (
-        {op.number: id for id, ops in histories.items() for op in ops if op.kind in ("claim", "arrive")} if made else {}
+def _add_occurrences(calls: Iterable[Call], histories: Mapping[str, list[Op]], facts: Facts) -> None:
+    """Adds what dispatchers do with the occurrences of schedules, and tell nobody: each is pushed once, and may be held
+    back and cancelled, from the first declaration on.
+    """
+    changes: defaultdict[str, list[float]] = defaultdict(list)
+    for call in calls:
+        verb, _, name = call.what.partition(" ")
+        if verb in ("every", "pause", "resume", "remove"):
+            changes[name].append(call.begin_us)
+    for id, history in histories.items():
+        occurrence = _OCCURRENCE.search(id)
+        if occurrence is None or not (begins := sorted(changes[occurrence[1]])):
+            continue
+        due_us = dt.datetime.fromisoformat(occurrence[2]).timestamp() * 1e6 - facts.clock_us
+        delay_us = due_us - begins[0]
+        push = Op("push", begins[0], number=OCCURRENCE, delay_us=delay_us, mode="keep", window_us=HOUR_US)
+        history.append(push)
+        if len(begins) > 1:  # what changed may have held it back
+            held = copy(push)
+            held.begin_us, held.delay_us = begins[1], FAR_US
+            history += [held, Op("cancel", begins[1])]
+
+
+OCCURRENCE = 999
+"""The payload of all occurrences of schedules. Pushes have larger numbers."""
+
+HOUR_US, FAR_US = 3600e6, 1e17
+
+_OCCURRENCE = re.compile(r"(?:^|/)every-(\w+)@(.*Z)(?:~\d+)?$")
+
+
+def stood_still_us(frozen: Iterable[Loss], call: Call) -> float:
+    """How long the process of a call stood still during it."""
+    overlaps = (
+        min(each.to_us, call.end_us) - max(each.from_us, call.begin_us) for each in frozen if each.who == call.who
     )
+    return sum(overlap for overlap in overlaps if overlap > 0)
+
+
+def _name(made: dict[int, Op], histories: defaultdict[str, list[Op]], left: Mapping[int, str]) -> None:
+    """Finds the ids of pushes that did not hear theirs, by what was given of them, or is ``left``."""
+    ids = dict(left)
+    for id, ops in histories.items() if made else ():
+        ids |= {op.number: id for op in ops if op.kind in ("claim", "arrive")}
     for number, op in made.items():
         histories[ids.get(number, f"#{number}")].append(op)
 

@@ -5,16 +5,29 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from shardq import Conflict, Delivery, Engine, LeaseLost, PushError, Task
 from shardq.core.model.task import Outcome, Receipt
-from shardq.errors import NotReplicated, SettleError, ShardqError, Unanswered
+from shardq.errors import (
+    BadInput,
+    ChangeUnderWay,
+    DurabilityUnavailable,
+    NotReplicated,
+    OutOfMemory,
+    ReadOnly,
+    SettleError,
+    ShardqError,
+    Unavailable,
+)
 from tests.judge.history import Book, Call, Named
 from tests.judge.model import MADE, Op
+
+PUSHED = ("delay", "topic", "id", "on_conflict", "dedup", "max_attempts", "expires", "tags")
+"""The options of a task that a push is given."""
 
 LATE_S = 0.5
 """How much later than its timeout a call may return."""
@@ -89,7 +102,9 @@ class Witness:
             op.durable = durability is not None
         try:
             if one:
-                receipts: Sequence[str] = [self.engine.push(tasks[0][0], durability=durability)]
+                ((task, _),) = tasks
+                options = {name: value for name in PUSHED if (value := getattr(task, name)) is not None}
+                receipts: Sequence[str] = [self.engine.push(task.payload, **options, durability=durability)]
             else:
                 receipts = self.engine.push_many([task for task, _ in tasks], durability=durability)
         except PushError as exc:
@@ -137,17 +152,18 @@ class Witness:
         self._end(number, outcomes=[state])
         return state
 
-    def bulk(self, mode: str, ids: Iterable[str], command: Callable[[], object], *, delay: float = 0.0) -> None:
-        """A command that cancels, reschedules or requeues many tasks; it may meet these ids."""
-        named: list[Named] = [(id, Op("bulk", 0.0, mode=mode, delay_us=delay * 1e6, who=self.who)) for id in ids]
-        number = self._begin("bulk", named)
+    def bulk(self, mode: str, topics: Sequence[str], command: Callable[[], object], *, delay: float = 0.0) -> None:
+        """A command that cancels, reschedules or requeues many tasks, of these topics; of all, if there are none."""
+        number = self._begin(
+            "bulk", [("", Op("bulk", 0.0, mode=mode, delay_us=delay * 1e6, who=self.who))], topics=topics
+        )
         self.book.calls[number].within_us = math.inf  # each of its pages has the timeout
         try:
             command()
         except ShardqError as exc:
             self._end(number, exc)
             return
-        self._end(number, outcomes=["applied"] * len(named))
+        self._end(number, outcomes=["applied"])
 
     def does(self, what: str, call: Callable[..., object], *args: Any, **options: Any) -> bool:
         """A call that concerns no id. Returns True if it did not fail."""
@@ -164,10 +180,20 @@ class Witness:
         consumer = self.engine.consumer(list(topics) or "", lease=lease, prefetch=prefetch)
         return WitnessedConsumer(self, consumer, list(topics) or [""], lease)
 
+    def runs(self, worker: Any) -> None:
+        """Runs a worker until it is told to stop. What it claims is told by its handlers only."""
+        number = self._begin("worker", [], wait=math.inf)
+        try:
+            worker.run(signals=False)
+        except ShardqError as exc:
+            self._end(number, exc)
+            return
+        self._end(number)
+
     def given(self, delivery: Delivery, *, since_us: float, lease: float) -> None:
         """A delivery that a worker's handler got; its claim began at some time since that instant."""
         op = _claim_op(delivery, since_us, lease, self.who)
-        number = self._begin("handler", [], at_us=since_us)
+        number = self._begin("handler", [], at_us=since_us, wait=math.inf)
         self._end(number, given=[(delivery.id, op)], outcomes=["given"])
 
     def concluded(self, delivery: Delivery, kind: Any, *, delay: float = 0.0) -> None:
@@ -191,11 +217,14 @@ class Witness:
 
     def _failed(self, number: int, named: list[Named], exc: ShardqError) -> None:
         """An error that all operations of a call have."""
-        fate = "" if isinstance(exc, Unanswered) else NOTHING
+        fate = NOTHING if isinstance(exc, UNDONE) else ""
         if isinstance(exc, Conflict):
             fate = f"refused:{exc.state}"
         self._end(number, exc, outcomes=[fate] * len(named))
 
+
+UNDONE = (BadInput, Unavailable, OutOfMemory, ReadOnly, DurabilityUnavailable, ChangeUnderWay)
+"""Errors that say that nothing was done."""
 
 NOTHING = "nothing"
 """The outcome of an operation of which an error says that nothing was done."""
@@ -246,7 +275,7 @@ class WitnessedConsumer:
             witness._end(number, exc, outcomes=["lost" if id in lost else "done" for id, _ in named])
         except SettleError as exc:
             fates = dict.fromkeys(exc.settled, "done") | dict.fromkeys(exc.lost, "lost")
-            fates |= dict.fromkeys(exc.failed, NOTHING)
+            fates |= {id: NOTHING for id, error in exc.failed.items() if isinstance(error, UNDONE)}
             witness._end(number, exc, outcomes=[fates.get(id, "") for id, _ in named])
         except ShardqError as exc:
             witness._failed(number, named, exc)
@@ -254,12 +283,17 @@ class WitnessedConsumer:
             witness._end(number, outcomes=["done"] * len(named))
 
 
+def number_of(payload: Any) -> int:
+    """The number in a payload of ours; -1 in another's."""
+    number = payload.get("n") if isinstance(payload, dict) else payload
+    return number if isinstance(number, int) else -1
+
+
 def _claim_op(delivery: Delivery, begin_us: float, lease: float, who: str) -> Op:
-    payload = delivery.payload
     return Op(
         "claim",
         begin_us,
-        number=payload["n"] if isinstance(payload, dict) else payload,
+        number=number_of(delivery.payload),
         token=delivery.token,
         lease_us=lease * 1e6,
         failures=delivery.failures,
@@ -288,7 +322,7 @@ def _fate_of(exc: PushError, id: str) -> str:
     error = exc.failed.get(id)
     if isinstance(error, Conflict):
         return f"refused:{error.state}"
-    return NOTHING if error is not None else ""
+    return NOTHING if isinstance(error, UNDONE) else ""
 
 
 def seeded(seed: int, *words: object) -> random.Random:

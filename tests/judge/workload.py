@@ -13,11 +13,19 @@ from typing import Any
 
 from shardq import Delivery, Snooze
 from tests.judge.model import Op
+from tests.judge.verdict import OCCURRENCE
 from tests.judge.witness import Witness
 
 TOPICS = ("", "mail")
 
+SCHEDULES = {"tick": "mail", "tock": ""}
+"""The names of schedules, and their topics."""
+
 TAGS = ("red", "blue")
+
+
+class WentWrong(Exception):
+    """What handlers raise now and then."""
 
 
 @dataclass
@@ -56,6 +64,8 @@ class Program:
     scale: Scale
     known: list[str] = field(default_factory=list)
     """Ids that this program was told lately."""
+    running: dict[tuple[str, str], Delivery] = field(default_factory=dict)
+    """What handlers of a worker have now."""
 
     def _rest(self) -> None:
         self.place.pause(self.draw.random() * self.scale.pause)
@@ -138,7 +148,9 @@ class Program:
 
         def handle(delivery: Delivery) -> None:
             self.witness.given(delivery, since_us=since_us, lease=self.scale.lease)
+            self.running[delivery.token, delivery.id] = delivery
             self.place.pause(self.draw.choice(self.scale.held))
+            del self.running[delivery.token, delivery.id]
             fate = self.draw.random()
             if fate < 0.7:
                 self.witness.concluded(delivery, "ack")
@@ -147,11 +159,16 @@ class Program:
                 raise Snooze(1.0)
             else:
                 self.witness.concluded(delivery, "retry")
-                raise RuntimeError("it went wrong")
+                raise WentWrong("it went wrong")
 
         for topic in TOPICS:
             worker.on(topic)(handle)
         return worker
+
+    def stopping(self) -> None:
+        """The worker is about to stop: it gives back what runs on, and nobody hears of it."""
+        for delivery in list(self.running.values()):
+            self.witness.concluded(delivery, "snooze")
 
     # ---- orders
 
@@ -173,17 +190,17 @@ class Program:
             witness.order(kind, self._an_id(), delay=draw.choice(self.scale.delays))
 
     def _bulk(self) -> None:
-        draw, engine = self.draw, self.witness.engine
-        ids = [*self.scale.ids, *self.known]
+        draw, engine, bulk = self.draw, self.witness.engine, self.witness.bulk
+        topic, tag = draw.choice(TOPICS), draw.choice(TAGS)
         kind = draw.choice(("cancel", "requeue", "tag", "purge"))
         if kind == "cancel":
-            self.witness.bulk("cancel", ids, lambda: engine.cancel_all(topic=draw.choice(TOPICS), state="dead"))
+            bulk("cancel", [topic], lambda: engine.cancel_all(topic, state="dead"))
         elif kind == "requeue":
-            self.witness.bulk("requeue", ids, lambda: engine.requeue_all(topic=draw.choice(TOPICS)))
+            bulk("requeue", [topic], lambda: engine.requeue_all(topic))
         elif kind == "tag":
-            self.witness.bulk("cancel", ids, lambda: engine.cancel_all(tag=draw.choice(TAGS)))
+            bulk("cancel", [], lambda: engine.cancel_all(tag=tag))
         else:
-            self.witness.bulk("cancel", ids, lambda: engine.purge("mail"))
+            bulk("cancel", ["mail"], lambda: engine.purge("mail"))
 
     def administer(self, calls: int) -> None:
         draw, witness, engine = self.draw, self.witness, self.witness.engine
@@ -207,6 +224,23 @@ class Program:
                     self._rest()
             elif what == "configure":
                 witness.does("configure", engine.configure, dead_age=draw.choice((86_400.0, 90_000.0)))
+
+    def declare(self, calls: int) -> None:
+        """Declares schedules, and takes them back. Their payloads are ``OCCURRENCE``."""
+        draw, witness, engine = self.draw, self.witness, self.witness.engine
+        for _ in range(calls):
+            if self.place.is_over():
+                return
+            name = draw.choice(tuple(SCHEDULES))
+            what = draw.choice(("every", "every", "pause", "resume", "remove"))
+            if what == "every":
+                interval = draw.choice((0.5, 1.0, 3.0))
+                witness.does(
+                    f"every {name}", engine.every, name, interval=interval, topic=SCHEDULES[name], payload=OCCURRENCE
+                )
+            else:
+                witness.does(f"{what} {name}", getattr(engine.schedule(name), what))
+            self.place.pause(draw.random() * 8 * self.scale.pause)
 
     def watch(self, calls: int) -> None:
         """Looks on: nothing of it may fail but for a server that is away."""

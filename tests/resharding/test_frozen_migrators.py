@@ -1,5 +1,5 @@
 """Migrators that stand still between two requests, and go on when the world is another: each of the moments that is
-dangerous by itself. What ``test_random_interleavings`` finds at random is pinned here."""
+dangerous by itself. What a search through all orders finds (``tests.sim``) is pinned here, on a real server."""
 
 from __future__ import annotations
 

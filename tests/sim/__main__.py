@@ -1,82 +1,135 @@
-"""``make sim``: as many runs as the time allows, half of it simulated, half compared with real servers. Ends with 1 at
-the first that shows a fault, and tells it.
+"""The simulator. Without a command: as much of everything as the time allows. Ends with 1 at the first fault, and tells
+its story.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections import Counter
 
-from cluster.server import Server
-from cluster.servers import DEFAULT, KINDS, binary, found, version
-from tests.sim.conformance.comparing import Comparison
-from tests.sim.conformance.sides import OPTIONS, Real
-from tests.sim.simulation.runs import run
+from cluster.servers import DEFAULT, KINDS, found
+from tests.sim import parallel
+from tests.sim.conformance.many import compared
+from tests.sim.runs import many as runs
+from tests.sim.search import many as search
+from tests.sim.search.plans import GROUPS
 
-ON_SERVER_CLOCK = 10
-"""One run in so many goes by the server's own clock."""
+SHARE_OF_RUNS, SHARE_OF_SEARCH = 0.6, 0.2
+"""Of the time, without a command; the rest is for the comparison with servers."""
+
+
+EXAMPLES = """\
+examples:
+  python -m tests.sim --minutes 5
+  python -m tests.sim runs --seed 4711 --hours 2
+  python -m tests.sim runs --story 4711            what happened in that run
+  python -m tests.sim search --group two changes   these groups, whole
+  python -m tests.sim search --number two 1234     one search
+  python -m tests.sim compare --calls 100000 --server all
+"""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
-    parser.add_argument("--minutes", type=float, help="how long (default: 1, without --calls)")
-    parser.add_argument("--calls", type=int, help="only compare, until it were so many calls on each server")
-    parser.add_argument("--seed", type=int, default=1, help="the number of the first run (default: %(default)s)")
-    parser.add_argument(
-        "--server", default=DEFAULT, choices=(*KINDS, "all"), help="the kind of server (default: %(default)s)"
+    options = _parser().parse_args()
+    try:
+        return 0 if options.run(options) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    timed, together, first, beside = (argparse.ArgumentParser(add_help=False) for _ in range(4))
+    timed.add_argument("--minutes", type=float, default=1.0, help="how long (default: %(default)s)")
+    timed.add_argument("--hours", type=float, help="how long")
+    first.add_argument("--seed", type=int, default=1, help="the number of the first run (default: %(default)s)")
+    together.add_argument("--jobs", type=int, default=parallel.cores(), help="processes (default: %(default)s)")
+    beside.add_argument(
+        "--server", default=DEFAULT, choices=(*KINDS, "all"), help="the kind to compare with (default: %(default)s)"
     )
-    options = parser.parse_args()
-    minutes = options.minutes or (None if options.calls else 1.0)
-    if minutes is not None and options.calls is None and not simulated(options.seed, seconds=minutes * 30):
-        return 1
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+        parents=[timed, first, together, beside],
+    )
+    parser.set_defaults(run=everything)
+    commands = parser.add_subparsers(metavar="command")
+
+    some = commands.add_parser("runs", parents=[timed, first, together], help="simulated runs of whole engines")
+    some.add_argument("--story", type=int, metavar="SEED", help="tell all that happens in one run")
+    some.set_defaults(run=simulated)
+
+    some = commands.add_parser("search", parents=[together], help="all interleavings of operations on one id")
+    some.add_argument("--group", nargs="+", choices=GROUPS, default=list(GROUPS), help="which (default: all)")
+    some.add_argument("--every", type=int, default=1, metavar="N", help="only one search in N")
+    some.add_argument("--number", nargs=2, metavar=("GROUP", "NUMBER"), help="only this one")
+    some.set_defaults(run=searched)
+
+    some = commands.add_parser(
+        "compare", parents=[timed, first, beside], help="the model of a server, beside real servers"
+    )
+    some.add_argument("--calls", type=int, help="until it were so many on each server, however long that takes")
+    some.set_defaults(run=compared_with_all)
+    return parser
+
+
+def _seconds(options: argparse.Namespace) -> float:
+    return float(options.hours * 3600 if options.hours else options.minutes * 60)
+
+
+def everything(options: argparse.Namespace) -> bool:
+    seconds = _seconds(options)
+    every = max(1, int(20_000 / seconds))
+    return (
+        _simulated(options, seconds * SHARE_OF_RUNS)
+        and _searched(options, search.places(list(GROUPS), every=every, first=options.seed), seconds * SHARE_OF_SEARCH)
+        and _compared(options, seconds * (1 - SHARE_OF_RUNS - SHARE_OF_SEARCH), None)
+    )
+
+
+def simulated(options: argparse.Namespace) -> bool:
+    if options.story is not None:
+        print(runs.explained(options.story, seconds=0, everything=True))
+        return True
+    return _simulated(options, _seconds(options))
+
+
+def _simulated(options: argparse.Namespace, seconds: float) -> bool:
+    tally = runs.carried_out(options.seed, seconds=seconds, jobs=options.jobs)
+    print(f"simulated: {tally}", flush=True)
+    for seed in tally.failed[:1]:
+        print(f"run {seed} shows a fault; its story, cut down for a minute:", flush=True)
+        print(runs.explained(seed))
+    return not tally.failed
+
+
+def searched(options: argparse.Namespace) -> bool:
+    if options.number is not None:
+        group, number = options.number
+        return _searched(options, [search.Place(group, int(number))], None)
+    return _searched(options, search.places(options.group, every=options.every), None)
+
+
+def _searched(options: argparse.Namespace, places: list[search.Place], seconds: float | None) -> bool:
+    tally = search.carried_out(places, jobs=options.jobs, seconds=seconds)
+    print(f"searched: {tally}", flush=True)
+    print(*tally.violations, sep="\n", end="\n" if tally.violations else "")
+    return not tally.violations
+
+
+def compared_with_all(options: argparse.Namespace) -> bool:
+    return _compared(options, _seconds(options), options.calls)
+
+
+def _compared(options: argparse.Namespace, seconds: float, calls: int | None) -> bool:
     kinds = list(found()) if options.server == "all" else [options.server]
-    differs = False
-    for kind in kinds:
-        seconds = None if minutes is None else minutes * 30 / len(kinds)
-        differs = not compared(kind, options.seed, seconds=seconds, calls=options.calls) or differs
-    for kind in set(KINDS) - set(found()) if options.server == "all" else ():
+    for kind in sorted(set(KINDS) - set(found())) if options.server == "all" else ():
         print(f"{kind}: not found on this machine")
-    return int(differs)
-
-
-def simulated(seed: int, *, seconds: float) -> bool:
-    """Simulates runs. Returns True if they violate nothing."""
-    end, number, requests = time.monotonic() + seconds, seed, 0
-    reached: Counter[str] = Counter()
-    while number == seed or time.monotonic() < end:
-        told = run(number)
-        if told.violation:
-            print(told)
-            return False
-        requests += told.requests
-        reached += told.reached
-        number += 1
-    rarest = ", ".join(f"{what} {count}" for what, count in reached.most_common()[-5:])
-    print(f"simulated: runs {seed} to {number - 1}: {requests:,} requests without a violation (rarest: {rarest})")
-    return True
-
-
-def compared(kind: str, seed: int, *, seconds: float | None, calls: int | None) -> bool:
-    """Compares the model with a server, run by run. Returns True if they are the same."""
-    end = None if seconds is None else time.monotonic() + seconds
-    program = binary(kind)
-    with Server(program, options=OPTIONS) as server, Real(server) as real:
-        comparison = Comparison(kind, real)
-        number = seed
-        while number == seed or (
-            (end is None or time.monotonic() < end) and (calls is None or comparison.tally.calls.total() < calls)
-        ):
-            difference = comparison.run(number)
-            if difference is None and number % ON_SERVER_CLOCK == 0:
-                difference = comparison.run_on_server_clock(number)
-            if difference is not None:
-                print(f"{version(program)}: {difference}")
-                return False
-            number += 1
-        print(f"{version(program)}: runs {seed} to {number - 1}: {comparison.tally}", flush=True)
-    return True
+    limit = None if calls else seconds / len(kinds)
+    same = [compared(kind, options.seed, seconds=limit, calls=calls) for kind in kinds]
+    return all(same)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,12 @@ def test_sampled_calls_are_answered_alike(comparison: Comparison) -> None:
     assert set(comparison.tally.calls) == set(NAMES)
 
 
+def test_calls_of_simulated_runs_are_answered_alike(comparison: Comparison) -> None:
+    for seed in range(6):
+        difference = comparison.replay(seed)
+        assert difference is None, str(difference)
+
+
 def test_on_the_clock_of_the_server(comparison: Comparison) -> None:
     for seed in range(5):
         difference = comparison.run_on_server_clock(seed)

@@ -8,16 +8,18 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from tests.sim.conformance.replaying import replayed
 from tests.sim.conformance.sampler import Sampler
 from tests.sim.conformance.sides import Model, Real
 from tests.sim.conformance.steps import Outcome, Step
 from tests.sim.model.server import Failure
+from tests.sim.shrinking import shrunk
 
 STEPS = 60
 """In a run: states do not grow, and a failing run is short."""
@@ -86,12 +88,18 @@ class Comparison:
 
     def run(self, seed: int) -> Difference | None:
         """One run with explicit instants, the same for the same seed."""
-        self._clear()
         sampler = Sampler(random.Random(seed), self._model.space, _START_MS)
+        return self._carried_out(seed, itertools.islice(itertools.chain(sampler.opening(), sampler.steps()), STEPS))
+
+    def replay(self, seed: int) -> Difference | None:
+        """The calls of a simulated run, with its instants."""
+        return self._carried_out(seed, replayed(seed))
+
+    def _carried_out(self, seed: int, steps: Iterable[Step]) -> Difference | None:
+        self._clear()
         done: list[Step] = []
         part: list[tuple[Step, Outcome]] = []
-        steps = itertools.chain(sampler.opening(), sampler.steps())
-        for step in itertools.islice(steps, STEPS):
+        for step in steps:
             part.append((step, self._model.carry_out(step)))
             if len(part) == _PART or step.denied:
                 # a step in which a command is denied is alone, behind what comes before it
@@ -156,7 +164,7 @@ class Comparison:
     def _shrunk(self, seed: int, steps: list[Step]) -> Difference:
         outcomes = self._outcomes(steps)
         assert outcomes is not None, f"run {seed} differs, and does not when it is repeated"
-        steps = shrunk(steps, lambda fewer: self._outcomes(fewer) is not None)
+        steps = shrunk(steps, lambda fewer: bool(fewer) and self._outcomes(fewer) is not None)
         outcomes = self._outcomes(steps)
         assert outcomes is not None
         return Difference(seed, steps, *outcomes)
@@ -208,18 +216,3 @@ def _headed(value: Any) -> Any:
             head = sorted(value[3:end])  # texts that are not UTF-8: Lua takes them
         return value[:3], head, value[end:]
     return value
-
-
-def shrunk(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
-    """Leaves steps out, as many as can be, while the rest still fails."""
-    size = len(steps) // 2
-    while size:
-        at = 0
-        while at < len(steps):
-            fewer = steps[:at] + steps[at + size :]
-            if fewer and fails(fewer):
-                steps = fewer
-            else:
-                at += size
-        size //= 2
-    return steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TypeVar
 from zlib import crc32
 
@@ -29,6 +30,10 @@ class Refused(Exception):
 
 
 Dump = tuple[tuple[bytes, Image], ...]
+
+
+_ages = count(1)
+"""Ages of values: no two keyspaces have the same, as one may be given what was a snapshot of another."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +113,11 @@ class Keyspace:
 
     def snapshot(self) -> Snapshot:
         """The state of all keys; messages and the clock are not in it."""
-        self._age += 1
+        self._age = next(_ages)
         return Snapshot(self.keys.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        self._age += 1
+        self._age = next(_ages)
         self.keys = snapshot.keys.copy()
 
     def dump(self) -> Dump:

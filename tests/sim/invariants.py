@@ -1,0 +1,100 @@
+"""What holds in every shard after every script, whoever ran it: each record has exactly one place, and whatever is in a
+place has a record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shardq.core.layout.keys import ShardKeys
+from tests.sim.model.keyspace import Keyspace
+from tests.sim.model.values import Hash, List, SortedSet
+
+
+class Violation(Exception):
+    """Something that must never happen."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard, as it is stored."""
+
+    keys: ShardKeys
+    space: Keyspace
+
+    def fields(self, key: str) -> Mapping[bytes, bytes]:
+        value = self.space.keys.get(key.encode())
+        return value if isinstance(value, Hash) else {}
+
+    def scores(self, key: str) -> Mapping[bytes, float]:
+        value = self.space.keys.get(key.encode())
+        return value.scores if isinstance(value, SortedSet) else {}
+
+    def entries(self, topic: str) -> list[bytes]:
+        value = self.space.keys.get(self.keys.ready(topic).encode())
+        return value if isinstance(value, List) else []
+
+    @property
+    def name(self) -> str:
+        return f"shard {self.keys.shard}"
+
+    def check(self, topics: Iterable[str], *, is_rung: bool, now_ms: float) -> None:
+        """Raises Violation. ``is_rung``: the poller was told to look, and has not looked yet."""
+        keys = self.keys
+        task, lease, why, ghost = (self.fields(key) for key in (keys.task, keys.lease, keys.why, keys.ghost))
+        due, leased, dead = (self.scores(key) for key in (keys.due, keys.leased, keys.dead))
+        ready: Counter[bytes] = Counter()
+        for topic in topics:
+            for id in (entries := self.entries(topic)):
+                if id.rpartition(b"/")[0] != topic.encode():
+                    raise Violation(f"{id!r} stands in the ready list of topic {topic!r} of {self.name}")
+            ready.update(entries)
+        for id in ready.keys() | ghost.keys():
+            ready[id] -= int(ghost.get(id, 0))
+        for id in task.keys() | due.keys() | leased.keys() | dead.keys() | ready.keys():
+            places = (id in due) + (id in leased) + (id in dead) + ready[id]
+            if places != (id in task):
+                raise Violation(
+                    f"{id.decode()} in {self.name}: record {id in task}, due {id in due}, leased {id in leased}, "
+                    f"dead {id in dead}, entries that are no ghosts {ready[id]}"
+                )
+        if lease.keys() - task.keys():
+            raise Violation(f"{self.name} has lease entries without a task: {lease.keys() - task.keys()}")
+        held = {id for id, entry in lease.items() if (token := entry.split(b":", 3)[3]) and token[:1] != b"~"}
+        if held != leased.keys():
+            raise Violation(f"{self.name} has tokens of {held}, and leases of {set(leased)}")
+        if why.keys() != dead.keys():
+            raise Violation(f"{self.name} has reasons of {set(why)}, and deaths of {set(dead)}")
+        if any(int(count) <= 0 for count in ghost.values()):
+            raise Violation(f"{self.name} counts ghosts below one: {dict(ghost)}")
+        if not is_rung:
+            self._check_sleep(due, now_ms)
+
+    def _check_sleep(self, due: Mapping[bytes, float], now_ms: float) -> None:
+        """A poller that was not rung sleeps no longer than until the next due task."""
+        wake_at = self.fields(self.keys.meta).get(b"wake_at")
+        if due and wake_at is not None and (not wake_at or float(wake_at) > max(min(due.values()), now_ms + 1)):
+            raise Violation(
+                f"{self.name} sleeps until {wake_at!r}, and has a task due at {min(due.values()):.0f}, at {now_ms:.0f}"
+            )
+
+    def check_at_rest(self, *, is_used: bool) -> None:
+        """What holds when nothing moves any more."""
+        # A shard that fell out of use keeps its ghosts, and their entries, until it is used again.
+        for what in ("moved", "staged", *(["ghost"] if is_used else [])):
+            if left := self.fields(getattr(self.keys, what)):
+                raise Violation(f"{what} of {self.name} has {dict(left)} at rest")
+        if not is_used and (left := self.fields(self.keys.task)):
+            raise Violation(f"{self.name} is not used any more, and has tasks: {set(left)}")
+
+
+def check_once(shards: Iterable[Shard]) -> None:
+    """No task is in two shards."""
+    seen: dict[bytes, str] = {}
+    for shard in shards:
+        for id in shard.fields(shard.keys.task):
+            if id in seen:
+                raise Violation(f"{id.decode()} is in {seen[id]} and in {shard.name}")
+            seen[id] = shard.name

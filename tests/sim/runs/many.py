@@ -1,0 +1,81 @@
+"""Many runs, one for each number, in several processes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.sim.parallel import Progress, in_processes
+from tests.sim.runs.plan import drawn
+from tests.sim.runs.running import Told, run
+from tests.sim.runs.stories import cut_down, story
+
+
+@dataclass
+class Tally:
+    """What runs came to."""
+
+    runs: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    """Of their own time."""
+    faults: int = 0
+    ids: int = 0
+    calls: int = 0
+    deliveries: int = 0
+    undecided: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    failed: list[int] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.runs += other.runs
+        self.requests += other.requests
+        self.seconds += other.seconds
+        self.faults += other.faults
+        self.ids += other.ids
+        self.calls += other.calls
+        self.deliveries += other.deliveries
+        self.undecided += other.undecided
+        self.reached += other.reached
+        self.failed += other.failed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs:,} runs of {self.seconds / 3600:.1f} h of their time: {self.requests:,} scripts, "
+            f"{self.calls:,} calls on {self.ids:,} ids, {self.deliveries:,} deliveries, {self.faults:,} faults; "
+            f"{self.undecided:,} ids undecided"
+        )
+
+
+def of_seed(seed: int) -> Tally:
+    told = run(drawn(seed))
+    tally = Tally(1, told.requests, told.seconds, len(told.plan.faults), reached=told.reached)
+    if told.verdict is not None:
+        tally.ids, tally.undecided = told.verdict.ids, told.verdict.undecided
+        tally.calls, tally.deliveries = told.verdict.calls.total(), told.verdict.deliveries
+    if told.violation:
+        tally.failed.append(seed)
+    return tally
+
+
+def carried_out(first: int, *, seconds: float, jobs: int) -> Tally:
+    """Runs from that number on, until the time is over or one fails."""
+    end, progress, tally = time.monotonic() + seconds, Progress(), Tally()
+    seeds = itertools.takewhile(lambda seed: seed == first or time.monotonic() < end, itertools.count(first))
+    for each in in_processes(of_seed, seeds, jobs=jobs):
+        tally.add(each)
+        progress.show(lambda: f"{tally.runs:,} runs from {first} on, {max(0.0, end - time.monotonic()):.0f} s left")
+        if tally.failed:
+            break
+    progress.over()
+    return tally
+
+
+def explained(seed: int, *, seconds: float = 60.0, everything: bool = False) -> str:
+    """The story of a run that fails, cut down as far as that goes in the time."""
+    told: Told = run(drawn(seed))
+    if not told.violation:
+        return story(told, everything=everything)
+    return story(cut_down(told, seconds=seconds) if seconds else told, everything=everything)

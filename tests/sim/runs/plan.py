@@ -1,0 +1,200 @@
+"""What goes on in a run, as a value: servers, programs, and faults, all drawn from its seed. A run that shows a fault
+is cut down by leaving parts of its plan out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+FaultKind = Literal[
+    "cut", "lose", "part", "slow", "hold", "kill node", "lose power", "promote", "split", "lag", "freeze", "kill",
+    "full", "deny", "flush", "set clock", "move slot",
+]  # fmt: skip
+"""What happens:
+
+cut: connections end, at any point
+lose: requests, or their answers, of a process or a node are lost with their connections, one in four
+part: nothing arrives between a process and a node, for a while
+slow: all that a node says or hears comes late
+hold: a node stands still, and goes on
+kill node: it dies, and starts again with all it had
+lose power: likewise, without its last second
+promote: its replica takes its place
+split: likewise, and it goes on for a while all the same
+lag: its replica lags behind
+freeze: a process stands still
+kill: a process dies, and another one of its kind starts
+full: a node has no memory left
+deny: it refuses a command
+flush: it forgets all scripts
+set clock: its clock jumps
+move slot: a slot goes to another node
+"""
+
+ProgramKind = Literal["dispatch", "produce", "consume", "work", "operate", "administer", "watch", "declare"]
+
+DENIED = ("EVALSHA", "SSUBSCRIBE", "SPUBLISH", "INFO", "HGETALL", "TIME", "WAIT")
+"""Commands that a user may not run for a while. Those within scripts are refused one by one in ``tests/lua``."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    at_s: float
+    kind: FaultKind
+    target: int
+    """Which node, or which process, counted round."""
+    seconds: float
+    """How long it lasts; of a clock: by how much it jumps."""
+    word: str = ""
+    after: str = ""
+    """A script, upon whose next run from then on it happens, to its node and its caller; empty: it happens then."""
+
+    def __str__(self) -> str:
+        when = f", with the next {self.after}" if self.after else ""
+        return " ".join(filter(None, (self.kind, self.word))) + f" at {self.at_s:.3f} s{when}"
+
+
+class Program(msgspec.Struct, frozen=True):
+    kind: ProgramKind
+    calls: int
+    """How many it makes, of those that make so many."""
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}{self.number}"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    seed: int
+    nodes: int
+    is_cluster: bool
+    replicated: bool
+    shards: int
+    seconds: float
+    programs: tuple[Program, ...]
+    faults: tuple[Fault, ...]
+
+    def having(self, *, programs: Sequence[Program] | None = None, faults: Sequence[Fault] | None = None) -> Plan:
+        """The same with other programs, or faults."""
+        return msgspec.structs.replace(
+            self,
+            programs=self.programs if programs is None else tuple(programs),
+            faults=self.faults if faults is None else tuple(faults),
+        )
+
+
+def drawn(seed: int) -> Plan:
+    """The plan of a seed: two in three are of anything, the others have much of a few kinds of faults."""
+    draw = random.Random(f"{seed}/plan")
+    if seed % 3 == 2:
+        return directed(seed, draw.sample(sorted(WEIGHTS), draw.choice((0, 1, 1, 2, 3))), draw.choice(BEHIND))
+    is_cluster = draw.random() < 0.6
+    replicated = draw.random() < 0.6
+    seconds = draw.choice((8.0, 15.0, 25.0))
+    kinds: list[ProgramKind] = ["dispatch", "produce", "consume", "operate"]
+    for kind, share in MORE.items():
+        kinds += [kind] * (draw.random() < share)
+    programs = tuple(
+        Program(kind, draw.choice(CALLS.get(kind, (0,))), number) for number, kind in enumerate(sorted(kinds))
+    )
+    chosen = draw.sample(sorted(WEIGHTS), draw.choice((0, 1, 2, 3, 4, 6)))
+    scripts = draw.choice(BEHIND)
+    if not replicated:
+        chosen = [kind for kind in chosen if kind not in ("promote", "split", "lag")]
+    if not is_cluster:
+        chosen = [kind for kind in chosen if kind not in ("promote", "split", "move slot")]
+    faults = []
+    if chosen:
+        for _ in range(draw.choice((1, 2, 5, 10, 20))):
+            faults.append(_fault(draw, draw.choice(chosen), seconds, scripts))
+    return Plan(
+        seed,
+        draw.choice((2, 3)) if is_cluster else 1,
+        is_cluster,
+        replicated,
+        draw.choice((1, 2, 3, 4)),
+        seconds,
+        programs,
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = ()) -> Plan:
+    """A plan with much of everything, and of these faults alone, with the next of these scripts."""
+    draw = random.Random(f"{seed}/directed")
+    programs: list[tuple[ProgramKind, int]] = [
+        *(("dispatch", 0), ("dispatch", 0), ("consume", 0), ("consume", 0)),
+        *(("produce", 40), ("produce", 40), ("operate", 30)),
+    ]
+    if kinds:
+        programs.append(("administer", 10))
+    seconds = 15.0
+    faults = [
+        Fault(draw.random() * seconds, kind, draw.randrange(100), draw.choice(WEIGHTS[kind]), "", chosen)
+        for kind in kinds
+        for chosen in (after or ("",))
+        for _ in range(6)
+    ]
+    return Plan(
+        seed,
+        nodes=2,
+        is_cluster=True,
+        replicated=True,
+        shards=draw.choice((1, 2, 3)),
+        seconds=seconds,
+        programs=tuple(Program(kind, calls, number) for number, (kind, calls) in enumerate(programs)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+MORE: dict[ProgramKind, float] = {
+    "dispatch": 0.4, "produce": 0.4, "consume": 0.4, "work": 0.3, "operate": 0.3, "administer": 0.5, "watch": 0.15,
+    "declare": 0.25,
+}  # fmt: skip
+"""How often there is another one."""
+
+CALLS: dict[ProgramKind, tuple[int, ...]] = {
+    "produce": (5, 15, 40), "operate": (0, 5, 15, 30), "administer": (1, 3, 8), "watch": (5, 10), "declare": (1, 4, 12),
+}  # fmt: skip
+
+WEIGHTS: dict[FaultKind, tuple[float, ...]] = {
+    "cut": (0.0,),
+    "lose": (0.3, 2.0, 6.0),
+    "part": (0.5, 3.0, 7.0, 12.0),
+    "slow": (0.5, 2.0, 6.0),
+    "hold": (0.1, 1.0, 4.0, 7.0, 15.0),
+    "kill node": (0.2, 2.0, 8.0),
+    "lose power": (0.2, 2.0, 8.0),
+    "promote": (0.1, 2.0),
+    "split": (0.5, 3.0),
+    "lag": (1.0, 5.0),
+    "freeze": (0.5, 3.0, 8.0, 14.0),
+    "kill": (0.1, 1.0, 4.0),
+    "full": (0.5, 4.0),
+    "deny": (0.5, 4.0),
+    "flush": (0.0,),
+    "set clock": (-3600.0, -5.0, -1.0, 1.0, 5.0, 3600.0),
+    "move slot": (0.01, 0.2),
+}
+"""What may happen, and how long it may last."""
+
+
+BEHIND: tuple[tuple[str, ...], ...] = (
+    (),
+    (),
+    ("reserve", "take", "put", "clear"),
+    ("declare", "open", "swept", "sweep", "stock"),
+    ("push", "push_unique", "cancel", "reschedule", "requeue", "remember", "forget"),
+    ("claim", "settle", "extend", "dispatch"),
+)
+"""What faults of a run happen behind, so that they meet what goes on seldom; nothing: they happen at any time."""
+
+
+def _fault(draw: random.Random, kind: FaultKind, seconds: float, scripts: Sequence[str]) -> Fault:
+    word = draw.choice(DENIED) if kind == "deny" else ""
+    after = draw.choice(scripts) if scripts and draw.random() < 0.7 else ""
+    return Fault(draw.random() * seconds, kind, draw.randrange(100), draw.choice(WEIGHTS[kind]), word, after)

@@ -1,0 +1,61 @@
+"""Nothing waits for a look-round: while nothing is wrong, what is due is dispatched at once, and whoever waits for it
+in a claim gets it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.judge.history import Book
+from tests.judge.workload import TOPICS
+from tests.sim.invariants import Shard, Violation
+from tests.sim.world.hub import START_US
+
+LATE_MS = 60
+"""More than it takes to hand a shard over to another process, and far less than any look-round."""
+
+STARTED_MS = 2000
+"""By then all dispatchers of a run listen."""
+
+
+class Punctuality:
+    """Looks at shards after scripts. ``books``: those of all processes. ``is_open``: no topic is paused or limited."""
+
+    def __init__(self, books: Sequence[Book], *, is_open: bool) -> None:
+        self._books = books
+        self._is_open = is_open
+        self._ready_since: dict[tuple[int, str, bytes], float] = {}
+
+    def look(self, shard: Shard, *, now_ms: float) -> None:
+        """Raises Violation. ``now_ms``: since the beginning of the run; all clocks are right."""
+        if now_ms < STARTED_MS:
+            return
+        due = shard.scores(shard.keys.due)
+        if due and (late_ms := now_ms + START_US / 1000 - min(due.values())) > LATE_MS:
+            raise Violation(f"a task has been due in {shard.name} for {late_ms:.0f} ms, and is not dispatched")
+        for topic in TOPICS if self._is_open else ():
+            self._look_at_ready(shard, topic, now_ms)
+
+    def _look_at_ready(self, shard: Shard, topic: str, now_ms: float) -> None:
+        ghosts = shard.fields(shard.keys.ghost)
+        present = {id for id in shard.entries(topic) if id not in ghosts}
+        number = shard.keys.shard
+        for key in [key for key in self._ready_since if key[:2] == (number, topic) and key[2] not in present]:
+            del self._ready_since[key]
+        for id in present:
+            since_ms = self._ready_since.setdefault((number, topic, id), now_ms)
+            if now_ms - since_ms > LATE_MS and (who := self._waiting(topic, since_ms)):
+                raise Violation(
+                    f"{id.decode()} has been ready in {shard.name} for {now_ms - since_ms:.0f} ms, "
+                    f"and {who} waits for it in a claim"
+                )
+
+    def _waiting(self, topic: str, since_ms: float) -> str:
+        """Who claims this topic, and began before that instant."""
+        for book in self._books:
+            for call in reversed(book.calls):
+                if call.what == "claim" and call.begin_us / 1000 <= since_ms - LATE_MS:
+                    if not call.is_over and topic in call.topics:
+                        return call.who
+                    break
+        return ""

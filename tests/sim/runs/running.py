@@ -1,0 +1,409 @@
+"""One run: the processes and servers of its plan, what is done to them, its end, and the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from shardq import Engine
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.model.record import decode_record
+from shardq.core.scripts import Script, script
+from shardq.errors import ShardqError
+from tests.judge.history import Book
+from tests.judge.verdict import FAR_US, Facts, Loss, Verdict, verdict_on
+from tests.judge.witness import Witness, number_of, seeded
+from tests.judge.workload import SCHEDULES, TOPICS, Place, Scale, WentWrong
+from tests.judge.workload import Program as Workload
+from tests.lua.contract import NAMES
+from tests.sim.invariants import Shard, Violation, check_once
+from tests.sim.model.server import Failure
+from tests.sim.runs.faulting import Faulting
+from tests.sim.runs.plan import Plan, Program
+from tests.sim.runs.punctuality import Punctuality
+from tests.sim.world.hub import START_US, Hub, Process, Stuck, Thread
+from tests.sim.world.network import Link, Network
+from tests.sim.world.nodes import Node, Servers
+from tests.sim.world.patches import simulated
+
+NAME = "x"
+MOST_SHARDS = 8
+TIMEOUT_S = 10.0
+
+MOST_NUMBERS = 1_000_000
+"""Payloads of one process are apart by this."""
+
+REFUSALS = (b"OOM", b"READONLY", b"ERR ACL", b"NOPERM", b"LOADING")
+"""What a node may answer while it is made to."""
+
+REST_S = 60.0
+"""The longest time, after all faults, until everything is handled."""
+
+
+class Executed(NamedTuple):
+    """One run of a script."""
+
+    script: str
+    node: str
+    now_us: int
+    """By the node's clock."""
+    keys: Sequence[bytes]
+    words: Sequence[bytes]
+    answer: Any
+
+    def __str__(self) -> str:
+        shard = self.keys[0].partition(b"}")[0].rpartition(b":")[2].decode() if self.keys else ""
+        return f"{self.script} {shard} ({self.node}): {_text(self.words[2:])} → {_text(self.answer)}"
+
+
+def _text(answer: Any) -> str:
+    if isinstance(answer, Failure):
+        return answer.text.decode()
+    if isinstance(answer, bytes):
+        return answer.decode() if answer.isascii() and answer.decode().isprintable() else repr(answer)[2:-1]
+    return " ".join(map(_text, answer)) if isinstance(answer, list | tuple) else str(answer)
+
+
+@dataclass
+class Told:
+    """What a run came to."""
+
+    plan: Plan
+    requests: int = 0
+    seconds: float = 0.0
+    """Of its own time."""
+    story: list[tuple[int, str, str | Executed]] = field(default_factory=list)
+    """When, in µs, who, and what."""
+    reached: Counter[str] = field(default_factory=Counter)
+    violation: str = ""
+    verdict: Verdict | None = None
+
+
+class Run:
+    def __init__(self, plan: Plan, instead: Mapping[str, Script] | None = None) -> None:
+        self.plan = plan
+        self.told = Told(plan)
+        self.facts = Facts(shard_counts={plan.shards}, clock_us=START_US)
+        self.hub = Hub(plan.seed)
+        self.net = Network(self.hub, plan.seed)
+        self.net.lost = self._lost
+        self.servers = Servers(
+            self.hub,
+            self.net,
+            plan.seed,
+            nodes=plan.nodes,
+            is_cluster=plan.is_cluster,
+            replicated=plan.replicated,
+            executed=self._executed,
+            scripts=_scripts(),
+            instead=instead or {},
+        )
+        self.processes: dict[str, Process] = {}
+        self.books: list[Book] = []
+        self.is_over = False
+        self._mains: list[Thread] = []
+        self._lives: Counter[str] = Counter()
+        self._rung: set[int] = set()
+        self._shards: dict[bytes, ShardKeys] = {
+            keys.meta.encode(): keys for keys in (shard_keys(NAME, shard) for shard in range(MOST_SHARDS))
+        }
+        self._faulting = Faulting(self)
+        is_open = all(program.kind != "administer" for program in plan.programs)
+        self._punctuality = Punctuality(self.books, is_open=is_open)
+
+    # ---- from the beginning to the end
+
+    def carry_out(self) -> Told:
+        told = self.told
+        with _logged(self._logged), simulated(self.hub, self.net, self.plan.seed):
+            try:
+                self._carry_out()
+            except (Violation, Stuck) as exc:
+                told.violation = f"{type(exc).__name__.lower()}: {exc}"
+            told.seconds = self.hub.now_us / 1e6
+        return told
+
+    def _carry_out(self) -> None:
+        plan, hub = self.plan, self.hub
+        for program in plan.programs:
+            self.start(program)
+        for fault in plan.faults:
+            hub.at(fault.at_s * 1e6, partial(self._faulting.comes, fault))
+        hub.run(lambda: hub.now_us >= plan.seconds * 1e6, most_us=plan.seconds * 2e6)
+        self.tell("run", "all faults are over, and programs come to their ends")
+        self.is_over = True
+        self._faulting.heal()
+        self._run_until(lambda: not any(thread.is_alive() for thread in self._mains), 3 * TIMEOUT_S)
+        closing = Process("closing")
+        thread = hub.spawn(closing, partial(self._close, closing))
+        self._run_until(lambda: not thread.is_alive(), REST_S + 4 * TIMEOUT_S)
+        self._raise_failures([thread])
+        self._judge()
+
+    def _run_until(self, until: Any, seconds: float) -> None:
+        try:
+            self.hub.run(until, most_us=seconds * 1e6)
+        finally:
+            self._raise_failures(self._mains)
+
+    def _raise_failures(self, threads: Sequence[Thread]) -> None:
+        for thread in threads:
+            if thread.failure is not None:
+                if isinstance(thread.failure, Violation):
+                    raise thread.failure
+                trace = "".join(traceback.format_exception(thread.failure))
+                raise Violation(f"{thread} ended with {trace}")
+
+    def _judge(self) -> None:
+        final: dict[str, tuple[str, int]] = {}
+        shards = self._all_shards()
+        if not self.facts.unguarded:
+            check_once(shards)
+        for shard in shards:
+            self._check(shard.keys, None)
+            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards)
+            dead = shard.scores(shard.keys.dead)
+            for id, record in shard.fields(shard.keys.task).items():
+                final[id.decode()] = (
+                    "dead" if id in dead else "scheduled",
+                    number_of(decode_record(record, own=None).payload),
+                )
+        at_us = self.hub.now_us + 1
+        calls = [call for book in self.books for call in book.calls]
+        verdict = self.told.verdict = verdict_on(calls, self.facts, final, at_us)
+        self.told.reached.update(verdict.outcomes)
+        if verdict.violations:
+            raise Violation("\n\n".join(verdict.violations[:3]))
+
+    # ---- processes
+
+    def start(self, program: Program) -> None:
+        """Starts a process of a program; also again, after its death."""
+        self._lives[program.name] += 1
+        life = self._lives[program.name]
+        process = Process(f"{program.name}.{life}")
+        self.processes[program.name] = process
+        self._mains.append(self.hub.spawn(process, partial(self._live, program, process, life)))
+
+    def engine(self, **options: Any) -> Engine:
+        return Engine(
+            self.servers.url,
+            name=NAME,
+            shards=self.plan.shards,
+            protocol=2,
+            timeout=TIMEOUT_S,
+            connect_timeout=TIMEOUT_S,
+            **options,
+        )
+
+    def _witness(self, process: Process, engine: Engine) -> Witness:
+        book = Book()
+        self.books.append(book)
+        first = len(self.books) * MOST_NUMBERS
+        return Witness(engine, book, process.name, first, TIMEOUT_S, now_us=lambda: float(self.hub.now_us + 0))
+
+    def _live(self, program: Program, process: Process, life: int) -> None:
+        draw = seeded(self.plan.seed, program.name, life)
+        engine = self.engine()
+        witness = self._witness(process, engine)
+        workload = Workload(witness, Place(time.sleep, lambda: self.is_over), draw, _scale(self.plan))
+        while not self.is_over:
+            if witness.does("open", engine.open):
+                break
+            time.sleep(0.2)
+        try:
+            if program.kind == "dispatch":
+                self._dispatch(witness)
+            elif program.kind == "work":
+                self._work(workload)
+            elif program.kind == "consume":
+                workload.consume()
+            else:
+                getattr(workload, program.kind)(program.calls)
+        except ShardqError as exc:
+            raise Violation(f"{process.name} met {type(exc).__name__}: {exc}") from exc
+        finally:
+            if not process.is_dead:
+                engine.close()
+
+    def _dispatch(self, witness: Witness) -> None:
+        while not self.is_over:
+            if witness.does("start", witness.engine.start):
+                break
+            time.sleep(0.2)
+        while not self.is_over:
+            time.sleep(0.5)
+
+    def _work(self, workload: Workload) -> None:
+        while not self.is_over:
+            worker = workload.work()
+            run = partial(workload.witness.runs, worker)
+            thread = Thread(target=run, name="worker")
+            thread.start()
+            while not self.is_over and thread.is_alive():
+                time.sleep(0.3)
+            workload.stopping()
+            worker.stop()
+            thread.join()
+            if thread.failure is not None and not isinstance(thread.failure, ShardqError):
+                raise thread.failure
+            time.sleep(0.3)
+
+    def _close(self, process: Process) -> None:
+        """Without faults everything comes to rest, and is handled."""
+        engine = self.engine()
+        witness = self._witness(process, engine)
+        engine.start()
+        for topic in TOPICS:
+            witness.does("resume", engine.resume, topic)
+        witness.does("limit", engine.limit, "mail", None)
+        for name in SCHEDULES:
+            witness.does(f"remove {name}", engine.schedule(name).remove)
+        consumer = witness.consumer(*TOPICS, lease=5.0)
+        until, stats = self.hub.now_us + REST_S * 1e6, None
+        while self.hub.now_us < until:
+            deliveries = consumer.claim(100, wait=0.5)
+            if deliveries:
+                consumer.settle("ack", deliveries)
+                continue
+            stats = engine.stats()
+            progress = engine.resize(dry_run=True).progress()
+            scheduled = stats.scheduled - self._held_for_ever()
+            if not (scheduled or stats.ready or stats.leased) and progress.done:
+                break
+        else:
+            raise Violation(f"it does not come to rest: {stats}")
+        health = engine.health(max_dead=10**6)
+        if wrong := [reason for reason in health.reasons if "clock" not in reason]:
+            raise Violation(f"all is handled, and it is not healthy: {wrong}")
+        self._final_shards = engine.topology.shards
+        engine.close()
+
+    def _held_for_ever(self) -> int:
+        """Occurrences that were held back, and whose cancel a server has lost."""
+        if not self.facts.setbacks:
+            return 0
+        dues = [due for shard in self._all_shards() for due in shard.scores(shard.keys.due).values()]
+        return sum(due * 1000 > START_US + FAR_US / 2 for due in dues)
+
+    # ---- what happens meanwhile
+
+    def tell(self, who: str, what: str) -> None:
+        self.told.story.append((self.hub.now_us, who, what))
+
+    def _lost(self, process: str) -> None:
+        self.facts.losses.append(Loss(self.hub.now_us, self.hub.now_us, process))
+
+    def _logged(self, record: logging.LogRecord) -> None:
+        """What the product logs. An error that it does not know is a violation."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, ShardqError | WentWrong):
+            trace = "".join(traceback.format_exception(error))
+            self._faulting.unexpected.append(f"{self.hub.current} logged {record.getMessage()}: {trace}")
+        self.tell(self.hub.current.process.name, f"logs: {record.getMessage()}")
+
+    def _executed(
+        self, node: Node, link: Link, script: Script, keys: Sequence[bytes], words: Sequence[bytes], answer: Any
+    ) -> None:
+        told = self.told
+        told.requests += 1
+        self._faulting.ran(script.name, node, link.process)
+        told.story.append(
+            (self.hub.now_us, link.process.name, Executed(script.name, node.name, node.now_us(), keys, words, answer))
+        )
+        if isinstance(answer, Failure):
+            told.reached[f"{script.name} refused"] += 1
+            if not answer.text.startswith(REFUSALS):
+                raise Violation(f"{script.name} answers an error: {answer.text.decode()}, line {answer.line}")
+        else:
+            told.reached[f"{script.name} {answer[0].decode()}"] += 1
+        if self._faulting.unexpected:
+            raise Violation(self._faulting.unexpected[0])
+        shard = self._shards.get(keys[0])
+        if shard is not None and self.servers.owners[shard.slot] is node:
+            bell = shard.bell.encode()
+            if script.name == "dispatch":
+                self._rung.discard(shard.shard)
+            if any(channel == bell for channel, _ in node.space.messages):
+                self._rung.add(shard.shard)
+            if script.name == "open" and words[2] == b"1":
+                self._rung.discard(shard.shard)
+            self._check(shard, node)
+        if script.name == "declare":
+            self._note_shards(words)
+
+    def _note_shards(self, words: Sequence[bytes]) -> None:
+        fields = dict(zip(words[2::2], words[3::2], strict=False))
+        for name in (b"shards", b"pending"):
+            if count := int(fields.get(name, 0)):
+                self.facts.shard_counts.add(count)
+
+    def _check(self, keys: ShardKeys, node: Node | None) -> None:
+        owner = node or self.servers.owners[keys.slot]
+        shard = Shard(keys, owner.space)
+        shard.check(TOPICS, is_rung=keys.shard in self._rung, now_ms=owner.now_us() / 1000)
+        if not self.plan.faults and not self.is_over:
+            self._punctuality.look(shard, now_ms=self.hub.now_us / 1000)
+
+    def _all_shards(self) -> list[Shard]:
+        return [Shard(keys, self.servers.owners[keys.slot].space) for keys in self._shards.values()]
+
+    def rung_all(self, shards: frozenset[int]) -> None:
+        """Of these shards it is not known whether the poller was rung."""
+        self._rung |= shards
+
+    def moved_since(self, node: Node, since_us: float) -> set[str]:
+        """The ids that were moved to a node, or from it, since then."""
+        ids: set[str] = set()
+        for at_us, _, what in reversed(self.told.story):
+            if at_us < since_us:
+                break
+            if isinstance(what, Executed) and what.node == node.name and what.script in ("put", "take"):
+                ids.update(id.decode() for id in (what.words[3::2] if what.script == "put" else what.words[4:]))
+        return ids
+
+    def shards_of(self, node: Node) -> frozenset[int]:
+        """The shards that a node serves now."""
+        return frozenset(keys.shard for keys in self._shards.values() if self.servers.owners[keys.slot] is node)
+
+
+@cache
+def _scripts() -> dict[str, Script]:
+    return {name: script(name) for name in NAMES}
+
+
+def _scale(plan: Plan) -> Scale:
+    return Scale(durable=plan.replicated)
+
+
+@contextlib.contextmanager
+def _logged(to: Any) -> Iterator[None]:
+    """Gives what the product logs, warnings and errors, to a function."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            to(record)
+
+    logger, handler = logging.getLogger("shardq"), Handler()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def run(plan: Plan, instead: Mapping[str, Script] | None = None) -> Told:
+    """``instead``: scripts that are run in place of ours, by name."""
+    return Run(plan, instead).carry_out()

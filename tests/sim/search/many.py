@@ -1,0 +1,69 @@
+"""Many searches, in several processes. A search is named by its group and its number in it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from tests.sim.parallel import Progress, in_processes
+from tests.sim.search.plans import GROUPS
+from tests.sim.search.searching import Search
+
+
+class Place(NamedTuple):
+    group: str
+    number: int
+
+
+@dataclass
+class Tally:
+    searches: int = 0
+    states: int = 0
+    ends: int = 0
+    undecided: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.searches:,} searches, {self.states:,} states, {self.ends:,} ends, {self.undecided:,} of them "
+            f"undecided, {len(self.violations)} violations"
+        )
+
+
+@cache
+def _searches(group: str) -> Sequence[Search]:
+    return list(GROUPS[group]())
+
+
+def of_place(place: Place) -> Tally:
+    found = _searches(place.group)[place.number].run()
+    violations = [f"{place.group} {place.number}: {found.violation}"] if found.violation else []
+    return Tally(1, found.states, found.ends, found.undecided, violations)
+
+
+def places(groups: Sequence[str], *, every: int = 1, first: int = 0) -> list[Place]:
+    """Those of some groups; or one in so many of them, from the first one on."""
+    all_of_them = [Place(group, number) for group in groups for number in range(len(_searches(group)))]
+    return all_of_them[first % every :: every]
+
+
+def carried_out(some: Sequence[Place], *, jobs: int, seconds: float | None = None) -> Tally:
+    """Searches all of these, or as many as the time allows; until one finds a violation."""
+    end = None if seconds is None else time.monotonic() + seconds
+    progress, tally = Progress(), Tally()
+    left = itertools.takewhile(lambda _: end is None or time.monotonic() < end, some)
+    for each in in_processes(of_place, left, jobs=jobs):
+        tally.searches += each.searches
+        tally.states += each.states
+        tally.ends += each.ends
+        tally.undecided += each.undecided
+        tally.violations += each.violations
+        progress.show(lambda: f"{tally.searches:,} of {len(some):,} searches, {tally.states:,} states")
+        if tally.violations:
+            break
+    progress.over()
+    return tally

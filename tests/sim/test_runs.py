@@ -1,0 +1,64 @@
+"""Simulated runs of whole engines: none shows a fault, a seed is a run, and planted faults are found."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
+from tests.sim.runs.plan import directed, drawn
+from tests.sim.runs.running import Told, run
+from tests.sim.runs.stories import cut_down, story
+
+PARTS, RUNS_OF_A_PART = 5, 5
+
+MOST_RUNS = 30
+"""In so many runs a planted fault must be found."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_run_shows_a_fault(part: int) -> None:
+    for seed in range(part * RUNS_OF_A_PART, (part + 1) * RUNS_OF_A_PART):
+        told = run(drawn(seed))
+        assert not told.violation, story(told)
+        assert told.verdict is not None
+        assert told.verdict.undecided * 20 <= told.verdict.ids
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    one, other = (list(map(str, run(drawn(3)).story)) for _ in range(2))
+    assert len(one) > 100
+    assert one == other
+    assert list(map(str, run(drawn(4)).story)) != one
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: each.what)
+def test_a_planted_fault_is_found(planted: Planted) -> None:
+    _found(planted.when, planted)
+
+
+@pytest.mark.parametrize("planted", PLANTED_CODE, ids=lambda each: each.what)
+def test_a_fault_planted_into_code_is_found(planted: PlantedCode) -> None:
+    with mock.patch.object(planted.where, planted.name, planted.instead):
+        _found(planted.when)
+
+
+def test_a_failing_run_is_cut_down_and_told() -> None:
+    planted = next(each for each in PLANTED if each.what == "an ack keeps its record")
+    told = _found(planted.when, planted)
+    less = cut_down(told, planted.scripts(), seconds=8)
+    assert len(less.plan.programs) < len(told.plan.programs)
+    text = story(less)
+    assert text.startswith(f"run {told.plan.seed}")
+    assert " settle " in text
+    assert text.endswith(less.violation)
+
+
+def _found(when: Unlucky, planted: Planted | None = None) -> Told:
+    scripts = None if planted is None else planted.scripts()
+    for seed in range(MOST_RUNS):
+        told = run(directed(seed, when.kinds, when.after), scripts)
+        if told.violation:
+            return told
+    raise AssertionError(f"it is not found in {MOST_RUNS} runs")

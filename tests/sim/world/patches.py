@@ -1,0 +1,63 @@
+"""What stands in place of the standard library while a simulated run goes on: clocks, threads, locks, sockets, and
+chance. The product is not changed, and knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import secrets
+import select
+import selectors
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from shardq.core.drivers import sockets
+from shardq.core.drivers.router import NodeRouter
+from shardq.core.model.ids import Ids
+from tests.sim.world import hub as hubs
+from tests.sim.world import network
+
+
+@contextmanager
+def simulated(hub: hubs.Hub, net: network.Network, seed: int) -> Iterator[None]:
+    """All that the product does in this block is simulated."""
+    draw = random.Random(f"{seed}/product")
+    state = random.getstate()
+
+    def token_hex(count: int = 16) -> str:
+        return draw.randbytes(count).hex()
+
+    replaced: list[tuple[Any, str, Any]] = [
+        *((time, "monotonic", hub.monotonic), (time, "time", hub.time), (time, "sleep", hub.sleep)),
+        *((time, "monotonic_ns", lambda: int(hub.monotonic() * 1e9)), (time, "perf_counter", hub.monotonic)),
+        *((threading, "Thread", hubs.Thread), (threading, "current_thread", lambda: hub.current)),
+        *((threading, "get_ident", lambda: hub.current.ident), (threading, "main_thread", lambda: hub.outside)),
+        *((threading, "Lock", hubs.Lock), (threading, "RLock", hubs.RLock)),
+        *((threading, "_allocate_lock", hubs.Lock), (threading, "_time", hub.monotonic)),
+        *((queue, "SimpleQueue", queue._PySimpleQueue), (queue, "time", hub.monotonic)),  # type: ignore[attr-defined]
+        *((secrets, "token_hex", token_hex), (secrets, "randbits", draw.getrandbits)),
+        *((secrets, "token_bytes", draw.randbytes), (secrets, "choice", draw.choice)),
+        *((uuid, "uuid4", lambda: uuid.UUID(int=draw.getrandbits(128), version=4)), (os, "urandom", draw.randbytes)),
+        *((sockets, "new_socket", lambda family: network.Socket(net)), (os, "write", network.write)),
+        *((select, "poll", network.Poll), (selectors, "PollSelector", network.Selector)),
+        (Ids.__init__, "__kwdefaults__", {"clock_s": hub.time}),
+        (NodeRouter.carry, "__defaults__", (hub.sleep,)),  # that is `time.sleep`, as it was when it was defined
+        (socket.socket, "shutdown", network.shutdown),
+        *((socket, "socketpair", network.socketpair), (socket, "gethostname", lambda: hub.current.process.name)),
+    ]
+    with ExitStack() as stack:
+        hubs.set_hub(hub)
+        stack.callback(hubs.set_hub, None)
+        stack.callback(random.setstate, state)
+        random.seed(f"{seed}/random")
+        for where, name, instead in replaced:
+            stack.enter_context(mock.patch.object(where, name, instead))
+        yield
