@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +59,24 @@ _decoder: msgspec.msgpack.Decoder[_Began | _Ended] = msgspec.msgpack.Decoder(_Be
 
 
 class Book:
-    """The calls of one process. Threads may share it."""
+    """The calls of one process. Threads may share it. What is in a file is not kept here."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.calls: list[Call] = []
-        self._path = path
+        self._calls: dict[int, Call] = {}
+        self._numbers = count()
         self._file = None if path is None else os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+
+    @property
+    def calls(self) -> list[Call]:
+        """All of them; none where they are in a file."""
+        return list(self._calls.values())
 
     def begin(self, call: Call) -> int:
         """Notes a call that is about to be made. Returns its number."""
-        self.calls.append(call)
-        number = len(self.calls) - 1
+        number = next(self._numbers)
+        if self._file is None:
+            self._calls[number] = call
         self._write(_Began(number, call))
-        if self._file is not None:
-            call.ops = list(call.ops)
         return number
 
     def end(
@@ -89,7 +94,8 @@ class Book:
         """
         ended = _Ended(number, at_us, error, list(outcomes), list(ids), list(given))
         self._write(ended)
-        _close(self.calls[number], ended)
+        if self._file is None:
+            _close(self._calls[number], ended)
 
     def _write(self, record: _Began | _Ended) -> None:
         if self._file is not None:
@@ -104,6 +110,8 @@ class Book:
 
 def _close(call: Call, ended: _Ended) -> None:
     call.end_us, call.error = ended.at_us, ended.error
+    for _, op in call.ops if ended.error else ():
+        op.durable = False  # what is stored has not been confirmed
     if ended.given:
         call.ops = ended.given
     for place, outcome in enumerate(ended.outcomes):

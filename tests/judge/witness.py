@@ -97,9 +97,9 @@ class Witness:
     def push_many(self, tasks: Sequence[tuple[Task, Op]], *, durability: Any = None, one: bool = False) -> list[str]:
         """Pushes many, of different ids. Returns their ids, empty where they are not known."""
         named: list[Named] = [(_full_id(task), op) for task, op in tasks]
-        number = self._begin("push", named)
         for _, op in named:
             op.durable = durability is not None
+        number = self._begin("push", named)
         try:
             if one:
                 ((task, _),) = tasks
@@ -112,8 +112,6 @@ class Witness:
             self._end(number, exc, outcomes=fates, ids=list(exc.ids))
             return [str(id) for id in exc.ids]
         except NotReplicated as exc:
-            for _, op in named:
-                op.durable = False
             self._end(number, exc, outcomes=["applied"] * len(named), ids=exc.ids)
             return list(exc.ids)
         except ShardqError as exc:
@@ -154,10 +152,8 @@ class Witness:
 
     def bulk(self, mode: str, topics: Sequence[str], command: Callable[[], object], *, delay: float = 0.0) -> None:
         """A command that cancels, reschedules or requeues many tasks, of these topics; of all, if there are none."""
-        number = self._begin(
-            "bulk", [("", Op("bulk", 0.0, mode=mode, delay_us=delay * 1e6, who=self.who))], topics=topics
-        )
-        self.book.calls[number].within_us = math.inf  # each of its pages has the timeout
+        op = Op("bulk", 0.0, mode=mode, delay_us=delay * 1e6, who=self.who)
+        number = self._begin("bulk", [("", op)], topics=topics, wait=math.inf)  # each of its pages has the timeout
         try:
             command()
         except ShardqError as exc:
@@ -239,8 +235,8 @@ class WitnessedConsumer:
 
     def claim(self, most: int, *, wait: float = 0.0) -> list[Delivery]:
         witness = self.witness
-        number = witness._begin("claim", [], wait=wait, topics=self.topics)
-        begin_us = witness.book.calls[number].begin_us
+        begin_us = witness.now_us()
+        number = witness._begin("claim", [], wait=wait, topics=self.topics, at_us=begin_us)
         try:
             deliveries: list[Delivery] = self.consumer.claim(most, wait=wait)
         except ShardqError as exc:
