@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -35,6 +35,19 @@ class Loss:
     who: str = ""
 
 
+@dataclass(frozen=True)
+class Split:
+    """A time in which two servers of the same shards took calls. One of them has lost what it wrote since ``since_us``,
+    and nobody knows which of the two answered a call.
+    """
+
+    from_us: float
+    to_us: float
+    since_us: float
+    shards: frozenset[int] | None
+    """Those whose writes may be lost; None: all."""
+
+
 @dataclass
 class Facts:
     """What was done to the servers and the programs, as far as it explains what was heard."""
@@ -42,6 +55,7 @@ class Facts:
     losses: list[Loss] = field(default_factory=list)
     setbacks: list[tuple[Setback, frozenset[int] | None]] = field(default_factory=list)
     """With the shards whose writes may be lost; None: all."""
+    splits: list[Split] = field(default_factory=list)
     shard_counts: set[int] = field(default_factory=set)
     """The numbers of shards that there were."""
     rules: Rules = field(default_factory=Rules)
@@ -53,7 +67,8 @@ class Facts:
     clock_us: float = 0.0
     """The instant, by the servers' clocks since 1970, at which the times of the history begin."""
     spool_drained_us: float = math.inf
-    """When all that was spooled had been carried out."""
+    """When all that was spooled, or committed to an outbox, had been carried out. What was committed takes effect once,
+    whatever answers are lost."""
 
 
 @dataclass
@@ -88,9 +103,12 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
         _count(history, verdict)
         if id in facts.unguarded:
             continue
+        if ended == "gone" and is_plain(history):
+            continue  # a setback makes more possible, and nothing impossible
         setbacks = [setback for setback, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
-        if not setbacks and ended == "gone" and is_plain(history):
-            continue
+        for split in facts.splits:
+            if _concerns(split.shards, id, facts.shard_counts):
+                setbacks += _within(split, history)
         history.append(Op("get", at_us, at_us + 1, ended))
         found = judged(history, rules, setbacks)
         if isinstance(found, Violated):
@@ -160,9 +178,10 @@ def _histories(
         for id, op in call.ops:
             if op.outcome == NOTHING:
                 continue
-            if op.outcome == "spooled":
+            is_once = op.outcome == "committed"
+            if op.outcome in ("spooled", "committed"):
                 op.outcome, op.end_us = "applied", facts.spool_drained_us
-            op.doubtful = losses.meet(call.who, op.begin_us, op.end_us)
+            op.doubtful = not is_once and losses.meet(call.who, op.begin_us, op.end_us)
             if id:
                 histories[id].append(op)
             else:
@@ -245,6 +264,12 @@ def _concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) ->
         return True
     bucket = mmh3.hash(id, signed=False) % BUCKETS
     return any(table(count)[bucket] in shards for count in counts)
+
+
+def _within(split: Split, history: Sequence[Op]) -> Iterator[Setback]:
+    """Setbacks just before each return in the time of a split, and at its end."""
+    ends = {op.end_us for op in history if split.from_us <= op.end_us <= split.to_us} | {split.to_us}
+    return (Setback(at_us, split.since_us, is_split=True) for at_us in ends)
 
 
 def _count(history: Sequence[Op], verdict: Verdict) -> None:

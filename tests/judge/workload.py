@@ -53,7 +53,8 @@ class Scale:
     """Seconds for which a consumer keeps what it claimed."""
     shards: Sequence[int] = (1, 2, 3, 5)
     durable: bool = False
-    """True where servers have replicas."""
+    """True where some pushes are to be durable."""
+    durability: str = "replicated"
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Program:
 
     def push_some(self) -> None:
         draw, witness = self.draw, self.witness
-        durability = "replicated" if self.scale.durable and draw.random() < 0.3 else None
+        durability = self.scale.durability if self.scale.durable and draw.random() < 0.3 else None
         if draw.random() < 0.5:
             ids = draw.sample(self.scale.ids, draw.randint(1, min(2, len(self.scale.ids))))
             tasks = [self._task(id) for id in ids]
@@ -198,7 +199,7 @@ class Program:
         elif kind == "requeue":
             bulk("requeue", [topic], lambda: engine.requeue_all(topic))
         elif kind == "tag":
-            bulk("cancel", [], lambda: engine.cancel_all(tag=tag))
+            bulk("cancel", TOPICS, lambda: engine.cancel_all(tag=tag))  # only tasks of these have tags
         else:
             bulk("cancel", ["mail"], lambda: engine.purge("mail"))
 
