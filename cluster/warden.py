@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -59,3 +60,14 @@ def _say(line: str) -> None:
         assert _shell.stdin is not None
         _shell.stdin.write(line)
         _shell.stdin.flush()
+
+
+def _begin_anew() -> None:
+    """A fork has servers of its own, and its end is not ours."""
+    global _shell
+    if _shell is not None and _shell.stdin is not None:
+        _shell.stdin.close()
+    _shell = None
+
+
+os.register_at_fork(after_in_child=_begin_anew)
