@@ -1,6 +1,7 @@
 -- What servers give to scripts, over a model in Python: redis.call and redis.pcall, cmsgpack, and of cjson encode.
--- Called with Python's functions; returns the functions that Python calls.
-local commands, floats = ...
+-- Called with Python's functions; returns the functions that Python calls. `reached` is told the branches of scripts
+-- that have marks, or nil.
+local commands, floats, reached = ...
 
 -- ---- redis
 
@@ -268,6 +269,19 @@ local world = {
   ipairs = ipairs, pairs = pairs, next = next, pcall = pcall, select = select, tonumber = tonumber, tostring = tostring,
   type = type, unpack = unpack,
 }
+-- A mark writes or reads a field. The first time it is not there: so each is told once, and costs nothing after that.
+if reached then
+  world.reached = setmetatable({}, {
+    __index = function(marks, number)
+      marks[number] = true
+      return true
+    end,
+    __newindex = function(marks, number)
+      rawset(marks, number, true)
+      reached(number)
+    end,
+  })
+end
 setmetatable(world, {
   __index = function(_, name)
     error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)

@@ -30,6 +30,9 @@ _OUT_OF_MEMORY = b"OOM command not allowed when used memory > 'maxmemory'."
 _READ_ONLY = b"READONLY You can't write against a read only replica."
 DENIED = b"ERR ACL failure in script: User %s has no permissions to run the '%s' command"
 
+reached: Callable[[int], object] | None = None
+"""Told once by each server that begins while it is set, of each branch that a script with marks takes: ``branches``."""
+
 
 @dataclass(frozen=True)
 class Status:
@@ -90,7 +93,7 @@ class Server:
         )
         floats = self._lua.table_from({b"packed": _packed, b"unpacked": _unpacked})
         text = (resources.files("tests.sim.model") / "redis.lua").read_bytes()
-        self._load, self._run, self._run_tables = load(text, commands, floats)
+        self._load, self._run, self._run_tables = load(text, commands, floats, reached)
 
     def run(self, script: Script, keys: Sequence[str], words: Iterable[Word]) -> Answer:
         """Carries a script out. Raises ModelError where it touches a key that is not declared."""

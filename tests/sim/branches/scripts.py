@@ -1,0 +1,88 @@
+"""The scripts as syntax trees: each file of ``shardq/lua`` by itself, and what is made of changed files.
+
+Parsed by tree-sitter's grammar of Lua, so that a place in a tree is a place in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import tree_sitter_lua
+from tree_sitter import Language, Node, Parser
+
+from shardq.core.scripts import Script
+from tests.lua.contract import FOLDER, NAMES, contract
+
+COMMON = "common/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: a script, or a part of several."""
+
+    name: str
+    """``claim``, ``common/guard``."""
+    text: bytes
+    root: Node
+
+    def of(self, node: Node) -> str:
+        """The text of a node."""
+        return self.text[node.start_byte : node.end_byte].decode()
+
+    def line(self, number: int) -> str:
+        """A line, counted from 1, without what is around its code: by that a place is known when lines move."""
+        return " ".join(self.text.splitlines()[number - 1].decode().partition(" --")[0].split())
+
+
+@cache
+def sources() -> dict[str, Source]:
+    """All files by name, parts first."""
+    parts = sorted(file.name.removesuffix(".lua") for file in (FOLDER / "common").iterdir())
+    names = [*(COMMON + part for part in parts), *NAMES]
+    return {name: parsed(name, (FOLDER / f"{name}.lua").read_bytes()) for name in names}
+
+
+def parsed(name: str, text: bytes) -> Source:
+    root = Parser(Language(tree_sitter_lua.language())).parse(text).root_node
+    assert not root.has_error, f"{name}.lua is no Lua, or the grammar does not know it"
+    return Source(name, text, root)
+
+
+@cache
+def files_of(name: str) -> list[str]:
+    """The files that make a script, in their order."""
+    return [*(COMMON + part for part in contract(name).uses), name]
+
+
+def users_of(file: str) -> list[str]:
+    """The scripts that a file is in."""
+    return [name for name in NAMES if file in files_of(name)]
+
+
+def assembled(changed: Mapping[str, bytes]) -> dict[str, Script]:
+    """The scripts that are others when these files are, by name."""
+    scripts = {}
+    for name in NAMES:
+        files = files_of(name)
+        if not changed.keys().isdisjoint(files):
+            text = b"".join(changed.get(file, sources()[file].text) for file in files)
+            scripts[name] = Script.of(name, text.decode())
+    return scripts
+
+
+def nodes(root: Node) -> Iterator[Node]:
+    """A node and all below it, in the order of the text."""
+    yield root
+    for child in root.children:
+        yield from nodes(child)
+
+
+def edited(text: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    """A text with parts in place of others: from, to, what. Of two at one place the one named first comes first."""
+    whole, at = [], 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[0]):
+        whole += [text[at:start], new]
+        at = end
+    return b"".join([*whole, text[at:]])
