@@ -10,7 +10,7 @@ from typing import Any, Self
 import hiredis
 
 from cluster.server import Server as RealServer
-from shardq.core.scripts import script
+from shardq.core.scripts import Script, script
 from tests.lua.contract import NAMES
 from tests.sim.conformance.sampler import HEARD
 from tests.sim.conformance.steps import NOW_AT, Outcome, Step
@@ -55,6 +55,9 @@ class Model:
     def clear(self) -> None:
         self.space.restore(self._empty)
 
+    def script(self, name: str) -> Script:
+        return script(name)
+
     def carry_out(self, step: Step, now_us: int = 0) -> Outcome:
         self._now_us = now_us
         self.space.messages.clear()
@@ -62,7 +65,7 @@ class Model:
             step.read_only, step.full, frozenset({step.denied.encode()} if step.denied else ()), USER.encode()
         )
         if step.script:
-            answer = self._server.run_coded(script(step.script), list(step.keys), list(step.words))
+            answer = self._server.run_coded(self.script(step.script), list(step.keys), list(step.words))
         else:
             answer = self._server.command(*step.words)
             answer = answer.text if isinstance(answer, Status) else None if step.is_timed else answer

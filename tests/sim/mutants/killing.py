@@ -1,0 +1,148 @@
+"""How a mutant dies: in stages, the cheapest first, each in a fork of a process that has everything imported.
+
+1. the tests that are most likely to find it, up to the first that fails;
+2. a few small searches and simulated runs that come by its place;
+3. all other tests that come by it;
+4. such runs for a minute of the processor's time, and then others.
+
+A process that serves (``Killer``) is one pytest session: see ``tested``.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tests.sim.branches.scripts import sources, users_of
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.subjects import place_of, put_in_place, tests_of
+from tests.sim.mutants.tested import Bench, Verdict, forked
+from tests.sim.mutants.trials import Known, Trials, runs, tried
+
+QUICK_SEARCHES, QUICK_RUNS = 4, 5
+
+MINUTE_S = 60.0
+
+STAGES = ("tests", "quick", "rest", "minute")
+
+LIKELY = 120
+"""Tests in the first stage."""
+
+TESTS_S = 300.0
+"""Far more than all tests of a script take. Those of a module that waits may take long on a busy machine."""
+
+MEMORY = 4 << 30
+"""Of a fork that simulates: an endless loop must not take the machine's."""
+
+
+class Result(msgspec.Struct):
+    """What became of a mutant."""
+
+    name: str
+    where: str
+    digest: str
+    """Of the file with the change."""
+    tried: str
+    """The last stage that was tried."""
+    is_killed: bool
+    """By that one."""
+    what: str
+    """The test or the trial, and what it says."""
+
+    @property
+    def killed_by(self) -> str:
+        return self.tried if self.is_killed else ""
+
+
+class Survey(msgspec.Struct):
+    """What tests and trials come by. Made once, for all mutants."""
+
+    tests_digest: str
+    tests: dict[str, tuple[list[str], float]]
+    """Test → scripts that it sends, or ``MODULE:LINE``, and its time."""
+    trials_digest: str
+    trials: list[Known]
+
+
+@dataclass
+class Killer:
+    bench: Bench
+    survey: Survey
+
+    def __post_init__(self) -> None:
+        self._trials = Trials(self.survey.trials)
+        self._lately: dict[str, Counter[str]] = {}
+
+    def judged(self, mutant: Mutant, digest: str, stages: Sequence[str]) -> Result:
+        """Tries one stage after the other."""
+        verdict, stage = Verdict(False), ""
+        for stage in stages:
+            verdict = getattr(self, f"_{stage}")(mutant)
+            if verdict.is_killed:
+                break
+        return Result(mutant.name, mutant.where, digest, stage, verdict.is_killed, verdict.by.strip()[:600])
+
+    def _tests(self, mutant: Mutant) -> Verdict:
+        lately = self._lately.setdefault(mutant.file, Counter())
+        known = [test for test, _ in lately.most_common(8)]
+        tests = [*known, *(test for test in self._tests_of(mutant)[:LIKELY] if test not in known)]
+        return self._by_tests(mutant, tests)
+
+    def _rest(self, mutant: Mutant) -> Verdict:
+        return self._by_tests(mutant, self._tests_of(mutant)[LIKELY:])
+
+    def _by_tests(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
+        lately = self._lately.setdefault(mutant.file, Counter())
+        if not tests:
+            return Verdict(False)
+        verdict = self.bench.judged(lambda: put_in_place(mutant), tests, TESTS_S)
+        if verdict.is_killed and verdict.by in self.survey.tests:
+            lately[verdict.by] += 1
+        return verdict
+
+    def _tests_of(self, mutant: Mutant) -> list[str]:
+        subjects = users_of(mutant.file) if mutant.file in sources() else [f"{mutant.file}:{mutant.change.line}"]
+        return [test for test in tests_of(subjects, self.survey.tests) if test in self.bench.items]
+
+    def _quick(self, mutant: Mutant) -> Verdict:
+        trials = self._trials.of(place_of(mutant))
+        some = [trial for trial in trials if trial.kinds][:QUICK_SEARCHES]
+        some += [trial for trial in trials if not trial.kinds][:QUICK_RUNS]
+        return simulated(mutant, lambda: tried(some, 60.0), 120)
+
+    def _minute(self, mutant: Mutant) -> Verdict:
+        trials = self._trials.of(place_of(mutant))
+        before = {trial.seed for trial in trials if not trial.kinds}
+        others = (trial for trial in runs() if trial.seed not in before)
+
+        def work() -> str:
+            return tried(trials, MINUTE_S * 0.8) or tried(others, MINUTE_S * 0.2)
+
+        return simulated(mutant, work, int(MINUTE_S * 2 + 60))
+
+
+def simulated(mutant: Mutant, trying: Callable[[], str], cpu_s: int) -> Verdict:
+    """Tries trials in a fork that has the mutant, and ends it after so much time of the processor."""
+
+    def work() -> str:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        put_in_place(mutant)
+        return trying()
+
+    return forked(work, most_s=cpu_s * 20, cpu_s=cpu_s)
+
+
+def scripts_called(bench: Bench) -> Mapping[str, tuple[list[str], float]]:
+    """Runs all tests of a session once. Returns the scripts that each sends, and how long it takes."""
+    import time
+
+    told = {}
+    for test, item in bench.items.items():
+        began = time.monotonic()
+        called = bench.calls(item)
+        told[test] = sorted(called), time.monotonic() - began
+    return told
