@@ -25,7 +25,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim mutants bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ $(LOWEST)/.ready: pyproject.toml
 sim: $(STAMP) ## simulated runs, searches, and the model beside real servers: MINUTES= or HOURS=, SEED=, SERVER=; CALLS= compares alone
 	@$(CLEAN) $(BIN)/python -m tests.sim $(if $(CALLS),compare --calls $(CALLS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
+
+mutants: $(STAMP) ## every statement of every script deleted or bent, and what finds it; SCRIPT=claim for one; some hours
+	@$(CLEAN) $(BIN)/python -m tests.sim.mutants $(foreach name,$(SCRIPT),--script $(name)) $(if $(UNTIL),--until $(UNTIL))
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
