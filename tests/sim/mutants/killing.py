@@ -11,23 +11,22 @@ A process that serves (``Killer``) is one pytest session: see ``tested``.
 from __future__ import annotations
 
 import resource
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from tests.sim.branches.scripts import sources, users_of
 from tests.sim.mutants.mutant import Mutant
-from tests.sim.mutants.subjects import place_of, put_in_place, tests_of
+from tests.sim.mutants.subjects import Subject, place_of, put_in_place, tests_of
 from tests.sim.mutants.tested import Bench, Verdict, forked
 from tests.sim.mutants.trials import Known, Trials, runs, tried
 
 QUICK_SEARCHES, QUICK_RUNS = 4, 5
 
 MINUTE_S = 60.0
-
-STAGES = ("tests", "quick", "rest", "minute")
 
 LIKELY = 120
 """Tests in the first stage."""
@@ -70,6 +69,7 @@ class Survey(msgspec.Struct):
 
 @dataclass
 class Killer:
+    subject: Subject
     bench: Bench
     survey: Survey
 
@@ -101,6 +101,8 @@ class Killer:
             return Verdict(False)
         verdict = self.bench.judged(lambda: put_in_place(mutant), tests, TESTS_S)
         if verdict.is_killed and verdict.by in self.survey.tests:
+            if self.subject.is_timed and self.bench.judged(lambda: None, [verdict.by], TESTS_S).is_killed:
+                return self._by_tests(mutant, tests[tests.index(verdict.by) + 1 :])
             lately[verdict.by] += 1
         return verdict
 
@@ -136,13 +138,14 @@ def simulated(mutant: Mutant, trying: Callable[[], str], cpu_s: int) -> Verdict:
     return forked(work, most_s=cpu_s * 20, cpu_s=cpu_s)
 
 
-def scripts_called(bench: Bench) -> Mapping[str, tuple[list[str], float]]:
-    """Runs all tests of a session once. Returns the scripts that each sends, and how long it takes."""
-    import time
-
+def come_by(subject: Subject, bench: Bench) -> dict[str, tuple[list[str], float]]:
+    """Runs all tests of a session once. Returns the scripts that each sends, or the lines that it comes by, and how
+    long it takes. One that fails is left out.
+    """
     told = {}
     for test, item in bench.items.items():
         began = time.monotonic()
-        called = bench.calls(item)
-        told[test] = sorted(called), time.monotonic() - began
+        passed, met = bench.lines(item, subject.modules) if subject.modules else bench.calls(item)
+        if passed:
+            told[test] = sorted(met), time.monotonic() - began
     return told

@@ -18,34 +18,33 @@ import msgspec
 
 from tests.sim.branches.reached import ROOT
 from tests.sim.branches.scripts import sources
-from tests.sim.mutants.killing import STAGES, Killer, Result, Survey, scripts_called
+from tests.sim.mutants.killing import Killer, Result, Survey, come_by
 from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.subjects import Subject
 from tests.sim.mutants.tested import Bench, serve
 from tests.sim.mutants.trials import runs, searches, surveyed
 
-FOLDER = ROOT / "tests" / "lua"
 SURVEY_CPU_S = 25.0
 
-TESTED = ("shardq/lua", "tests/lua")
 SIMULATED = (
     "shardq/lua",
     "shardq/core",
     "tests/judge",
     *(f"tests/sim/{each}" for each in ("model", "runs", "search", "world")),
 )
-"""By these folders it is known if a survey is still true."""
+"""By these folders it is known if a survey of trials is still true."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Pool:
-    """``stages``: those that are tried."""
-
-    def __init__(self, folder: Path, jobs: int, stages: Sequence[str]) -> None:
-        self._folder = folder
+    def __init__(self, subject: Subject, folder: Path, jobs: int, until: str = "") -> None:
+        self._subject = subject
+        self._folder = folder / subject.name
         self._jobs = jobs
-        self._stages = stages
-        folder.mkdir(parents=True, exist_ok=True)
+        last = subject.stages.index(until) if until in subject.stages else len(subject.stages) - 1
+        self._stages = subject.stages[: last + 1]
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def judged(self, mutants: Sequence[Mutant], *, again: str = "") -> dict[str, Result]:
         """The results of all these mutants, by name. ``again``: judges ``all`` anew, or the ``survivors``."""
@@ -79,11 +78,10 @@ class Pool:
         """The stages that are still to be tried."""
         if result is None or result.digest != digest_of(mutant):
             return self._stages
-        return (
-            []
-            if result.is_killed
-            else [stage for stage in self._stages if STAGES.index(stage) > STAGES.index(result.tried)]
-        )
+        if result.is_killed:
+            return []
+        tried = self._subject.stages.index(result.tried) + 1
+        return [stage for stage in self._stages if stage not in self._subject.stages[:tried]]
 
     def _survey(self) -> Survey:
         """What tests and trials come by; from the file, if nothing has changed since it was written."""
@@ -91,10 +89,10 @@ class Pool:
         survey = Survey("", {}, "", [])
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, FileNotFoundError):
             survey = msgspec.msgpack.decode(file.read_bytes(), type=Survey)
-        digests = _digest(TESTED), _digest(SIMULATED)
+        digests = _digest((*self._subject.folders, *self._subject.sources)), _digest(SIMULATED)
         if (survey.tests_digest, survey.trials_digest) != digests:
             print("looking at what tests and simulated runs come by, for some minutes", flush=True)
-            with _Worker(self._folder, "survey") as worker:
+            with _Worker(self._subject, self._folder, "survey") as worker:
                 worker.send((survey, *digests))
                 file.write_bytes(worker.answer())
             survey = msgspec.msgpack.decode(file.read_bytes(), type=Survey)
@@ -105,7 +103,7 @@ class Pool:
         with contextlib.ExitStack() as stack:
             workers: dict[Connection, _Worker] = {}
             for number in range(min(self._jobs, len(mutants))):
-                worker = stack.enter_context(_Worker(self._folder, f"{number}"))
+                worker = stack.enter_context(_Worker(self._subject, self._folder, f"{number}"))
                 worker.send(survey)
                 workers[worker.connection] = worker
             for worker in list(workers.values()):
@@ -149,10 +147,10 @@ def _digest(folders: Iterable[str]) -> str:
 class _Worker:
     """A process of its own, at the end of a pipe. Context manager."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, subject: Subject, folder: Path, name: str) -> None:
         self.log = folder / f"{name}.log"
         self.connection, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serving, args=(theirs, str(self.log), name == "survey"))
+        self._process = _SPAWN.Process(target=_serving, args=(subject, theirs, str(self.log), name == "survey"))
         self._process.start()
         theirs.close()
 
@@ -172,7 +170,7 @@ class _Worker:
         return self.connection.recv_bytes()
 
 
-def _serving(pipe: Connection, log: str, is_survey: bool) -> None:
+def _serving(subject: Subject, pipe: Connection, log: str, is_survey: bool) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -182,16 +180,17 @@ def _serving(pipe: Connection, log: str, is_survey: bool) -> None:
         if is_survey:
             survey, tests, trials = pipe.recv()
             if survey.tests_digest != tests:
-                survey.tests_digest, survey.tests = tests, dict(scripts_called(bench))
+                survey.tests_digest, survey.tests = tests, come_by(subject, bench)
             if survey.trials_digest != trials:
                 survey.trials_digest = trials
-                survey.trials = surveyed(searches(), (), SURVEY_CPU_S) + surveyed(runs(), (), SURVEY_CPU_S)
+                survey.trials = surveyed(searches(), subject.modules, SURVEY_CPU_S)
+                survey.trials += surveyed(runs(), subject.modules, SURVEY_CPU_S)
             pipe.send_bytes(msgspec.msgpack.encode(survey))
             return
-        killer = Killer(bench, pipe.recv())
+        killer = Killer(subject, bench, pipe.recv())
         with contextlib.suppress(EOFError):
             while (following := pipe.recv()) is not None:
                 mutant, stages = following
                 pipe.send_bytes(msgspec.msgpack.encode(killer.judged(mutant, digest_of(mutant), stages)))
 
-    serve([FOLDER], work)
+    serve([ROOT / each for each in subject.folders], work)

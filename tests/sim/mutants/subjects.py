@@ -7,15 +7,18 @@ code. So whoever has either of them has the mutant.
 from __future__ import annotations
 
 import gc
+import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import CodeType, FunctionType
+from dataclasses import dataclass
+from types import FunctionType
 
 from shardq.core.scripts import Script, script
 from tests.sim.branches.points import points
 from tests.sim.branches.reached import ROOT
 from tests.sim.branches.scripts import assembled, sources
 from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.python import functions_of, key_of, modules
 
 
 def put_in_place(mutant: Mutant) -> None:
@@ -49,42 +52,57 @@ def place_of(mutant: Mutant) -> str:
     return inner[1]
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What a run of mutants is about, and what may kill them."""
+
+    name: str
+    """That of the folder of its results."""
+    folders: tuple[str, ...]
+    """Tests."""
+    sources: tuple[str, ...]
+    """With the folders of tests they tell if a survey is still true."""
+    stages: tuple[str, ...]
+    """In their order."""
+    is_timed: bool = False
+    """True if its tests wait, so that a slow machine may make them fail: a kill counts if the test passes otherwise."""
+
+    @property
+    def modules(self) -> list[str]:
+        """Those whose lines are places; none for scripts, which have branches."""
+        return [] if self.name == "scripts" else modules()
+
+
+SCRIPTS = Subject("scripts", ("tests/lua",), ("shardq/lua",), ("tests", "quick", "rest", "minute"))
+
+OPERATIONS = Subject(
+    "operations",
+    ("tests/lua", *(f"tests/{folder}" for folder in ("producer", "consumer", "dispatcher", "resharding"))),
+    ("shardq/lua", "shardq/core"),
+    ("quick", "tests", "minute"),
+    is_timed=True,
+)
+"""The tests of scripts are theirs, too: they make their calls by them."""
+
+
 # ---- functions
 
 
 def _put_module_in_place(mutant: Mutant) -> None:
     path = ROOT / mutant.file
     text = path.read_bytes()
-    before = _functions(compile(text, str(path), "exec"))
-    after = _functions(compile(mutant.applied(text), str(path), "exec"))
-    changed = {name for name in before.keys() & after.keys() if not _same(before[name], after[name])}
-    outer = {name for name in changed if not any(name.startswith(f"{other}.") for other in changed)}
-    assert outer, f"a mutant that changes no function: {mutant.where}"
+    before, after = functions_of(text, str(path)), functions_of(mutant.applied(text), str(path))
+    changed = {name for name, code in before.items() if after[name] != code}
+    assert changed, f"a mutant that changes no function: {mutant.where}"
+    importlib.import_module(mutant.file.removesuffix(".py").replace("/", "."))
     done = 0
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename == str(path):
-            name = _key(each.__code__)
-            if name in outer:
+            name = key_of(each.__code__)
+            if name in changed:
                 each.__code__ = after[name]
                 done += 1
     assert done, f"no function has the code of {mutant.where}"
-
-
-def _key(code: CodeType) -> str:
-    return f"{code.co_qualname}@{code.co_firstlineno}"
-
-
-def _functions(code: CodeType) -> dict[str, CodeType]:
-    """The code of all functions that are not within others."""
-    found: dict[str, CodeType] = {}
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            found |= {_key(each): each} if each.co_flags & 1 else _functions(each)
-    return found
-
-
-def _same(one: CodeType, other: CodeType) -> bool:
-    return one == other
 
 
 def tests_of(subjects: Sequence[str], calls: Mapping[str, tuple[list[str], float]]) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import coverage
 import pytest
 import redis
 from _pytest.runner import runtestprotocol
@@ -23,6 +24,7 @@ from _pytest.runner import runtestprotocol
 from cluster.server import Server
 from shardq.core.calls.request import Call
 from tests.lua.shard import User
+from tests.sim.branches.reached import ROOT
 from tests.support import leaks
 
 BUSY_MS = 3000
@@ -62,11 +64,24 @@ class Bench:
         reports = runtestprotocol(item, nextitem=item.session, log=False)  # type: ignore[arg-type]
         return all(report.passed or report.skipped for report in reports)
 
-    def calls(self, item: pytest.Item) -> set[str]:
-        """Runs one test, and tells the scripts that it sent."""
+    def calls(self, item: pytest.Item) -> tuple[bool, set[str]]:
+        """Runs one test. Returns True if it passes, and the scripts that it sent."""
         with _recorded() as sent:
-            self.run(item)
-        return sent
+            passed = self.run(item)
+        return passed, sent
+
+    def lines(self, item: pytest.Item, modules: Sequence[str]) -> tuple[bool, set[str]]:
+        """Runs one test. Returns True if it passes, and the lines of these modules that it came by."""
+        files = {str(ROOT / module): module for module in modules}
+        watching = coverage.Coverage(data_file=None, config_file=False, include=list(files), messages=False)
+        watching.set_option("run:disable_warnings", ["no-data-collected"])
+        watching.start()
+        try:
+            passed = self.run(item)
+        finally:
+            watching.stop()
+        data = watching.get_data()
+        return passed, {f"{files[file]}:{line}" for file in files for line in data.lines(file) or ()}
 
     def judged(self, prepare: Callable[[], object], tests: Iterable[str], most_s: float) -> Verdict:
         """Runs tests in a fork, up to the first that fails. ``prepare`` is called there before them."""
