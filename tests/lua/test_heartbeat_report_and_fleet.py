@@ -189,8 +189,9 @@ def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control:
 
 def test_fleet(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(calls.fleet(control, now_us=NOW)) == Processes(T * 1000, {}, {}, {})
-    stored: State = {"members": {"d": T + 5, "late": T - 5}, "workers": {"w": T + 9}, "reports": {"d": "1", "w": "2"}}
+    members, workers = {"d": T + 5, "late": T - 5, "e": T + 6}, {"w": T + 9, "x": T - 9, "v": T}
+    stored: State = {"members": members, "workers": workers, "reports": {"d": "1", "w": "2"}}
     centre.seed(stored)
     seen = centre.run(calls.fleet(control, now_us=NOW))
-    assert seen == Processes(T * 1000, {"d": T + 5, "late": T - 5}, {"w": T + 9}, {"d": b"1", "w": b"2"})
+    assert seen == Processes(T * 1000, members, workers, {"d": b"1", "w": b"2"})
     assert centre.state() == stored

@@ -296,12 +296,14 @@ def test_stock_tells_all_ids_page_by_page(shard: Shard, keys: ShardKeys, count: 
     ids = {f"i{n}" for n in range(count)}
     # more than fits into a packed hash: it is gone through in pages
     shard.seed({"meta": meta(), "task": dict.fromkeys(ids, A)})
-    place, met, pages = "0", set(), 0
+    place, met, pages, bytes = "0", set(), 0, 0
     while place != "0" or not pages:
         page = shard.run(resharding.stock(keys, EPOCH, place, count=100, now_us=NOW))
         met |= set(page.ids)
-        place, pages = page.cursor, pages + 1
+        place, pages, bytes = page.cursor, pages + 1, bytes + page.bytes
     assert met == ids
+    # Redis 7.0 has no way to read the names of fields alone
+    assert bytes == (count * len(A) if "redis_version:7.0" in shard.do("INFO", "server") else 0)
     assert (pages > 3) == (count > 512)
     # the place of another process of the server is none: it begins anew
     other = shard.run(resharding.stock(keys, EPOCH, "7@0123", count=1000, now_us=NOW))

@@ -160,6 +160,12 @@ def test_only_what_is_ready_is_listed(shard: Shard, keys: ShardKeys) -> None:
     assert ready(shard, keys).looked_at == 6
 
 
+def test_a_list_of_which_nothing_is_counted(shard: Shard, keys: ShardKeys) -> None:
+    """A shard that was lost, and opened anew, has no count of what its ready list still has."""
+    shard.seed({"meta": meta(), "task": {"mail/0": A, "mail/1": A}, "ready/mail": ["mail/0", "mail/1"]})
+    assert ready(shard, keys) == ReadyPage(True, 2, 0, [(-1, "mail/0"), (0, "mail/1")])
+
+
 # ---- the forecast
 
 

@@ -382,3 +382,13 @@ def test_attempts_end(shard: Shard, keys: ShardKeys) -> None:
         "why": {"a": "boom"},
         "lease": {"a": "2:1::"},
     }
+
+
+def test_who_is_dead_already_is_not_counted_again(shard: Shard, keys: ShardKeys) -> None:
+    """A call that was refused halfway may have left a task dead and leased."""
+    before: State = {"meta": meta() | {"died/": "1"}, "task": {"a": A}, "dead": {"a": T - 9}, "why": {"a": "old"}}
+    shard.seed(before | {"leased": {"a": T + 9}, "lease": {"a": "0:0::tok"}})
+    assert shard.ask(consume.settle(keys, EPOCH, [], [SettleBury("a", "tok", "new")], now_us=NOW)) == ["ok"]
+    state = shard.state()
+    assert state["meta"]["died/"] == "1"
+    assert (state["dead"], state["why"]) == ({"a": T}, {"a": "new"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from shardq.core.calls import control as calls
 from shardq.core.calls import observe
@@ -13,12 +14,14 @@ from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
 
 A = record("a")
 
+LEFT = {"wake_at": f"{T}", "swept": "1", "died/": "2", "died/mail": "3", "reaped": "5"}
+
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ({"meta": None}, {"epoch": "3", "topology": "new"}),
-        ({"meta": {"epoch": "2", "topology": "old", "reaped": "5"}}, {"epoch": "3", "topology": "new", "reaped": "5"}),
+        ({"meta": {"epoch": "2", "topology": "old"} | LEFT}, {"epoch": "3", "topology": "new"} | LEFT),
         ({"meta": {"epoch": "3", "topology": "old"}}, {"epoch": "3", "topology": "new"}),
     ],
     ids=["new", "older", "same"],
@@ -46,8 +49,7 @@ def test_the_news_of_opened_shards(centre: Shard, control: ControlKeys) -> None:
 
 
 def test_open_anew_forgets_what_pollers_and_sweepers_left(shard: Shard, keys: ShardKeys) -> None:
-    left = {"wake_at": f"{T}", "swept": "1", "died/": "2", "died/mail": "3", "reaped": "5"}
-    shard.seed({"meta": {"epoch": "2"} | left})
+    shard.seed({"meta": {"epoch": "2"} | LEFT})
     for _ in range(2):
         assert shard.ask(calls.open_shard(keys, 3, "new", anew=True)) == ["ok", 0]
         assert shard.state() == {"meta": {"epoch": "3", "topology": "new", "reaped": "5"}}
@@ -155,6 +157,21 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()})
     counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
     assert (counts.head_ms, counts.late_ms, counts.dispatched, counts.waited_ms) == (None, None, {}, {})
+
+
+PEEKED = ["due", "leased", "dead", "topics", "task", "lease", "why", "ghost", "seen", "moved", "ready/"]
+
+
+@pytest.mark.parametrize("name", PEEKED)
+def test_peek_meets_a_key_of_another_type(shard: Shard, keys: ShardKeys, name: str) -> None:
+    """What needs that key would fail: a look that does not would say that all is well."""
+    shard.seed(FULL)
+    shard.do("DEL", shard.prefix + name)
+    shard.do("SET", shard.prefix + name, "not ours")
+    before = shard.state()
+    with shard.as_user("default") as asker, pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        asker.ask(observe.peek(keys, EPOCH, [""], draw=10, now_us=NOW))
+    assert shard.state() == before
 
 
 def test_deaths_of_the_last_ten_minutes(shard: Shard, keys: ShardKeys) -> None:

@@ -1,0 +1,96 @@
+"""Scripts of the whole engine whose user may not do all that they do; and shards that learn of a newer topology from a
+caller, on a server that can't note it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from shardq.core.calls import by_id, listing, resharding
+from shardq.core.calls import control as calls
+from shardq.core.calls.request import Call
+from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.scripts import script
+from tests.lua.samples import FULL, WHOLE, named, on_the_whole
+from tests.lua.shard import EPOCH, NOW, Shard
+from tests.lua.test_commands_refused_halfway import refusal
+from tests.lua.test_contracts import CONTROL
+
+
+def tried(name: str) -> set[str]:
+    """The commands that a script goes on without: it tries them, and needs them for nothing else."""
+    text = script(name).text
+    return set(re.findall(r"redis\.pcall\('([A-Z]+)'", text)) - set(re.findall(r"redis\.call\('([A-Z]+)'", text))
+
+
+SAMPLES = on_the_whole(CONTROL)
+TRIED = {
+    f"{name} without {command}": (number, command)
+    for number, name in enumerate(named(SAMPLES))
+    for command in sorted(tried(SAMPLES[number].script.name))
+}
+
+
+@pytest.fixture
+def user(centre: Shard) -> Iterator[str]:
+    user = f"u{uuid.uuid4().hex}"
+    centre.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "allchannels", "allkeys")
+    yield user
+    centre.do("ACL", "DELUSER", user)
+
+
+@pytest.mark.parametrize(("number", "command"), TRIED.values(), ids=TRIED)
+def test_what_is_only_tried_is_no_reason_to_fail(
+    centre: Shard, control: ControlKeys, user: str, number: int, command: str
+) -> None:
+    call = on_the_whole(control)[number]
+    centre.seed(WHOLE)
+    answer = centre.ask(call)
+    centre.seed(WHOLE)
+    centre.do("ACL", "SETUSER", user, f"-{command.lower()}")
+    with centre.as_user(user) as asker:
+        assert asker.ask(call) == answer
+
+
+def test_a_report_that_is_refused_is_left_out(centre: Shard, control: ControlKeys, user: str) -> None:
+    """Who lives is known all the same."""
+    centre.seed(WHOLE)
+    centre.do("ACL", "SETUSER", user, "-hset")
+    with centre.as_user(user) as asker:
+        beat = calls.heartbeat(control, "d", alive_ms=9, others_ms=9, epoch=0, report=b"new", now_us=NOW)
+        assert not refusal(asker, beat)
+        assert not refusal(asker, calls.report(control, "w", alive_ms=9, report=b"new", now_us=NOW))
+    state = centre.state()
+    assert "d" in state["members"]
+    assert "w" in state["workers"]
+    assert state["reports"].keys() <= {"me", "worker", "late"}
+
+
+NEWER: dict[str, Callable[[ShardKeys], Call[Any]]] = {
+    "get": lambda keys: by_id.get_many(keys, EPOCH + 1, ["leased", "gone"], now_us=NOW),
+    "cancel": lambda keys: by_id.cancel(keys, EPOCH + 1, "later", now_us=NOW),
+    "forecast": lambda keys: listing.forecast(keys, EPOCH + 1, step_ms=60_000, steps=6, now_us=NOW),
+    "take": lambda keys: resharding.take(keys, EPOCH + 1, "n3", 7, ["gone"], now_us=NOW),
+}
+
+
+@pytest.mark.parametrize("made", NEWER.values(), ids=NEWER)
+def test_a_newer_epoch_that_can_not_be_noted(
+    shard: Shard, keys: ShardKeys, made: Callable[[ShardKeys], Call[Any]]
+) -> None:
+    """The caller is served; the next one tells it again."""
+    call, user = made(keys), f"u{uuid.uuid4().hex}"
+    shard.seed(FULL)
+    answer = shard.ask(call)
+    assert shard.state()["meta"]["epoch"] == f"{EPOCH + 1}"
+    shard.seed(FULL)
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(call) == answer
+    assert shard.state()["meta"]["epoch"] == f"{EPOCH}"
+    shard.do("ACL", "DELUSER", user)
