@@ -100,7 +100,7 @@ def key_of(code: CodeType) -> str:
 def _mutants(module: str) -> list[Mutant]:
     text = (ROOT / module).read_bytes()
     lines = text.decode().splitlines()
-    code_of = {number: " ".join(line.partition("  # ")[0].split()) for number, line in enumerate(lines, 1)}
+    code_of = {number: " ".join(line.partition("  # ")[0].split()).rstrip(":") for number, line in enumerate(lines, 1)}
     return mutants_of(module, text, _Changes(text).all(), code_of)
 
 

@@ -16,6 +16,7 @@ from tests.sim.mutants import tested
 from tests.sim.mutants.killing import simulated
 from tests.sim.mutants.lua import scripts_mutants
 from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.python import operations_mutants, sampled
 from tests.sim.mutants.report import SURVIVORS
 from tests.sim.mutants.subjects import place_of, put_in_place, put_scripts_in_place, scripts_of
 from tests.sim.mutants.tested import Bench, Verdict, serve
@@ -90,6 +91,25 @@ def test_a_search_kills(one: Mutant, trial: Trial) -> None:
     assert verdict.is_killed
     assert verdict.by.startswith(f"{trial}: ")
     assert script(next(iter(scripts_of(one)))).text != next(iter(scripts_of(one).values())).text, "only in the fork"
+
+
+def test_a_search_kills_one_of_an_operation() -> None:
+    module = "shardq/core/producer/by_id.py"
+    name = f"{module}: if shard == shards[-1] or not absent(result): if: always"
+    (one,) = (each for each in operations_mutants()[module] if each.name == name)
+    trial = Trial("scheduled, cleared", ("cancel", "get"), 0)
+    assert not trial.violation()
+    assert simulated(one, lambda: tried([trial], 60.0), 60).is_killed
+    assert not trial.violation(), "only in the fork"
+
+
+def test_operations_have_mutants_that_can_be_put_in_place() -> None:
+    every = [each for some in operations_mutants().values() for each in some]
+    assert len(every) > 5000
+    assert all(operations_mutants().values())
+    assert max(Counter(each.name for each in every).values()) == 1
+    assert len(sampled(40, 1)) > 35
+    assert sampled(40, 1) == sampled(40, 1) != sampled(40, 2)
 
 
 def test_a_harmless_one_survives() -> None:
