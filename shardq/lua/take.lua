@@ -1,5 +1,5 @@
 -- take: takes tasks out of this shard, and keeps each as a parcel in moved until it is put at its target.
--- USES: guard, begin
+-- USES: guard, begin, record
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -26,9 +26,7 @@ local due_parcel, dead_parcel = ARGV[3] .. '|' .. ARGV[4] .. '|due|', ARGV[3] ..
 while at < #ids and bytes < 1048576 do
   -- records are read in chunks: each may be 1 MiB
   local chunk = {}
-  for i = at + 1, math.min(#ids, at + (bytes == 0 and 4 or math.max(1, math.min(200, math.floor((1048576 - bytes) * at / bytes))))) do
-    chunk[#chunk + 1] = ids[i]
-  end
+  for i = at + 1, math.min(#ids, at + next_chunk(1048576 - bytes, at, bytes)) do chunk[#chunk + 1] = ids[i] end
   local records = redis.call('HMGET', KEYS[2], unpack(chunk))
   local due = redis.call('ZMSCORE', KEYS[3], unpack(chunk))
   local dead = no_dead and {} or redis.call('ZMSCORE', KEYS[5], unpack(chunk))
