@@ -81,6 +81,14 @@ def test_a_revoked_lease(shard: Shard, keys: ShardKeys) -> None:
     assert shard.state() == {"meta": meta()}
 
 
+@pytest.mark.parametrize("others", [0, 1, 3, 10])
+def test_a_tag_at_the_end_of_a_long_head(shard: Shard, keys: ShardKeys, others: int) -> None:
+    """Also behind a multiple of 256 bytes."""
+    tags = (*(f"{n}{'y' * 100}" for n in range(others)), "z")
+    shard.seed({"meta": meta(), "task": {"a": record("", tags=tags), "b": PLAIN}, "due": {"a": T, "b": T}})
+    assert page(shard, keys, tag="z").cancelled == ["a"]
+
+
 @pytest.mark.parametrize("tag", ["red", "x", "\xc1", "\x04"])
 def test_letters_of_the_tag_elsewhere(shard: Shard, keys: ShardKeys, tag: str) -> None:
     before: State = {"meta": meta(), "task": OTHERS, "due": dict.fromkeys(OTHERS, T)}

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from cluster.server import Server
-from shardq.core.calls import by_id, consume, dispatch
+from shardq.core.calls import by_id, consume, dispatch, observe
 from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.request import Call, Word
 from shardq.core.drivers.settings import Settings
@@ -26,7 +26,7 @@ from shardq.core.scripts import script
 from shardq.errors import OutOfMemory, Unanswered
 from tests.lua.contract import FOLDER, NAMES
 from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
-from tests.lua.shard import EPOCH, Shard, State, User, at, meta, record
+from tests.lua.shard import EPOCH, Shard, State, T, User, at, meta, record
 from tests.lua.test_contracts import CONTROL, KEYS
 
 LATER = at(10_000_000)
@@ -319,6 +319,33 @@ def test_out_of_memory_a_shard_is_opened(there: Driver, memory: Memory, keys: Sh
     finally:
         memory.come_back()
         shard.clear()
+
+
+LOST: State = {"meta": meta(), "task": {"a": record("a")}}
+"""A task that is nowhere."""
+
+
+def test_a_lost_task_is_scheduled_out_of_memory_too(there: Driver, memory: Memory, keys: ShardKeys) -> None:
+    shard = Shard(there, keys)
+    shard.seed(LOST)
+    memory.end()
+    try:
+        assert shard.run(observe.restore(keys, EPOCH, "a", now_us=at(0)))
+        assert shard.state()["due"] == {"a": T}
+    finally:
+        memory.come_back()
+        shard.clear()
+
+
+@pytest.mark.parametrize("command", ["HSETNX", "HSET", "SPUBLISH"])
+def test_a_lost_task_is_scheduled_by_who_may_do_little_else(
+    shard: Shard, keys: ShardKeys, user: str, command: str
+) -> None:
+    shard.seed(LOST)
+    shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
+    with shard.as_user(user) as asker:
+        assert asker.ask(observe.restore(keys, EPOCH, "a", now_us=at(0))) == ["ok", 1]
+    assert shard.state()["due"] == {"a": T}
 
 
 def test_the_contract_names_what_is_refused_without_memory() -> None:

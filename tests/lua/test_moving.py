@@ -279,7 +279,9 @@ def test_many_marks_make_a_table(shard: Shard, keys: ShardKeys, present: int, mo
     assert (shard.do("OBJECT", "ENCODING", keys.staged) == "hashtable") == becomes
 
 
-@pytest.mark.parametrize(("size", "taken"), [(400_000, 4), (200_000, 6), (3000, 350), (10, 900)])
+@pytest.mark.parametrize(
+    ("size", "taken"), [(400_000, 4), (262_144, 4), (262_143, 5), (200_000, 6), (3000, 350), (10, 900)]
+)
 def test_a_take_is_bounded_by_bytes(shard: Shard, keys: ShardKeys, size: int, taken: int) -> None:
     """It ends with the record that passes 1 MiB, or with the fourth; what is not taken is there for the next one."""
     ids = [f"i{n:03}" for n in range(900 if size < 100_000 else 12)]

@@ -1,4 +1,4 @@
-"""What no server tells, on the model: how much of the records a script reads; and what the oldest server makes it do."""
+"""What no server tells, on the model: how much of records a script reads; and what the oldest server makes it do."""
 
 from __future__ import annotations
 

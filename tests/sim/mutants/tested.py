@@ -23,8 +23,10 @@ from _pytest.runner import runtestprotocol
 
 from cluster.server import Server
 from shardq.core.calls.request import Call
+from shardq.core.scripts import Script
 from tests.lua.shard import User
 from tests.sim.branches.reached import ROOT
+from tests.sim.model.server import Server as Model
 from tests.support import leaks
 
 BUSY_MS = 3000
@@ -190,7 +192,7 @@ def _waited(pid: int, seconds: float) -> int | None:
 def _recorded() -> Iterator[set[str]]:
     """Tells the names of the scripts that are sent in this block."""
     sent: set[str] = set()
-    packed, ask = Call.packed, User.ask
+    packed, ask, run = Call.packed, User.ask, Model.run_coded
 
     def packing(self: Call[Any]) -> bytes:
         sent.add(self.script.name)
@@ -200,7 +202,15 @@ def _recorded() -> Iterator[set[str]]:
         sent.add(call.script.name)
         return ask(self, call)
 
-    with mock.patch.object(Call, "packed", packing), mock.patch.object(User, "ask", asking):
+    def running(self: Model, script: Script, keys: list[bytes], words: list[bytes]) -> Any:
+        sent.add(script.name)
+        return run(self, script, keys, words)
+
+    with (
+        mock.patch.object(Call, "packed", packing),
+        mock.patch.object(User, "ask", asking),
+        mock.patch.object(Model, "run_coded", running),
+    ):
         yield sent
 
 
