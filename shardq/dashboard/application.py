@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 import shardq.errors as errors
+from shardq.core.model.printable import quoted
 from shardq.dashboard import bulk, overview, shards, tasks, topics
 from shardq.dashboard.guard import Guard, Key
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
@@ -48,7 +49,7 @@ def app(
     >>> dashboard = shardq.dashboard.app(engine, token="a long secret of yours", read_only=True)
     """
     if not isinstance(engine, EngineBase):
-        raise errors.InvalidOption(f"app({engine!r}) is not possible; give an Engine or an AsyncEngine")
+        raise errors.InvalidOption(f"app({quoted(engine)}) is not possible; give an Engine or an AsyncEngine")
     found = Starlette(
         routes=[*overview.routes, *tasks.routes, *bulk.routes, *shards.routes, *topics.routes, *_OWN],
         middleware=[Middleware(Guard, key=Key(token), hosts=frozenset(hosts))],

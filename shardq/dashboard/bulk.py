@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardq.core.model.printable import printable
+from shardq.core.model.printable import printable, quoted
 from shardq.dashboard.snapshots import Caller
 from shardq.dashboard.tasks import TaskFilter, due_of
 from shardq.dashboard.web import Form, action, dashboard_of, done, page, rendered
@@ -176,7 +176,7 @@ async def count(request: Request, form: Form) -> Response:
     """Begins with the count of what the form's filter matches."""
     verb, filter = form.text("verb"), await TaskFilter.of(form.text).dated(dashboard_of(request).call)
     if verb not in STATES:
-        raise InvalidOption(f"verb={verb!r:.80} is not possible; use one of {', '.join(STATES)}")
+        raise InvalidOption(f"verb={quoted(verb)} is not possible; use one of {', '.join(STATES)}")
     if filter.holder:
         raise InvalidOption("leased tasks are left alone: leave the holder out")
     arguments: dict[str, Any] = filter.arguments()

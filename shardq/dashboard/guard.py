@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shardq.core.model.printable import quoted
 from shardq.dashboard import web
 from shardq.dashboard.web import PROBES, STATIC, access_of, cookie, path_of, refused, root_of
 from shardq.errors import InvalidOption
@@ -70,7 +71,7 @@ class Key:
                 f"a token needs {LEAST_TOKEN} ASCII characters or more; secrets.token_urlsafe() makes one"
             )
         if token is not None and token.startswith(PLACEHOLDER):
-            raise InvalidOption(f"the token {token!r} is that of an example; secrets.token_urlsafe() makes one")
+            raise InvalidOption(f"the token {quoted(token)} is that of an example; secrets.token_urlsafe() makes one")
         self._token = token
         self.session = self.derived("session")
         """The value of the cookie of a browser that has shown the token."""

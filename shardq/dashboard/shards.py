@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import check_shards
+from shardq.core.model.printable import quoted
 from shardq.core.resharding import Progress
 from shardq.dashboard import drawing
 from shardq.dashboard.snapshots import COLUMNS, Caller
@@ -174,7 +175,7 @@ async def begin(request: Request, form: Form) -> Response:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6):
-        raise InvalidShardCount(f"{text!r:.80} is no number of shards; give 1 to {MAX_SHARDS}")
+        raise InvalidShardCount(f"{quoted(text)} is no number of shards; give 1 to {MAX_SHARDS}")
     check_shards(int(text))
     return int(text)
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.printable import quoted
 from shardq.dashboard.web import (
     Form,
     Handler,
@@ -100,7 +101,7 @@ async def limit(request: Request, form: Form) -> Response:
 
 def _whole(text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit() and len(text) <= 7):
-        raise InvalidOption(f"{text!r:.80} is no number of tasks; write 1 or more, or leave it empty for no limit")
+        raise InvalidOption(f"{quoted(text)} is no number of tasks; write 1 or more, or leave it empty for no limit")
     return int(text) if text else None
 
 
@@ -111,7 +112,7 @@ async def schedules(request: Request) -> Response:
     """The schedules, when each runs next, and the buttons to pause, run and remove one."""
     word, begin = request.query_params.get("name", "").strip(), request.query_params.get("begin", "0")
     if not (begin.isascii() and begin.isdigit() and len(begin) <= 6):
-        raise InvalidOption(f"begin={begin!r:.80} is not possible; go to a page by its links")
+        raise InvalidOption(f"begin={quoted(begin)} is not possible; go to a page by its links")
     found = [each for each in await dashboard_of(request).call(lambda engine: engine.schedules()) if word in each.name]
     start = min(int(begin), max(0, len(found) - 1)) // PER_PAGE * PER_PAGE
     return rendered(

@@ -31,6 +31,7 @@ from shardq.core.layout.destinations import named as to_named
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import quoted_topic, topic_of
+from shardq.core.model.printable import quoted
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
@@ -131,9 +132,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 def check_bounds(max_late: float, max_ready_age: float, max_dead: int) -> None:
     for option, seconds in (("max_late", max_late), ("max_ready_age", max_ready_age)):
         if isinstance(seconds, bool) or not (isinstance(seconds, int | float) and 0 < seconds <= 1e9):
-            raise InvalidOption(f"{option}={seconds!r} is not possible; give seconds, more than 0")
+            raise InvalidOption(f"{option}={quoted(seconds)} is not possible; give seconds, more than 0")
     if isinstance(max_dead, bool) or not isinstance(max_dead, int) or max_dead < 0:
-        raise InvalidOption(f"max_dead={max_dead!r} is not possible; give an int from 0")
+        raise InvalidOption(f"max_dead={quoted(max_dead)} is not possible; give an int from 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from shardq.core.model.checks import (
     due_spec,
     duration_ms,
 )
+from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import MAX_BATCH
@@ -79,12 +80,14 @@ class Options:
         if self.shards is not None:
             check_shards(self.shards)
         if self.url is not None and not isinstance(self.url, str):
-            raise InvalidUrl(f"url={self.url!r} is not possible; give a str such as redis://127.0.0.1:6379/0, or None")
+            raise InvalidUrl(
+                f"url={quoted(self.url)} is not possible; give a str such as redis://127.0.0.1:6379/0, or None"
+            )
         size = self.max_payload
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 512 << 20:
-            raise InvalidOption(f"max_payload={size!r} is not possible; give bytes, from 1 to 512 MiB")
+            raise InvalidOption(f"max_payload={quoted(size)} is not possible; give bytes, from 1 to 512 MiB")
         if self.fsync not in ("everysec", "always"):
-            raise InvalidOption(f"fsync={self.fsync!r} is not possible; use 'everysec' or 'always'")
+            raise InvalidOption(f"fsync={quoted(self.fsync)} is not possible; use 'everysec' or 'always'")
         check_replay(self.replay, self.replay_bytes)
         if self.is_embedded:
             self.embedded_path()
@@ -101,7 +104,7 @@ class Options:
             return None
         parts = urlsplit(self.url)
         if parts.netloc or parts.query or parts.fragment:
-            raise InvalidUrl(f"{self.url!r} is not understood; write embedded:// or embedded:///absolute/path")
+            raise InvalidUrl(f"{quoted(self.url)} is not understood; write embedded:// or embedded:///absolute/path")
         return Path(os.fsdecode(unquote_to_bytes(parts.path))) if parts.path not in ("", "/") else None
 
     def settings(self, url: str) -> Settings:
@@ -171,7 +174,7 @@ def settings_given(
         given["dead_age"] = duration_ms(dead_age, "dead_age") / 1000
     if dead_count is not None:
         if not isinstance(dead_count, int) or isinstance(dead_count, bool) or not 0 <= dead_count <= 10**9:
-            raise InvalidOption(f"dead_count={dead_count!r} is not possible; give an int from 0 to {10**9:,}")
+            raise InvalidOption(f"dead_count={quoted(dead_count)} is not possible; give an int from 0 to {10**9:,}")
         given["dead_count"] = dead_count
     return given
 
@@ -185,13 +188,15 @@ def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None
 
 def check_batch(batch: int) -> None:
     if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
-        raise InvalidOption(f"batch={batch!r} is not possible; give an int from 1 to {MAX_BATCH}")
+        raise InvalidOption(f"batch={quoted(batch)} is not possible; give an int from 1 to {MAX_BATCH}")
 
 
 def check_rate(rate: float | None) -> None:
     # Every process must be able to read what is stored: a bool is no number there.
     if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
-        raise InvalidOption(f"rate={rate!r} is not possible; give tasks a second, more than 0, or None for no limit")
+        raise InvalidOption(
+            f"rate={quoted(rate)} is not possible; give tasks a second, more than 0, or None for no limit"
+        )
 
 
 def limit_of(topic: str, rate: float | EllipsisType | None, concurrency: int | EllipsisType | None) -> Limit:
@@ -203,13 +208,15 @@ def limit_of(topic: str, rate: float | EllipsisType | None, concurrency: int | E
     if isinstance(concurrency, bool) or (
         concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
     ):
-        raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1, or None for no limit")
+        raise InvalidOption(
+            f"concurrency={quoted(concurrency)} is not possible; give an int from 1, or None for no limit"
+        )
     return Limit(rate=rate, concurrency=concurrency)
 
 
 def check_resize(shards: int | None, rate: float | None, *, dry_run: bool) -> None:
     if not isinstance(dry_run, bool):
-        raise InvalidOption(f"dry_run={dry_run!r} is not possible; give True to change nothing")
+        raise InvalidOption(f"dry_run={quoted(dry_run)} is not possible; give True to change nothing")
     if shards is not None:
         check_shards(shards)
     elif not dry_run:
@@ -247,11 +254,11 @@ def route_of(
     """Checks where a topic is to be forwarded. None: it no longer is."""
     check_topic(topic)
     if isinstance(maxlen, bool) or (maxlen is not None and not (isinstance(maxlen, int) and 1 <= maxlen <= MAX_LENGTH)):
-        raise InvalidOption(f"maxlen={maxlen!r} is not possible; give an int from 1, or None to keep all entries")
+        raise InvalidOption(f"maxlen={quoted(maxlen)} is not possible; give an int from 1, or None to keep all entries")
     if side not in ("right", "left"):
-        raise InvalidOption(f"side={side!r} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
+        raise InvalidOption(f"side={quoted(side)} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
     if not isinstance(keep, bool):
-        raise InvalidOption(f"keep={keep!r} is not possible; give True for a route that outlives its processes")
+        raise InvalidOption(f"keep={quoted(keep)} is not possible; give True for a route that outlives its processes")
     if to is None:
         return None
     if callable(to):
@@ -260,15 +267,16 @@ def route_of(
         raise InvalidOption("keep=True is for functions; a route to anything else stays until it is ended")
     if not isinstance(to, str) or not destinations.key_of(to):
         raise InvalidOption(
-            f"to={to!r} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to stop "
+            f"to={quoted(to)} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to "
+            "stop "
             "forwarding"
         )
     if destinations.key_of(to).startswith("shardq:{"):
-        raise InvalidOption(f"to={to!r} is a key of shardq's own; give the name of another list")
+        raise InvalidOption(f"to={quoted(to)} is a key of shardq's own; give the name of another list")
     if side == "left" and destinations.is_stream(to):
         raise InvalidOption("side='left' is for lists; leave it out")
     if destinations.is_function(to):
-        raise InvalidOption(f"to={to!r} is not possible; give the function itself: forward(topic, to=function)")
+        raise InvalidOption(f"to={quoted(to)} is not possible; give the function itself: forward(topic, to=function)")
     route = Route(to=to, side="left" if side == "left" else "right", maxlen=maxlen)
     if maxlen is not None and route.is_here and not destinations.is_stream(to):
         raise InvalidOption(NO_MAXLEN)
@@ -289,6 +297,6 @@ def _route_to_function(function: BatchFunction, side: str, maxlen: int | None, *
 def check_reason(reason: str | None) -> None:
     if reason is not None and not (isinstance(reason, str) and reason.strip()):
         raise InvalidOption(
-            f"reason={reason!r:.80} is not possible; give the reason as pages group it, such as "
+            f"reason={quoted(reason)} is not possible; give the reason as pages group it, such as "
             "'TimeoutError: no answer in # s', or None for any"
         )

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.core.fleet.lateness import OTHERS, Lateness
+from shardq.core.model.printable import quoted
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.health import KINDS, with_reasons
 from shardq.engine.snapshot import Snapshot, SnapshotReader
@@ -118,7 +119,7 @@ def collector(engine: Engine | AsyncEngine) -> Collector:
     >>> registry.register(shardq.metrics.collector(engine))
     """
     if not isinstance(engine, EngineBase):
-        raise InvalidOption(f"collector({engine!r}) is not possible; give an Engine or an AsyncEngine")
+        raise InvalidOption(f"collector({quoted(engine)}) is not possible; give an Engine or an AsyncEngine")
     return Collector(engine)
 
 

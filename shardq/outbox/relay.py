@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 
 from shardq.core.model.checks import check_seconds, duration_ms
+from shardq.core.model.printable import quoted
 from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.stats import RelayStats
@@ -100,9 +101,9 @@ class OutboxRelay:
         if not isinstance(engine, EngineBase):
             raise BadInput(f"a relay can't move rows to {engine!r:.80}; give an Engine or an AsyncEngine")
         if not isinstance(outbox, Outbox):
-            raise BadInput(f"outbox can't be {outbox!r:.80}; give a shardq.outbox.Outbox, or leave it out")
+            raise BadInput(f"outbox can't be {quoted(outbox)}; give a shardq.outbox.Outbox, or leave it out")
         if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
-            raise BadInput(f"batch can't be {batch!r}; give a number of rows from 1 to {MAX_BATCH:,}")
+            raise BadInput(f"batch can't be {quoted(batch)}; give a number of rows from 1 to {MAX_BATCH:,}")
         check_seconds(poll, "poll")
         self.engine = engine
         self.outbox = outbox

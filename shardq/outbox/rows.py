@@ -16,6 +16,7 @@ import msgspec
 
 from shardq.core.calls.request import Word
 from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
+from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import FRESH, Packer
@@ -108,10 +109,12 @@ def _absolute(task: Task, created: int) -> Task:
         expires = created - expires
     if expires is not None and 0 < expires <= created:
         raise InvalidOption(
-            f"expires={task.expires!r} is in the past: the task would never be handled; give a later instant"
+            f"expires={quoted(task.expires)} is in the past: the task would never be handled; give a later instant"
         )
     if expires is not None and 0 < expires <= due:
-        raise InvalidOption(f"expires={task.expires!r} is not after the task's due time; it would never be handled")
+        raise InvalidOption(
+            f"expires={quoted(task.expires)} is not after the task's due time; it would never be handled"
+        )
     return msgspec.structs.replace(
         task,
         delay=None,

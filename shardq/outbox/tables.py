@@ -15,6 +15,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from shardq.core.drivers.conversations import adrive, drive
 from shardq.core.model.checks import MAX_PAYLOAD, check_name
+from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import each_task
@@ -63,7 +64,8 @@ class Outbox:
         check_name(table, of="table")
         if len(table) > LONGEST_NAME:
             raise InvalidName(
-                f"the table can't be {table!r}: PostgreSQL would cut the name; use at most {LONGEST_NAME} characters"
+                f"the table can't be {quoted(table)}: PostgreSQL would cut the name; use at most {LONGEST_NAME} "
+                "characters"
             )
         metadata = sa.MetaData() if metadata is None else metadata
         self.table = sa.Table(

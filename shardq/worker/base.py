@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 from shardq.core.consumer.policy import Backoff
 from shardq.core.forks import OfOneProcess
 from shardq.core.model.checks import Topics, check_name, check_seconds, check_topic, checked_topics, duration_ms
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery
 from shardq.errors import InvalidOption, ShardqError
 from shardq.worker.functions import check_function, payload_of
@@ -45,7 +46,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
     def __init__(self, push: Callable[..., T], tasks: Registry, **options: Unpack[WorkerOptions]) -> None:
         concurrency, topics, name = options["concurrency"], options["topics"], options["name"]
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
-            raise InvalidOption(f"concurrency={concurrency!r} is not possible; give an int from 1 to 100,000")
+            raise InvalidOption(f"concurrency={quoted(concurrency)} is not possible; give an int from 1 to 100,000")
         check_seconds(options["grace"], "grace")
         self._topics: tuple[str, ...] | None = None
         self._weights: Mapping[str, int] | None = None
@@ -102,7 +103,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
 
         if callable(topic):
             raise InvalidOption(
-                f'@worker.on needs a topic: write @worker.on("…") above {topic!r}; "" is the default one'
+                f'@worker.on needs a topic: write @worker.on("…") above {quoted(topic)}; "" is the default one'
             )
         check_topic(topic)
         if type is not None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, ParamSpecArgs, ParamSpecKwargs, get_type_hints
 
 import msgspec
 
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery
 from shardq.core.model.typed import Fields
 from shardq.errors import InvalidOption, PayloadNotDecodable
@@ -74,10 +75,12 @@ def is_coroutine_function(function: object) -> bool:
 
 def check_function(function: object, what: str) -> None:
     if not callable(function):
-        raise InvalidOption(f"{what} can't be {function!r}; give a function or a coroutine function")
+        raise InvalidOption(f"{what} can't be {quoted(function)}; give a function or a coroutine function")
     plain = called(function)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise InvalidOption(f"{what} can't be {function!r}: with a yield in it a call runs nothing; take that out")
+        raise InvalidOption(
+            f"{what} can't be {quoted(function)}: with a yield in it a call runs nothing; take that out"
+        )
 
 
 def check_result(result: Any, name: str, what: What) -> None:
@@ -167,7 +170,8 @@ class Arguments:
                 _compiled({each.name: hint})
             except TypeError as exc:
                 raise InvalidOption(
-                    f"the parameter {each.name!r} of {self._name} can't be annotated with {hint!r}: {exc}; {POSSIBLE}, "
+                    f"the parameter {quoted(each.name)} of {self._name} can't be annotated with {quoted(hint)}: "
+                    f"{exc}; {POSSIBLE}, "
                     "or leave the annotation out"
                 ) from exc
             if each.kind is Parameter.VAR_POSITIONAL:
@@ -242,7 +246,7 @@ def payload_of(type: Any) -> Fields:
     try:
         return _compiled({"": type})
     except (TypeError, _Unread) as exc:
-        raise InvalidOption(f"type={type!r} is not possible: {exc}; {POSSIBLE}") from exc
+        raise InvalidOption(f"type={quoted(type)} is not possible: {exc}; {POSSIBLE}") from exc
 
 
 def _compiled(types: Mapping[str, Any]) -> Fields:

@@ -13,6 +13,7 @@ from shardq.core.consumer.policy import Backoff, Snooze
 from shardq.core.fleet.lateness import OTHERS
 from shardq.core.model.checks import check_max_attempts, is_seconds
 from shardq.core.model.ids import quoted_topic
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.schedules.every import Every
@@ -52,12 +53,12 @@ class Attempts:
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not (is_seconds(self.timeout) and self.timeout > 0):
-            raise InvalidOption(f"timeout={self.timeout!r} is not possible; give seconds, more than 0")
+            raise InvalidOption(f"timeout={quoted(self.timeout)} is not possible; give seconds, more than 0")
         if self.max_attempts is not None:
             check_max_attempts(self.max_attempts)
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidOption(
-                f"backoff={self.backoff!r} is not possible; give a Backoff, such as Backoff(base=1, cap=3600)"
+                f"backoff={quoted(self.backoff)} is not possible; give a Backoff, such as Backoff(base=1, cap=3600)"
             )
 
 
@@ -137,12 +138,14 @@ class Hooks:
     def use(self, middleware: object) -> None:
         found = {name: hook for name in NAMES if callable(hook := getattr(middleware, name, None))}
         if not found:
-            raise InvalidOption(f"{middleware!r} has none of the methods {', '.join(NAMES)}; give it at least one")
+            raise InvalidOption(
+                f"{quoted(middleware)} has none of the methods {', '.join(NAMES)}; give it at least one"
+            )
         for name, hook in found.items():
             check_function(hook, f"the hook {name}")
             if is_coroutine_function(hook):
                 raise InvalidOption(
-                    f"the hook {name} of {middleware!r} is a coroutine function, which nobody would await where "
+                    f"the hook {name} of {quoted(middleware)} is a coroutine function, which nobody would await where "
                     "handlers run on threads; make it a plain function, quick enough to be called between tasks"
                 )
             self._called[name].append(hook)

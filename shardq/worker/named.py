@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.model.checks import check_topic
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.durable import Durability
 from shardq.errors import BadInput, InvalidOption
@@ -256,11 +257,11 @@ def task_name(function: Callable[..., Any], name: str | None) -> str:
     """The name under which a function is pushed: the same in every process that imports or runs it."""
     if name is not None:
         if not isinstance(name, str) or not name:
-            raise InvalidOption(f"name={name!r} is not possible; give a str")
+            raise InvalidOption(f"name={quoted(name)} is not possible; give a str")
         return name
     module, own = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(own, str):
-        raise InvalidOption(f"{function!r} has no name of its own, under which it could be pushed; give name=")
+        raise InvalidOption(f"{quoted(function)} has no name of its own, under which it could be pushed; give name=")
     if module in ("__main__", "__mp_main__"):
         module = _imported_as(function, module)
     return f"{module}.{own}"
@@ -268,12 +269,14 @@ def task_name(function: Callable[..., Any], name: str | None) -> str:
 
 def check_aliases(aliases: Sequence[str], name: str) -> None:
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
-        raise InvalidOption(f"aliases={aliases!r} is not possible; give a list or a tuple of names")
+        raise InvalidOption(f"aliases={quoted(aliases)} is not possible; give a list or a tuple of names")
     for place, alias in enumerate(aliases):
         if not isinstance(alias, str) or not alias:
-            raise InvalidOption(f"aliases={aliases!r} is not possible: {alias!r} is no name; give str")
+            raise InvalidOption(f"aliases={quoted(aliases)} is not possible: {quoted(alias)} is no name; give str")
         if alias == name or alias in aliases[:place]:
-            raise InvalidOption(f"aliases={aliases!r} is not possible: {name} has the name {alias!r} already")
+            raise InvalidOption(
+                f"aliases={quoted(aliases)} is not possible: {name} has the name {quoted(alias)} already"
+            )
 
 
 def _imported_as(function: Callable[..., Any], module: str) -> str:

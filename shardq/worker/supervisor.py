@@ -23,6 +23,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from shardq.core import forks
+from shardq.core.model.printable import quoted
 from shardq.errors import InvalidOption
 from shardq.worker.logs import tell
 
@@ -103,7 +104,7 @@ class ProcessSupervisor:
         no failure.
         """
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 1000:
-            raise InvalidOption(f"processes={size!r} is not possible; give an int from 1 to 1,000")
+            raise InvalidOption(f"processes={quoted(size)} is not possible; give an int from 1 to 1,000")
         self.size = size
         self._what = what
         self._again = again

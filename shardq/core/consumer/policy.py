@@ -8,6 +8,7 @@ import traceback
 from dataclasses import dataclass
 
 from shardq.core.model.checks import due_spec, is_seconds, reason_text
+from shardq.core.model.printable import quoted
 from shardq.errors import InvalidDelay, InvalidOption
 
 
@@ -85,7 +86,7 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not (is_seconds(self.base) and is_seconds(self.cap) and self.base <= self.cap):
-            raise InvalidOption(f"{self!r} is not possible; give 0 <= base <= cap, in seconds")
+            raise InvalidOption(f"{quoted(self)} is not possible; give 0 <= base <= cap, in seconds")
 
     def delay_s(self, attempt: int) -> float:
         """The delay after the attempt of this number, from 1.

@@ -35,6 +35,7 @@ from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.forks import OfOneProcess
 from shardq.core.model.checks import check_seconds, due_spec, duration_ms
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Begun, Operation, begin, run
 from shardq.errors import InvalidOption, LeaseLost, ShardqError
@@ -170,7 +171,7 @@ class Consumer(OfOneProcess):
         >>> deliveries = consumer.claim(100, wait=1.0)
         """
         if not isinstance(max, int) or isinstance(max, bool) or max < 1:
-            raise InvalidOption(f"a claim of max={max!r} deliveries is not possible; give an int from 1")
+            raise InvalidOption(f"a claim of max={quoted(max)} deliveries is not possible; give an int from 1")
         check_seconds(wait, "wait")
         deadline = self._opened(wait)
         ahead = self._ahead

@@ -20,6 +20,7 @@ from typing import Any, TypeGuard, get_args
 import msgspec
 
 from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import OnConflict
 from shardq.errors import (
     BadInput,
@@ -77,7 +78,7 @@ def due_spec(delay: float | dt.timedelta | None, at: float | dt.datetime | None)
     if at is not None:
         if delay is not None:
             raise DelayAndAt(
-                f"both delay={_shown(delay)} and at={_shown(at)} were given; a task has one due time: "
+                f"both delay={quoted(delay)} and at={quoted(at)} were given; a task has one due time: "
                 "give only one of them"
             )
         return instant_ms(at)
@@ -112,9 +113,9 @@ def _unusual_delay(delay: object) -> int:
         if 0 <= delay <= MAX_DELAY_S:
             return ceil(delay * 1000 - _GRACE_MS)
     else:
-        raise InvalidDelay(f"a delay can't be {_shown(delay)}; give seconds as a number, or a timedelta")
+        raise InvalidDelay(f"a delay can't be {quoted(delay)}; give seconds as a number, or a timedelta")
     raise InvalidDelay(
-        f"a delay can't be {_shown(delay)}; it must be from 0 to {MAX_DELAY_S} seconds (7,900 years): "
+        f"a delay can't be {quoted(delay)}; it must be from 0 to {MAX_DELAY_S} seconds (7,900 years): "
         "use 0, or none, for a task that is due now"
     )
 
@@ -124,7 +125,7 @@ def instant_ms(at: object, what: str = "at") -> int:
     if isinstance(at, dt.datetime):
         if at.utcoffset() is None:
             raise NaiveDatetime(
-                f"{what}={at!r} has no time zone, so it names no instant; give an aware datetime, "
+                f"{what}={quoted(at)} has no time zone, so it names no instant; give an aware datetime, "
                 "such as datetime.now(UTC) + timedelta(hours=1), or epoch seconds"
             )
         ms = -((_EPOCH - at) // _MS)
@@ -134,9 +135,9 @@ def instant_ms(at: object, what: str = "at") -> int:
         if -inf < at <= MAX_AT_MS / 1000:
             return max(ceil(max(at, 0) * 1000 - _GRACE_MS), 1)
     else:
-        raise InvalidDelay(f"{what} can't be {_shown(at)}; give an aware datetime, or epoch seconds as a number")
+        raise InvalidDelay(f"{what} can't be {quoted(at)}; give an aware datetime, or epoch seconds as a number")
     raise InvalidDelay(
-        f"{what} can't be {_shown(at)}; it must be an instant before the end of the year 9999: "
+        f"{what} can't be {quoted(at)}; it must be an instant before the end of the year 9999: "
         "an aware datetime, or seconds (not milliseconds) since the epoch"
     )
 
@@ -151,7 +152,7 @@ def duration_ms(seconds: float | dt.timedelta, what: str) -> int:
     if 0 < ms <= MAX_DELAY_S * 1000:
         return ms
     raise InvalidOption(
-        f"{what} can't be {_shown(seconds)}; give more than 0 and at most {MAX_DELAY_S} seconds, "
+        f"{what} can't be {quoted(seconds)}; give more than 0 and at most {MAX_DELAY_S} seconds, "
         "as a number or a timedelta"
     )
 
@@ -162,7 +163,7 @@ def window_ms(window: float | dt.timedelta | None) -> int:
         return 0
     ms = duration_ms(window, "window")
     if ms > MAX_WINDOW_S * 1000:
-        raise InvalidOption(f"window can't be {_shown(window)}; give at most {MAX_WINDOW_S} seconds (366 days)")
+        raise InvalidOption(f"window can't be {quoted(window)}; give at most {MAX_WINDOW_S} seconds (366 days)")
     return ms
 
 
@@ -179,7 +180,7 @@ def is_seconds(value: object, *, most: float = MAX_WAIT_S) -> TypeGuard[float]:
 def check_seconds(seconds: float, what: str, *, most: float = MAX_WAIT_S) -> None:
     """A length of time, or none at all; ``what`` names the option in the message."""
     if not is_seconds(seconds, most=most):
-        raise InvalidOption(f"{what} can't be {_shown(seconds)}; give seconds as a number, from 0 to {most:g}")
+        raise InvalidOption(f"{what} can't be {quoted(seconds)}; give seconds as a number, from 0 to {most:g}")
 
 
 def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *, window_ms: int = 0) -> int | None:
@@ -198,7 +199,7 @@ def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *,
     # Only where both are counted from the same moment.
     if (spec < 0 and latest <= 0 and spec >= latest < 0) or (spec > 0 and latest > 0 and spec <= latest):
         when = "the end of the task's window" if window_ms else "the task's due time"
-        raise InvalidOption(f"expires={expires!r} is not after {when}; it would never be handled")
+        raise InvalidOption(f"expires={quoted(expires)} is not after {when}; it would never be handled")
     return spec
 
 
@@ -208,7 +209,7 @@ def check_dedup(dedup: float | dt.timedelta | None, id: str | None) -> int | Non
         return None
     if id is None:
         raise DedupWithoutId(
-            f"dedup={_shown(dedup)} was given without id=; the window is kept for an id of your own: "
+            f"dedup={quoted(dedup)} was given without id=; the window is kept for an id of your own: "
             "give one, the same for every push of the same task"
         )
     return duration_ms(dedup, "dedup")
@@ -220,17 +221,17 @@ def check_throttle(
     """Returns the dedup window in ms that a throttle is."""
     if id is None:
         raise InvalidOption(
-            f"throttle={_shown(throttle)} was given without id=; it counts the pushes of one id: give one, the same "
+            f"throttle={quoted(throttle)} was given without id=; it counts the pushes of one id: give one, the same "
             "for every push that is to be throttled"
         )
     if dedup is not None:
         raise InvalidOption(
-            f"both throttle={_shown(throttle)} and dedup={_shown(dedup)} were given; a throttle is a dedup window, and "
+            f"both throttle={quoted(throttle)} and dedup={quoted(dedup)} were given; a throttle is a dedup window, and "
             "a task has one: give only one of them"
         )
     if on_conflict != "keep":
         raise InvalidOption(
-            f'throttle={_shown(throttle)} and on_conflict="{on_conflict}" exclude each other; a throttled push leaves '
+            f'throttle={quoted(throttle)} and on_conflict="{on_conflict}" exclude each other; a throttled push leaves '
             'the task that has the id as it is: leave on_conflict= out, or give on_conflict="replace" with delay= and '
             "no throttle= to debounce"
         )
@@ -243,21 +244,37 @@ def check_id(unique: str) -> None:
         if "/" not in unique:
             return
     elif not isinstance(unique, str):
-        raise InvalidId(f"an id can't be {_shown(unique)}; give a str")
+        raise InvalidId(f"an id can't be {quoted(unique)}; give a str")
     if not unique:
         raise InvalidId("an id can't be empty; leave id= out for a new one")
     _check_characters(unique, "id", InvalidId, "replace them, and give the topic as topic=")
+
+
+def check_whole_id(id: str) -> None:
+    """An id as push returned it: TOPIC/UNIQUE or UNIQUE."""
+    if not isinstance(id, str):
+        raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
+    topic, slash, unique = id.partition("/")
+    if slash:
+        check_topic(topic)
+        if not topic:
+            raise InvalidId(
+                f"the id {quoted(id)} begins with '/'; an id is TOPIC/UNIQUE, or just UNIQUE in the default topic"
+            )
+        check_id(unique)
+    else:
+        check_id(id)
 
 
 def _check_characters(text: str, what: str, error: type[BadInput], advice: str) -> None:
     if bad := _NOT_IN_ID.search(text):
         article = "an" if what == "id" else "a"
         raise error(
-            f"the {what} {_shown(text)} has {bad.group()!r} at position {bad.start()}; {article} {what} has no control "
+            f"the {what} {quoted(text)} has {bad.group()!r} at position {bad.start()}; {article} {what} has no control "
             f"characters, line separators or '/': {advice}"
         )
     if (size := len(text.encode())) > MAX_ID:
-        raise error(f"the {what} {_shown(text)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
+        raise error(f"the {what} {quoted(text)} has {size} bytes in UTF-8; {MAX_ID} are allowed: use a digest of it")
 
 
 Topics = str | Iterable[str] | Mapping[str, int]  # one topic, several in their order of priority, or topic → its weight
@@ -267,7 +284,7 @@ def checked_topics(topics: Topics) -> tuple[tuple[str, ...], Mapping[str, int] |
     """Returns the topics, in their order of priority, and their weights if they share by weight."""
     if not isinstance(topics, Iterable) or isinstance(topics, bytes | set | frozenset):
         raise InvalidOption(
-            f"topics={topics!r:.80} is not possible; give a name, [name, …] in their order of priority, or "
+            f"topics={quoted(topics)} is not possible; give a name, [name, …] in their order of priority, or "
             "{name: weight, …}"
         )
     names = (topics,) if isinstance(topics, str) else tuple(topics)
@@ -276,19 +293,21 @@ def checked_topics(topics: Topics) -> tuple[tuple[str, ...], Mapping[str, int] |
     for topic in names:
         check_topic(topic)
     if len(set(names)) < len(names):
-        raise InvalidOption(f"topics={names!r} name one twice; the order is the priority: name each once")
+        raise InvalidOption(f"topics={quoted(names)} name one twice; the order is the priority: name each once")
     if not isinstance(topics, Mapping):
         return names, None
     for topic, weight in topics.items():
         if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= 1000:
-            raise InvalidOption(f"the weight {weight!r} of {topic!r} is not possible; give an int from 1 to 1000")
+            raise InvalidOption(
+                f"the weight {quoted(weight)} of {quoted(topic)} is not possible; give an int from 1 to 1000"
+            )
     return names, dict(topics)
 
 
 def check_tag(tag: str) -> None:
     """A tag: what may be an id may be a tag."""
     if not isinstance(tag, str):
-        raise InvalidOption(f"a tag can't be {_shown(tag)}; give a str")
+        raise InvalidOption(f"a tag can't be {quoted(tag)}; give a str")
     if not tag:
         raise InvalidOption("a tag can't be empty; give at least one character")
     _check_characters(tag, "tag", InvalidOption, "replace them")
@@ -298,7 +317,7 @@ def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
     """Returns the tags of a task, each once."""
     # a str is a sequence of str as well
     if isinstance(tags, str | bytes) or not isinstance(tags, Sequence | Set):
-        raise InvalidOption(f"tags can't be {_shown(tags)}; give a list of str, such as tags=['user-42']")
+        raise InvalidOption(f"tags can't be {quoted(tags)}; give a list of str, such as tags=['user-42']")
     for tag in tags:
         check_tag(tag)
     once = tuple(dict.fromkeys(tags))
@@ -321,14 +340,14 @@ def check_name(name: str, *, of: str = "engine") -> None:
 
 def _check_word(word: object, what: str, error: type[BadInput], advice: str) -> None:
     if not isinstance(word, str) or _WORD.fullmatch(word) is None:
-        raise error(f"{what} can't be {_shown(word)}; use 1 to 64 of the characters A-Z a-z 0-9 _ . -{advice}")
+        raise error(f"{what} can't be {quoted(word)}; use 1 to 64 of the characters A-Z a-z 0-9 _ . -{advice}")
 
 
 def check_shards(count: int) -> None:
     """A number of shards."""
     if not _is_int(count) or not 1 <= count <= MAX_SHARDS:
         raise InvalidShardCount(
-            f"there can't be {_shown(count)} shards; use 1 to {MAX_SHARDS}: two to four for each master are usual"
+            f"there can't be {quoted(count)} shards; use 1 to {MAX_SHARDS}: two to four for each master are usual"
         )
 
 
@@ -344,11 +363,11 @@ def check_payload_size(encoded: bytes, limit: int) -> None:
 def check_headers(headers: Mapping[str, str]) -> None:
     """Headers: text to text, and not much of it."""
     if not isinstance(headers, Mapping):
-        raise InvalidOption(f"headers can't be {_shown(headers)}; give a mapping of str to str")
+        raise InvalidOption(f"headers can't be {quoted(headers)}; give a mapping of str to str")
     for pair in headers.items():
         if not all(isinstance(text, str) for text in pair):
             raise InvalidOption(
-                f"headers can't have {_shown(pair)}; names and values must be str: convert them to text"
+                f"headers can't have {quoted(pair)}; names and values must be str: convert them to text"
             )
     try:
         size = len(msgspec.msgpack.encode(dict(headers)))
@@ -364,7 +383,7 @@ def check_max_attempts(attempts: int) -> None:
     """The number of attempts that a task may have."""
     if not _is_int(attempts) or not 1 <= attempts <= MAX_ATTEMPTS:
         raise InvalidOption(
-            f"max_attempts can't be {_shown(attempts)}; give an int from 1 to {MAX_ATTEMPTS}, "
+            f"max_attempts can't be {quoted(attempts)}; give an int from 1 to {MAX_ATTEMPTS}, "
             "or leave it out for the consumer's own"
         )
 
@@ -379,7 +398,7 @@ def reason_text(reason: str) -> str:
 def check_on_conflict(choice: str, id: str | None) -> None:
     """The rule for an id that is taken. It says nothing for ids made here: they never are."""
     if choice not in _CONFLICTS:
-        raise InvalidOption(f"on_conflict can't be {_shown(choice)}; use one of {', '.join(map(repr, _CONFLICTS))}")
+        raise InvalidOption(f"on_conflict can't be {quoted(choice)}; use one of {', '.join(map(repr, _CONFLICTS))}")
     if id is None and choice != "keep":
         raise InvalidOption(
             f'on_conflict="{choice}" was given without id=; a new id of ours meets no other task: give an id of your '
@@ -393,11 +412,3 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    """A value as a message shows it, cut: what was passed in by mistake may be long."""
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an int of {value.bit_length()} bits"  # repr() refuses the very long ones
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -31,3 +31,22 @@ def printable_json(text: bytes) -> bytes:
     if characters.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in characters).encode()
+
+
+MOST = 80
+"""Characters of a value in a message: what was passed in by mistake may be long."""
+
+
+def quoted(value: object) -> str:
+    """A value of a caller's as a message shows it, cut. Its own ``repr`` may be any code.
+
+    >>> quoted("a"), quoted(10**5000), quoted("x" * 99)[-3:]
+    ("'a'", 'an int of 16610 bits', 'xx…')
+    """
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an int of {value.bit_length()} bits"  # repr() refuses the very long ones
+    try:
+        text = printable(repr(value))
+    except Exception:  # noqa: BLE001  as said above
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"

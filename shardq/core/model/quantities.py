@@ -7,6 +7,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 
+from shardq.core.model.printable import quoted
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})\s*"
 _DURATION = re.compile(rf"(?:{_PART}(?:ms|[smhdw])\s*)+", re.ASCII)
@@ -29,7 +31,7 @@ def seconds(text: str) -> float:
     # 5m10m and 30m1h are refused: each unit once, the largest first
     if not _DURATION.fullmatch(text) or units != sorted(set(units), reverse=True):
         raise ValueError(
-            f"{text!r:.80} is not a length of time; write seconds, or numbers with w, d, h, m, s or ms: 90, 5m, 1h30m"
+            f"{quoted(text)} is not a length of time; write seconds, or numbers with w, d, h, m, s or ms: 90, 5m, 1h30m"
         )
     return sum(number * unit for number, unit in parts)
 
@@ -44,10 +46,12 @@ def instant(text: str) -> float | dt.datetime:
         when = dt.datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text!r:.80} is not an instant; write it like 2030-01-31T12:00:00Z, or as seconds since 1970"
+            f"{quoted(text)} is not an instant; write it like 2030-01-31T12:00:00Z, or as seconds since 1970"
         ) from None
     if when.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone, so it names no instant; add Z for UTC, or an offset like +02:00")
+        raise ValueError(
+            f"{quoted(text)} has no time zone, so it names no instant; add Z for UTC, or an offset like +02:00"
+        )
     return when
 
 
@@ -72,7 +76,7 @@ def due_range(text: str) -> tuple[Bound, Bound]:
     begin, dots, end = text.partition("..")
     if not dots or not (begin.strip() or end.strip()):
         raise ValueError(
-            f"{text!r:.80} is not a range; write FROM..TO, where either may be left out: 0..1h, ..0 (due already), "
+            f"{quoted(text)} is not a range; write FROM..TO, where either may be left out: 0..1h, ..0 (due already), "
             "2030-01-31T00:00:00Z..2030-02-01T00:00:00Z"
         )
     return _bound(begin), _bound(end)
@@ -113,7 +117,7 @@ def rate(text: str) -> float:
         per_s = float(found[1]) * _THOUSANDS[found[2]] / _PERIODS[found[3]]
     if not per_s:
         raise ValueError(
-            f"{text!r:.80} is not a rate above 0; write tasks for each s, min, h or day: 500/s, 50k/s, 3M/day"
+            f"{quoted(text)} is not a rate above 0; write tasks for each s, min, h or day: 500/s, 50k/s, 3M/day"
         )
     return per_s
 
@@ -127,7 +131,7 @@ def size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if not found or (found[3] and not found[2]):
         raise ValueError(
-            f"{text!r:.80} is not a size; write bytes, or a number with kB, MB, GB, KiB, MiB or GiB: 200, 4KiB"
+            f"{quoted(text)} is not a size; write bytes, or a number with kB, MB, GB, KiB, MiB or GiB: 200, 4KiB"
         )
     unit: int = (1024 if found[3] else 1000) ** _POWERS[found[2]]
     return round(float(found[1]) * unit)

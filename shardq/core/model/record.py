@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import msgspec
 
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
+from shardq.core.model.printable import quoted
 from shardq.core.model.typed import to_builtins
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
 
@@ -105,7 +106,7 @@ def codec_named(choice: str | Codec) -> Codec:
     elif all(hasattr(choice, part) for part in ("name", "encode", "decode")):
         return choice
     raise InvalidOption(
-        f"codec can't be {choice!r}; use one of {', '.join(map(repr, _BY_NAME))}, "
+        f"codec can't be {quoted(choice)}; use one of {', '.join(map(repr, _BY_NAME))}, "
         "or an object with a name and the methods encode and decode"
     )
 

@@ -19,6 +19,7 @@ from shardq.core.calls.request import Call, Command, Stale
 from shardq.core.drivers.owned import BorrowedConnections
 from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, run
 from shardq.core.topology_cache import TopologyCache
@@ -45,7 +46,7 @@ PUSHES = ("push", "push_unique")
 
 def check_durability(durability: str | None) -> None:
     if durability not in (None, "replicated", "fsynced"):
-        raise InvalidOption(f"durability={durability!r} is not possible; use 'replicated', 'fsynced', or None")
+        raise InvalidOption(f"durability={quoted(durability)} is not possible; use 'replicated', 'fsynced', or None")
 
 
 def push_durably(
@@ -107,7 +108,8 @@ class Confirming:
 
     def _unavailable(self, why: str, advice: str) -> DurabilityUnavailable:
         return DurabilityUnavailable(
-            f"{self._loan.address} {why}, so durability={self._durability!r} is not possible there, and nothing was "
+            f"{self._loan.address} {why}, so durability={quoted(self._durability)} is not possible there, and "
+            "nothing was "
             f"stored; {advice}"
         )
 

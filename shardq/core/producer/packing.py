@@ -33,6 +33,7 @@ from shardq.core.model.checks import (
     window_ms,
 )
 from shardq.core.model.ids import Ids, full_id, new_nonce
+from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
 from shardq.core.model.task import Task
 from shardq.core.recovery import Routed
@@ -175,7 +176,8 @@ class Packer:
     def _add(self, entries: Entries, task: Task) -> None:
         if not isinstance(task, Task):
             raise BadInput(
-                f"a task can't be {type(task).__name__}: {task!r:.80}; wrap the payload: shardq.Task(payload, delay=5)"
+                f"a task can't be {type(task).__name__}: {quoted(task)}; wrap the payload: shardq.Task(payload, "
+                "delay=5)"
             )
         if isinstance(task.payload, Task):
             raise BadInput(

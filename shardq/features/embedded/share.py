@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from shardq.core import forks
 from shardq.core.drivers import descriptors
+from shardq.core.model.printable import quoted
 from shardq.errors import EmbeddedFault, InvalidOption
 from shardq.features.embedded import locks
 from shardq.features.embedded.places import Place, default_path
@@ -158,7 +159,7 @@ def enter(path: Path | None = None, *, fsync: Fsync = "everysec", timeout: float
     runs keeps the ``fsync`` it was started with, and one that was killed with ``always`` is restarted with it.
     """
     if fsync not in get_args(Fsync):
-        raise InvalidOption(f"fsync is {fsync!r}; it can be {' or '.join(map(repr, get_args(Fsync)))}")
+        raise InvalidOption(f"fsync is {quoted(fsync)}; it can be {' or '.join(map(repr, get_args(Fsync)))}")
     place = Place.at(path or default_path())
     deadline = time.monotonic() + timeout
     try:

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 from shardq.core.calls import listing
+from shardq.core.model.printable import quoted
 from shardq.core.operation import Operation, succeeded
 from shardq.core.recovery import call_every_shard, call_shards
 from shardq.core.topology_cache import TopologyCache
@@ -67,7 +68,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 def check_horizon(horizon: str) -> None:
     if not isinstance(horizon, str) or horizon not in STEPS:
         allowed = ", ".join(map(repr, get_args(Horizon)))
-        raise InvalidOption(f"a forecast of {horizon!r} is not possible; use one of {allowed}")
+        raise InvalidOption(f"a forecast of {quoted(horizon)} is not possible; use one of {allowed}")
 
 
 def forecast(cache: TopologyCache, horizon: Horizon) -> Operation[Forecast]:

@@ -18,6 +18,7 @@ from zlib import crc32
 import msgspec
 
 from shardq.core.model.checks import check_name, check_tag, check_topic, instant_ms
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import State, TaskInfo
 from shardq.errors import InvalidOption
 
@@ -98,7 +99,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     ) -> Query:
         """Checks the filter of a list. Without any it is of all tasks, and ``everything=True`` says so."""
         if not isinstance(everything, bool):
-            raise InvalidOption(f"everything={everything!r} is not possible; give True for all tasks")
+            raise InvalidOption(f"everything={quoted(everything)} is not possible; give True for all tasks")
         if everything and any(each is not None for each in (topic, state, due, tag, holder)):
             raise InvalidOption("everything=True stands alone: leave it out, or topic=, state=, due=, tag= and holder=")
         if topic is not None:
@@ -106,17 +107,19 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if tag is not None:
             check_tag(tag)
         if state is not None and state not in STATES:
-            raise InvalidOption(f"state={state!r} is not possible; use one of {', '.join(map(repr, STATES))}, or none")
+            raise InvalidOption(
+                f"state={quoted(state)} is not possible; use one of {', '.join(map(repr, STATES))}, or none"
+            )
         states = STATES if state is None else tuple(each for each in STATES if each == state)
         begin_ms = end_ms = None
         if due is not None:
-            states = _only("scheduled", states, f"due={due!r}", "a due time")
+            states = _only("scheduled", states, f"due={quoted(due)}", "a due time")
             begin_ms, end_ms = _bounds(due)
         if holder is not None:
             check_name(holder, of="consumer")
-            states = _only("leased", states, f"holder={holder!r}", "a holder")
+            states = _only("leased", states, f"holder={quoted(holder)}", "a holder")
         if not isinstance(newest, bool):
-            raise InvalidOption(f"newest={newest!r:.80} is not possible; give True for the latest deaths first")
+            raise InvalidOption(f"newest={quoted(newest)} is not possible; give True for the latest deaths first")
         if newest:
             states = _only("dead", states, "newest=True", "a time of death")
         return cls(states, topic, begin_ms, end_ms, tag, holder, newest)
@@ -142,7 +145,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if cursor is None:
             return self.first
         if not isinstance(cursor, str):
-            raise InvalidOption(f"a cursor can't be {cursor!r:.80}; give the .cursor of a page, or None to begin")
+            raise InvalidOption(f"a cursor can't be {quoted(cursor)}; give the .cursor of a page, or None to begin")
         try:
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
             text = data[8:]
@@ -154,7 +157,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             raise InvalidOption(_MALFORMED.format(cursor))
         if data[4:8] != asked:
             raise InvalidOption(
-                f"the cursor {cursor!r:.80} is of another query, or of another engine; give the same topic=, state=, "
+                f"the cursor {quoted(cursor)} is of another query, or of another engine; give the same topic=, state=, "
                 "due=, tag=, holder= and newest= as in the call that returned it (the same instants in due=), or no "
                 "cursor to begin"
             )
@@ -177,14 +180,15 @@ def dead_filter(
     """Returns the filter of dead tasks, without their state. Refuses one by which no dead task is left."""
     Query.checked(state=state, due=due)
     if state != "dead":
-        raise InvalidOption(f"state={state!r} matches no dead task: leave it out, or use tasks()")
+        raise InvalidOption(f"state={quoted(state)} matches no dead task: leave it out, or use tasks()")
     return {"tag": tag, "everything": everything}
 
 
 def check_limit(limit: int) -> None:
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LIMIT:
         raise InvalidOption(
-            f"limit={limit!r} is not possible; give an int from 1 to {MAX_LIMIT:,}, and the .cursor of each page with "
+            f"limit={quoted(limit)} is not possible; give an int from 1 to {MAX_LIMIT:,}, and the .cursor of each "
+            "page with "
             "the next call for more"
         )
 
@@ -193,7 +197,8 @@ def _only(state: State, states: tuple[State, ...], given: str, what: str) -> tup
     """The one state whose tasks have what a filter asks for."""
     if state not in states:
         raise InvalidOption(
-            f"{given} was given with state={states[0]!r}, but only {state} tasks have {what}; use state={state!r}, or "
+            f"{given} was given with state={quoted(states[0])}, but only {state} tasks have {what}; use "
+            f"state={quoted(state)}, or "
             "leave one of them out"
         )
     return (state,)
@@ -201,10 +206,12 @@ def _only(state: State, states: tuple[State, ...], given: str, what: str) -> tup
 
 def _bounds(due: Due) -> tuple[int | None, int | None]:
     if not isinstance(due, tuple) or len(due) != 2:
-        raise InvalidOption(f"due={due!r:.80} is not possible; give (from, to), two instants, or None for an open end")
+        raise InvalidOption(
+            f"due={quoted(due)} is not possible; give (from, to), two instants, or None for an open end"
+        )
     begin_ms, end_ms = (None if at is None else instant_ms(at, "due") for at in due)
     if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
-        raise InvalidOption(f"due={due!r} holds nothing: its end must be later than its beginning")
+        raise InvalidOption(f"due={quoted(due)} holds nothing: its end must be later than its beginning")
     return begin_ms, end_ms
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shardq.core.calls.request import Call, Command
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Outcome
 from shardq.errors import InvalidOption
 
@@ -44,12 +45,13 @@ def check_replay(seconds: float | None, most_bytes: int) -> None:
         isinstance(given, bool) or not isinstance(given, int | float) or not 0.1 <= given <= MAX_SECONDS
     ):
         raise InvalidOption(
-            f"replay={seconds!r} is not possible; give the seconds that are sent again after a failover, from 0.1 to "
+            f"replay={quoted(seconds)} is not possible; give the seconds that are sent again after a failover, from "
+            "0.1 to "
             f"{MAX_SECONDS}, or None"
         )
     given = most_bytes
     if not isinstance(given, int) or isinstance(given, bool) or given < MIN_BYTES:
-        raise InvalidOption(f"replay_bytes={most_bytes!r} is not possible; give bytes, {MIN_BYTES:,} or more")
+        raise InvalidOption(f"replay_bytes={quoted(most_bytes)} is not possible; give bytes, {MIN_BYTES:,} or more")
 
 
 class Note(NamedTuple):

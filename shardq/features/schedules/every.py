@@ -15,6 +15,7 @@ import mmh3
 import msgspec
 
 from shardq.core.model.checks import check_headers, check_name, check_seconds, checked_tags, duration_ms, instant_ms
+from shardq.core.model.printable import quoted
 from shardq.errors import InvalidName, InvalidOption, MissingPackage
 
 UTC = "UTC"
@@ -73,7 +74,7 @@ class CronTimetable:
             CronSim(cron, _EPOCH)
         except CronSimError as exc:
             raise InvalidOption(
-                f"cron can't be {cron!r:.80}: {exc}; write minute, hour, day of month, month and day of week, "
+                f"cron can't be {quoted(cron)}: {exc}; write minute, hour, day of month, month and day of week, "
                 "such as '0 3 * * *', with the second before them where one is needed"
             ) from exc
 
@@ -122,7 +123,7 @@ def _zone(tz: str) -> dt.tzinfo:
     # of a name with blanks, one that is a folder, or one that leads out of the database
     except (KeyError, ValueError, OSError) as exc:
         raise InvalidOption(
-            f"tz can't be {tz!r:.80}: it is not in the time zones of this machine; give a name such as "
+            f"tz can't be {quoted(tz)}: it is not in the time zones of this machine; give a name such as "
             "'Europe/Berlin', and if that is missing: pip install 'shardq[cron]', which brings all of them"
         ) from exc
 
@@ -155,20 +156,20 @@ class Every(msgspec.Struct, frozen=True):
                 "a schedule needs a cron expression or an interval, and not both: cron='0 3 * * *' or interval=300"
             )
         if self.cron is not None and not isinstance(self.cron, str):
-            raise InvalidOption(f"cron can't be {self.cron!r:.80}; give a str such as '0 3 * * *'")
+            raise InvalidOption(f"cron can't be {quoted(self.cron)}; give a str such as '0 3 * * *'")
         if self.tz is not None and (self.cron is None or not isinstance(self.tz, str)):
             raise InvalidOption(
-                f"tz can't be {self.tz!r:.80} here; give a name such as 'Europe/Berlin' together with cron=: an "
+                f"tz can't be {quoted(self.tz)} here; give a name such as 'Europe/Berlin' together with cron=: an "
                 "interval is the same everywhere"
             )
         if self.catch_up not in get_args(CatchUp):
             raise InvalidOption(
-                f"catch_up can't be {self.catch_up!r:.80}; use 'one' (one run for all that were missed), 'all' or "
+                f"catch_up can't be {quoted(self.catch_up)}; use 'one' (one run for all that were missed), 'all' or "
                 "'none'"
             )
         if self.overlap not in get_args(Overlap):
             raise InvalidOption(
-                f"overlap can't be {self.overlap!r:.80}; use 'allow', or 'skip' to leave an occurrence out while the "
+                f"overlap can't be {quoted(self.overlap)}; use 'allow', or 'skip' to leave an occurrence out while the "
                 "one before it is not finished"
             )
         if self.headers is not None:
@@ -181,16 +182,17 @@ class Every(msgspec.Struct, frozen=True):
         every = timetable(self.cron, self.interval_ms, self.zone).after(0)
         found = list(islice(every, _TRIED if self.jitter_ms else 1))
         if not found:
-            raise InvalidOption(f"cron can't be {self.cron!r:.80}: there is no such day")
+            raise InvalidOption(f"cron can't be {quoted(self.cron)}: there is no such day")
         bounded = timetable(self.cron, self.interval_ms, self.zone, start_ms=self.start_ms, end_ms=self.end_ms)
         if next(bounded.after(0), None) is None:
             raise InvalidOption(
-                f"there is no occurrence from start={self.start!r} to end={self.end!r}; give another start or end"
+                f"there is no occurrence from start={quoted(self.start)} to end={quoted(self.end)}; give another "
+                "start or end"
             )
         shortest_ms = min((later - sooner for sooner, later in pairwise(found)), default=self.jitter_ms)
         if self.jitter_ms > shortest_ms:
             raise InvalidOption(
-                f"jitter can't be {self.jitter!r}: it is at most the time between two occurrences, which is "
+                f"jitter can't be {quoted(self.jitter)}: it is at most the time between two occurrences, which is "
                 f"{shortest_ms / 1000:g} s; or two would change places"
             )
 
@@ -204,7 +206,7 @@ class Every(msgspec.Struct, frozen=True):
         if isinstance(every, int | float | dt.timedelta) and not isinstance(every, bool):
             return cls(interval=every)
         raise InvalidOption(
-            f"every={every!r:.80} is not possible; give a cron expression, seconds, a timedelta, or shardq.Every(…)"
+            f"every={quoted(every)} is not possible; give a cron expression, seconds, a timedelta, or shardq.Every(…)"
         )
 
     @property
@@ -218,7 +220,7 @@ class Every(msgspec.Struct, frozen=True):
         ms = duration_ms(self.interval, "interval")
         if not LEAST_INTERVAL_MS <= ms <= MOST_INTERVAL_MS:
             raise InvalidOption(
-                f"interval can't be {self.interval!r}; it is from {LEAST_INTERVAL_MS / 1000:g} s to 400 days"
+                f"interval can't be {quoted(self.interval)}; it is from {LEAST_INTERVAL_MS / 1000:g} s to 400 days"
             )
         return ms
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Protocol, TypeVar
 
 from shardq.core.model.checks import check_name
+from shardq.core.model.printable import quoted
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import Packer
@@ -90,7 +91,7 @@ class OwnedSchedules:
         """
         if keep is None and (keep := self._declared.get(self.owner)) is None:
             raise InvalidOption(
-                f"this engine has declared no schedule with owner={self.owner!r}, so none would be left; declare "
+                f"this engine has declared no schedule with owner={quoted(self.owner)}, so none would be left; declare "
                 "them first, or give keep=[] to remove them all"
             )
         kept = frozenset(keep)

@@ -32,6 +32,7 @@ from pathlib import Path
 import msgspec
 
 from shardq.core import forks
+from shardq.core.model.printable import quoted
 from shardq.errors import (
     EngineClosed,
     InvalidOption,
@@ -97,7 +98,7 @@ class Spool:
         self.path = _checked_path(path)
         self.away = False  # true while commands go to the file
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_BYTES:
-            raise InvalidOption(f"spool_bytes={limit!r} is not possible; give bytes, from {LEAST_BYTES:,}")
+            raise InvalidOption(f"spool_bytes={quoted(limit)} is not possible; give bytes, from {LEAST_BYTES:,}")
         self._engine = engine
         self._timeout = timeout
         self._held_s = min(HELD_S, timeout)
@@ -431,5 +432,5 @@ class Spool:
 
 def _checked_path(path: object) -> Path:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise InvalidOption(f"spool={path!r} is not possible; give the path of a file, or None for no spool")
+        raise InvalidOption(f"spool={quoted(path)} is not possible; give the path of a file, or None for no spool")
     return Path(os.fsdecode(path)).absolute()
