@@ -138,11 +138,11 @@ def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Oper
     """Delivers everything that is moving out of these shards."""
     for _ in range(ARRIVAL_ROUNDS):
         counts: dict[ShardKeys, int] = values((yield Many({keys: resharding.moving_tasks(keys) for keys in shards})))
-        left = [source for source, count in counts.items() if count]
-        if not left:
+        found = False
+        for source, count in counts.items():
+            found = (count > 0 and (yield from deliver_all(cache, source))) or found
+        if not found:
             return
-        for source in left:
-            yield from deliver_all(cache, source)
     raise Unavailable(
         "nothing is changed: tasks that were moved are not on all replicas yet; an announced resize waits for that, "
         "and so do pauses, limits and routes: see that the replicas are connected and keep up (`shardq stats`), and "
@@ -151,7 +151,9 @@ def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Oper
 
 
 def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
-    """Delivers what is moving out of a shard. Returns True if there was something."""
+    """Delivers what is moving out of a shard. Returns True if there was something. What can't be read stays there: no
+    other task waits for it.
+    """
     found = False
     cursor = ""
     while cursor != "0":

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.words import text_of
 from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError, Unavailable
 
@@ -360,4 +361,4 @@ class _Listener:
 
 
 def _text(word: object) -> str:
-    return word.decode() if isinstance(word, bytes) else str(word)
+    return text_of(word) if isinstance(word, bytes) else str(word)

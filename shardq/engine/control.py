@@ -24,6 +24,7 @@ from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
+from shardq.core.layout.words import shown_id
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, declare, open_shards, refresh, topology_in_force
@@ -183,7 +184,7 @@ def noted(cache: TopologyCache, making: Operation[T], what: str | Callable[[T], 
 def note(cache: TopologyCache, what: str) -> Operation[None]:
     if not what:
         return
-    change = Change(at=dt.datetime.now(dt.UTC), by=_this_process(), what=what[:_MOST])
+    change = Change(at=dt.datetime.now(dt.UTC), by=shown_id(_this_process()), what=what[:_MOST])
     with suppress(ShardqError):
         yield control.add_change(cache.control, msgspec.json.encode(change)).briefly()
         yield control.keep_changes(cache.control, KEPT).briefly()
@@ -193,7 +194,7 @@ def read_changes(cache: TopologyCache) -> Operation[list[Change]]:
     texts: list[bytes] = yield control.read_changes(cache.control)
     found: list[Change] = []
     for text in texts:
-        with suppress(msgspec.MsgspecError):  # written by another version
+        with suppress(ValueError, RecursionError):  # written by another version, or another program
             found.append(msgspec.json.decode(text, type=Change))
     return found
 

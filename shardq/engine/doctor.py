@@ -16,6 +16,7 @@ from shardq.core.calls import observe, resharding
 from shardq.core.calls.node_info import Replication
 from shardq.core.fleet.member import fleet
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.words import number_of, raw
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, Pause, succeeded, values
 from shardq.core.recovery import call_shard, open_shards
@@ -119,7 +120,7 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     """Finds shards that missed the last change of the topology, or were lost."""
     topology = cache.topology
     answers = yield Many({keys: resharding.meta_fields(keys, "epoch").briefly() for keys in cache.span()})
-    epochs = {keys: int(told[0] or 0) for keys, told in succeeded(answers).items()}
+    epochs = {keys: number_of(told[0]) for keys, told in succeeded(answers).items()}
     lost = [keys for keys, epoch in epochs.items() if not epoch]
     behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
     ahead = [keys for keys, epoch in epochs.items() if epoch > topology.epoch]
@@ -153,7 +154,9 @@ def find_misplaced(cache: TopologyCache, shards: Sequence[ShardKeys], *, everyth
     found = []
     for keys in shards:
         ids = yield from _records(cache, keys, everything=everything)
-        elsewhere = [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != keys.shard]
+        elsewhere = [
+            (home, id) for home, id in zip(topology.shards_of(map(raw, ids)), ids, strict=True) if home != keys.shard
+        ]
         if elsewhere:
             text = (
                 f"shard {keys.shard}: {len(elsewhere):,} of {len(ids):,} ids belong to another shard, like "
@@ -201,6 +204,16 @@ def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everythin
             text = (
                 f"shard {keys.shard}: {len(still):,} ids are in a set without a record, like {_examples(still)}: their "
                 "tasks are gone, by eviction or by hand; the ids are dropped when they are due, or trimmed"
+            )
+            found.append(Finding("records", text))
+    unreadable: dict[ShardKeys, list[str]] = succeeded(
+        (yield Many({keys: resharding.unreadable(keys) for keys in shards}))
+    )
+    for keys, ids in unreadable.items():
+        if ids:
+            text = (
+                f"shard {keys.shard}: {len(ids):,} fields of {keys.moved} can't be read, like {_examples(ids)}: "
+                "another program, or another version of shardq, has written them; upgrade, or remove them"
             )
             found.append(Finding("records", text))
     return found

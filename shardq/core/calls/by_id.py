@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardq.core.calls.request import Call, Moving, Word, body
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.ids import topics_of
 from shardq.core.model.task import Outcome, State
 from shardq.core.scripts import script
@@ -82,7 +84,7 @@ def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> 
 
 def _collided(answer: list[Any]) -> list[str]:
     if answer[0] == b"collided":
-        return [id.decode() for id in answer[1:]]
+        return list(map(id_of, answer[1:]))
     return [] if answer[0] == b"ok" else body(answer)
 
 
@@ -122,6 +124,10 @@ def _outcome(answer: list[Any]) -> Outcome:
     if word == b"moving":
         raise Moving()
     return Outcome(word.decode())
+
+
+_LEASE = re.compile(rb"(\d+):(\d+):\d*:(.*)", re.DOTALL)
+"""A lease entry, as the scripts read it; one of another form says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +182,14 @@ def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
     if state == b"moving":
         return Moving()
     instant, lease, reason, record = rest
-    failures, lapses, _, token = lease.split(b":", 3) if lease else (b"0", b"0", b"", b"")
+    entry = _LEASE.fullmatch(lease)
+    failures, lapses, token = entry.groups() if entry else (b"0", b"0", b"")
     return Found(
         state=state.decode(),  # type: ignore[arg-type]  # the contract of the script
-        instant_ms=int(float(instant)) if instant else None,
-        failures=int(failures),
-        lapses=int(lapses),
-        token=token.decode(),
-        reason=reason.decode(errors="backslashreplace") if reason else None,
+        instant_ms=number_of(instant) if instant else None,
+        failures=number_of(failures),
+        lapses=number_of(lapses),
+        token=text_of(token),
+        reason=text_of(reason) if reason else None,
         record=record,
     )

@@ -19,6 +19,7 @@ import msgspec
 from shardq.core.calls.request import Call, Command, Word, body, nothing
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
+from shardq.core.layout.words import FOREIGN, is_foreign
 from shardq.core.model.ids import topic_of
 
 MAX_CLAIM = 1000  # ids in one script call
@@ -38,6 +39,7 @@ class Claim:
     left: list[int]  # the number left in the ready list of each topic asked for
     crowds: list[int]  # the number of processes that wait for each topic; 0 unless the caller registers
     dropped: int  # entries that are worth nothing: stale ones, and those of expired tasks
+    foreign: frozenset[int] = frozenset()  # positions of ids that are no text: another program has stored them
 
 
 def claim(
@@ -71,7 +73,7 @@ def claim(
 def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
     left, crowds, dropped, text, records, pasts = body(answer)
     past = iter(pasts)
-    ids = text.decode().split("\n") if records else []
+    ids = text.decode(errors=FOREIGN).split("\n") if records else []
     return Claim(
         ids,
         records,
@@ -80,6 +82,7 @@ def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
         left,
         crowds,
         dropped,
+        frozenset() if text.isascii() else frozenset(position for position, id in enumerate(ids) if is_foreign(id)),
     )
 
 

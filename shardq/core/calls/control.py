@@ -11,6 +11,7 @@ from typing import Any
 
 from shardq.core.calls.request import Call, Command, Word, body
 from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.words import number_of, text_of
 
 Fields = Mapping[bytes, bytes]
 
@@ -64,7 +65,7 @@ def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
 def opened_by(message: str | None) -> list[int]:
     """The shards that such news is about; none if it is other news."""
     word, *shards = (message or "").split(" ")
-    return [int(shard) for shard in shards] if word == OPENED else []
+    return [number_of(shard.encode()) for shard in shards] if word == OPENED else []
 
 
 def read_copy(keys: ShardKeys) -> Command[bytes | None]:
@@ -100,7 +101,7 @@ def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:
     return Command(
         keys.slot,
         ("ZRANGEBYSCORE", keys.members, now_ms, "+inf"),
-        lambda names: sorted(name.decode() for name in names),
+        lambda names: sorted(map(text_of, names)),
     )
 
 
@@ -146,8 +147,8 @@ def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
     _, now_us, members, epoch, topology, joined = answer
     return HeartbeatAnswer(
         now_us=int(now_us),
-        members={name.decode(): int(until) for name, until in pairs(members).items()},
-        epoch=int(epoch or 0),
+        members=_untils(members),
+        epoch=number_of(epoch),
         topology=pairs(topology),
         joined=bool(joined),
     )
@@ -191,10 +192,14 @@ def _processes(answer: list[Any]) -> Processes:
     now_us, dispatchers, workers, reports = body(answer)
     return Processes(
         now_us=int(now_us),
-        dispatchers={name.decode(): int(until) for name, until in pairs(dispatchers).items()},
-        workers={name.decode(): int(until) for name, until in pairs(workers).items()},
-        reports={name.decode(): text for name, text in pairs(reports).items()},
+        dispatchers=_untils(dispatchers),
+        workers=_untils(workers),
+        reports={text_of(name): text for name, text in pairs(reports).items()},
     )
+
+
+def _untils(flat: Sequence[bytes]) -> dict[str, int]:
+    return {text_of(name): number_of(until) for name, until in pairs(flat).items()}
 
 
 def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
@@ -241,7 +246,7 @@ def schedule_names(keys: ControlKeys) -> Command[list[str]]:
     """The names of all schedules, in order."""
 
     def decode(fields: Iterable[bytes]) -> list[str]:
-        return sorted({field.decode(errors="backslashreplace").removesuffix(_DECLARED) for field in fields})
+        return sorted({text_of(field).removesuffix(_DECLARED) for field in fields})
 
     return Command(keys.slot, ("HKEYS", keys.schedules), decode)
 
@@ -267,5 +272,5 @@ def _schedules(answer: list[Any]) -> Schedules:
     return Schedules(
         now_ms=int(now_us) // 1000,
         looked_for=looked_for,
-        stored={name.decode(): (state, declared) for name, state, declared in zip(fields, fields, fields, strict=True)},
+        stored={text_of(name): (state, declared) for name, state, declared in zip(fields, fields, fields, strict=True)},
     )

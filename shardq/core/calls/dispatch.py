@@ -14,6 +14,7 @@ import msgspec
 from shardq.core.calls.request import Call, Command, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
+from shardq.core.layout.words import number_of
 from shardq.core.scripts import Script
 
 MAX_BATCH = 1000
@@ -85,7 +86,7 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         buried=buried,
         oldest_ms=oldest,
         newest_ms=newest,
-        next_us=int(next_ms) * 1000 if next_ms else None,
+        next_us=number_of(next_ms) * 1000 if next_ms else None,
         now_us=int(now_us),
         by_topic=tuple(zip(map(bytes.decode, by_topic[0::2]), by_topic[1::2], strict=True)),
         lacking=tuple(topic for topic in topics if not topic.startswith(">")),
@@ -102,7 +103,7 @@ def next_step(keys: ShardKeys) -> Command[tuple[int, int | None]]:
 
 def _next_step(answer: list[bytes | None]) -> tuple[int, int | None]:
     epoch, wake_at = answer
-    return int(epoch or 0), int(wake_at) * 1000 if wake_at else None
+    return number_of(epoch), number_of(wake_at) * 1000 if wake_at else None
 
 
 def has_lengths(keys: ShardKeys) -> Command[int]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from shardq.core.calls.request import Call, body
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.words import id_of, number_of
 
 LOOK = 1000  # the most ids that one call looks at, in about half a millisecond of the server
 
@@ -67,8 +68,8 @@ def _id_page(answer: list[Any]) -> IdPage:
         now_us=int(now_us),
         whole=bool(whole),
         looked_at=looked_at,
-        last=(int(float(last_ms)) if last_ms else 0, last.decode()),
-        ids=[(int(float(at)), id.decode()) for id, at in zip(items[::2], items[1::2], strict=True)],
+        last=(number_of(last_ms), id_of(last)),
+        ids=[(number_of(at), id_of(id)) for id, at in zip(items[::2], items[1::2], strict=True)],
     )
 
 
@@ -89,7 +90,7 @@ def page_ready(
 
     def decode(answer: list[Any]) -> ReadyPage:
         whole, looked_at, last, items = body(answer)
-        ids = [(int(place), id.decode()) for place, id in zip(items[::2], items[1::2], strict=True)]
+        ids = [(int(place), id_of(id)) for place, id in zip(items[::2], items[1::2], strict=True)]
         return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids)
 
     return Call.of(
@@ -179,4 +180,4 @@ def cancel_tag(keys: ShardKeys, epoch: int, tag: str, cursor: str, *, count: int
 
 def _tag_page(answer: list[Any]) -> TagPage:
     cursor, looked_at, size, cancelled, running = body(answer)
-    return TagPage(cursor.decode(), looked_at, size, [id.decode() for id in cancelled], [id.decode() for id in running])
+    return TagPage(cursor.decode(), looked_at, size, list(map(id_of, cancelled)), list(map(id_of, running)))

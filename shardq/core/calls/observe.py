@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from shardq.core.calls.request import Call, Command, body
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.ids import topic_of
 
 
@@ -58,13 +59,13 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
 
     def decode(answer: list[Any]) -> ShardCounts:
         now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
-        late, reaped, buried, forwarded = (int(field) if field else 0 for field in meta)
+        late, reaped, buried, forwarded = map(number_of, meta)
         return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
             leased=leased,
             dead=dead,
-            head_ms=int(float(head)) if head else None,
+            head_ms=number_of(head) if head else None,
             late_ms=late if meta[0] is not None else None,
             reaped=reaped,
             buried=buried,
@@ -74,8 +75,8 @@ def peek(keys: ShardKeys, epoch: int, topics: Sequence[str], *, draw: int = 0, n
             waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
             died=_by_topic(died),
             died_lately=deaths[0],
-            trimmed=int(deaths[1] or 0),
-            trimmed_ms=int(deaths[2]) if deaths[2] else None,
+            trimmed=number_of(deaths[1]),
+            trimmed_ms=number_of(deaths[2]) if deaths[2] else None,
             drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
         )
 
@@ -105,13 +106,13 @@ def died(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:
     return Command(
         keys.slot,
         ("HMGET", keys.meta, *(f"died/{topic}" for topic in topics)),
-        lambda counts: sum(int(count or 0) for count in counts),
+        lambda counts: sum(map(number_of, counts)),
     )
 
 
 def newest_dead(keys: ShardKeys, count: int) -> Command[list[str]]:
     """The ids of the last tasks that died."""
-    return Command(keys.slot, ("ZRANGE", keys.dead, 0, count - 1, "REV"), lambda ids: [id.decode() for id in ids])
+    return Command(keys.slot, ("ZRANGE", keys.dead, 0, count - 1, "REV"), _texts)
 
 
 def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
@@ -125,7 +126,7 @@ def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
 
 def _by_topic(flat: list[Any]) -> dict[str, int]:
     fields = iter(flat)
-    return {topic.decode(): int(count) for topic, count in zip(fields, fields, strict=True)}
+    return {text_of(topic): number_of(count) for topic, count in zip(fields, fields, strict=True)}
 
 
 def publishes(keys: ShardKeys) -> Command[None]:
@@ -159,7 +160,7 @@ def entries(keys: ShardKeys, topic: str, id: str) -> Command[int]:
 
 def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
     """Counts the ghosts of each id."""
-    return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: [int(count or 0) for count in counts])
+    return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: list(map(number_of, counts)))
 
 
 def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[bool]:
@@ -170,4 +171,4 @@ def restore(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[b
 
 
 def _texts(ids: list[Any]) -> list[str]:
-    return [id.decode() for id in ids]
+    return list(map(id_of, ids))

@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 from hiredis import pack_command
 
 from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.words import raw
 from shardq.core.scripts import Script, script
 from shardq.errors import ServerFault, ShardqError
 
@@ -28,7 +29,10 @@ def pack(*words: Word) -> bytes:
     # Numbers become text here: hiredis (3.5) runs Python to make it, and crashes the process where the handler of a
     # signal, such as Ctrl-C, raises in that.
     texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
-    return pack_command(texts)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
+    try:
+        return pack_command(texts)  # type: ignore[no-any-return, arg-type]  # its stub wants a tuple of one word
+    except UnicodeEncodeError:  # an id that another program has stored
+        return pack_command(tuple([raw(text) if isinstance(text, str) else text for text in texts]))  # type: ignore[no-any-return, arg-type]
 
 
 SILENT_S = 1.0

@@ -14,12 +14,17 @@ the process that finds the moving task in ``moved``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from shardq.core.calls.request import Call, Command, Word, body, nothing
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.layout.words import id_of, number_of, shown_id
+from shardq.errors import ServerFault
 
 SCAN = 4000  # members read in one trip, in about a millisecond
 
@@ -32,6 +37,10 @@ BATCH_BYTES = 1 << 20
 WINDOWS = 1000  # ends of dedup windows in one script call
 
 
+_PARCEL = re.compile(rb"[^|]*\|(\d{1,4})\|(?:due|dead)\|([^|]*)\|(\d{1,7})\|(\d{1,7})\|")
+"""The beginning of the stored text, as ``put`` reads it: target, instant, and the lengths of lease entry and reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class MovingTask:
     """One task that is moving."""
@@ -40,8 +49,19 @@ class MovingTask:
     data: bytes  # the stored text: 'number|target|…'
 
     @property
+    def is_readable(self) -> bool:
+        """False for what another program has stored, or another version: it stays where it is."""
+        found = _PARCEL.match(self.data)
+        if found is None or int(found[1]) >= MAX_SHARDS or found.end() + int(found[3]) + int(found[4]) > len(self.data):
+            return False
+        try:
+            return not isnan(float(found[2]))
+        except ValueError:
+            return False
+
+    @property
     def number(self) -> str:
-        return self.data.split(b"|", 1)[0].decode()
+        return id_of(self.data.split(b"|", 1)[0])
 
     @property
     def target(self) -> int:
@@ -72,12 +92,12 @@ def take(
     keys: ShardKeys, epoch: int, number: str, target: int, ids: Sequence[str], *, now_us: str = ""
 ) -> Call[list[MovingTask]]:
     """Moving tasks whose answer was lost are found in ``moved``."""
-    return Call.of("take", keys, [epoch, now_us, number, target, *ids], _moving_tasks)
+    return Call.of("take", keys, [epoch, now_us, number, target, *ids], lambda answer: _moving(body(answer)))
 
 
-def _moving_tasks(answer: list[Any]) -> list[MovingTask]:
-    fields = iter(body(answer))
-    return [MovingTask(id.decode(), data) for id, data in zip(fields, fields, strict=True)]
+def _moving(flat: Iterable[bytes]) -> list[MovingTask]:
+    fields = iter(flat)
+    return [MovingTask(id_of(id), data) for id, data in zip(fields, fields, strict=True)]
 
 
 def put(keys: ShardKeys, epoch: int, moving_tasks: Sequence[MovingTask], *, now_us: str = "") -> Call[None]:
@@ -110,7 +130,7 @@ class RecordPage:
 def stock(keys: ShardKeys, epoch: int, cursor: str, *, count: int, now_us: str = "") -> Call[RecordPage]:
     def decode(answer: list[Any]) -> RecordPage:
         cursor, size, ids = body(answer)
-        return RecordPage(cursor.decode(), size, [id.decode() for id in ids])
+        return RecordPage(cursor.decode(), size, list(map(id_of, ids)))
 
     return Call.of("stock", keys, [epoch, now_us, cursor, count], decode)
 
@@ -128,7 +148,7 @@ def forget(keys: ShardKeys, epoch: int, ends: Mapping[str, str], *, now_us: str 
 
 def ahead(keys: ShardKeys) -> Command[int]:
     """How far the steady clock of a shard, by which dedup windows end, is before its server's, in ms."""
-    return Command(keys.slot, ("HGET", keys.meta, "ahead"), lambda said: int(said or 0))
+    return Command(keys.slot, ("HGET", keys.meta, "ahead"), number_of)
 
 
 def _windows(ends: Mapping[str, str]) -> list[Word]:
@@ -147,7 +167,7 @@ def scan(keys: ShardKeys, key: str, cursor: str, *, count: int) -> Command[tuple
 
     def decode(answer: list[Any]) -> tuple[str, dict[str, str]]:
         items = iter(answer[1])
-        return answer[0].decode(), {m.decode(): s.decode() for m, s in zip(items, items, strict=True)}
+        return answer[0].decode(), {id_of(member): score.decode() for member, score in zip(items, items, strict=True)}
 
     return Command(keys.slot, ("ZSCAN", key, cursor, "COUNT", count), decode)
 
@@ -157,20 +177,39 @@ def latest(keys: ShardKeys, key: str, start: int, *, count: int) -> Command[list
     return Command(
         keys.slot,
         ("ZRANGE", key, start, start + count - 1, "REV"),
-        lambda answer: [member.decode() for member in answer],
+        lambda answer: list(map(id_of, answer)),
     )
 
 
 def scan_moved(keys: ShardKeys, cursor: str, *, count: int) -> Command[tuple[str, list[MovingTask]]]:
+    """A part of those that can be read."""
+
     def decode(answer: list[Any]) -> tuple[str, list[MovingTask]]:
-        items = iter(answer[1])
-        return answer[0].decode(), [MovingTask(id.decode(), data) for id, data in zip(items, items, strict=True)]
+        return answer[0].decode(), [moving_task for moving_task in _moving(answer[1]) if moving_task.is_readable]
 
     return Command(keys.slot, ("HSCAN", keys.moved, cursor, "COUNT", count), decode)
 
 
 def moving_task_of(keys: ShardKeys, id: str) -> Command[MovingTask | None]:
-    return Command(keys.slot, ("HGET", keys.moved, id), lambda data: None if data is None else MovingTask(id, data))
+    def decode(data: bytes | None) -> MovingTask | None:
+        found = None if data is None else MovingTask(id, data)
+        if found is not None and not found.is_readable:
+            raise ServerFault(
+                f"{shown_id(id)!r} is on its way to another shard in a form that can't be read: another program, or a "
+                f"later version of shardq, has written that; look at its field in {keys.moved}; upgrade, or remove it"
+            )
+        return found
+
+    return Command(keys.slot, ("HGET", keys.moved, id), decode)
+
+
+def unreadable(keys: ShardKeys) -> Command[list[str]]:
+    """The ids of tasks that are moving and can't be read, among the first ones."""
+
+    def decode(answer: list[Any]) -> list[str]:
+        return [shown_id(moving_task.id) for moving_task in _moving(answer[1]) if not moving_task.is_readable]
+
+    return Command(keys.slot, ("HSCAN", keys.moved, "0", "COUNT", SCAN), decode)
 
 
 def moving_tasks(keys: ShardKeys) -> Command[int]:

@@ -134,7 +134,12 @@ class RetryingCall(Generic[T]):
 
     def result(self, answer: Any, address: str, journal: Journal | None) -> T:
         """Decodes the answer of a node to the last try, and tells the journal, if there is one."""
-        result = self.request.decode(answer)
+        try:
+            result = self.request.decode(answer)
+        except ShardqError:
+            raise
+        except Exception as exc:
+            raise unreadable(self.request, exc, address) from exc
         if journal is not None:
             journal.note(self.request, result, packed=self.sent, sent=self.sent_at, node=address)
         return result
@@ -142,7 +147,7 @@ class RetryingCall(Generic[T]):
     def finished(self, answer: Any) -> None:
         """Decodes an answer that came for a caller that was interrupted meanwhile."""
         if not isinstance(answer, (Fault, ErrorReply)):
-            with contextlib.suppress(ShardqError):
+            with contextlib.suppress(Exception):
                 self.request.decode(answer)
 
     def failed_with(self, fault: Fault, *, now: float, node: str, chance: float) -> RetryStep:
@@ -189,8 +194,8 @@ class RetryingCall(Generic[T]):
         return error
 
     def _told(self, fault: Fault, node: str) -> ShardqError:
-        verb = self.call.script.name if isinstance(self.call, Call) else _shown(self.call.words[0])
-        if fault.text.startswith("WRONGTYPE") and isinstance(self.call, Call):
+        verb = _verb(self.call)
+        if fault.text.startswith("WRONGTYPE"):
             fault = dataclasses.replace(fault, advice=_of_another_type(self.call, fault.text))
         error = fault.error(explained(fault, node, f"{verb} was not done", self._retry_for_s))
         if self.call.in_doubt:
@@ -204,16 +209,35 @@ class RetryingCall(Generic[T]):
         return error
 
 
-def _of_another_type(call: Call[Any], text: str) -> str:
+def unreadable(request: Command[Any], exc: Exception, node: str) -> ServerFault:
+    """The error of an answer that can't be decoded: it tells of what is stored, and anybody may have stored that."""
+    error = ServerFault(
+        f"{node}: the answer to {_verb(request)} can't be read: {type(exc).__name__}: {exc!s:.200}; another program, "
+        "or another version of shardq, has written what it tells of: look at the keys of this engine"
+    )
+    error.node = node
+    return error
+
+
+def _verb(request: Command[Any]) -> str:
+    return request.script.name if isinstance(request, Call) else _shown(request.words[0])
+
+
+def _of_another_type(call: Command[Any], text: str) -> str:
     """Names the key that another program has written: the server tells the line of the script that met it."""
+    if not isinstance(call, Call):
+        return _look_at(_shown(call.words[1]) if len(call.words) > 1 else "a key of this engine")
     found = _LINE.search(text)
     lines = call.script.text.splitlines()
     line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
     named = [call.keys[int(number) - 1] for number in _KEY.findall(line) if int(number) <= len(call.keys)]
     keys = " or ".join(dict.fromkeys(named)) or f"one of {', '.join(call.keys[:MOST_KEYS])}"
     shard = shard_named(call.keys[0]) if call.keys else None
-    where = "" if shard is None else f" of shard {shard}"
-    return f"another program has written {keys}{where}: look at it (TYPE, in redis-cli), then rename or delete it"
+    return _look_at(keys if shard is None else f"{keys} of shard {shard}")
+
+
+def _look_at(keys: str) -> str:
+    return f"another program has written {keys}: look at it (TYPE, in redis-cli), then rename or delete it"
 
 
 def backoff_s(tries: int, chance: float) -> float:

@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from shardq.core.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
+from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.checks import MAX_AT_MS, MAX_WAIT_S
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -217,11 +219,18 @@ def encode(report: Report) -> bytes:
 
 
 def decode(text: bytes) -> Report | None:
-    """None: a report of another form, which says nothing to this version."""
+    """None: a report of another form, or of what can't be, which says nothing to this version."""
     try:
-        return _decoder.decode(text)
-    except msgspec.MsgspecError:
+        report = _decoder.decode(text)
+    except (ValueError, RecursionError):  # broken UTF-8, and a deep one, too
         return None
+    times = [each.seconds for each in report.unknown] + [each.seconds for each in report.longest]
+    is_sound = (
+        all(0 <= each <= MAX_WAIT_S for each in (report.alive_s, *times))
+        and 0 <= report.since <= MAX_AT_MS / 1000
+        and all(0 <= shard < MAX_SHARDS for shard in report.shards)
+    )
+    return report if is_sound else None
 
 
 def named(topics: Iterable[str], most: int = MOST_TOPICS) -> tuple[str, ...]:
@@ -282,7 +291,7 @@ def sparse(lateness: Lateness) -> list[int]:
 def dense(flat: list[int]) -> Lateness:
     """The histogram of a stored form."""
     bins = dict(zip(flat[1::2], flat[2::2], strict=False))
-    counts = [bins.get(at, 0) for at in range(min(max(bins, default=-1) + 1, BINS))]
+    counts = [max(0, bins.get(at, 0)) for at in range(min(max(bins, default=-1) + 1, BINS))]
     return Lateness(tuple(counts), flat[0] if flat else 0)
 
 
@@ -308,7 +317,7 @@ def runs(shards: Iterable[int]) -> tuple[int, ...]:
 def shards_of(flat: tuple[int, ...]) -> tuple[int, ...]:
     """The shards of such runs."""
     pairs = zip(flat[0::2], flat[1::2], strict=False)
-    return tuple(shard for first, last in pairs for shard in range(first, last + 1))
+    return tuple(sorted({shard for first, last in pairs for shard in range(first, last + 1)}))
 
 
 def _signed(report: Report) -> Report:

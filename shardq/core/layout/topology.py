@@ -15,6 +15,7 @@ import msgspec
 
 from shardq.core.layout import destinations
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
+from shardq.core.layout.words import FOREIGN, raw
 from shardq.errors import ShardqError
 
 _MASK = BUCKETS - 1
@@ -135,10 +136,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def shard_of(self, id: str) -> int:
         """The shard that a new task of this id goes to. The whole id counts, its topic included."""
-        return table(self.shards)[mmh3.hash(id) & _MASK]
+        # words.raw, without a call: this is done for each push
+        return table(self.shards)[mmh3.hash(id.encode(errors=FOREIGN)) & _MASK]
 
-    def shards_of(self, ids: Iterable[str]) -> list[int]:
-        """``shard_of`` for many ids, in their order."""
+    def shards_of(self, ids: Iterable[str | bytes]) -> list[int]:
+        """``shard_of`` for many ids, in their order: checked ones, or ``words.raw`` of stored ones."""
         # the low bits of the hash are the same whether it is taken as signed or not
         owners = table(self.shards)
         return [owners[hashed & _MASK] for hashed in map(mmh3.hash, ids)]
@@ -148,7 +150,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
         Between two look-ups a task moves on, never back; a shard that occurs twice keeps its last place.
         """
-        bucket = mmh3.hash(id) & _MASK
+        bucket = mmh3.hash(raw(id)) & _MASK
         backwards = [table(count)[bucket] for count in (self.shards, *reversed(self.priors))]
         return list(dict.fromkeys(backwards))[::-1]
 

@@ -64,6 +64,7 @@ _GRACE_MS = 0.0005
 _EPOCH_SECONDS = 1e9
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
+_FIRST_MS = -((_EPOCH - dt.datetime.min.replace(tzinfo=dt.UTC)) // _MS)
 _NUMBERS = {float, int}
 _NO_INSTANT = {None}
 _CONFLICTS = get_args(OnConflict)
@@ -140,6 +141,12 @@ def instant_ms(at: object, what: str = "at") -> int:
         f"{what} can't be {quoted(at)}; it must be an instant before the end of the year 9999: "
         "an aware datetime, or seconds (not milliseconds) since the epoch"
     )
+
+
+def shown_instant(ms: int) -> dt.datetime:
+    """The instant of so many epoch ms; one that no datetime can show as the first or the last that it can."""
+    # No division: a float would miss the millisecond in years far away.
+    return _EPOCH + max(_FIRST_MS, min(ms, MAX_AT_MS)) * _MS
 
 
 def duration_ms(seconds: float | dt.timedelta, what: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -10,6 +9,8 @@ from typing import TypeVar
 from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Moving
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.words import shown_id
+from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import topic_of
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import Outcome, TaskInfo
@@ -20,8 +21,6 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
 T = TypeVar("T")
-
-_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 def find_and_call(
@@ -100,11 +99,10 @@ def get(cache: TopologyCache, id: str, codec: Codec | None) -> Operation[TaskInf
 
 def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
     """The facts that a caller is told of a task."""
-    # No division: a float would miss the millisecond in years far away.
-    instant = _EPOCH + dt.timedelta(milliseconds=task.instant_ms) if task.instant_ms is not None else None
+    instant = shown_instant(task.instant_ms) if task.instant_ms is not None else None
     return TaskInfo(
-        id=id,
-        topic=topic_of(id),
+        id=shown_id(id),
+        topic=topic_of(shown_id(id)),
         state=task.state,
         due=instant if task.state == "scheduled" else None,
         deadline=instant if task.state == "leased" else None,

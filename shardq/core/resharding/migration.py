@@ -23,6 +23,7 @@ from shardq.core.calls.resharding import MovingTask
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
+from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, run, values
 from shardq.core.recovery import ReplicaBarrier, deliver, deliver_all, put, put_in_force, refresh
 from shardq.core.resharding.resizing import forget_priors, unswept
@@ -296,12 +297,12 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
 
 
 def _misplaced(topology: Topology, source: ShardKeys, ids: Collection[str]) -> list[Misplaced]:
-    return [(home, id) for home, id in zip(topology.shards_of(ids), ids, strict=True) if home != source.shard]
+    return [(home, id) for home, id in zip(topology.shards_of(map(raw, ids)), ids, strict=True) if home != source.shard]
 
 
 def _misplaced_windows(topology: Topology, source: ShardKeys, members: Collection[str]) -> list[Misplaced]:
     """Members of ``seen``: ids, and ids with the nonce of a push, whose window only its resends know of."""
-    homes = topology.shards_of([member.partition("\n")[0] for member in members])
+    homes = topology.shards_of([raw(member).partition(b"\n")[0] for member in members])
     return [(home, member) for home, member in zip(homes, members, strict=True) if home != source.shard]
 
 

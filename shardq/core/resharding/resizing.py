@@ -17,6 +17,7 @@ from shardq.core.calls import resharding
 from shardq.core.calls.observe import peek
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import BUCKETS, table
+from shardq.core.layout.words import number_of
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
 from shardq.core.topology_cache import TopologyCache
@@ -133,7 +134,7 @@ def progress(cache: TopologyCache, *, shards: int = 0) -> Operation[Progress]:
     for keys, fields in (yield Many({keys: resharding.meta_fields(keys, "swept", "moved") for keys in asked})):
         if not isinstance(fields, ShardqError):
             swept += keys.shard < len(span) and fields[0] == since
-            moved += int(fields[1] or 0)
+            moved += number_of(fields[1])
     return Progress(
         shards=topology.shards,
         in_force=topology.pending is None,

@@ -23,11 +23,10 @@ from shardq.core.calls import control
 from shardq.core.fleet.lateness import MAX_LATE_S, Lateness
 from shardq.core.fleet.member import Member
 from shardq.core.fleet.report import dense, sparse
+from shardq.core.model.checks import shown_instant
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.listing.forecast import STEPS, Horizon, check_horizon
-
-_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,14 +130,10 @@ def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:
     for number in sorted(rows):
         buckets.setdefault(number * row_ms // step_ms, []).append(rows[number])
     return History(
-        now=_at(now_ms),
+        now=shown_instant(now_ms),
         step=step,
-        points=[_point(_at(at * step_ms), buckets.get(at, [])) for at in range(first, first + count)],
+        points=[_point(shown_instant(at * step_ms), buckets.get(at, [])) for at in range(first, first + count)],
     )
-
-
-def _at(ms: int) -> dt.datetime:
-    return _EPOCH + dt.timedelta(milliseconds=ms)
 
 
 def _point(start: dt.datetime, rows: list[Row]) -> HistoryPoint:
@@ -257,7 +252,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         minute, length = _HEAD.unpack_from(stored)
         try:
             state = msgspec.msgpack.decode(stored[_HEAD.size : _HEAD.size + length], type=cls)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):  # broken UTF-8, and a deep one, too
             return None
         return state if state.minute == minute else None
 

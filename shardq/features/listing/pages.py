@@ -27,6 +27,7 @@ from shardq.core.calls.by_id import Found
 from shardq.core.calls.listing import LOOK, IdPage, SortedState, Span
 from shardq.core.calls.request import Moving
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.words import MOST, id_of, raw
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import TaskInfo
 from shardq.core.operation import Many, Operation, values
@@ -95,8 +96,9 @@ def ready_ends(cache: TopologyCache) -> Operation[dict[tuple[int, str], int]]:
 def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place, limit: int) -> Operation[Entries]:
     begin = query.begin_ms if place.at is None else place.at
     first, last = ("+inf", "-inf") if query.newest else ("-inf", "+inf")
+    is_past_all = begin == (-MOST if query.newest else MOST)  # instants of another program, which no caller can name
     span = Span(
-        begin_ms=first if begin is None else str(begin),
+        begin_ms=first if begin is None else last if is_past_all else str(begin),
         after=place.id,
         end_ms=last if query.end_ms is None else str(query.end_ms),
         newest=query.newest,
@@ -131,16 +133,16 @@ def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place
         return entries[:limit], entries[limit - 1].place
     if known_to is None:
         return entries, None
-    return entries, Place(state, known_to[0], known_to[1].decode())
+    return entries, Place(state, known_to[0], id_of(known_to[1]))
 
 
 def _order(last: tuple[int, str]) -> tuple[int, bytes]:
-    return last[0], last[1].encode()
+    return last[0], raw(last[1])
 
 
 def _order_of(entry: Entry) -> tuple[int, bytes]:
     assert entry.place.at is not None, "an entry has an instant"
-    return entry.place.at, entry.id.encode()
+    return entry.place.at, raw(entry.id)
 
 
 def _in_every_shard(cache: TopologyCache, make: Make[IdPage]) -> Operation[list[tuple[ShardKeys, IdPage]]]:

@@ -6,7 +6,6 @@ with another number of shards. It carries a checksum of itself and of its query.
 
 from __future__ import annotations
 
-import binascii
 import datetime as dt
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -17,6 +16,7 @@ from zlib import crc32
 
 import msgspec
 
+from shardq.core.layout.words import id_of, is_foreign, raw
 from shardq.core.model.checks import check_name, check_tag, check_topic, instant_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import State, TaskInfo
@@ -69,6 +69,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     """The shard of the ready list. The other states are listed across all shards."""
     topic: str = ""
     """The topic of the ready list."""
+    foreign: bytes = b""
+    """The id in a cursor, if it is no text."""
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True):
@@ -137,6 +139,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         """The cursor of a place, for the engine of that name."""
         if place is None:
             return None
+        if is_foreign(place.id):
+            place = msgspec.structs.replace(place, id="", foreign=raw(place.id))
         text = msgspec.json.encode(place)
         return urlsafe_b64encode(self._sums(name, text) + text).rstrip(b"=").decode()
 
@@ -150,7 +154,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
             text = data[8:]
             place = msgspec.json.decode(text, type=Place)
-        except (ValueError, binascii.Error, msgspec.MsgspecError):
+        except (ValueError, RecursionError):
             raise InvalidOption(_MALFORMED.format(cursor)) from None
         own, asked = self._sums(name, text)[:4], self._sums(name, text)[4:]
         if data[:4] != own:
@@ -161,10 +165,10 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
                 "due=, tag=, holder= and newest= as in the call that returned it (the same instants in due=), or no "
                 "cursor to begin"
             )
-        return place
+        return msgspec.structs.replace(place, id=id_of(place.foreign), foreign=b"") if place.foreign else place
 
     def _sums(self, name: str, text: bytes) -> bytes:
-        asked = crc32(name.encode() + b"/" + msgspec.json.encode(self))
+        asked = crc32(name.encode() + b"/" + msgspec.json.encode(self, enc_hook=str))
         return crc32(text).to_bytes(4, "big") + asked.to_bytes(4, "big")
 
 
