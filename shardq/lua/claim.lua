@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: guard, steady, begin, rouse, lease, record, draw, roomy, ghosts, topic, die
+-- USES: guard, count, steady, begin, rouse, lease, record, draw, roomy, ghosts, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -39,6 +39,7 @@ for list = 8, 7 + lists do
   local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 4 - 22])), ARGV[list * 4 - 21]
   local permit, own = tonumber(ARGV[list * 4 - 20]), token
   local first_lease = lease_entry(0, 0, allowed, token)
+  local topic = ARGV[list * 4 - 23]
   local ids, stale, at, taken, ended = {}, {}, 0, 0, false
   while wanted > 0 and looked < 1000 and bytes < 1048576 do
     if at == #ids then
@@ -67,9 +68,9 @@ for list = 8, 7 + lists do
       elseif record and not met[id] then
         met[id] = true
         local known, head = parts_of(record)
-        if known and head and head.x and tonumber(head.x) <= now_ms then
+        if known and head and head.x and head.x <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
-        elseif known then
+        elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
           local entry = first_lease
           given, wanted = given + 1, wanted - 1
           if permit then own, permit = token .. '#' .. permit, permit + 1 end

@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again.
--- USES: guard, steady, begin, lease, topic, die, draw
+-- USES: guard, count, steady, begin, lease, topic, die, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -68,12 +68,17 @@ local full = #ids == limit
 local moved, oldest, newest, failure = 0, -1, -1, nil
 local arrived, moved_by_topic = {}, {}
 if #ids > 0 then
-  oldest = now_ms - redis.call('ZSCORE', KEYS[2], ids[1])
-  newest = now_ms - redis.call('ZSCORE', KEYS[2], ids[#ids])
+  oldest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[1]))
+  newest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[#ids]))
   local groups, order = by_topic(ids)
   for _, topic in ipairs(order) do
-    local list, group = list_of(topic), groups[topic]
-    if list then
+    local known, group = is_topic(topic), groups[topic]
+    local list = known and list_of(topic)
+    if not known then
+      begin()
+      for _, id in ipairs(group) do die(id, 'format') end
+      redis.call('ZREM', KEYS[2], unpack(group))
+    elseif list then
       -- the removal comes first: then the server does not refuse the rest for want of memory, and a full one drains
       if #order == 1 then
         redis.call('ZREMRANGEBYRANK', KEYS[2], 0, #group - 1)
@@ -109,14 +114,15 @@ if next_lapse <= steady_ms and not failure then
   for i, id in ipairs(late) do
     local failures, lapses, own, _ = lease_of(entries[i])
     lapses = lapses + 1
-    if failures + lapses >= tonumber(own ~= '' and own or ARGV[4]) then
+    local topic = topic_of(id)
+    local spent = failures + lapses >= tonumber(own ~= '' and own or ARGV[4])
+    if spent or not is_topic(topic) then
       begin()
-      die(id, 'lost with its worker')
+      die(id, spent and 'lost with its worker' or 'format')
       redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
       redis.call('ZREM', KEYS[4], id)
       buried = buried + 1
     else
-      local topic = topic_of(id)
       local list = list_of(topic)
       if list then
         redis.call('ZREM', KEYS[4], id)
@@ -152,7 +158,7 @@ if next_trim <= steady_ms then next_trim = steady_ms elseif next_trim < steady_m
 
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local next_due = tonumber(head[2] or 'never') or math.huge
-local next_ms = math.min(next_due, next_lapse - ahead_ms, next_trim - ahead_ms)
+local next_ms = math.max(0, math.min(next_due, next_lapse - ahead_ms, next_trim - ahead_ms))
 if full or #lacking > 0 then next_ms = now_ms end
 local wake_at = next_ms < math.huge and string.format('%.0f', next_ms) or ''
 note_steady(KEYS[1], now_ms, meta[3], meta[4])

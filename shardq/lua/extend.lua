@@ -1,5 +1,5 @@
 -- extend: moves the deadlines of leases; their tokens stay, so that an ack already on its way is still good.
--- USES: guard, steady, begin, rouse, lease
+-- USES: guard, count, steady, begin, rouse, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 leased ZSET
 -- KEYS 3 lease HASH

@@ -1,5 +1,5 @@
 -- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
--- USES: guard, begin, record, ghosts, topic, die
+-- USES: guard, count, begin, record, ghosts, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST
@@ -24,7 +24,7 @@ local haunted = redis.call('HLEN', KEYS[4]) > 0
 local aged = redis.call('HLEN', KEYS[5]) > 0
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
-local streamed = ARGV[4] == 'stream'
+local topic, streamed = string.match(KEYS[3], '[^/]*$'), ARGV[4] == 'stream'
 if streamed then redis.call('XLEN', KEYS[8]) else redis.call('LLEN', KEYS[8]) end
 local payloads, headers, sent, odd, reasons, met = {}, {}, {}, {}, {}, {}
 local ids, stale, at, taken, ended = {}, {}, 0, 0, false
@@ -58,13 +58,15 @@ while wanted > 0 and taken < 1000 and bytes < 1048576 do
       met[id] = true
       bytes = bytes + #record
       local known, head, start = parts_of(record)
-      if known and head and head.x and tonumber(head.x) <= now_ms then
+      local fine, text = true, nil
+      if streamed and known and head and head.h then fine, text = pcall(cjson.encode, head.h) end
+      if known and head and head.x and head.x <= now_ms then
         odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
-      elseif known then
+      elseif known and fine and topic_of(id) == topic then
         wanted = wanted - 1
         payloads[#payloads + 1] = string.sub(record, start)
         sent[#sent + 1] = id
-        if streamed and head and head.h then headers[id] = cjson.encode(head.h) end
+        headers[id] = text
       else
         odd[#odd + 1], reasons[#reasons + 1] = id, 'format'
       end

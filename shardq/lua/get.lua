@@ -1,5 +1,5 @@
 -- get: reads tasks as they are now.
--- USES: guard, steady, state, record
+-- USES: guard, count, steady, state, record
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

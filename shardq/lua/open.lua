@@ -1,5 +1,5 @@
 -- open: creates a shard's meta, or gives it a newer epoch. No other script creates one.
--- USES: begin
+-- USES: begin, count
 -- KEYS 1 meta HASH
 -- ARGV 1 epoch
 -- ARGV 2 the topology of that epoch, as text
@@ -8,7 +8,7 @@
 -- ATOMIC
 -- COST O(topics)
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {'stale', epoch} end
+if epoch and count_of(epoch) > tonumber(ARGV[1]) then return {'stale', epoch} end
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2])
 if ARGV[3] == '1' then

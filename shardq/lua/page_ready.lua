@@ -1,6 +1,6 @@
 -- page_ready: returns a page of the ids of one ready list, from the left. The place of an entry is the number of the
 -- entries that dispatch had put on the list with it: it stays the same while others leave on the left.
--- USES: guard
+-- USES: guard, count
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -16,7 +16,7 @@
 -- RETURNS {'ok', 1 when nothing follows, else 0, looked at, place of the last one looked at or '', {place, id, …}} | {'stale', epoch} | {'missing'}
 -- ATOMIC one page; an id with ghosts may be in two pages
 -- COST O(n), and a step for some hundred entries before the page
-local dispatched, length = tonumber(redis.call('HGET', KEYS[6], ARGV[3]) or 0), redis.call('LLEN', KEYS[7])
+local dispatched, length = count_of(redis.call('HGET', KEYS[6], ARGV[3])), redis.call('LLEN', KEYS[7])
 -- the last entry has the place `dispatched`, the one before it the place before that
 local before_first, first = dispatched - length, 0
 local after = tonumber(ARGV[4])

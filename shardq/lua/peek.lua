@@ -1,6 +1,6 @@
 -- peek: counts the tasks of a shard by their state, and draws some of them to tell their topics; notes how many of each topic
 -- were dispatched by now, so that later looks know how long the head of its ready list has waited at least.
--- USES: guard, topic
+-- USES: guard, count, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 leased ZSET
@@ -82,7 +82,7 @@ local dispatched, looks = mapped(topics), #KEYS > 12 and mapped(redis.call('HGET
 local lengths, waited, notes, emptied = {}, {}, {}, {}
 for i = 13, #KEYS do
   local topic, length = ARGV[i - 9], redis.call('LLEN', KEYS[i])
-  local count = tonumber(dispatched[topic] or 0)
+  local count = count_of(dispatched[topic])
   lengths[i - 12], waited[i - 12] = length, -1
   if length > 0 then
     local marks, texts = noted(looks[topic], count - length, count), {}

@@ -1,5 +1,5 @@
 -- permit: grants a claimer tasks of a limited topic, within what the whole fleet may take.
--- USES: clock, control, steady, draw
+-- USES: clock, control, count, steady, draw
 -- KEYS 1 topology HASH
 -- KEYS 2 bucket HASH
 -- KEYS 3 permits ZSET
@@ -38,13 +38,14 @@ if ARGV[5] ~= '' and not full then
   -- a tenth of a second's worth may come at once: more would double the rate of a second that follows a pause
   local rate = tonumber(ARGV[5])
   local most = math.max(1, rate / 10)
-  local tokens = tonumber(bucket[1] or most)
-  local since_us = now_us - tonumber(bucket[2] or now_us)
+  -- what another program has written counts as a full bucket of now
+  local tokens = math.max(0, tonumber(bucket[1] or most) or most)
+  local since_us = now_us - (tonumber(bucket[2] or now_us) or now_us)
   local went_back = since_us < 0
   if went_back then since_us = 0 end
   tokens = math.min(most, tokens + since_us / 1000000 * rate)
   granted, free = math.min(granted, math.floor(tokens)), math.min(free, math.floor(tokens))
-  if granted == 0 then again_ms = math.ceil((1 - tokens) / rate * 1000) end
+  if granted == 0 then again_ms = math.min(3600000, math.ceil((1 - tokens) / rate * 1000)) end
   -- only what is granted is noted: of small rates, the share of a moment between two calls would be rounded to nothing
   if granted > 0 or went_back then
     redis.call('HSET', KEYS[2], 'tokens', string.format('%.6f', tokens - granted), 'at_us', string.format('%.0f', now_us))

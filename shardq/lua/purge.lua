@@ -47,7 +47,8 @@ if #ids > 0 then
   local going = {}
   for i, id in ipairs(ids) do
     if redis.call('HEXISTS', KEYS[8], id) == 1 then
-      if redis.call('HINCRBY', KEYS[8], id, -1) <= 0 then redis.call('HDEL', KEYS[8], id) end
+      local left = redis.pcall('HINCRBY', KEYS[8], id, -1)
+      if type(left) == 'table' or left <= 0 then redis.call('HDEL', KEYS[8], id) end -- also of what is no count
     elseif records[i] and not redis.call('ZSCORE', KEYS[4], id) then
       going[#going + 1] = id
     end

@@ -13,7 +13,7 @@
 -- COST O(n log N)
 local back = redis.call('ZREM', KEYS[2], '', unpack(ARGV, 5)) -- '' is nobody's: behind a removal a server without memory takes the rest
 if ARGV[2] ~= '0' and redis.call('HEXISTS', KEYS[1], 'tokens') == 1 then
-  redis.call('HINCRBYFLOAT', KEYS[1], 'tokens', ARGV[2])
+  redis.pcall('HINCRBYFLOAT', KEYS[1], 'tokens', ARGV[2])
 end
 draw(ARGV[1], KEYS[3], back + tonumber(ARGV[4]), ARGV[3])
 return {'ok'}

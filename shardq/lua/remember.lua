@@ -1,5 +1,5 @@
 -- remember: stores dedup windows that move to this shard. Of two ends of a window the later one counts.
--- USES: guard, steady
+-- USES: guard, count, steady
 -- KEYS 1 meta HASH
 -- KEYS 2 seen ZSET
 -- ARGV 1 epoch

@@ -1,6 +1,6 @@
 -- renew: lets permits lapse later, before their leases are extended. One that has lapsed is granted again if its place is
 -- free.
--- USES: clock, steady
+-- USES: clock, count, steady
 -- KEYS 1 bucket HASH
 -- KEYS 2 permits ZSET
 -- ARGV 1 now_us or ''

@@ -1,5 +1,5 @@
 -- restore: schedules an id for now that has a record and is in no list or set: without that it would never be dispatched.
--- USES: guard, begin, rouse, state, topic
+-- USES: guard, count, begin, rouse, state, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -18,7 +18,7 @@
 local id = ARGV[4]
 if state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5]) ~= 'ready' then return {'ok', 0} end
 -- entries that are ghosts are passed over, and so no place
-local ghosts = tonumber(redis.call('HGET', KEYS[6], id) or 0)
+local ghosts = math.max(0, count_of(redis.call('HGET', KEYS[6], id)))
 if #redis.call('LPOS', KEYS[7], id, 'COUNT', ghosts + 1) > ghosts then return {'ok', 0} end
 begin()
 redis.call('ZADD', KEYS[3], now_ms, id)

@@ -75,7 +75,7 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
       local at = math.ceil(now_us / 1000) + delay_ms
       redis.call('ZADD', KEYS[5], at, id)
       -- not begun: its next dispatch is the one that counts
-      if verb == 'back' and delay_ms == 0 then redis.call('HINCRBY', KEYS[8], topic_of(id), -1) end
+      if verb == 'back' and delay_ms == 0 then redis.pcall('HINCRBY', KEYS[8], topic_of(id), -1) end
       if at < first then first = at end
     end
     redis.call('HSET', KEYS[4], id, lease_entry(failures, lapses, limit, ''))

@@ -27,7 +27,7 @@ redis.call('HDEL', KEYS[2], unpack(ids))
 redis.call('HDEL', KEYS[3], unpack(ids))
 redis.call('HDEL', KEYS[5], unpack(ids))
 redis.call('ZREMRANGEBYRANK', KEYS[4], 0, going - 1)
-redis.call('HINCRBY', KEYS[1], 'trimmed', going)
+redis.pcall('HINCRBY', KEYS[1], 'trimmed', going)
 -- those past their age are the earliest: only what goes beside them would have stayed longer
 local early = math.max(0, going - old)
 if early > 0 then redis.call('HSET', KEYS[1], 'trimmed_at', string.format('%.0f', now_ms)) end

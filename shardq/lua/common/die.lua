@@ -4,5 +4,5 @@
 local function die(id, reason)
   local added = redis.call('ZADD', KEYS[6], now_ms, id)
   redis.call('HSET', KEYS[7], id, reason)
-  if added == 1 then redis.call('HINCRBY', KEYS[1], 'died/' .. topic_of(id), 1) end
+  if added == 1 then redis.pcall('HINCRBY', KEYS[1], 'died/' .. topic_of(id), 1) end
 end

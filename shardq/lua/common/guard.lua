@@ -5,7 +5,9 @@
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'wake_at', 'clock', 'ahead')
 if not meta[1] then return {'missing'} end
 if ARGV[1] ~= meta[1] then
-  if tonumber(ARGV[1]) < tonumber(meta[1]) then return {'stale', meta[1]} end
+  local known = tonumber(meta[1])
+  if not (known and known < 9007199254740992) then return {'missing'} end -- another program's: open writes it anew
+  if tonumber(ARGV[1]) < known then return {'stale', meta[1]} end
   redis.pcall('HSET', KEYS[1], 'epoch', ARGV[1]) -- refused when out of memory; the next caller adopts it
 end
 local now_us

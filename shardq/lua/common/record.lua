@@ -3,6 +3,11 @@
 -- Most heads have eight bytes, with nothing but a nonce of four: read without the unpacker, which takes longer than all
 -- the rest. Length and head begin like this.
 local NONCE_ALONE = '\0\8\129\161n\206'
+-- is_whole(value): tells if a number of a head is none, or one that it can be.
+-- RETURNS true | false
+local function is_whole(value)
+  return value == nil or (type(value) == 'number' and value >= 0 and value < 9007199254740992 and value % 1 == 0)
+end
 -- parts_of(record): reads the head, and finds the payload. A nonce alone is no head here: nonce_of reads it.
 -- RETURNS true, the head or nil, the position where the payload begins; or false when it can't be read
 local function parts_of(record)
@@ -16,6 +21,7 @@ local function parts_of(record)
   if #record < 3 + length then return false end
   local fine, head = pcall(cmsgpack.unpack, string.sub(record, 4, 3 + length))
   if not fine or type(head) ~= 'table' then return false end
+  if not is_whole(head.m) or not is_whole(head.n) or (head.x ~= nil and type(head.x) ~= 'number') then return false end
   return true, head, 4 + length
 end
 -- next_chunk(left, read, bytes): how many records to read next so that they have about `left` bytes, after `read`
