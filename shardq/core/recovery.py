@@ -24,7 +24,7 @@ from shardq.core.calls import control, node_info, resharding
 from shardq.core.calls.request import Call, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys, control_keys
-from shardq.core.layout.topology import EngineSettings, Topology
+from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology
 from shardq.core.operation import Confirm, Histories, Many, Operation, Pause, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
@@ -336,9 +336,13 @@ def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None
 
 
 def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
-    """The newest of some copies, if it is newer than the known one."""
-    newest = max((Topology.from_text(copy) for copy in copies if copy), key=lambda copy: copy.epoch, default=known)
-    return newest if newest.epoch > known.epoch else None
+    """The newest of the copies that can be read, if it is newer than the known one."""
+    newest = known
+    for text in copies:
+        with contextlib.suppress(UnreadableTopology):
+            copy = Topology.from_text(text) if text else known
+            newest = max(newest, copy, key=lambda each: each.epoch)
+    return newest if newest is not known else None
 
 
 Make = Callable[[ShardKeys, int], Call[T]]  # makes a call for a shard under the topology of an epoch

@@ -21,7 +21,7 @@ from shardq.core.calls.request import Call, Missing, Stale
 from shardq.core.consumer.claim_planner import patience_s
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
-from shardq.core.layout.topology import Limit
+from shardq.core.layout.topology import Limit, UnreadableTopology
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, bounded
 from shardq.core.recovery import refresh
@@ -36,6 +36,9 @@ AWAY_S = 1.0  # after a control slot has not answered in time, it is asked for p
 
 LATE_S = consume.MARGIN_MS / 1000
 """A claim, or an extension, that takes longer has its permits renewed: leases may have begun too late for them."""
+
+UNREADABLE_S = 1.0
+"""After so long permits are asked for again when the newest topology, which may have other limits, can't be read."""
 
 NamesByTopic = Mapping[str, Sequence[str]]
 
@@ -161,7 +164,10 @@ class RateLimiter:
                 permit = Permit(0, round((within_s + AWAY_S) * 1000))
             except (Stale, Missing):
                 # The limits may have changed: no permits now, and the next claim knows the new limits.
-                yield from refresh(self.cache)
+                try:
+                    yield from refresh(self.cache)
+                except UnreadableTopology:  # which the dispatcher tells: topics without limits go on
+                    self._denials[topic] = Denial(limit, wakeups, now + UNREADABLE_S)
                 continue
             else:
                 self._heard()

@@ -171,6 +171,11 @@ class Dispatcher:
         """Has the next heartbeat sent now: what this process serves has changed."""
         self._membership.loop.wake()
 
+    @property
+    def problem(self) -> str:
+        """The reason why this process knows no newer topology, although there is one; empty without one."""
+        return self._membership.problem
+
     def failing_routes(self) -> tuple[RouteFault, ...]:
         """The routes that this process can't serve now."""
         with self._lock:

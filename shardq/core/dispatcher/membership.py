@@ -23,7 +23,7 @@ from shardq.core.calls import control
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.report import Report, Reports
 from shardq.core.layout.keys import ControlKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Topology, UnreadableTopology
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import refresh
 from shardq.core.threads import Loop
@@ -86,6 +86,7 @@ class Membership:
         """Members that count as alive only because of our own outage."""
         self._alone = False
         """True if the last heartbeat found no other member, and no news came since."""
+        self.problem = ""  # the reason why the stored topology can't be read; empty while it can
         self._ahead_s = 0.0
         """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
         self.loop = Loop(
@@ -172,10 +173,17 @@ class Membership:
         self._reports.sent(report, began)
         if roll.joined and not report:
             self._reports.forgotten()
-        if roll.epoch > cache.topology.epoch:
-            cache.learn(Topology.from_fields(roll.topology))
-        elif roll.epoch < cache.topology.epoch:
-            run(self._driver, refresh(cache), CALL_TIMEOUT_S)
+        try:
+            if roll.epoch > cache.topology.epoch:
+                cache.learn(Topology.from_fields(roll.topology))
+            elif roll.epoch < cache.topology.epoch:
+                run(self._driver, refresh(cache), CALL_TIMEOUT_S)
+            self.problem = ""
+        except UnreadableTopology as exc:
+            # who lives is known all the same, and shards change hands
+            if not self.problem:
+                log.error("going on by the topology of epoch %d: %s", cache.topology.epoch, exc)
+            self.problem = str(exc)
         now = time.monotonic()
         self._ahead_s = roll.now_us / 1e6 - now
         living = {name: now + until_ms / 1e3 - roll.now_us / 1e6 for name, until_ms in roll.members.items()}

@@ -7,6 +7,7 @@ makers are left alone: they are not read here, and a writer sets fields and does
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -19,6 +20,12 @@ from shardq.core.layout.words import FOREIGN, raw
 from shardq.errors import ShardqError
 
 _MASK = BUCKETS - 1
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode  # of a subclass of str the text
+
+
+class UnreadableTopology(ShardqError):
+    """The stored topology, or a copy of it, is of another version, or of another program."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -171,7 +178,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         """The fields of the hash."""
         values = msgspec.structs.asdict(self) | {"pending": self.pending or 0}
         values |= msgspec.structs.asdict(values.pop("settings"))
-        return {name.encode(): msgspec.json.encode(value) for name, value in values.items()}
+        return {name.encode(): _encode(value) for name, value in values.items()}
 
     def in_force(self) -> Topology:
         """The topology after an announced count: made of this one alone, so that any process may complete it."""
@@ -188,11 +195,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_text(cls, text: bytes) -> Topology:
         """Reads a shard's copy."""
-        return msgspec.json.decode(text, type=cls)
+        try:
+            return _checked(msgspec.json.decode(text, type=cls))
+        except (ValueError, RecursionError) as exc:  # broken UTF-8, and a deep one, too
+            raise _unreadable(str(exc)) from exc
 
     def to_text(self) -> str:
         """The copy that every shard's meta keeps."""
-        return msgspec.json.encode(self).decode()
+        return _encode(self).decode()
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
@@ -208,15 +218,39 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             topology = msgspec.convert(values, cls)
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
-        except (ValueError, msgspec.MsgspecError) as exc:
+        except (ValueError, RecursionError) as exc:  # broken UTF-8, and a deep one, too
             raise _unreadable(str(exc)) from exc
-        if not all(1 <= count <= MAX_SHARDS for count in (topology.shards, *topology.priors)):
-            raise _unreadable(f"it has a shard count outside 1..{MAX_SHARDS}")
-        return topology
+        return _checked(topology)
 
 
-def _unreadable(why: str) -> ShardqError:
-    return ShardqError(
-        f"the stored topology can't be read: {why}; epoch and shards must be decimal, priors, routes and "
+_MOST = (1 << 53) - 1
+"""The largest whole number of a script."""
+
+
+def _checked(topology: Topology) -> Topology:
+    """The same, if it is one that the engine's own commands can have made: all processes act by it, without a look."""
+    counts = (topology.shards, *topology.priors, *([] if topology.pending is None else [topology.pending]))
+    if not all(1 <= count <= MAX_SHARDS for count in counts):
+        raise _unreadable(f"it has a shard count outside 1..{MAX_SHARDS}")
+    settings, limits, routes = topology.settings, topology.limits.values(), topology.routes.values()
+    bounded: list[tuple[str, float, float | None]] = [
+        ("epoch", 1, topology.epoch),
+        ("since", 1, topology.since),
+        ("max_attempts", 1, settings.max_attempts),
+        ("dead_age", 0, settings.dead_age * 1000),
+        ("dead_count", 0, settings.dead_count),
+        *(("concurrency", 1, limit.concurrency) for limit in limits),
+        *(("maxlen", 0, route.maxlen) for route in routes),
+        *(("rate", sys.float_info.min, rate) for rate in (topology.move_rate, *(limit.rate for limit in limits))),
+    ]
+    for name, least, value in bounded:
+        if value is not None and not least <= value <= _MOST:
+            raise _unreadable(f"its {name} is {value:g}")
+    return topology
+
+
+def _unreadable(why: str) -> UnreadableTopology:
+    return UnreadableTopology(
+        f"the stored topology can't be read: {why:.300}; epoch and shards must be decimal, priors, routes and "
         "paused JSON: if something else wrote under this name, use another name"
     )
