@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from shardq.core.calls import consume
-from shardq.core.calls.consume import Claim, SettleRetry
+from shardq.core.calls.consume import Claim, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Command
 from shardq.core.consumer import policy
 from shardq.core.consumer.claim_planner import ShardClaim, patience_s
@@ -20,6 +20,7 @@ from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.record import UNREADABLE, UnreadableRecord
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal, refresh
@@ -232,8 +233,8 @@ class _Trip:
     given: list[tuple[int, Claim]] = field(default_factory=list)
     refusals: list[tuple[ShardKeys, Refusal]] = field(default_factory=list)
     errors: list[ShardqError] = field(default_factory=list)
-    broken: list[tuple[int, SettleRetry]] = field(default_factory=list)
-    """Tasks that can't be decoded."""
+    broken: list[tuple[int, SettleRetry | SettleBury]] = field(default_factory=list)
+    """Tasks that can't be decoded, or read at all."""
 
     def requests(
         self, shard_claims: Sequence[ShardClaim], epoch: int, notes: ClaimNotes, wakeups: Wakeups | None
@@ -297,12 +298,15 @@ class _Trip:
         for shard, claimed in self.given:
             pasts, token, tokens = claimed.pasts, self.token, claimed.tokens
             failures = lapses = 0
-            alike = not pasts and not tokens
+            alike = not pasts and not tokens and not claimed.foreign
             for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
                 topic = id.partition("/")[0] if "/" in id else ""  # without a call: this is done for each task
                 if not alike:
                     failures, lapses = pasts.get(position, (0, 0))
                     token = tokens.get(position, self.token)
+                    if position in claimed.foreign:
+                        self.broken.append((shard, SettleBury(id, token, UNREADABLE)))
+                        continue
                 to_payload = plain.get(record[0])
                 if to_payload is not None:
                     try:
@@ -312,6 +316,9 @@ class _Trip:
                 if to_payload is None:
                     try:
                         payload, headers, tags = claims.decode(record, claims.codec)
+                    except UnreadableRecord:
+                        self.broken.append((shard, SettleBury(id, token, UNREADABLE)))
+                        continue
                     except PayloadNotDecodable as exc:
                         fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
                         log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
@@ -335,9 +342,9 @@ class _Trip:
             self.errors += (yield from recovery.recover_all(self.refusals)).values()
         else:
             recovery.over()
-        for shard, retry in self.broken:
+        for shard, settlement in self.broken:
             try:
-                yield from settle(self.claims, {shard: ([], [retry])})
+                yield from settle(self.claims, {shard: ([], [settlement])})
             except ShardqError as exc:
                 self.errors.append(exc)
         for error in self.errors:

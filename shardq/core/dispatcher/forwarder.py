@@ -29,7 +29,8 @@ from shardq.core.dispatcher.forwarding import RouteFaults, needs_forwarder, reac
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
-from shardq.core.model.record import encoded_parts
+from shardq.core.layout.words import shown_id
+from shardq.core.model.record import UNREADABLE, UnreadableRecord, encoded_parts
 from shardq.core.operation import run
 from shardq.core.recovery import call_shard, refresh
 from shardq.core.threads import Loop
@@ -288,9 +289,18 @@ class Forwarder:
                 keys, epoch, {topic: most}, max=most, lease_ms=int(LEASE_S * 1000), token=token
             ),
         )
-        acks = [consume.SettleAck(id, token) for id in claim.ids]
-        entries = [Entry(id, *encoded_parts(record)) for id, record in zip(claim.ids, claim.records, strict=True)]
-        return _Batch(keys, topic, route, acks, entries), claim.left[0]
+        batch, unreadable = _Batch(keys, topic, route, [], []), list[consume.SettleBury]()
+        for position, (id, record) in enumerate(zip(claim.ids, claim.records, strict=True)):
+            try:
+                if position in claim.foreign:
+                    raise UnreadableRecord(f"the id {shown_id(id)!r} is no text")
+                batch.entries.append(Entry(id, *encoded_parts(record)))
+                batch.acks.append(consume.SettleAck(id, token))
+            except UnreadableRecord:
+                unreadable.append(consume.SettleBury(id, token, UNREADABLE))
+        if unreadable:
+            self._tell(batch, lambda keys, epoch: consume.settle(keys, epoch, (), unreadable))
+        return batch, claim.left[0]
 
     def _token(self) -> str:
         """A new name for a lease, or a new beginning for the names of permits."""

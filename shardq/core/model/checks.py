@@ -377,7 +377,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
                 f"headers can't have {quoted(pair)}; names and values must be str: convert them to text"
             )
     try:
-        size = len(msgspec.msgpack.encode(dict(headers)))
+        size = len(msgspec.msgpack.encode(dict(headers), enc_hook=str))
     except UnicodeEncodeError as exc:
         raise InvalidOption(f"headers can't be encoded: {exc}; use text that UTF-8 can hold") from exc
     if size > MAX_HEADERS:

@@ -33,6 +33,9 @@ from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodabl
 
 VERSION = 1
 
+UNREADABLE = "format"
+"""The reason of the death of a task whose record is of another version, or whose head can't be read."""
+
 _HEADED = 0b1000
 _CODEC = 0b0111
 _OWN = 7
@@ -111,6 +114,10 @@ def codec_named(choice: str | Codec) -> Codec:
     )
 
 
+class UnreadableRecord(PayloadNotDecodable):
+    """The record itself can't be read, whatever its codec."""
+
+
 class _Head(msgspec.Struct, omit_defaults=True):
     m: int | None = None
     h: dict[str, str] = {}
@@ -119,7 +126,7 @@ class _Head(msgspec.Struct, omit_defaults=True):
     t: tuple[str, ...] = ()
 
 
-_encode_head = msgspec.msgpack.Encoder().encode
+_encode_head = msgspec.msgpack.Encoder(enc_hook=str).encode  # of a subclass of str the text
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
@@ -314,7 +321,7 @@ def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
     """Codec number, head, encoded payload."""
     if not record or record[0] >> 4 != VERSION:
         found = f"version {record[0] >> 4}" if record else "nothing"
-        raise PayloadNotDecodable(
+        raise UnreadableRecord(
             f"the stored record is of {found}, this library reads version {VERSION}; "
             "it was written by a newer shardq, or by something else: upgrade, or look at the raw value"
         )
@@ -324,11 +331,11 @@ def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
     start = 3
     end = start + int.from_bytes(record[1:start], "big")
     if len(record) < max(start, end):
-        raise PayloadNotDecodable(f"the stored record is cut off in its head, at {len(record)} bytes")
+        raise UnreadableRecord(f"the stored record is cut off in its head, at {len(record)} bytes")
     try:
         head = _decode_head(record[start:end])
-    except msgspec.MsgspecError as exc:
-        raise PayloadNotDecodable(f"the head of the stored record can't be read: {exc}") from exc
+    except (ValueError, RecursionError) as exc:  # broken UTF-8, and a deep one, too
+        raise UnreadableRecord(f"the head of the stored record can't be read: {exc}") from exc
     return first & _CODEC, head, record[end:]
 
 
