@@ -12,6 +12,7 @@ from typing import Any
 
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
+from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import full_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
 from shardq.core.model.task import Receipt
@@ -27,8 +28,6 @@ from shardq.features.schedules.pushing_ahead import cancel_held, hold_back, read
 
 _TRIES = 100  # a dispatcher writes a schedule a few times in ten seconds
 OVERDUE_MS = 20_000  # a dispatcher that dies is replaced within ten seconds; where there is none, this is told
-
-_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 Decide = Callable[[Entry | Unreadable | None, int], Change | None]
 """A schedule as it is and the server's clock → what is to be written; None: nothing."""
@@ -238,4 +237,4 @@ def _shown(entry: Entry, codec: Codec, now_ms: int) -> Schedule:
 
 
 def _instant(ms: int | None) -> dt.datetime | None:
-    return None if ms is None else _EPOCH + dt.timedelta(milliseconds=ms)
+    return None if ms is None else shown_instant(ms)

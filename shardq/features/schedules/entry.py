@@ -13,8 +13,20 @@ from dataclasses import dataclass
 import mmh3
 import msgspec
 
+from shardq.core.model.checks import MAX_AT_MS, check_topic
 from shardq.core.model.ids import full_id
-from shardq.features.schedules.every import CatchUp, Every, Overlap, Timetable, timetable
+from shardq.core.model.record import encoded_parts
+from shardq.errors import BadInput, PayloadNotDecodable
+from shardq.features.schedules.every import (
+    LEAST_INTERVAL_MS,
+    MOST_INTERVAL_MS,
+    MOST_JITTER_S,
+    CatchUp,
+    Every,
+    Overlap,
+    Timetable,
+    timetable,
+)
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -310,13 +322,45 @@ def declared(
 
 _decode_state = msgspec.json.Decoder(State).decode
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
-encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder(enc_hook=str).encode  # of a subclass of str the text
 
 
 def decode_entry(name: str, state: bytes, declaration: bytes) -> Entry | Unreadable:
     try:
-        return Entry(name, _decode_declaration(declaration), _decode_state(state), state)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        entry = Entry(name, _decode_declaration(declaration), _decode_state(state), state)
+        _check_declaration(entry.declaration)
+        _check_state(entry.state)
+        return entry
+    except (ValueError, RecursionError, PayloadNotDecodable) as exc:  # BadInput, broken UTF-8, and a deep one, too
         missing = "declaration" if not declaration else "state" if not state else ""
         problem = f"its {missing} is missing" if missing else str(exc)
         return Unreadable(name, state, f"another version of shardq, or another program, wrote it: {problem}")
+
+
+def _check_declaration(declaration: Declaration) -> None:
+    """Raises BadInput or PayloadNotDecodable for what no caller can have declared."""
+    if declaration.cron is None and declaration.interval_ms is None:
+        raise BadInput("it has neither a cron expression nor an interval")
+    if declaration.interval_ms is not None and not LEAST_INTERVAL_MS <= declaration.interval_ms <= MOST_INTERVAL_MS:
+        raise BadInput(f"its interval is {declaration.interval_ms} ms")
+    if not 0 <= declaration.jitter_ms <= MOST_JITTER_S * 1000:
+        raise BadInput(f"its jitter is {declaration.jitter_ms} ms")
+    check_topic(declaration.topic)
+    encoded_parts(declaration.record)
+    _check_instants(declaration.start_ms, declaration.end_ms, declaration.expires_ms, declaration.declared_ms)
+
+
+def _check_state(state: State) -> None:
+    """Likewise, for what no process can have noted."""
+    check_topic(state.topic)
+    if not (0 <= state.jitter_ms <= MOST_JITTER_S * 1000 and 0 <= state.pushed <= len(state.batch)):
+        raise BadInput(f"{state.pushed} of {len(state.batch)} are pushed, with a jitter of {state.jitter_ms} ms")
+    stays = [at for _, *both in state.stay for at in both]
+    retracts = [at for _, at, _ in state.retract]
+    _check_instants(state.since_ms, state.changed_ms, state.last_ms, *state.batch, *stays, *retracts)
+
+
+def _check_instants(*instants: int | None) -> None:
+    for at in instants:
+        if at is not None and not 0 <= at <= MAX_AT_MS:
+            raise BadInput(f"{at} is no instant in ms that can be shown")
