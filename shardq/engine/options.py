@@ -18,12 +18,13 @@ from shardq.core import recovery
 from shardq.core.drivers.settings import Settings
 from shardq.core.layout import destinations
 from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
+from shardq.core.layout.words import is_foreign
 from shardq.core.model.checks import (
-    check_id,
     check_max_attempts,
     check_name,
     check_shards,
     check_topic,
+    check_whole_id,
     due_spec,
     duration_ms,
 )
@@ -31,7 +32,7 @@ from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import MAX_BATCH
-from shardq.errors import InvalidDelay, InvalidId, InvalidOption, InvalidShardCount, InvalidUrl
+from shardq.errors import InvalidDelay, InvalidOption, InvalidShardCount, InvalidUrl
 from shardq.features import embedded
 from shardq.features.replay.journal import check_replay
 from shardq.features.sinks import registry
@@ -230,18 +231,7 @@ def check_resize(shards: int | None, rate: float | None, *, dry_run: bool) -> No
 
 def checked_id(id: str) -> str:
     """Returns the id if it is a whole one, as push returned it: TOPIC/UNIQUE or UNIQUE."""
-    if not isinstance(id, str):
-        raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
-    topic, slash, unique = id.partition("/")
-    if slash:
-        check_topic(topic)
-        if not topic:
-            raise InvalidId(
-                f"the id {id!r} begins with '/'; an id is TOPIC/UNIQUE, or just UNIQUE in the default topic"
-            )
-        check_id(unique)
-    else:
-        check_id(id)
+    check_whole_id(id)
     return id
 
 
@@ -265,7 +255,7 @@ def route_of(
         return _route_to_function(to, side, maxlen, keep=keep)
     if keep:
         raise InvalidOption("keep=True is for functions; a route to anything else stays until it is ended")
-    if not isinstance(to, str) or not destinations.key_of(to):
+    if not isinstance(to, str) or not destinations.key_of(to) or is_foreign(to):
         raise InvalidOption(
             f"to={quoted(to)} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to "
             "stop "

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes
 
+from shardq.core.layout.words import is_foreign
+from shardq.core.model.printable import quoted
 from shardq.errors import InvalidOption, InvalidUrl
 
 Kind = Literal["single", "cluster", "sentinel"]
@@ -117,8 +119,10 @@ class Settings:
         _check("connect_timeout", connect_timeout, least=0.001, most=3_600)
         _check("connections", connections, least=1, most=10_000)
         if protocol not in (2, 3):
-            raise InvalidOption(f"protocol {protocol!r} is not known; allowed are 2 and 3")
+            raise InvalidOption(f"protocol {quoted(protocol)} is not known; allowed are 2 and 3")
         scheme, sep, rest = url.partition("://")
+        if is_foreign(url):
+            raise InvalidUrl("this URL has half of a surrogate pair in it; percent-encode the bytes that are meant")
         if not sep or scheme not in _SCHEMES:
             named = f"scheme {scheme!r}" if sep and re.fullmatch(r"[a-zA-Z0-9+.-]{1,32}", scheme) else "URL"
             raise InvalidUrl(f"this {named} is not understood; allowed are {ALLOWED}")
@@ -164,7 +168,7 @@ class Settings:
 def _check(name: str, value: float, *, least: float, most: float) -> None:
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int | float) or not least <= given <= most:
-        raise InvalidOption(f"{name}={value!r} is not allowed; give a number from {least:g} to {most:g}")
+        raise InvalidOption(f"{name}={quoted(value)} is not allowed; give a number from {least:g} to {most:g}")
 
 
 def _login(scheme: str, head: str) -> tuple[Credentials, str, str]:
