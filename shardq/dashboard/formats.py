@@ -11,6 +11,8 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
 from shardq.engine.tables import age, counted, instant, number, per_second
@@ -83,6 +85,18 @@ def line(text: str | None, most: int = 120) -> str:
 def lines(text: str) -> str:
     """All of it, with escapes for what can't be seen."""
     return printable(text, keep="\n\t")
+
+
+def harmless(value: Any) -> Any:
+    """A value as it goes into a page: all that templates write goes through this, so that no text of others has to be
+    thought of. Markup is ours.
+    """
+    return lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def exactly(text: Any) -> Markup:
+    """The value of a field, which must come back from the browser as it is."""
+    return Markup.escape(text)
 
 
 def fitting(text: str, most: int, *, end: bool = False) -> str:
@@ -195,5 +209,5 @@ def _fitting(kind: str, text: str, most: int) -> Shown:
 
 FILTERS: dict[str, Callable[..., Any]] = {"topic": shown_topic} | {
     each.__name__: each
-    for each in (number, per_second, milliseconds, age, size, instant, counted, points, line, lines, preview)
+    for each in (number, per_second, milliseconds, age, size, instant, counted, points, line, lines, exactly, preview)
 }

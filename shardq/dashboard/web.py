@@ -164,6 +164,7 @@ def templates() -> Environment:
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=formats.harmless,
         trim_blocks=True,
         lstrip_blocks=True,
     )
