@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from shardq.core.dispatcher.poller import STUCK_S
+from shardq.core.model.printable import printable, quoted
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
@@ -73,7 +74,8 @@ class Address(NamedTuple):
             host = ""
         if not host or not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):
             raise InvalidOption(
-                f"{text!r} is no HOST:PORT; write 127.0.0.1:9100, 0.0.0.0:9100 or [::1]:9100; port 0 takes a free one"
+                f"{quoted(text)} is no HOST:PORT; write 127.0.0.1:9100, 0.0.0.0:9100 or [::1]:9100; port 0 takes a "
+                "free one"
             )
         return cls(host, int(port))
 
@@ -293,17 +295,35 @@ class _Handler(BaseHTTPRequestHandler):
             log.error("no answer for %s: %s", path, exc, exc_info=exc)
             told = f"{type(exc).__name__}; see the log of this process\n"
             answer = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, told.encode())
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.type)
-        self.send_header("Content-Length", str(len(answer.text)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.text)
+        self._answer(answer)
 
     do_HEAD = do_GET
 
     def _unknown(self, path: str) -> Answer:
-        return Answer(HTTPStatus.NOT_FOUND, f"{path} is not here; there are {', '.join(self.answers)}\n".encode())
+        return Answer(
+            HTTPStatus.NOT_FOUND, f"{printable(path)} is not here; there are {', '.join(self.answers)}\n".encode()
+        )
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses a request that is not understood, without a word of it. It is the client's mistake, also where the
+        library of Python says that the server can't do it.
+        """
+        status = HTTPStatus(code)
+        if status is HTTPStatus.NOT_IMPLEMENTED:
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+        elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            status = HTTPStatus.BAD_REQUEST
+        self._answer(Answer(status, f"{status.phrase.lower()}; GET {', '.join(self.answers)}\n".encode()))
+
+    def _answer(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.type)
+        self.send_header("Content-Length", str(len(answer.text)))
+        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.text)
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs no request: probes come every few seconds."""
