@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from shardq.cli.options import Decimal, Given, Whole, command, joined, packed, s
 from shardq.cli.output import complain, say, set_up_logging
 from shardq.cli.serving import Ending, http, served
 from shardq.cli.session import opened
+from shardq.core.layout.words import number_of
+from shardq.core.model.checks import shown_instant
 from shardq.engine import Engine
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
@@ -170,7 +171,7 @@ def failed(given: Given, place: Place) -> None:
         while page := failed(source, chosen, after):
             for row in page:
                 after = row.seq
-                when = dt.datetime.fromtimestamp(row.failed / 1000, dt.UTC).isoformat(timespec="seconds")
+                when = shown_instant(number_of(row.failed)).isoformat(timespec="seconds")
                 fields = {"row": row.seq, "id": row.id, "kind": row.kind, "attempts": row.attempts}
                 text = f"{when}  row {row.seq} {row.kind} {row.id}  {row.reason}"
                 given.answer(fields | {"refused": when, "reason": row.reason}, text)

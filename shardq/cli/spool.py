@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +14,8 @@ import msgspec
 from shardq.cli.options import Given, command, sharing
 from shardq.cli.output import complain, set_up_logging
 from shardq.cli.serving import Ending
+from shardq.core.layout.words import shown_id
+from shardq.core.model.checks import shown_instant
 from shardq.engine.base import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError, SpoolFault
@@ -144,9 +145,9 @@ def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
         while page := file.failed(after):
             for spooled, reason, refused_ms in page:
                 after, command = spooled.seq, spooled.command
-                when = dt.datetime.fromtimestamp(refused_ms / 1000, dt.UTC).isoformat(timespec="seconds")
-                fields = {"id": command.id, "kind": command.kind, "refused": when, "reason": reason}
-                given.answer(fields, f"{when}  {command.kind} {command.id}  {reason}")
+                when = shown_instant(refused_ms).isoformat(timespec="seconds")
+                id, kind, why = (shown_id(str(word)) for word in (command.id, command.kind, reason))
+                given.answer({"id": id, "kind": kind, "refused": when, "reason": why}, f"{when}  {kind} {id}  {why}")
 
 
 @contextmanager

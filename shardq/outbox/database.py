@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from shardq.core.layout.words import number_of
 from shardq.errors import BadInput, MissingPackage
 from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
@@ -71,7 +72,7 @@ def waiting(database: sa.Engine, outbox: Outbox) -> Waiting:
     with database.connect() as connection:
         rows, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(table.c.created)).where(*waits)).one()
         failed = connection.execute(sa.select(sa.func.count()).where(*_put_aside(table))).scalar_one()
-    return Waiting(rows, None if oldest is None else max(0, now_ms() - oldest) / 1000, failed)
+    return Waiting(rows, None if oldest is None else max(0, now_ms() - number_of(oldest)) / 1000, failed)
 
 
 def failed(database: sa.Engine, outbox: Outbox, after: int = 0) -> Sequence[sa.Row[Any]]:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from shardq.core.layout.topology import Topology
+from shardq.core.layout.words import number_of
 from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.parts import Target
@@ -210,7 +211,11 @@ class Mover:
         return chosen, looked_at
 
     def _is_stuck(self, id: str) -> bool:
-        return bool(self.stuck) and any(shard in self.stuck for shard in self._topology().homes(id))
+        return (
+            bool(self.stuck)
+            and isinstance(id, str)
+            and any(shard in self.stuck for shard in self._topology().homes(id))
+        )
 
     def _note_first(self, row: Any) -> None:
         for shard in self._topology().homes(row.id):
@@ -219,7 +224,7 @@ class Mover:
                 self.stuck[shard] = Stuck(row.seq, row.id, row.created, known.error)
 
     def _note_age(self, rows: Sequence[Any]) -> None:
-        oldest = min((row.created for row in (*rows, *self.stuck.values())), default=None)
+        oldest = min((number_of(row.created) for row in (*rows, *self.stuck.values())), default=None)
         self.oldest_s = 0.0 if oldest is None else max(0, now_ms() - oldest) / 1000
 
     # ---- shards that take nothing, and rows that are refused
@@ -260,12 +265,12 @@ class Mover:
             .limit(RETRIED)
         ).all()
         present_ms = now_ms()
-        due = [row.seq for row in rows if row.retry_at <= present_ms]
+        due = [row.seq for row in rows if number_of(row.retry_at) <= present_ms]
         if due:
             done = self._move(connection, due, timeout=TRIP_S, most=1)
             wait = 0.0 if done else FIRST_RETRY_S
         else:
-            wait = min([LOOK_S, *((row.retry_at - present_ms) / 1000 for row in rows[:1])])
+            wait = min([LOOK_S, *((number_of(row.retry_at) - present_ms) / 1000 for row in rows[:1])])
         self._look_at = time.monotonic() + wait
         self.failed = connection.execute(
             sa.select(sa.func.count()).where(*refused, table.c.failed.is_not(None))
@@ -306,7 +311,11 @@ class Mover:
         untried = sa.func.min(sa.case((table.c.reason.is_(None), table.c.seq)))
         others = connection.execute(
             sa.select(table.c.id, sa.func.min(table.c.seq), untried)
-            .where(*waits, table.c.id.in_({row.id for row in rows}), table.c.seq.not_in([row.seq for row in rows]))
+            .where(
+                *waits,
+                table.c.id.in_({row.id for row in rows if isinstance(row.id, str)}),
+                table.c.seq.not_in([row.seq for row in rows]),
+            )
             .group_by(table.c.id)
         ).all()
         earlier = {id: seq for id, seq, _ in others}
@@ -324,9 +333,12 @@ class Mover:
     def _carry_out(self, rows: Sequence[Any], *, most: int, timeout: float) -> Drained:
         failing = Failing({shard: stuck.error for shard, stuck in self.stuck.items()})
         result = Drained()
-        waiting: set[str] = set()
+        commands = [Spooled(row.seq, self._command(row)) for row in rows]
+        faults = {each.seq: fault for each in commands if (fault := each.command.fault) is not None}
+        result.failed += faults.items()
+        waiting = {each.command.id for each in commands if each.seq in faults}
         """Ids of which a row was not carried out."""
-        for layer in layers(Spooled(row.seq, self._command(row)) for row in rows):
+        for layer in layers(each for each in commands if each.seq not in faults):
             left = [each for each in layer if each.command.id not in waiting]
             found = self._opened().run(
                 lambda cache, left=left: drain(cache, self._packer, left, failing, most=most),  # type: ignore[misc]
@@ -341,7 +353,8 @@ class Mover:
 
     def _command(self, row: Any) -> Command:
         dedup = f"{row.dedup}-{self._window_ms}"
-        return Command(row.kind, row.id, row.due, bytes(row.record), row.on_conflict, dedup)
+        record = bytes(row.record) if isinstance(row.record, memoryview) else row.record
+        return Command(row.kind, row.id, row.due, record, row.on_conflict, dedup)
 
     def _note_stuck(self, rows: Sequence[Any], failing: Failing, result: Drained) -> None:
         """Notes the first row of each shard that takes nothing from now on."""
@@ -379,7 +392,7 @@ class Mover:
 
     def _tried(self, row: Any, error: ShardqError) -> dict[str, Any]:
         """The columns of a row that was refused, alone."""
-        attempts, present_ms = row.attempts + 1, now_ms()
+        attempts, present_ms = min(TRIES, max(0, number_of(row.attempts)) + 1), now_ms()
         reason = f"{type(error).__name__}: {error}"[:MOST_REASON]
         failed = attempts >= TRIES
         if failed and reason not in self._said:

@@ -11,14 +11,17 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from shardq.core.calls.request import Word
+from shardq.core.model.checks import MAX_AT_MS, check_on_conflict, check_whole_id
+from shardq.core.model.printable import quoted
 from shardq.core.model.record import dated
 from shardq.core.model.task import OnConflict
 from shardq.core.producer.packing import FRESH, UNIQUE, Entries
+from shardq.errors import BadInput
 
 Kind = Literal["push", "cancel", "reschedule"]
 
@@ -26,6 +29,8 @@ WINDOW_MS = 600_000
 """How long Redis remembers the replay of an id that was made here. A process that died between a replay and its note
 in the file is followed well before that.
 """
+
+_KINDS = get_args(Kind)
 
 OVERHEAD = 64  # bytes that a command takes in the file beside its id and its record
 
@@ -43,7 +48,27 @@ class Command(NamedTuple):
 
     @property
     def size(self) -> int:
-        return OVERHEAD + len(self.id) + len(self.record)
+        return OVERHEAD + sum(len(word) for word in (self.id, self.record) if isinstance(word, str | bytes))
+
+    @property
+    def fault(self) -> BadInput | None:
+        """The reason why it can't be carried out, where another program or another version has stored it; None for one
+        that can, as far as a server does not refuse it.
+        """
+        try:
+            if self.kind not in _KINDS:
+                raise BadInput(f"a command of the kind {quoted(self.kind)} is not known")
+            check_whole_id(self.id)
+            if type(self.due) is not int or not 0 <= self.due <= MAX_AT_MS:
+                raise BadInput(f"its due time is {quoted(self.due)}")
+            if self.kind != "push":
+                return None
+            if not isinstance(self.record, bytes) or not self.record:
+                raise BadInput(f"its record is {quoted(self.record)}")
+            check_on_conflict(self.on_conflict, self.id)
+        except BadInput as exc:
+            return exc
+        return None
 
 
 class Spooled(NamedTuple):

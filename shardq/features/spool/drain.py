@@ -206,7 +206,9 @@ class Drain:
         while (page := self._file.page(after)) and not (after and stopping()):
             after = page[-1].seq
             self._file.check()
-            for layer in layers(page):
+            faults = {each.seq: fault for each in page if (fault := each.command.fault) is not None}
+            self._record(Drained(failed=[*faults.items()]))
+            for layer in layers(each for each in page if each.seq not in faults):
                 result = self._servers.run(
                     lambda cache, layer=layer: drain(cache, self._packer, layer, failing),  # type: ignore[misc]
                     timeout=timeout,

@@ -16,6 +16,7 @@ forgets its parent's, and opens one of its own.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import threading
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from shardq.core import forks
+from shardq.core.layout.words import id_of, is_foreign, number_of, raw
+from shardq.core.model.printable import printable
 from shardq.errors import SpoolFault, SpoolFull
 from shardq.features.spool.commands import Command, Spooled, SpoolStats, now_ms
 
@@ -93,7 +96,7 @@ class SpoolFile:
         """
         errors: list[SpoolFull | None] = []
         with self._writing() as connection:
-            [bytes] = connection.execute("SELECT bytes FROM spool").fetchone()
+            [bytes] = _first(connection, "SELECT CAST(bytes AS INTEGER) FROM spool")
             stored: list[Command] = []
             for group in groups:
                 size = sum(command.size for command in group)
@@ -140,7 +143,11 @@ class SpoolFile:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM command WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE_ROWS)
             )
+            last = after
             for seq, *words in rows:
+                if not last < seq:
+                    raise SpoolFault(f"the spool {self.path} {_broken('its rows have lost their order')}")
+                last = seq
                 command = Command(*words)
                 page.append(Spooled(seq, command))
                 bytes += command.size
@@ -158,10 +165,12 @@ class SpoolFile:
             now = now_ms()
             # One that another process has removed meanwhile must not count twice.
             found = [
-                row for seq in done for row in connection.execute("SELECT seq, size FROM command WHERE seq = ?", (seq,))
+                row
+                for seq in done
+                for row in connection.execute("SELECT seq, CAST(size AS INTEGER) FROM command WHERE seq = ?", (seq,))
             ]
             refused = [
-                (*row, reason, now)
+                (*map(_storable, row), reason, now)
                 for seq, reason in failed
                 for row in connection.execute(f"SELECT {_COLUMNS}, size, spooled FROM command WHERE seq = ?", (seq,))
             ]
@@ -174,7 +183,7 @@ class SpoolFile:
             connection.execute(
                 "UPDATE spool SET waiting = waiting - ?, failed = failed + ?, replayed = replayed + ?, "
                 "bytes = bytes - ?",
-                (len(found) + len(refused), len(refused), len(found), sum(size for _, size in found)),
+                (len(found) + len(refused), len(refused), len(found), sum(number_of(size) for _, size in found)),
             )
 
     def left(self, until: int) -> int:
@@ -195,33 +204,35 @@ class SpoolFile:
 
     def tidy(self) -> None:
         """Gives the disk back what removed commands took."""
-        free = 1
-        while free:
+        before = math.inf
+        while True:
             with self._reading() as connection:
                 connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # execute() would free one page
                 [free] = connection.execute("PRAGMA freelist_count").fetchone()
+            if not 0 < free < before:  # of a broken file no page may become free
+                return
+            before = free
 
     # ---- for operators
 
     def owner(self) -> tuple[str, int]:
         """The engine that the file belongs to, and the number of shards that was asked for when it was made, or 0."""
         with self._reading() as connection:
-            engine, shards = connection.execute("SELECT engine, shards FROM spool").fetchone()
+            engine, shards = _first(connection, "SELECT engine, CAST(shards AS INTEGER) FROM spool")
         return str(engine), int(shards)
 
     def stats(self) -> SpoolStats:
         with self._reading() as connection:
-            engine, bytes, waiting, failed, replayed = connection.execute(
-                "SELECT engine, bytes, waiting, failed, replayed FROM spool"
-            ).fetchone()
+            engine, *counts = _first(connection, "SELECT engine, bytes, waiting, failed, replayed FROM spool")
             first = connection.execute("SELECT spooled FROM command ORDER BY seq LIMIT 1").fetchone()
+        bytes, waiting, failed, replayed = map(number_of, counts)
         return SpoolStats(
             path=str(self.path),
-            engine=engine,
+            engine=str(engine),
             waiting=waiting,
             bytes=bytes,
             limit=self._limit,
-            oldest=None if first is None else max(0.0, (now_ms() - first[0]) / 1000),
+            oldest=None if first is None else max(0.0, (now_ms() - number_of(first[0])) / 1000),
             replayed=replayed,
             failed=failed,
         )
@@ -232,7 +243,7 @@ class SpoolFile:
             rows = connection.execute(
                 f"SELECT {_COLUMNS}, reason, refused FROM failed WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE_ROWS)
             ).fetchall()
-        return [(Spooled(seq, Command(*words)), reason, refused) for seq, *words, reason, refused in rows]
+        return [(Spooled(seq, Command(*words)), str(reason), number_of(at)) for seq, *words, reason, at in rows]
 
     def retry_failed(self) -> int:
         """Puts the refused commands at the end of those that wait. Returns their number."""
@@ -285,6 +296,7 @@ class SpoolFile:
         elif not self.path.exists():
             raise SpoolFault(f"there is no spool at {self.path}: give the path that the engine has as spool=")
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        connection.text_factory = id_of  # a text that is none is the fault of its command alone
         try:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts for a new file only
             self._check_kind(connection)
@@ -366,7 +378,7 @@ class SpoolFile:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {SCHEMA}")
             connection.execute("INSERT INTO spool (engine, shards) VALUES (?, ?)", (self._engine, self._shards))
-        [engine] = connection.execute("SELECT engine FROM spool").fetchone()
+        [engine] = _first(connection, "SELECT engine FROM spool")
         if self._engine not in (None, engine):
             raise SpoolFault(
                 f"the spool {self.path} belongs to the engine {engine!r}, not to {self._engine!r}: give each engine a "
@@ -379,7 +391,22 @@ class SpoolFile:
         try:
             yield
         except sqlite3.Error as exc:
-            raise SpoolFault(f"the spool {self.path} {_said(exc)}") from exc
+            raise SpoolFault(f"the spool {self.path} {printable(_said(exc))}") from exc
+
+
+def _storable(word: Any) -> Any:
+    """Of a text that is none the bytes."""
+    return raw(word) if isinstance(word, str) and is_foreign(word) else word
+
+
+def _first(connection: sqlite3.Connection, query: str) -> tuple[Any, ...]:
+    """The only row of the table ``spool``."""
+    row: tuple[Any, ...] | None = connection.execute(query).fetchone()
+    if row is None:
+        raise SpoolFault(
+            "the spool lacks the row that tells whose it is: move the file away, and the engine begins a new one"
+        )
+    return row
 
 
 @contextmanager
@@ -402,15 +429,19 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _broken(what: object) -> str:
+    return (
+        f"is broken ({what}): move it away, with the file -journal beside it, and the engine begins a new one; "
+        "`sqlite3 FILE .recover` may save what it holds"
+    )
+
+
 def _said(exc: sqlite3.Error) -> str:
     """Says what is wrong with a file, and what to do."""
     code: Any = getattr(exc, "sqlite_errorcode", None)
     kind = code & 0xFF if isinstance(code, int) else None
     if kind in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return (
-            f"is broken ({exc}): move it away, with the file -journal beside it, and the engine begins a new "
-            "one; `sqlite3 FILE .recover` may save what it holds"
-        )
+        return _broken(exc)
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return f"can't be written ({exc}): nothing of this call was spooled; make room on its disk, or mend the disk"
     if kind == sqlite3.SQLITE_BUSY:
