@@ -98,8 +98,9 @@ def raw_json(text: str, otherwise: str) -> Any:
     """The payload that stores JSON text as it stands. ``otherwise``: what to do with text that is not JSON."""
     try:
         msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
-        raise click.UsageError(f"the payload is not JSON: {exc}; {otherwise}") from None
+    except (ValueError, RecursionError) as exc:  # halves of surrogate pairs, and a deep one, too
+        why = "it is nested too deeply" if isinstance(exc, RecursionError) else exc
+        raise click.UsageError(f"the payload is not JSON: {why}; {otherwise}") from None
     return msgspec.Raw(text.encode())
 
 

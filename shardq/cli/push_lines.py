@@ -156,7 +156,7 @@ def numbered(
                 raise ValueError(f"it has {size:,} bytes; {limit:,} are allowed")
             task = _task(decode(text.decode()), defaults)
             check(task)
-        except (ValueError, msgspec.MsgspecError) as exc:  # BadInput is a ValueError, and so is broken UTF-8
+        except (ValueError, RecursionError) as exc:  # BadInput is a ValueError, and so is broken UTF-8
             yield NumberedLine(number, size, None, _reason(exc))
         else:
             yield NumberedLine(number, size, task)
@@ -182,6 +182,8 @@ def _task(line: InputLine, defaults: Task) -> Task:
 
 
 def _reason(exc: Exception) -> str:
+    if isinstance(exc, RecursionError):
+        return "it is nested too deeply"
     if isinstance(exc, UnicodeDecodeError):
         return f"it is not UTF-8: {exc.reason} at byte {exc.start}"
     if isinstance(exc, BadInput) or not isinstance(exc, msgspec.MsgspecError):

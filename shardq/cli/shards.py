@@ -20,6 +20,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import dispatchers, servers
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
+from shardq.core.layout.words import number_of
 from shardq.engine import Engine, Health, ShardStats, Stats
 from shardq.engine.base import Inside
 from shardq.engine.options import STATS_TIMEOUT_S
@@ -261,5 +262,5 @@ def _sweeps(driver: Driver, shards: Iterable[ShardKeys]) -> dict[int, Sweep]:
         meta, moving = answers[shard, "meta"], answers[shard, "moving"]
         if not isinstance(meta, ShardqError) and not isinstance(moving, ShardqError):
             swept, moved = meta
-            found[shard] = Sweep(int(swept or 0), int(moved or 0), moving)
+            found[shard] = Sweep(number_of(swept), number_of(moved), moving)
     return found
