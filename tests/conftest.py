@@ -45,6 +45,13 @@ hypothesis.settings.register_profile(
     "certain", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("certain")
+# `make fuzz` looks for new ones.
+hypothesis.settings.register_profile(
+    "fuzz",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
 
 DIAGONAL = [("sync", "single"), ("asyncio", "cluster")]
 """The ways of a test of both engines on both kinds of servers. Scripts and drivers are tried in all four; what

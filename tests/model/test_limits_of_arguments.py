@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from shardq import errors
 from shardq.core.model import checks
-from shardq.core.model.checks import due_spec
 
 
 @pytest.mark.parametrize("id", ["a", "order-42", "a b", "x" * 200, "grün", "ü" * 100, "日本語", "a:{b}", "😀" * 50])
@@ -157,37 +154,3 @@ def test_on_conflict_without_an_id() -> None:
     for choice in ("replace", "reject"):
         with pytest.raises(errors.InvalidOption, match=rf'^on_conflict="{choice}" was given without id='):
             checks.check_on_conflict(choice, None)
-
-
-SINGLE: list[Callable[[Any], object]] = [
-    lambda value: due_spec(value, None),
-    lambda value: due_spec(None, value),
-    lambda value: checks.check_dedup(value, "id"),
-    checks.check_id,
-    checks.check_topic,
-    checks.check_name,
-    checks.check_shards,
-    checks.check_headers,
-    checks.check_max_attempts,
-    lambda value: checks.check_on_conflict(value, "id"),
-]
-
-
-@given(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters())
-    | st.binary()
-    | st.decimals()
-    | st.datetimes()
-    | st.datetimes(timezones=st.timezones())
-    | st.timedeltas()
-    | st.lists(st.integers())
-    | st.dictionaries(st.text(), st.text() | st.integers())
-)
-def test_whatever_is_passed_is_taken_or_refused_as_bad_input(value: Any) -> None:
-    for check in SINGLE:
-        with contextlib.suppress(errors.BadInput):
-            check(value)

@@ -1,0 +1,99 @@
+"""Good tasks go on beside whatever another program, another version or a failover has left in an engine's keys."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from cluster.server import Server
+from shardq.core.layout.topology import Topology, UnreadableTopology
+from shardq.core.model.ids import topic_of
+from tests.fuzz.nasty import few
+from tests.fuzz.planting import TOPICS, plants, topologies, topology_copies
+from tests.fuzz.world import World
+
+# pollers draw, too, while examples are made
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module")
+
+
+def test_good_tasks_go_on_beside_it(single: Server) -> None:
+    @few(16)
+    @given(st.data(), st.booleans())
+    def go_on(data: st.DataObject, is_running: bool) -> None:
+        with World(single) as world:
+            if is_running:
+                world.start()
+            planted = data.draw(plants(world.place))
+            world.plant(planted)
+            if not is_running:
+                world.start()
+            world.handles(world.push_good())
+            looks = world.looks()
+            for what in data.draw(st.lists(st.sampled_from(sorted(looks)), min_size=5, max_size=5, unique=True)):
+                note(what)
+                looks[what]()
+            world.handles(world.push_good())
+            world.lives()
+            if data.draw(st.integers(0, 7)) == 0:
+                world.is_calm()
+
+    go_on()
+
+
+def test_a_topology(single: Server) -> None:
+    """One that can't be read is told, and the present one stays in force; one that can be read is."""
+
+    @few(12)
+    @given(st.data())
+    def goes_on(data: st.DataObject) -> None:
+        with World(single) as world:
+            world.start()
+            key = world.place.control.topology
+            fields = data.draw(topologies(world.do("HGETALL", key)))
+            world.do("DEL", key)
+            world.do("HSET", key, *[word for pair in fields.items() for word in pair])
+            world.do("SPUBLISH", world.place.control.news, "topology")
+            others = changed(world.engine.topology, fields)
+            world.handles(id for id in world.push_good() if topic_of(id) not in others)
+            looks = world.looks()
+            for what in data.draw(st.lists(st.sampled_from(sorted(looks)), min_size=4, max_size=4, unique=True)):
+                note(what)
+                try:
+                    looks[what]()
+                except UnreadableTopology:
+                    assert others == {"slow"}
+            world.lives()
+
+    goes_on()
+
+
+def changed(before: Topology, fields: dict[bytes, bytes]) -> set[str]:
+    """The topics that go on otherwise, or not at all."""
+    try:
+        now = Topology.from_fields(fields)
+    except UnreadableTopology:
+        return {"slow"}  # no permits are given by limits that are not the newest ones
+    routes = {topic for topic in TOPICS if now.routes.get(topic) != before.routes.get(topic)}
+    return routes | set(now.paused) | {topic for topic in TOPICS if now.limits.get(topic) != before.limits.get(topic)}
+
+
+def test_copies_of_the_topology(single: Server) -> None:
+    """The stored topology is lost, and the shards have copies of a later one: what can be read of them is restored."""
+
+    @few(8)
+    @given(st.data())
+    def goes_on(data: st.DataObject) -> None:
+        with World(single) as world:
+            world.start()
+            before = world.engine.topology
+            copy = data.draw(topology_copies(msgspec.structs.replace(before, epoch=99)))
+            world.do("HSET", world.place.keys.meta, "epoch", 99, "topology", copy)
+            ids = world.push_good()
+            assert world.engine.topology.epoch >= 99
+            others = changed(before, world.do("HGETALL", world.place.control.topology))
+            world.handles(id for id in ids if topic_of(id) not in others)
+            world.lives()
+
+    goes_on()
