@@ -147,7 +147,8 @@ class InFlight:
         self._judged = threading.Condition(self._lock)
         self._any = threading.Condition(self._lock)
         self._quiet = threading.Condition(self._lock)
-        self._jobs: set[Job] = set()
+        self._jobs: dict[Job, None] = {}
+        """In the order of their claims, in which their leases are extended."""
         self._inbox: deque[Job] = deque()
         self._settlements: list[tuple[Job, Settlement]] = []
         self._running = 0
@@ -183,7 +184,7 @@ class InFlight:
         """
         with self._lock:
             before = len(self._jobs)
-            self._jobs.update(jobs)
+            self._jobs.update(dict.fromkeys(jobs))
             self._held += len(self._jobs) - before
             if not before:
                 self._any.notify_all()
@@ -280,7 +281,7 @@ class InFlight:
             self._held -= 1
         job.stage = "done"
         if settlement is None:
-            self._jobs.discard(job)
+            self._jobs.pop(job, None)
         else:
             if not self._settlements:
                 self._judged.notify()
@@ -308,7 +309,8 @@ class InFlight:
 
     def settled(self, jobs: Iterable[Job]) -> None:
         with self._lock:
-            self._jobs.difference_update(jobs)
+            for job in jobs:
+                self._jobs.pop(job, None)
 
     # ---- watch
 
