@@ -38,10 +38,13 @@ def headed(head: object) -> str:
     return (b"\x18" + len(text).to_bytes(2, "big") + text + b"bad").decode("utf-8", "surrogateescape")
 
 
+VALUES: dict[str, list[object]] = {
+    "m": ["x", "7", True, [], {}, -1, 1.5, 1e300, float("nan")],
+    "x": ["x", "7", True, [1], {}],
+    "n": ["x", True, {}, -1, 1.5, float("inf")],
+}
 HEADS: list[object] = [
-    *({"m": word} for word in ("x", "7", True, [], {}, -1, 1.5, 1e300, float("nan"))),
-    *({"x": word} for word in ("x", "7", True, [1], {})),
-    *({"n": word} for word in ("x", True, {}, -1, 1.5, float("inf"))),
+    *({field: value} for field, values in VALUES.items() for value in values),
     *(b"\xc1", b"\x81\xa1m", b"\x01", b"\xa1x", b"\x81\xa1q" + b"\x91" * 9000 + b"\xc0"),
 ]
 

@@ -9,6 +9,7 @@ import sys
 
 from cluster.servers import DEFAULT, KINDS, found
 from tests.sim import parallel
+from tests.sim.branches.reached import Reached, summary, wrong
 from tests.sim.conformance.many import compared
 from tests.sim.runs import many as runs
 from tests.sim.search import many as search
@@ -17,6 +18,8 @@ from tests.sim.search.plans import GROUPS
 SHARE_OF_RUNS, SHARE_OF_SEARCH = 0.6, 0.2
 """Of the time, without a command; the rest is for the comparison with servers."""
 
+NIGHT_S = 3600.0
+"""In so long every branch must be reached, of scripts and of recovery; counting them takes a sixth of the speed."""
 
 EXAMPLES = """\
 examples:
@@ -81,12 +84,22 @@ def _seconds(options: argparse.Namespace) -> float:
 
 def everything(options: argparse.Namespace) -> bool:
     seconds = _seconds(options)
+    branches = Reached() if seconds >= NIGHT_S else None
     every = max(1, int(20_000 / seconds))
     return (
-        _simulated(options, seconds * SHARE_OF_RUNS)
-        and _searched(options, search.places(list(GROUPS), every=every, first=options.seed), seconds * SHARE_OF_SEARCH)
+        _simulated(options, seconds * SHARE_OF_RUNS, branches)
+        and _searched(
+            options, search.places(list(GROUPS), every=every, first=options.seed), seconds * SHARE_OF_SEARCH, branches
+        )
+        and (branches is None or _all_reached(branches))
         and _compared(options, seconds * (1 - SHARE_OF_RUNS - SHARE_OF_SEARCH), None)
     )
+
+
+def _all_reached(branches: Reached) -> bool:
+    told = wrong(branches)
+    print(f"reached: {summary(branches)}", *told, sep="\n", flush=True)
+    return not told
 
 
 def simulated(options: argparse.Namespace) -> bool:
@@ -96,8 +109,11 @@ def simulated(options: argparse.Namespace) -> bool:
     return _simulated(options, _seconds(options))
 
 
-def _simulated(options: argparse.Namespace, seconds: float) -> bool:
-    tally = runs.carried_out(options.seed, seconds=seconds, jobs=options.jobs)
+def _simulated(options: argparse.Namespace, seconds: float, branches: Reached | None = None) -> bool:
+    """``branches``: what is reached is counted, and added to it."""
+    tally = runs.carried_out(options.seed, seconds=seconds, jobs=options.jobs, counted=branches is not None)
+    if branches is not None:
+        branches += tally.branches
     print(f"simulated: {tally}", flush=True)
     for seed in tally.failed[:1]:
         print(f"run {seed} shows a fault; its story, cut down for a minute:", flush=True)
@@ -112,8 +128,12 @@ def searched(options: argparse.Namespace) -> bool:
     return _searched(options, search.places(options.group, every=options.every), None)
 
 
-def _searched(options: argparse.Namespace, places: list[search.Place], seconds: float | None) -> bool:
-    tally = search.carried_out(places, jobs=options.jobs, seconds=seconds)
+def _searched(
+    options: argparse.Namespace, places: list[search.Place], seconds: float | None, branches: Reached | None = None
+) -> bool:
+    tally = search.carried_out(places, jobs=options.jobs, seconds=seconds, counted=branches is not None)
+    if branches is not None:
+        branches += tally.branches
     print(f"searched: {tally}", flush=True)
     print(*tally.violations, sep="\n", end="\n" if tally.violations else "")
     return not tally.violations

@@ -11,12 +11,13 @@ import random
 from collections.abc import Mapping, Sequence
 
 from shardq.core.scripts import Script
-from tests.sim.conformance.comparing import STEPS, shrunk
+from tests.sim.conformance.comparing import STEPS
 from tests.sim.conformance.sampler import Sampler
 from tests.sim.conformance.sides import Model
 from tests.sim.conformance.steps import Outcome, Step
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.subjects import scripts_of
+from tests.sim.shrinking import shrunk
 
 _START_MS = 1_700_000_000_000
 

@@ -6,7 +6,10 @@ import itertools
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
+from tests.sim.branches.points import instrumented
+from tests.sim.branches.reached import Reached, counting
 from tests.sim.parallel import Progress, in_processes
 from tests.sim.runs.plan import drawn
 from tests.sim.runs.running import Told, run
@@ -28,6 +31,8 @@ class Tally:
     undecided: int = 0
     reached: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
+    branches: Reached = field(default_factory=Reached)
+    """Of scripts and of recovery, where they were counted."""
 
     def add(self, other: Tally) -> None:
         self.runs += other.runs
@@ -40,6 +45,7 @@ class Tally:
         self.undecided += other.undecided
         self.reached += other.reached
         self.failed += other.failed
+        self.branches += other.branches
 
     def __str__(self) -> str:
         return (
@@ -49,9 +55,15 @@ class Tally:
         )
 
 
-def of_seed(seed: int) -> Tally:
-    told = run(drawn(seed))
-    tally = Tally(1, told.requests, told.seconds, len(told.plan.faults), reached=told.reached)
+def of_seed(seed: int, *, counted: bool = False) -> Tally:
+    """What one run comes to. ``counted``: the branches that it takes are counted."""
+    branches = Reached()
+    if counted:
+        with counting() as branches:
+            told = run(drawn(seed), instrumented())
+    else:
+        told = run(drawn(seed))
+    tally = Tally(1, told.requests, told.seconds, len(told.plan.faults), reached=told.reached, branches=branches)
     if told.verdict is not None:
         tally.ids, tally.undecided = told.verdict.ids, told.verdict.undecided
         tally.calls, tally.deliveries = told.verdict.calls.total(), told.verdict.deliveries
@@ -60,11 +72,11 @@ def of_seed(seed: int) -> Tally:
     return tally
 
 
-def carried_out(first: int, *, seconds: float, jobs: int) -> Tally:
+def carried_out(first: int, *, seconds: float, jobs: int, counted: bool = False) -> Tally:
     """Runs from that number on, until the time is over or one fails."""
     end, progress, tally = time.monotonic() + seconds, Progress(), Tally()
     seeds = itertools.takewhile(lambda seed: seed == first or time.monotonic() < end, itertools.count(first))
-    for each in in_processes(of_seed, seeds, jobs=jobs):
+    for each in in_processes(partial(of_seed, counted=counted), seeds, jobs=jobs):
         tally.add(each)
         progress.show(lambda: f"{tally.runs:,} runs from {first} on, {max(0.0, end - time.monotonic()):.0f} s left")
         if tally.failed:

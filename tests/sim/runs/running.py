@@ -329,7 +329,7 @@ class Run:
         shard = self._shards.get(keys[0])
         if shard is not None and self.servers.owners[shard.slot] is node:
             bell = shard.bell.encode()
-            if script.name == "dispatch":
+            if script.name == "dispatch" and isinstance(answer, list) and answer[0] == b"ok":  # or it looks again
                 self._rung.discard(shard.shard)
             if any(channel == bell for channel, _ in node.space.messages):
                 self._rung.add(shard.shard)

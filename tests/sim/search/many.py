@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import NamedTuple
 
+from tests.sim.branches.points import instrumented
+from tests.sim.branches.reached import Reached, counting
 from tests.sim.parallel import Progress, in_processes
 from tests.sim.search.plans import GROUPS
 from tests.sim.search.searching import Search
@@ -26,6 +28,8 @@ class Tally:
     ends: int = 0
     undecided: int = 0
     violations: list[str] = field(default_factory=list)
+    branches: Reached = field(default_factory=Reached)
+    """Of scripts and of recovery, where they were counted."""
 
     def __str__(self) -> str:
         return (
@@ -39,10 +43,16 @@ def _searches(group: str) -> Sequence[Search]:
     return list(GROUPS[group]())
 
 
-def of_place(place: Place) -> Tally:
-    found = _searches(place.group)[place.number].run()
+def of_place(place: Place, *, counted: bool = False) -> Tally:
+    """What one search comes to. ``counted``: the branches that it takes are counted."""
+    search, branches = _searches(place.group)[place.number], Reached()
+    if counted:
+        with counting() as branches:
+            found = replace(search, instead=instrumented()).run()
+    else:
+        found = search.run()
     violations = [f"{place.group} {place.number}: {found.violation}"] if found.violation else []
-    return Tally(1, found.states, found.ends, found.undecided, violations)
+    return Tally(1, found.states, found.ends, found.undecided, violations, branches)
 
 
 def places(groups: Sequence[str], *, every: int = 1, first: int = 0) -> list[Place]:
@@ -51,17 +61,18 @@ def places(groups: Sequence[str], *, every: int = 1, first: int = 0) -> list[Pla
     return all_of_them[first % every :: every]
 
 
-def carried_out(some: Sequence[Place], *, jobs: int, seconds: float | None = None) -> Tally:
+def carried_out(some: Sequence[Place], *, jobs: int, seconds: float | None = None, counted: bool = False) -> Tally:
     """Searches all of these, or as many as the time allows; until one finds a violation."""
     end = None if seconds is None else time.monotonic() + seconds
     progress, tally = Progress(), Tally()
     left = itertools.takewhile(lambda _: end is None or time.monotonic() < end, some)
-    for each in in_processes(of_place, left, jobs=jobs):
+    for each in in_processes(partial(of_place, counted=counted), left, jobs=jobs):
         tally.searches += each.searches
         tally.states += each.states
         tally.ends += each.ends
         tally.undecided += each.undecided
         tally.violations += each.violations
+        tally.branches += each.branches
         progress.show(lambda: f"{tally.searches:,} of {len(some):,} searches, {tally.states:,} states")
         if tally.violations:
             break

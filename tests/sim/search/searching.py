@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -98,16 +97,19 @@ UNSENT = object()
 """The answer to a request that did not arrive."""
 
 
-@cache
-def _one_world() -> World:
-    return World()
+_last: list[World] = []
+"""The world of the last search: to make another one each time would take longer than many a search."""
 
 
-def _world() -> World:
-    """The world of searches of the true scripts: to make another one each time would take longer than many a search."""
-    world = _one_world()
-    world.forget()
-    return world
+def _world(instead: Mapping[str, Script]) -> World:
+    if not _last or _last[0].instead is not instead:
+        _last[:] = [World(instead)]
+    _last[0].forget()
+    return _last[0]
+
+
+OURS: Mapping[str, Script] = {}
+"""Scripts as they are, none in place of another."""
 
 
 @dataclass
@@ -115,7 +117,7 @@ class Search:
     beginning: Beginning
     kinds: Sequence[Kind]
     budget: Budget = field(default_factory=Budget)
-    instead: Mapping[str, Script] = field(default_factory=dict)
+    instead: Mapping[str, Script] = field(default_factory=lambda: OURS)
     most: int = 2_000_000
 
     def run(self) -> Found:
@@ -124,7 +126,7 @@ class Search:
 
     def _run(self) -> Found:
         found = Found()
-        world = self._world = _world() if not self.instead else World(self.instead)
+        world = self._world = _world(self.instead)
         self._stands: dict[Any, Stand] = {}
         try:
             self._history = self.beginning.build(world)

@@ -50,11 +50,11 @@ SHARDS = [shard_keys(NAME, shard) for shard in range(AFTER + 1)]
 class World:
     """``instead``: scripts that are run in place of ours, by name."""
 
-    def __init__(self, instead: Mapping[str, Script] | None = None) -> None:
+    def __init__(self, instead: Mapping[str, Script]) -> None:
         self.now_us = START_US
         self.space = Keyspace(lambda: self.now_us, shuffle=1)
         self.server = Server(self.space)
-        self._instead = instead or {}
+        self.instead = instead
         self._rung: set[int] = set()
         self.shards = [Shard(keys, self.space) for keys in SHARDS]
         self._kept: dict[int, tuple[Snapshot, int, frozenset[int]]] = {}
@@ -68,7 +68,7 @@ class World:
         """Carries a request out, and looks at all shards. Returns the raw answer."""
         if not isinstance(request, Call):
             return self.server.command(*request.words)
-        script = self._instead.get(request.script.name, request.script)
+        script = self.instead.get(request.script.name, request.script)
         raw = self.server.run(script, request.keys, request.words)
         if isinstance(raw, Failure):
             raise Violation(f"{request.script.name} answers an error: {raw.text.decode()}, line {raw.line}")
@@ -76,7 +76,7 @@ class World:
         messages = self.space.messages
         if shard is not None:
             number = shard.keys.shard
-            if request.script.name in ("dispatch", "open"):
+            if request.script.name == "open" or (request.script.name == "dispatch" and raw[0] == b"ok"):
                 self._rung.discard(number)
             elif any(channel == shard.keys.bell.encode() for channel, _ in messages):
                 self._rung.add(number)
