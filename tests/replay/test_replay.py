@@ -4,6 +4,7 @@ again what is missing; one without has lost it."""
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,6 +195,7 @@ def test_a_server_that_kept_nothing(server_binary: Path, engines: Engines, name:
         engine = engines.opened(server.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=10)
         ids = [*engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)]), engine.push(0, id="mine", delay=FAR_S)]
         engine.cancel(ids[0])
+        looked(engine)  # a server that was never seen before its restart is not known to be another one
         server.kill()
         server.restart()
         wait_until(lambda: replays(engine) >= 1, "the server was looked through")
@@ -220,5 +222,5 @@ def looked(engine: Engine) -> None:
     """Returns when every master was looked at once more."""
     replayer = Inside(engine).running.replayer
     assert replayer is not None
-    before = dict(replayer._looked)
-    wait_until(lambda: all(replayer._looked[node] > at for node, at in before.items()), "every master is looked at")
+    now, asked = time.monotonic(), replayer._looked
+    wait_until(lambda: asked and all(at > now for at in dict(asked).values()), "every master is looked at")
