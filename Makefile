@@ -25,7 +25,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim mutants fuzz bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim mutants fuzz defect bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ mutants: $(STAMP) ## every statement of every script deleted or bent, and what f
 
 fuzz: $(STAMP) ## bad input of every kind, other than in the tests each time: MINUTES=, SEED= of the first round
 	@$(CLEAN) $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+defect: $(STAMP) ## a defect of tests/README.md on the revision before its mend: N=18; without N the list of them
+	@$(CLEAN) $(BIN)/python -m tests.defects $(N)
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report
