@@ -95,10 +95,15 @@ def refresh(cache: TopologyCache) -> Operation[None]:
 
 def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operation[bool]:
     """Publishes a topology in place of the one of ``seen_epoch``, and learns what is published then. Returns True if it
-    is ours.
+    is ours. If not, and a failover has lost the known one, that is restored: who begins again meets it.
     """
     answer = yield control.declare(cache.control, seen_epoch, topology.to_fields())
-    cache.learn(Topology.from_fields(answer.fields))
+    stored = Topology.from_fields(answer.fields) if answer.fields else None
+    if stored is not None:
+        cache.learn(stored)
+    known, epoch = cache.topology, stored.epoch if stored else 0
+    if epoch < known.epoch:
+        yield control.declare(cache.control, epoch, known.to_fields())
     return bool(answer.changed)
 
 

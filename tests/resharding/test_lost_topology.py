@@ -143,6 +143,21 @@ def test_a_topology_that_nobody_has_a_copy_of(
         assert [id for id in ids if not other.cancel(id)] == []
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
+def test_a_change_restores_what_it_follows(engine: Engine, control: Control, everything: bool) -> None:
+    """No heartbeat has restored it before, and only who changes it knows it."""
+    before = control.read()
+    engine.pause("mail")
+    control.lose(None if everything else before)
+    engine.pause("news")
+    assert engine.topology.paused == ("mail", "news")
+    control.lose(None if everything else before)
+    engine.resize(8)
+    assert control.shards == 8
+    assert engine.topology.paused == ("mail", "news")
+
+
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
 def test_nobody_spins_until_it_is_repaired(
