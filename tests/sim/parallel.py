@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,6 +52,17 @@ def _quietly() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(5)
+
+
+@dataclass
+class Counts:
+    """What pieces of work come to: each field can be added up."""
+
+    def add(self, other: Self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            value += getattr(other, each.name)
+            setattr(self, each.name, value)
 
 
 class Progress:

@@ -10,14 +10,14 @@ from functools import partial
 
 from tests.sim.branches.points import instrumented
 from tests.sim.branches.reached import Reached, counting
-from tests.sim.parallel import Progress, in_processes
+from tests.sim.parallel import Counts, Progress, in_processes
 from tests.sim.runs.plan import drawn
 from tests.sim.runs.running import Told, run
 from tests.sim.runs.stories import cut_down, story
 
 
 @dataclass
-class Tally:
+class Tally(Counts):
     """What runs came to."""
 
     runs: int = 0
@@ -33,19 +33,6 @@ class Tally:
     failed: list[int] = field(default_factory=list)
     branches: Reached = field(default_factory=Reached)
     """Of scripts and of recovery, where they were counted."""
-
-    def add(self, other: Tally) -> None:
-        self.runs += other.runs
-        self.requests += other.requests
-        self.seconds += other.seconds
-        self.faults += other.faults
-        self.ids += other.ids
-        self.calls += other.calls
-        self.deliveries += other.deliveries
-        self.undecided += other.undecided
-        self.reached += other.reached
-        self.failed += other.failed
-        self.branches += other.branches
 
     def __str__(self) -> str:
         return (

@@ -30,8 +30,9 @@ from tests.sim.runs.plan import Plan, Program
 from tests.sim.runs.punctuality import Punctuality
 from tests.sim.world.hub import START_US, Hub, Process, Stuck, Thread
 from tests.sim.world.network import Link, Network
-from tests.sim.world.nodes import Node, Servers
+from tests.sim.world.nodes import Node
 from tests.sim.world.patches import simulated
+from tests.sim.world.servers import Servers
 
 NAME = "x"
 MOST_SHARDS = 8

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.sim.branches.points import instrumented
 from tests.sim.branches.reached import Reached, counting
-from tests.sim.parallel import Progress, in_processes
+from tests.sim.parallel import Counts, Progress, in_processes
 from tests.sim.search.plans import GROUPS
 from tests.sim.search.searching import Search
 
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Tally:
+class Tally(Counts):
     searches: int = 0
     states: int = 0
     ends: int = 0
@@ -67,12 +67,7 @@ def carried_out(some: Sequence[Place], *, jobs: int, seconds: float | None = Non
     progress, tally = Progress(), Tally()
     left = itertools.takewhile(lambda _: end is None or time.monotonic() < end, some)
     for each in in_processes(partial(of_place, counted=counted), left, jobs=jobs):
-        tally.searches += each.searches
-        tally.states += each.states
-        tally.ends += each.ends
-        tally.undecided += each.undecided
-        tally.violations += each.violations
-        tally.branches += each.branches
+        tally.add(each)
         progress.show(lambda: f"{tally.searches:,} of {len(some):,} searches, {tally.states:,} states")
         if tally.violations:
             break

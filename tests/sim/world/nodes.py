@@ -1,5 +1,4 @@
-"""The servers of a simulated run: processes that speak the protocol, run scripts on the model, publish, replicate, and
-serve slots; and the cluster that they make, or the one server that stands alone.
+"""The servers of a simulated run: processes that speak the protocol, run scripts on the model, publish, and replicate.
 
 A node answers one command after the other. While it is held it takes bytes, and answers when it goes on. Its replica
 has all of its writes but those of the last moment, or of a longer one while it lags; a promotion makes a new node of
@@ -8,23 +7,24 @@ it, with a clock of its own.
 
 from __future__ import annotations
 
-import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from shardq.core.layout.slots import SLOTS, slot_of
 from shardq.core.scripts import Script
 from tests.sim.model.commands import COMMANDS
 from tests.sim.model.keyspace import Keyspace, Snapshot
 from tests.sim.model.server import Failure, Server, Status
-from tests.sim.world.hub import START_US, Hub
-from tests.sim.world.network import Link, Network
+from tests.sim.world.hub import START_US
+from tests.sim.world.network import Link
+
+if TYPE_CHECKING:
+    from tests.sim.world.servers import Servers
 
 VERSION = b"redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n"
 
@@ -357,148 +357,6 @@ class Node:
         for channel in list(channels):
             for link in self.subscribers.pop(channel, ()):
                 link.answer(_array(b"sunsubscribe", channel, 0))
-
-
-class Servers:
-    """All nodes: one alone, or a cluster of several."""
-
-    def __init__(
-        self,
-        hub: Hub,
-        net: Network,
-        seed: int,
-        *,
-        nodes: int,
-        is_cluster: bool,
-        replicated: bool,
-        executed: Executed,
-        scripts: Mapping[str, Script],
-        instead: Mapping[str, Script],
-    ) -> None:
-        self.hub = hub
-        self.net = net
-        self.draw = random.Random(f"{seed}/servers")
-        self.shuffle = seed
-        self.is_cluster = is_cluster
-        self.replicated = replicated
-        self.executed = executed
-        self.instead = instead
-        self._scripts = {each.text.encode(): each for each in scripts.values()}
-        self._ports = count(7001)
-        self.nodes: list[Node] = []
-        for _ in range(nodes):
-            self.add()
-        bounds = [SLOTS * place // nodes for place in range(nodes + 1)]
-        self.owners: list[Node] = [
-            node for node, first, last in zip(self.nodes, bounds, bounds[1:], strict=False) for _ in range(first, last)
-        ]
-        self._table: list[Any] | None = None
-        self.busy_slots: set[int] = set()
-        """Slots that are just moved: what is asked of them is to be asked again."""
-
-    @property
-    def url(self) -> str:
-        if self.is_cluster:
-            return "redis+cluster://" + ",".join(node.name for node in self.nodes)
-        return f"redis://{self.nodes[0].name}"
-
-    def add(self, space: Keyspace | None = None) -> Node:
-        node = Node(self, ("127.0.0.1", next(self._ports)), space)
-        self.nodes.append(node)
-        self.net.peers[node.where] = node
-        return node
-
-    def script_of(self, text: bytes) -> Script:
-        script = self._scripts.get(text)
-        if script is None:
-            script = self._scripts[text] = Script.of("", text.decode())
-        return script
-
-    def node_of(self, slot: int) -> Node:
-        return self.owners[slot]
-
-    # ---- what a node says about the whole
-
-    def refusal(self, node: Node, keys: Sequence[bytes], *, asking: bool) -> Failure | None:
-        """Why a node does not serve these keys; None: it does."""
-        if not node.is_master:
-            return self._moved(keys) if self.is_cluster and keys else Failure(b"READONLY it is a replica")
-        if not self.is_cluster or not keys:
-            return None
-        slots = {slot_of(key.decode()) for key in keys}
-        if len(slots) > 1:
-            return Failure(b"CROSSSLOT Keys in request don't hash to the same slot")
-        (slot,) = slots
-        if slot in self.busy_slots:
-            return Failure(b"TRYAGAIN Multiple keys request during rehashing of slot")
-        return None if self.owners[slot] is node or asking else self._moved(keys)
-
-    def _moved(self, keys: Sequence[bytes]) -> Failure:
-        slot = slot_of(keys[0].decode())
-        return Failure(b"MOVED %d %s" % (slot, self.owners[slot].name.encode()))
-
-    def told(self, what: bytes, asked: Node) -> Any:
-        """CLUSTER SLOTS and NODES."""
-        if not self.is_cluster:
-            return Failure(b"ERR This instance has cluster support disabled")
-        if what == b"NODES":
-            return b""
-        if self._table is None:
-            self._table = list(self._ranges())
-        return self._table
-
-    def _ranges(self) -> Iterable[Any]:
-        first = 0
-        for slot in range(1, SLOTS + 1):
-            if slot == SLOTS or self.owners[slot] is not self.owners[first]:
-                host, port = self.owners[first].where
-                yield [first, slot - 1, [host.encode(), port, b"id"]]
-                first = slot
-
-    # ---- what may happen to the whole
-
-    def promote(self, old: Node, *, is_down: bool, skew_us: int) -> tuple[Node, Copy]:
-        """The replica of a node takes its place, with what it has. Returns it, and what that was."""
-        copy = old.copy
-        assert copy is not None, "it has a replica"
-        new = self.add()
-        new.skew_us = skew_us
-        new.space.restore(copy.snapshot)
-        new.offset = copy.offset
-        new.earlier, new.earlier_offset = old.history, copy.offset + 1
-        new.copy = None
-        self.owners = [new if owner is old else owner for owner in self.owners]
-        self._table = None
-        if is_down:
-            old.go_down()
-        return new, copy
-
-    def demote(self, old: Node) -> None:
-        """A node learns that another has taken its place, or starts again after that: it is a replica now."""
-        old.is_master, old.is_up = False, True
-        old.drop_subscriptions(list(old.subscribers))
-        self.net.cut(lambda link: link.peer is old)
-
-    def move_slot(self, slot: int, target: Node, seconds: float) -> None:
-        """Moves a slot with its keys; while it lasts, requests are to be made again."""
-        self.busy_slots.add(slot)
-        self.hub.after(seconds * 1e6, lambda: self._moved_slot(slot, target))
-
-    def _moved_slot(self, slot: int, target: Node) -> None:
-        self.busy_slots.discard(slot)
-        source = self.owners[slot]
-        if not target.is_up or not source.is_up or source is target:
-            return
-        keys = [key for key in source.space.keys if slot_of(key.decode()) == slot]
-        source.space.snapshot()
-        target.space.snapshot()  # so that neither changes what the other has now
-        for key in keys:
-            target.space.keys[key] = source.space.keys.pop(key).copied(-1)
-        source._wrote()
-        target._wrote()
-        self.owners[slot] = target
-        self._table = None
-        source.drop_subscriptions([each for each in source.subscribers if slot_of(each.decode()) == slot])
 
 
 def encoded(answer: Any) -> bytes:

@@ -11,8 +11,8 @@ from shardq.core.scripts import script
 from tests.lua.contract import NAMES
 from tests.sim.world.hub import Hub, Process, Thread
 from tests.sim.world.network import Network
-from tests.sim.world.nodes import Servers
 from tests.sim.world.patches import simulated
+from tests.sim.world.servers import Servers
 
 
 class Stage:
