@@ -113,14 +113,14 @@ class Faulting:
             node.come_up(loads_s=loads_s)
 
     def _lose_power(self, fault: Fault, node: Node, process: Process) -> None:
-        """The file has what was there a while ago, up to a second."""
+        """The file has what was there a while ago, up to a second. When slots move, files are brought up to date."""
         if not node.is_up:
             return
         since_us, snapshot = self._hub.now_us, node.space.snapshot()
         hub = self._hub
 
         def strike() -> None:
-            if node.is_up and node.is_master and node in self._run.servers.owners:
+            if node.is_up and node.is_master and node in self._run.servers.owners and node.moved_us < since_us:
                 node.go_down()
                 node.space.restore(snapshot)
                 self._setback(node, since_us)

@@ -330,7 +330,9 @@ class Run:
         shard = self._shards.get(keys[0])
         if shard is not None and self.servers.owners[shard.slot] is node:
             bell = shard.bell.encode()
-            if script.name == "dispatch" and isinstance(answer, list) and answer[0] == b"ok":  # or it looks again
+            # A poller that is refused for its epoch looks again, and out of memory nobody writes how long it sleeps.
+            is_ok = isinstance(answer, list) and answer[0] == b"ok" and not node.server.denials.full
+            if script.name == "dispatch" and is_ok:
                 self._rung.discard(shard.shard)
             if any(channel == bell for channel, _ in node.space.messages):
                 self._rung.add(shard.shard)

@@ -65,6 +65,8 @@ class Node:
         self.earlier, self.earlier_offset = b"0" * 40, -1
         self.copy: Copy | None = None
         self.lags_until_us = 0
+        self.moved_us = 0
+        """When a slot came or left last."""
         self.refuses: frozenset[bytes] = frozenset()
         """The commands that its user may not run."""
         self.subscribers: dict[bytes, list[Link]] = {}

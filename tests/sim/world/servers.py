@@ -153,6 +153,7 @@ class Servers:
             target.space.keys[key] = source.space.keys.pop(key).copied(-1)
         source._wrote()
         target._wrote()
+        source.moved_us = target.moved_us = self.hub.now_us
         self.owners[slot] = target
         self._table = None
         source.drop_subscriptions([each for each in source.subscribers if slot_of(each.decode()) == slot])
