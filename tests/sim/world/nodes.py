@@ -55,6 +55,8 @@ class Node:
         self.name = f"{where[0]}:{where[1]}"
         self.is_up = True
         self.is_master = True
+        self.is_replaced = False
+        """Its replica has taken its place, whether it knows that or not."""
         self.skew_us = 0
         self.held_until_us = 0
         self.loads_until_us = 0
@@ -289,7 +291,7 @@ class Node:
 
     def _replicate(self) -> None:
         """Lets the replica catch up, again and again."""
-        if not self.is_up or not self.is_master:
+        if not self.is_up or not self.is_master or self.is_replaced:
             return
         if self.lags_until_us <= self.hub.now_us and (self.copy is None or self.copy.offset != self.offset):
             self.copy = Copy(self.hub.now_us, self.offset, self.space.snapshot())

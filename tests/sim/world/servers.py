@@ -124,6 +124,7 @@ class Servers:
         new.offset = copy.offset
         new.earlier, new.earlier_offset = old.history, copy.offset + 1
         new.copy = None
+        old.copy, old.is_replaced = None, True
         self.owners = [new if owner is old else owner for owner in self.owners]
         self._table = None
         if is_down:
@@ -144,7 +145,7 @@ class Servers:
     def _moved_slot(self, slot: int, target: Node) -> None:
         self.busy_slots.discard(slot)
         source = self.owners[slot]
-        if not target.is_up or not source.is_up or source is target:
+        if not target.is_up or not source.is_up or target.is_replaced or source is target:
             return
         keys = [key for key in source.space.keys if slot_of(key.decode()) == slot]
         source.space.snapshot()
