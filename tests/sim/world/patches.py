@@ -22,8 +22,12 @@ from unittest import mock
 from shardq.core.drivers import sockets
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.model.ids import Ids
+from shardq.core.producer import packing
 from tests.sim.world import hub as hubs
 from tests.sim.world import network
+
+MARKS = 1023
+"""Of nonces, in dedup windows: see shardq/lua/README.md."""
 
 
 @contextmanager
@@ -34,6 +38,16 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int) -> Iterator[None]:
 
     def token_hex(count: int = 16) -> str:
         return draw.randbytes(count).hex()
+
+    marks: set[int] = set()
+
+    def new_nonce() -> int:
+        """Two pushes have the same mark once in so many times; none of a run have."""
+        while True:
+            nonce = draw.getrandbits(32)
+            if nonce % MARKS not in marks or len(marks) == MARKS:
+                marks.add(nonce % MARKS)
+                return nonce
 
     replaced: list[tuple[Any, str, Any]] = [
         *((time, "monotonic", hub.monotonic), (time, "time", hub.time), (time, "sleep", hub.sleep)),
@@ -48,6 +62,7 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int) -> Iterator[None]:
         *((uuid, "uuid4", lambda: uuid.UUID(int=draw.getrandbits(128), version=4)), (os, "urandom", draw.randbytes)),
         *((sockets, "new_socket", lambda family: network.Socket(net)), (os, "write", network.write)),
         *((select, "poll", network.Poll), (selectors, "PollSelector", network.Selector)),
+        (packing, "new_nonce", new_nonce),
         (Ids.__init__, "__kwdefaults__", {"clock_s": hub.time}),
         (NodeRouter.carry, "__defaults__", (hub.sleep,)),  # that is `time.sleep`, as it was when it was defined
         (socket.socket, "shutdown", network.shutdown),
