@@ -51,3 +51,14 @@ def test_what_was_committed_and_never_came_is_lost() -> None:
     facts = Facts(spool_drained_us=60 * S)
     assert verdict_on([call("a", "push", 0, 1, "committed")], facts, {}, 90 * S).violations
     assert not verdict_on([call("a", "push", 0, 1, "committed")], facts, {"a": ("scheduled", 1)}, 90 * S).violations
+
+
+def test_a_claim_of_a_process_that_stood_still_may_have_had_leases_that_it_hands_to_nobody() -> None:
+    calls = [
+        call("a", "push", 0, 1, "pushed"),
+        Call("p", "claim", 2 * S, 20 * S),
+        call("a", "claim", 30, 31, "given", token="u", lapses=1),
+        call("a", "ack", 31.1, 32, "done", token="u"),
+    ]
+    assert verdict_on(calls, Facts(), {}, 90 * S).violations
+    assert not verdict_on(calls, Facts(frozen=[Loss(3 * S, 19 * S, "p")]), {}, 90 * S).violations

@@ -96,7 +96,7 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
     verdict = Verdict(setbacks=len(facts.setbacks))
     calls = list(calls)
     histories = _histories(calls, facts, verdict, final)
-    rules = with_unanswered(facts.rules, calls, _Losses(facts.losses))
+    rules = with_unanswered(facts.rules, calls, _Losses(facts.losses), facts.frozen)
     for id, history in histories.items():
         verdict.ids += 1
         ended, _ = final.get(id, ("gone", -1))
@@ -134,9 +134,9 @@ def is_plain(history: Sequence[Op]) -> bool:
     )
 
 
-def with_unanswered(rules: Rules, calls: Iterable[Call], losses: _Losses) -> Rules:
-    """The rules, with the claims of which nothing was heard: a process died, an answer was lost, or a worker made them,
-    which tells nobody.
+def with_unanswered(rules: Rules, calls: Iterable[Call], losses: _Losses, frozen: Collection[Loss] = ()) -> Rules:
+    """The rules, with the claims of which nothing was heard: a process died, an answer was lost, a worker made them,
+    which tells nobody, or the process stood still, and did not hand out what came after its lease.
     """
     claims = sorted(
         (call.begin_us, (call.end_us if call.is_over else call.begin_us + LIVES_US) + LINGERS_US)
@@ -144,7 +144,12 @@ def with_unanswered(rules: Rules, calls: Iterable[Call], losses: _Losses) -> Rul
         if call.what == "worker"
         or (
             call.what == "claim"
-            and (not call.is_over or call.error or losses.meet(call.who, call.begin_us, call.end_us))
+            and (
+                not call.is_over
+                or call.error
+                or losses.meet(call.who, call.begin_us, call.end_us)
+                or stood_still_us(frozen, call)
+            )
         )
     )
     merged: list[tuple[float, float]] = []

@@ -196,7 +196,7 @@ class Faulting:
     def _setback(self, node: Node, since_us: float) -> None:
         shards = self._run.shards_of(node)
         self._run.facts.setbacks.append((Setback(self._hub.now_us, since_us, is_failover=False), shards))
-        self._run.facts.unguarded |= self._run.moved_since(node, since_us)
+        self._run.facts.unguarded |= self._run.unguarded_since(node, since_us)
         self._run.rung_all(shards)
 
     # ---- processes

@@ -362,14 +362,20 @@ class Run:
         """Of these shards it is not known whether the poller was rung."""
         self._rung |= shards
 
-    def moved_since(self, node: Node, since_us: float) -> set[str]:
-        """The ids that were moved to a node, or from it, since then."""
+    def unguarded_since(self, node: Node, since_us: float) -> set[str]:
+        """The ids that may be there twice, or gone, if a node loses what it did since then: those that were moved to it
+        or from it, and, once the number of shards has changed, those of which anything was asked there, as a new task
+        may be in another shard than the one that comes back.
+        """
         ids: set[str] = set()
         for at_us, _, what in reversed(self.told.story):
             if at_us < since_us:
                 break
-            if isinstance(what, Executed) and what.node == node.name and what.script in ("put", "take"):
-                ids.update(id.decode() for id in (what.words[3::2] if what.script == "put" else what.words[4:]))
+            if isinstance(what, Executed) and what.node == node.name:
+                if what.script in ("put", "take"):
+                    ids.update(id.decode() for id in (what.words[3::2] if what.script == "put" else what.words[4:]))
+                elif len(self.facts.shard_counts) > 1:
+                    ids.update(word.decode(errors="replace") for word in what.words[2:])
         return ids
 
     def shards_of(self, node: Node) -> frozenset[int]:

@@ -38,6 +38,8 @@ class Peer(Protocol):
 
     def received(self, link: Link, data: bytes) -> None: ...
 
+    def owes(self, link: Link) -> bool: ...
+
     def unlinked(self, link: Link) -> None: ...
 
 
@@ -111,19 +113,16 @@ class Link:
         self._out: list[bytes] = []
         """What was sent to the node and has not arrived."""
         self._in: list[bytes] = []
-        self._unanswered = 0
         self.process.ended.append(self.abandon)
 
     def send(self, data: bytes) -> None:
         """From the process."""
         self._out.append(data)
-        self._unanswered += 1
         self.net.hub.after(self.net.delay_us(self), self.flow)
 
     def answer(self, data: bytes) -> None:
         """From the node."""
         if self.is_open:
-            self._unanswered -= 1
             self._in.append(data)
             self.net.hub.after(self.net.delay_us(self), self.flow)
 
@@ -155,7 +154,7 @@ class Link:
 
     def close(self, *, drop: bool) -> None:
         """From the process. ``drop``: what has not arrived never does."""
-        if self.is_open and self._unanswered > 0:
+        if self.is_open and (self._out or self._in or self.peer.owes(self)):
             self.net.lost(self.process.name)
         self.is_open = False
         if drop:

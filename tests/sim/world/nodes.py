@@ -113,6 +113,10 @@ class Node:
             link.cut()  # a driver that was not answered tries TLS
         self._begin()
 
+    def owes(self, link: Link) -> bool:
+        """True if there is a command that it has not carried out."""
+        return any(each is link for each, _ in self._todo)
+
     def _begin(self) -> None:
         if not self._is_busy and self._todo and self.is_up:
             self._is_busy = True
