@@ -92,7 +92,7 @@ class Book:
         """Notes what was heard: an outcome for each operation, empty where nothing is known of it; the ids that were
         made; what was ``given`` by a claim.
         """
-        ended = _Ended(number, at_us, error, list(outcomes), list(ids), list(given))
+        ended = _Ended(number, at_us, error, list(outcomes), list(map(str, ids)), list(given))
         self._write(ended)
         if self._file is None:
             _close(self._calls[number], ended)

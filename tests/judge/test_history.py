@@ -43,3 +43,15 @@ def test_a_record_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     whole = (tmp_path / "book").read_bytes()
     (tmp_path / "book").write_bytes(whole[:-3])
     assert len(read(tmp_path / "book")) == 3
+
+
+class Told(str):
+    """An id that says more, as receipts do."""
+
+
+def test_ids_of_receipts_are_written_as_text(tmp_path: Path) -> None:
+    file = Book(tmp_path / "book")
+    push = file.begin(Call("p", "push", 1.0, ops=[("", Op("push", 1.0))]))
+    file.end(push, 2.0, outcomes=["pushed"], ids=[Told("x")])
+    (call,) = read(tmp_path / "book")
+    assert [id for id, _ in call.ops] == ["x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.judge.history import Call
+from tests.judge.judge import Setback
 from tests.judge.model import Op
 from tests.judge.verdict import Facts, Loss, Split, verdict_on
 
@@ -62,3 +63,19 @@ def test_a_claim_of_a_process_that_stood_still_may_have_had_leases_that_it_hands
     ]
     assert verdict_on(calls, Facts(), {}, 90 * S).violations
     assert not verdict_on(calls, Facts(frozen=[Loss(3 * S, 19 * S, "p")]), {}, 90 * S).violations
+def test_what_a_setback_took_is_counted_as_lost() -> None:
+    facts = Facts(setbacks=[(Setback(10 * S, 0.5 * S), None)])
+    handled = [*LOST[:1], call("a", "claim", 2, 3, "given"), call("a", "ack", 3.1, 4, "done")]
+    for calls, count in ((LOST[:1], 1), (handled, 0)):
+        verdict = verdict_on(calls, facts, {}, 90 * S)
+        assert not verdict.violations
+        assert verdict.lost.total() == count
+
+
+def test_a_command_on_many_tasks_that_was_over_before_a_task_was_pushed_did_not_meet_it() -> None:
+    early = Op("bulk", 0.1 * S, 0.5 * S, "applied", mode="cancel", who="p")
+    purge = Call("p", "bulk", 0.1 * S, 0.5 * S, ops=[("", early)])
+    pushed = call("a", "push", 1, 2, "pushed")
+    assert verdict_on([purge, pushed], Facts(), {}, 90 * S).violations
+    purge.end_us = early.end_us = 1.5 * S
+    assert not verdict_on([purge, pushed], Facts(), {}, 90 * S).violations

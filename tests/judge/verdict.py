@@ -85,6 +85,8 @@ class Verdict:
     doubled: Counter[str] = field(default_factory=Counter)
     """Deliveries beyond the first of a task, by what explains them."""
     setbacks: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    """Ids that were accepted, and of which nothing ever came, by what explains it."""
 
     def __str__(self) -> str:
         told = [f"{len(self.violations)} violations in {self.ids:,} ids, {self.deliveries:,} deliveries"]
@@ -115,6 +117,8 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
             verdict.violations.append(f"{id}: {found}")
         elif isinstance(found, Undecided):
             verdict.undecided += 1
+        elif setbacks and ended == "gone" and _is_lost(history):
+            verdict.lost["a failover or a restart took it back"] += 1
     return verdict
 
 
@@ -195,9 +199,13 @@ def _histories(
     for id in final:
         histories[id]  # also of what nobody was told of
     _add_occurrences(calls, histories, facts)
+    for history in histories.values() if bulk else ():
+        history.sort(key=lambda op: op.begin_us)
     for call in bulk:
         ((_, op),) = call.ops
         for id, history in histories.items():
+            if history and op.end_us < history[0].begin_us:
+                continue  # it was over before there was anything
             if not call.topics or id.rpartition("/")[0] in call.topics or id.startswith("#"):
                 history.append(copy(op))
     return histories
@@ -269,6 +277,12 @@ def _concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) ->
         return True
     bucket = mmh3.hash(id, signed=False) % BUCKETS
     return any(table(count)[bucket] in shards for count in counts)
+
+
+def _is_lost(history: Sequence[Op]) -> bool:
+    """True if it was surely pushed, and neither given to anybody nor removed by anything."""
+    kinds = {op.kind for op in history if op.outcome != "gone"}
+    return kinds <= {"push", "get"} and any(op.outcome in ("pushed", "applied") for op in history)
 
 
 def _within(split: Split, history: Sequence[Op]) -> Iterator[Setback]:
