@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from tests.judge.history import Call
-from tests.judge.judge import Setback
+from tests.judge.judge import Setback, judged
 from tests.judge.model import Op
-from tests.judge.verdict import Facts, Loss, Split, verdict_on
+from tests.judge.verdict import Facts, Loss, Split, is_plain, verdict_on
 
 S = 1_000_000
 
@@ -79,3 +81,33 @@ def test_a_command_on_many_tasks_that_was_over_before_a_task_was_pushed_did_not_
     assert verdict_on([purge, pushed], Facts(), {}, 90 * S).violations
     purge.end_us = early.end_us = 1.5 * S
     assert not verdict_on([purge, pushed], Facts(), {}, 90 * S).violations
+
+
+def test_what_is_plain_is_explained() -> None:
+    plain = 0
+    for seed in range(2000):
+        draw = random.Random(seed)
+        push = Op("push", 0, S, draw.choice(("pushed", "pushed", "applied", "", "seen")), number=1)
+        push.delay_us = draw.choice((0.0, 0.0, 2.0, 4.0)) * S
+        some = [push]
+        number = draw.choice((1, 1, 1, 2))
+        if draw.random() < 0.3:
+            some.append(Op("arrive", 0, draw.choice((1, 3)) * S, "arrived", number, relayed=draw.random() < 0.5))
+        else:
+            lapses = draw.choice((0, 0, 0, 1))
+            some.append(Op("claim", 2 * S, 3 * S, "given", number, token="t", lapses=lapses, lease_us=5 * S))
+        if draw.random() < 0.8:
+            begin_us = draw.choice((3.5, 3.5, 20)) * S
+            token = draw.choice(("t", "t", "u"))
+            some.append(Op("ack", begin_us, begin_us + S, draw.choice(("done", "done", "", "lost")), token=token))
+        if is_plain(some):
+            plain += 1
+            assert judged([*some, Op("get", 90 * S, 91 * S, "gone")]) is None, some
+    assert plain > 100
+
+
+def test_a_payload_that_arrives_twice_is_not_plain() -> None:
+    push = Op("push", 0, S, "pushed", number=1)
+    arrivals = [Op("arrive", 0, end * S, "arrived", number=1) for end in (2, 3)]
+    assert is_plain([push, *arrivals[:1]])
+    assert not is_plain([push, *arrivals])

@@ -123,18 +123,29 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
 
 
 def is_plain(history: Sequence[Op]) -> bool:
-    """True for one push, one claim in time and one ack: most tasks of a large run."""
-    if len(history) != 3:
+    """True for most tasks of a large run: one push, one claim in time and one ack, or one arrival. That all of them
+    took effect, one after the other, explains whatever was heard of them, and that nothing is left.
+    """
+    if len(history) not in (2, 3):
         return False
-    pushed, claimed, acked = sorted(history, key=lambda op: op.begin_us)
+    pushed, given, *rest = sorted(history, key=lambda op: (op.kind == "arrive", op.begin_us))
+    if (
+        pushed.kind != "push"
+        or pushed.outcome not in ("pushed", "applied", "")
+        or pushed.number != given.number
+        or pushed.expires_us
+        or given.end_us < pushed.begin_us + pushed.delay_us
+    ):
+        return False
+    if given.kind == "arrive":
+        return not rest
     return (
-        (pushed.kind, claimed.kind, acked.kind) == ("push", "claim", "ack")
-        and (pushed.outcome, acked.outcome) == ("pushed", "done")
-        and pushed.number == claimed.number
-        and not (claimed.failures or claimed.lapses or pushed.expires_us)
-        and acked.token == claimed.token
-        and claimed.end_us >= pushed.begin_us + pushed.delay_us
-        and acked.begin_us < claimed.begin_us + claimed.lease_us
+        given.kind == "claim"
+        and not (given.failures or given.lapses)
+        and [op.kind for op in rest] == ["ack"]
+        and rest[0].outcome in ("done", "")
+        and rest[0].token == given.token
+        and rest[0].begin_us < given.begin_us + given.lease_us
     )
 
 
