@@ -109,6 +109,10 @@ class Rules(NamedTuple):
     """The times, from when to when, at which a claim of which nothing was heard may have leased a task."""
     lease_us: float = 0.0
     """The shortest lease."""
+    most_lapses: int = 1_000_000
+    """Of a task that has more lapses than this nobody asks how many. Where clocks jump, any number of leases may have
+    run out by any time: then it is one more, and may have been the last attempt.
+    """
 
 
 def moved_by_time(state: State, now_us: float, rules: Rules) -> Iterator[State]:
@@ -125,6 +129,9 @@ def moved_by_time(state: State, now_us: float, rules: Rules) -> Iterator[State]:
     if task.place == "leased":
         spent = task.failures + task.lapses + 1 >= (task.limit or rules.attempts)
         lapsed = task._replace(place="dead" if spent else "waiting", lapses=task.lapses + 1, token="")
+        if task.lapses >= rules.most_lapses:
+            lapsed = lapsed._replace(lapses=rules.most_lapses + 1)
+            yield state._replace(task=lapsed._replace(place="dead"))
         yield state._replace(task=lapsed)
     elif task.place == "waiting":
         if now_us + rules.skew_us >= task.worthless_us:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.judge.judge import Setback, Violated, judged
-from tests.judge.model import Kind, Op, Rules, State, applied, moved_by_time
+from tests.judge.model import Kind, Op, Rules, State, Task, applied, moved_by_time
 
 S = 1_000_000
 
@@ -119,6 +119,26 @@ def test_a_claim_that_was_not_answered_explains_a_lease_of_nobody() -> None:
 def test_clocks_that_are_apart_explain_what_is_early() -> None:
     early = [push(0, 1, delay_us=5 * S), claim(3, 4.5)]
     assert judged(early, Rules(skew_us=S)) is None
+
+
+FAR = Rules(skew_us=7200 * S, unanswered=((0, 90 * S),), lease_us=5 * S)
+
+
+@pytest.mark.parametrize("history", EXPLAINED.values(), ids=EXPLAINED)
+def test_clocks_that_jump_take_no_explanation_away(history: list[Op]) -> None:
+    assert judged(history, FAR) is None
+
+
+def test_where_clocks_jump_leases_that_nobody_saw_are_not_told_apart() -> None:
+    first = State(Task("waiting", 1, from_us=0.0))
+    rules = FAR._replace(most_lapses=1, lease_us=0.0)
+    seen, left = {first}, [first]
+    while left:
+        new = set(moved_by_time(left.pop(), 50 * S, rules)) - seen
+        seen |= new
+        left += new
+    assert any(state.task and state.task.place == "dead" for state in seen)
+    assert len(seen) < 12
 
 
 @dataclass
