@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from tests.judge.model import Op, Rules, State, applied, moved_by_time
 
 MOST = 4000
 """Guesses of one id at a time. More would take for ever: then the id is given up as undecided."""
+
+MOST_WORK = 60_000
+"""Guesses of one id in all, likewise: a few seconds."""
 
 
 NO_RULES = Rules()
@@ -86,6 +90,7 @@ def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Vio
     guesses = {Guess(State(), frozenset())}
     past: list[tuple[float, Collection[Guess]]] = [(-math.inf, guesses)]
     """What was known from which instant on, for setbacks."""
+    work = count(1)
     durable = 0
     """The place of the last durable return among those."""
     for at_us, order, number, setback in sorted(_events(ops, setbacks)):
@@ -94,7 +99,7 @@ def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Vio
         elif order == _BEGIN:
             guesses = {guess._replace(open=guess.open | {number}) for guess in guesses}
         else:
-            fitting = {each for guess in guesses for each in _returned(guess, number, ops, rules, at_us)}
+            fitting = {each for guess in guesses for each in _returned(guess, number, ops, rules, at_us, work)}
             if not fitting:
                 return Violated(ops[number], _states(guesses, rules, at_us), ops)
             guesses = fitting
@@ -120,7 +125,9 @@ def _events(ops: Sequence[Op], setbacks: Iterable[Setback]) -> Iterator[tuple[fl
         yield setback.at_us, _SETBACK, -1, setback
 
 
-def _returned(guess: Guess, number: int, ops: Sequence[Op], rules: Rules, now_us: float) -> Iterator[Guess]:
+def _returned(
+    guess: Guess, number: int, ops: Sequence[Op], rules: Rules, now_us: float, work: Iterator[int]
+) -> Iterator[Guess]:
     """The guesses after a return. Others that have begun may have taken effect before it."""
     if number not in guess.open:
         yield guess
@@ -137,6 +144,8 @@ def _returned(guess: Guess, number: int, ops: Sequence[Op], rules: Rules, now_us
             left.append(step)
 
     while left:
+        if next(work) > MOST_WORK:
+            raise _TooManyError
         state, open, undone = left.pop()
         steps = [(each, list(_steps(ops[each], state, now_us, rules))) for each in open]
         open -= {each for each, some in steps if _is_only_heard(ops[each], some, state)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.judge.judge import Setback, Violated, judged
+from tests.judge.judge import Setback, Undecided, Violated, judged
 from tests.judge.model import Kind, Op, Rules, State, Task, applied, moved_by_time
 
 S = 1_000_000
@@ -139,6 +139,12 @@ def test_where_clocks_jump_leases_that_nobody_saw_are_not_told_apart() -> None:
         left += new
     assert any(state.task and state.task.place == "dead" for state in seen)
     assert len(seen) < 12
+
+
+def test_a_history_with_too_many_orders_is_given_up() -> None:
+    pushes = [push(0, 80 + number, number, mode="replace", outcome="replaced") for number in range(1, 14)]
+    pushes[0].outcome = "pushed"
+    assert isinstance(judged([*pushes, GONE]), Undecided)
 
 
 @dataclass
