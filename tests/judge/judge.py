@@ -18,8 +18,8 @@ from tests.judge.model import Op, Rules, State, applied, moved_by_time
 MOST = 4000
 """Guesses of one id at a time. More would take for ever: then the id is given up as undecided."""
 
-MOST_WORK = 60_000
-"""Guesses of one id in all, likewise: a few seconds."""
+MOST_WORK = 10_000
+"""Guesses of one id in all, likewise: a second."""
 
 
 NO_RULES = Rules()
@@ -78,10 +78,13 @@ def judged(
 ) -> Violated | Undecided | None:
     """``history``: all operations on one id. Returns what is wrong, if anything is."""
     ops = sorted(history, key=lambda op: op.begin_us)
+    setbacks = list(setbacks)
     if rules.skew_us >= FAR_US:
-        rules = rules._replace(most_lapses=max((op.lapses for op in ops), default=0), lease_us=0.0)
+        rules = rules._replace(lease_us=0.0)
+    if rules.skew_us >= FAR_US or setbacks:
+        rules = rules._replace(most_lapses=max((op.lapses for op in ops), default=0))
     try:
-        return _judged(ops, rules, list(setbacks))
+        return _judged(ops, rules, setbacks)
     except _TooManyError:
         return Undecided(ops)
 
@@ -95,14 +98,17 @@ def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Vio
     """The place of the last durable return among those."""
     for at_us, order, number, setback in sorted(_events(ops, setbacks)):
         if setback is not None:
-            guesses = guesses | _brought_back(past[durable if setback.is_failover else 0 :], setback, ops)
+            back = _brought_back(past[durable if setback.is_failover else 0 :], setback, ops)
+            # the states of now are among those, and what may be undone explains all that it does not hinder
+            undone = next(iter(back)).open
+            guesses = _widest(back | {guess for guess in guesses if not guess.open <= undone})
         elif order == _BEGIN:
             guesses = {guess._replace(open=guess.open | {number}) for guess in guesses}
         else:
             fitting = {each for guess in guesses for each in _returned(guess, number, ops, rules, at_us, work)}
             if not fitting:
                 return Violated(ops[number], _states(guesses, rules, at_us), ops)
-            guesses = fitting
+            guesses = _widest(fitting)
         if len(guesses) > MOST:
             raise _TooManyError
         if setbacks:
@@ -134,13 +140,14 @@ def _returned(
         return
     if number in guess.undone:
         yield Guess(guess.state, guess.open - {number}, guess.undone - {number})
-    seen, left = {guess}, [guess]
+    seen, left = {_but_from(guess): _from_us(guess)}, [guess]
 
     def add(step: Guess) -> None:
-        if step not in seen:
+        kind, from_us = _but_from(step), _from_us(step)
+        if kind not in seen or from_us < seen[kind]:
             if len(seen) > MOST:
                 raise _TooManyError
-            seen.add(step)
+            seen[kind] = from_us
             left.append(step)
 
     while left:
@@ -160,6 +167,8 @@ def _returned(
                     continue  # what was not heard of, and changes nothing, explains nothing
                 if each == number and heard:
                     yield Guess(following, open - {each}, undone)
+                elif heard and (ops[each].kind == "bulk" or (each in undone and _is_again(ops[each]))):
+                    continue  # it may be open still, which explains all that this does
                 elif heard or following is not state:
                     add(Guess(following, open - {each} if heard else open, undone))
 
@@ -169,12 +178,16 @@ def _steps(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[tuple[
     again after a lost answer may have taken effect before, and returns by what it meets then; a command on many tasks
     may meet an id more than once.
     """
-    again = op.kind == "bulk" or (op.doubtful and op.kind in AGAIN)
+    again = op.kind == "bulk" or _is_again(op)
     for following, answer in applied(op, state, now_us, rules):
         if op.outcome in ("", answer, "applied"):
             yield following, True
         if again and following is not state:
             yield following, False
+
+
+def _is_again(op: Op) -> bool:
+    return op.doubtful and op.kind in AGAIN
 
 
 AGAIN = frozenset(("push", "cancel", "reschedule", "requeue"))
@@ -198,6 +211,27 @@ def _brought_back(past: Sequence[tuple[float, Collection[Guess]]], setback: Setb
     begun = frozenset(number for number, op in enumerate(ops) if op.begin_us <= at_us)
     open = begun - returned
     return {Guess(guess.state, open, open) for _, guesses in past[first:] for guess in guesses}
+
+
+def _from_us(guess: Guess) -> float:
+    return 0.0 if guess.state.task is None else guess.state.task.from_us
+
+
+def _but_from(guess: Guess) -> object:
+    """All of a guess but for the instant from which its task may be given to somebody."""
+    state, open, undone = guess
+    task = state.task
+    return state[1:], open, undone, None if task is None else (*task[:2], *task[3:])
+
+
+def _widest(guesses: Iterable[Guess]) -> set[Guess]:
+    """Of guesses that differ in that instant alone, the earliest one: it explains all that the others do."""
+    widest: dict[object, Guess] = {}
+    for guess in guesses:
+        kind = _but_from(guess)
+        if kind not in widest or _from_us(guess) < _from_us(widest[kind]):
+            widest[kind] = guess
+    return set(widest.values())
 
 
 def _states(guesses: Iterable[Guess], rules: Rules, now_us: float) -> list[State]:

@@ -123,7 +123,8 @@ def moved_by_time(state: State, now_us: float, rules: Rules) -> Iterator[State]:
     if task is None:
         return
     if task.token == UNKNOWN:
-        yield state._replace(task=task._replace(place="waiting", token=""))  # who has it may give it back unbegun
+        begun_us = task.from_us - rules.lease_us  # who has it may give it back unbegun, and at once
+        yield state._replace(task=task._replace(place="waiting", token="", from_us=begun_us))
     if now_us + rules.skew_us < task.from_us:
         return
     if task.place == "leased":

@@ -111,3 +111,33 @@ def test_a_payload_that_arrives_twice_is_not_plain() -> None:
     arrivals = [Op("arrive", 0, end * S, "arrived", number=1) for end in (2, 3)]
     assert is_plain([push, *arrivals[:1]])
     assert not is_plain([push, *arrivals])
+
+
+def bulk(begin: float, end: float, mode: str = "cancel") -> Call:
+    op = Op("bulk", begin * S, end * S, "applied", mode=mode, who="p")
+    return Call("p", "bulk", op.begin_us, op.end_us, ops=[("", op)])
+
+
+def test_the_last_command_on_many_tasks_explains_what_any_of_many_does() -> None:
+    many = [bulk(begin, begin + 0.5, mode) for begin in range(3, 60) for mode in ("cancel", "requeue")]
+    pushed = call("a", "push", 1, 2, "pushed")
+    split = Facts(splits=[Split(0.5 * S, 70 * S, 0.1 * S, None)])
+    for facts in (Facts(), split):
+        assert not verdict_on([pushed, *many], facts, {}, 90 * S).violations
+        assert not verdict_on([pushed, *many], facts, {"a": ("scheduled", 1)}, 90 * S).violations
+        assert not verdict_on([pushed, *many], facts, {}, 90 * S).undecided
+    assert verdict_on(
+        [pushed, *[each for each in many if each.ops[0][1].mode == "requeue"]], Facts(), {}, 90 * S
+    ).violations
+
+
+def test_what_two_servers_answered_at_a_time_is_decided() -> None:
+    split = Split(0.5 * S, 40 * S, 0.1 * S, None)
+    calls = [call("a", "push", 1, 2, "pushed"), call("a", "claim", 3, 4, "given"), call("a", "ack", 5, 6, "done")]
+    calls += [
+        call("a", "get", at, at + 1, word) for at, word in ((7, "gone"), (9, "leased"), (11, "gone"), (13, "ready"))
+    ]
+    calls += [call("a", "cancel", at, at + 1, word) for at, word in ((15, "gone"), (17, "cancelled"), (19, "gone"))]
+    verdict = verdict_on([*calls, *(bulk(at, at + 0.5) for at in range(3, 21))], Facts(splits=[split]), {}, 90 * S)
+    assert not verdict.violations
+    assert not verdict.undecided

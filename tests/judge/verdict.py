@@ -105,12 +105,16 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
         _count(history, verdict)
         if id in facts.unguarded:
             continue
-        if ended == "gone" and is_plain(history):
-            continue  # a setback makes more possible, and nothing impossible
+        if ended == "gone" and is_plain([op for op in history if op.kind != "bulk"]):
+            continue  # a setback makes more possible, and nothing impossible; so does a command on many tasks
+        history = _without_idle(history, ended)
         setbacks = [setback for setback, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
         for split in facts.splits:
             if _concerns(split.shards, id, facts.shard_counts):
                 setbacks += _within(split, history)
+        first_us = min((op.begin_us for op in history), default=0.0)
+        last_us = max((op.end_us for op in history if op.outcome), default=0.0)
+        setbacks = [each for each in setbacks if each.at_us > first_us and each.since_us < last_us]
         history.append(Op("get", at_us, at_us + 1, ended))
         found = judged(history, rules, setbacks)
         if isinstance(found, Violated):
@@ -147,6 +151,19 @@ def is_plain(history: Sequence[Op]) -> bool:
         and rest[0].token == given.token
         and rest[0].begin_us < given.begin_us + given.lease_us
     )
+
+
+def _without_idle(history: Sequence[Op], ended: str) -> list[Op]:
+    """Without the commands on many tasks, after all else, that explain nothing of the end. One that cancels explains
+    that a task is gone; the last one does best.
+    """
+    last_us = max((op.end_us if op.outcome else op.begin_us for op in history if op.kind != "bulk"), default=0.0)
+    idle = [op for op in history if op.kind == "bulk" and op.begin_us > last_us]
+    if ended not in ("gone", "dead"):
+        return list(history)
+    kept = [op for op in idle if op.mode == "cancel" and ended == "gone"]
+    kept = [op for op in kept if op.end_us == max(each.end_us for each in kept)][:1]
+    return [op for op in history if op not in idle or op in kept]
 
 
 def with_unanswered(rules: Rules, calls: Iterable[Call], losses: _Losses, frozen: Collection[Loss] = ()) -> Rules:
