@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from copy import copy
 
 from tests.judge.history import Call
-from tests.judge.judge import Setback, judged
+from tests.judge.judge import Setback, Violated, judged
 from tests.judge.model import Op
 from tests.judge.verdict import Facts, Loss, Split, is_plain, verdict_on
 
@@ -141,3 +143,17 @@ def test_what_two_servers_answered_at_a_time_is_decided() -> None:
     verdict = verdict_on([*calls, *(bulk(at, at + 0.5) for at in range(3, 21))], Facts(splits=[split]), {}, 90 * S)
     assert not verdict.violations
     assert not verdict.undecided
+
+
+def test_what_is_taken_back_at_a_look_is_so_in_detail() -> None:
+    pushed = Op("push", 1 * S, 2 * S, "pushed", number=1)
+    for at, since in itertools.product((0.5, 1.5, 1.9, 5), (0.2, 1.2, 1.8, 3)):
+        if since > at:
+            continue
+        for durable in (False, True):
+            push = copy(pushed)
+            push.durable = durable
+            facts = Facts(setbacks=[(Setback(at * S, since * S), None)])
+            verdict = verdict_on([Call("p", "push", S, 2 * S, ops=[("a", push)])], facts, {}, 90 * S)
+            bare = judged([push, Op("get", 90 * S, 91 * S, "gone")], setbacks=[Setback(at * S, since * S)])
+            assert bool(verdict.violations) == isinstance(bare, Violated), (at, since, durable)

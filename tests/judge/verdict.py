@@ -115,6 +115,9 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
         first_us = min((op.begin_us for op in history), default=0.0)
         last_us = max((op.end_us for op in history if op.outcome), default=0.0)
         setbacks = [each for each in setbacks if each.at_us > first_us and each.since_us < last_us]
+        if ended == "gone" and _is_taken_back(history, setbacks):
+            verdict.lost[TAKEN_BACK] += _is_lost(history)
+            continue
         history.append(Op("get", at_us, at_us + 1, ended))
         found = judged(history, rules, setbacks)
         if isinstance(found, Violated):
@@ -122,8 +125,11 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
         elif isinstance(found, Undecided):
             verdict.undecided += 1
         elif setbacks and ended == "gone" and _is_lost(history):
-            verdict.lost["a failover or a restart took it back"] += 1
+            verdict.lost[TAKEN_BACK] += 1
     return verdict
+
+
+TAKEN_BACK = "a failover or a restart took it back"
 
 
 def is_plain(history: Sequence[Op]) -> bool:
@@ -305,6 +311,15 @@ def _concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) ->
         return True
     bucket = mmh3.hash(id, signed=False) % BUCKETS
     return any(table(count)[bucket] in shards for count in counts)
+
+
+def _is_taken_back(history: Sequence[Op], setbacks: Iterable[Setback]) -> bool:
+    """True if nothing but a push is known, which a setback explains: most of what is lost."""
+    some = [op for op in history if op.kind != "bulk"]
+    if len(some) != 1 or some[0].kind != "push" or some[0].outcome not in ("pushed", "applied", ""):
+        return False
+    (push,) = some
+    return not push.durable and any(each.since_us <= push.end_us and each.at_us > push.begin_us for each in setbacks)
 
 
 def _is_lost(history: Sequence[Op]) -> bool:
