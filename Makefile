@@ -25,7 +25,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim mutants fuzz defect bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim chaos mutants fuzz defect bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,10 @@ fuzz: $(STAMP) ## bad input of every kind, other than in the tests each time: MI
 
 defect: $(STAMP) ## a defect of tests/README.md on the revision before its mend: N=18; without N the list of them
 	@$(CLEAN) $(BIN)/python -m tests.defects $(N)
+
+chaos: $(STAMP) ## real servers and programs, broken on purpose: MINUTES= or FAULTS= and TASKS=, SEED= of the first, ON=
+	@$(CLEAN) $(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FAULTS),--faults $(FAULTS)) \
+	  $(if $(TASKS),--tasks $(TASKS)) $(if $(SEED),--seed $(SEED)) $(if $(ON),--on $(ON))
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report

@@ -1,0 +1,1 @@
+"""A long run under a steady load, in which nothing may grow."""
