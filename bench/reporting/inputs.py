@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bench import figures
+from bench.chaos import Chaos, Soak
 from bench.nodes.costs import Measured
 from bench.nodes.model import Model
 from bench.peers.outcome import Outcome
@@ -17,12 +18,15 @@ from bench.peers.outcome import Outcome
 T = TypeVar("T")
 
 RESULTS, OLDEST, PEERS, NODES = "results.json", "results-redis7.json", "peers.json", "nodes.json"
+CHAOS, SOAK = "chaos.json", "soak.json"
 
 MAKING = {
     RESULTS: f"python -m bench --json bench/report/{RESULTS}",
     OLDEST: f"python -m bench --server redis7 --json bench/report/{OLDEST}",
     PEERS: f"python -m bench.peers --json bench/report/{PEERS}",
     NODES: f"python -m bench.nodes --json bench/report/{NODES}",
+    CHAOS: f"python -m tests.chaos --faults 1000 --tasks 10000000 --json bench/report/{CHAOS}",
+    SOAK: f"python -m tests.chaos soak --hours 2 --json bench/report/{SOAK}",
 }
 """The command that makes each file."""
 
@@ -71,6 +75,8 @@ class Inputs(msgspec.Struct):
     """The same on the oldest server that is supported."""
     peers: Outcome | None
     nodes: Nodes | None
+    chaos: Chaos | None
+    soak: Soak | None
 
 
 def read(folder: Path) -> Inputs:
@@ -80,6 +86,8 @@ def read(folder: Path) -> Inputs:
         _read(folder / OLDEST, Results),
         _read(folder / PEERS, Outcome),
         _read(folder / NODES, Nodes),
+        _read(folder / CHAOS, Chaos),
+        _read(folder / SOAK, Soak),
     )
 
 

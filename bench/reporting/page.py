@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from bench.reporting import plots, tables
+from bench.reporting import breaking, plots, tables
 from bench.reporting.drawing import STYLE
-from bench.reporting.inputs import MAKING, NODES, OLDEST, PEERS, RESULTS, Inputs, Results, numbers
+from bench.reporting.inputs import CHAOS, MAKING, NODES, OLDEST, PEERS, RESULTS, SOAK, Inputs, Results, numbers
 from bench.reporting.plots import Plot
 
 _PAGE_STYLE = """
@@ -126,6 +126,8 @@ def sections(inputs: Inputs) -> list[Section]:
             table=tables.figures(results.of("fleet", "idle")),
             missing=without,
         ),
+        _chaos(inputs),
+        _soak(inputs),
         _method(inputs),
     ]
 
@@ -182,6 +184,40 @@ def _nodes(inputs: Inputs) -> Section:
         if found.model is not None:
             section.text += f" {found.model.meaning}"
         section.details["Where this was measured"] = tables.facts(found.facts)
+    return section
+
+
+def _chaos(inputs: Inputs) -> Section:
+    section = Section(
+        "Broken on purpose",
+        "Programs push, handle, cancel, forward, schedule and resize, on one server with an append-only file, on "
+        "Sentinel, and on a cluster with replicas, while servers and programs are killed, stopped, cut off, filled up "
+        "and promoted. Then all is mended and handled, and a sequential model judges each call of each task.",
+        missing="" if inputs.chaos else CHAOS,
+    )
+    if found := inputs.chaos:
+        section.table = breaking.outcome(found)
+        section.details = {
+            "Faults by kind": breaking.faults(found),
+            "What was answered": breaking.counted(found.outcomes, "call and answer"),
+            "Errors that programs met": breaking.counted(found.errors, "error"),
+            "Faults that were left out": breaking.counted(found.left_out, "fault: reason"),
+            "Where this was run": tables.facts(found.facts),
+        }
+    return section
+
+
+def _soak(inputs: Inputs) -> Section:
+    section = Section("Hours of it", "", missing="" if inputs.soak else SOAK)
+    if found := inputs.soak:
+        section.text = (
+            f"The same programs ran for {found.seconds / 3600:.1f} hours under a steady load of {found.per_s:,.0f} "
+            f"bulk tasks a second and some of each other kind, {found.tasks:,} tasks in all. Growth is the median "
+            f"slope between any two samples, from {found.warm_up_s / 60:.0f} minutes on; beyond its bound it is a leak."
+        )
+        section.plots = breaking.soaked(found)
+        section.table = breaking.flat(found)
+        section.details = {"Where this was run": tables.facts(found.facts)}
     return section
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from bench.reporting import __main__ as command
 from bench.reporting.drawing import Bar, Line, Range, bars, lines, ranges, standalone
-from bench.reporting.inputs import MAKING, NODES, OLDEST, PEERS, RESULTS
+from bench.reporting.inputs import CHAOS, MAKING, NODES, OLDEST, PEERS, RESULTS, SOAK
 
 SERIES = {
     "s": [-0.1, 0.0, 0.1],
@@ -116,7 +116,45 @@ OLDEST_FILE = {
     ],
 }
 
-ALL = {RESULTS: RESULTS_FILE, OLDEST: OLDEST_FILE, PEERS: PEERS_FILE, NODES: NODES_FILE}
+ROUND = {
+    "seed": 1, "ground": "aof", "faults": 2, "tasks": 90_000, "plain": 89_000, "undecided": 0, "deliveries": 91_000,
+    "late_s": {"p50": 0.1}, "seconds": {"faults": 60.0}, "clocks": False, "violations": {}, "wrong": [], "broken": [],
+}  # fmt: skip
+
+CHAOS_FILE = {
+    "facts": {"server": "Valkey"},
+    "rounds": [ROUND, ROUND],
+    "faults": {"kill server": 3, "cut": 1},
+    "faults_of": {"aof": {"kill server": 1, "cut": 1}, "cluster": {"kill server": 2}},
+    "doubled": {"its lease ran out": 17},
+    "lost": {"a failover took it": 4},
+    "outcomes": {"push pushed": 90_000},
+    "errors": {"Unanswered": 12},
+}
+
+SOAK_FILE = {
+    "facts": {"server": "Valkey"},
+    "ground": "aof",
+    "seconds": 7200.0,
+    "sample_s": 20.0,
+    "warm_up_s": 900.0,
+    "per_s": 1000.0,
+    "tasks": 7_000_000,
+    "bounds": {"rss": {"relative": 0.05, "absolute": 4e6, "unit": "bytes"}},
+    "series": [{"kind": "rss", "name": "server 1", "points": [[float(at), 2e7 + at % 7] for at in range(0, 7200, 20)]}],
+    "flat": [
+        {"kind": "rss", "name": "server 1", "median": 2e7, "growth": 3e5, "bound": 4e6, "is_flat": True},
+    ],
+}
+
+ALL = {
+    RESULTS: RESULTS_FILE,
+    OLDEST: OLDEST_FILE,
+    PEERS: PEERS_FILE,
+    NODES: NODES_FILE,
+    CHAOS: CHAOS_FILE,
+    SOAK: SOAK_FILE,
+}
 
 
 def written(folder: Path, files: dict[str, Any]) -> str:
@@ -140,7 +178,11 @@ def test_all_of_it(whole: Path) -> None:
     assert "not measured: it &lt;broke&gt;" in page
     assert "ready, lost, p99 ms" in page
     assert "a &lt;machine&gt; &amp; more" in page
+    assert "180,000" in page
+    assert "7,000,000 tasks in all" in page
+    assert "its lease ran out" in page
     plots = {file.stem for file in whole.glob("*.svg")}
+    assert "soak-rss" in plots
     assert {"limits", "peers-schedule", "lateness", "memory", "backlog-push", "nodes", "nodes-model"} <= plots
     assert {"expand-4-16-push", "expand-4-16-late", "expand-4-16-moved", "nodes-failover"} <= plots
     table = (whole / command.TABLE).read_text(encoding="utf-8")
