@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
+import redis
+
 from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.ports import free_port
 from cluster.server import Server
+from cluster.view import View
 from shardq.core.layout.keys import shard_keys
 from tests.chaos.grounds.ground import KEPT, MOST_SHARDS, NAME, SETTLED_S, Ground, in_step, source
 from tests.chaos.proxy import HOST
 
 MASTERS = 3
+
+ASKED_S = 2.0
 
 
 class _ProxiedNode(Node):
@@ -40,6 +47,17 @@ class _Proxied(Cluster):
         super().__init__(ground.binary, masters=MASTERS, replicas=1, options=KEPT)
         ground.options = dict(self._options)
         self._ground = ground
+
+    def view(self) -> View:
+        """Asks again where a node ends while it is asked."""
+        until_s = time.monotonic() + ASKED_S
+        while True:
+            try:
+                return super().view()
+            except redis.ConnectionError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.05)
 
     def _new_node(self, *, group: int) -> Node:
         return _ProxiedNode(self._ground, len(self.nodes), group)
