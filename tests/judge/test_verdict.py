@@ -67,6 +67,8 @@ def test_a_claim_of_a_process_that_stood_still_may_have_had_leases_that_it_hands
     ]
     assert verdict_on(calls, Facts(), {}, 90 * S).violations
     assert not verdict_on(calls, Facts(frozen=[Loss(3 * S, 19 * S, "p")]), {}, 90 * S).violations
+
+
 def test_what_a_setback_took_is_counted_as_lost() -> None:
     facts = Facts(setbacks=[(Setback(10 * S, 0.5 * S), None)])
     handled = [*LOST[:1], call("a", "claim", 2, 3, "given"), call("a", "ack", 3.1, 4, "done")]
