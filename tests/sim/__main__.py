@@ -91,8 +91,8 @@ def everything(options: argparse.Namespace) -> bool:
         and _searched(
             options, search.places(list(GROUPS), every=every, first=options.seed), seconds * SHARE_OF_SEARCH, branches
         )
+        and _compared(options, seconds * (1 - SHARE_OF_RUNS - SHARE_OF_SEARCH), None, branches)
         and (branches is None or _all_reached(branches))
-        and _compared(options, seconds * (1 - SHARE_OF_RUNS - SHARE_OF_SEARCH), None)
     )
 
 
@@ -143,12 +143,12 @@ def compared_with_all(options: argparse.Namespace) -> bool:
     return _compared(options, _seconds(options), options.calls)
 
 
-def _compared(options: argparse.Namespace, seconds: float, calls: int | None) -> bool:
+def _compared(options: argparse.Namespace, seconds: float, calls: int | None, branches: Reached | None = None) -> bool:
     kinds = list(found()) if options.server == "all" else [options.server]
     for kind in sorted(set(KINDS) - set(found())) if options.server == "all" else ():
         print(f"{kind}: not found on this machine")
     limit = None if calls else seconds / len(kinds)
-    same = [compared(kind, options.seed, seconds=limit, calls=calls) for kind in kinds]
+    same = [compared(kind, options.seed, seconds=limit, calls=calls, branches=branches) for kind in kinds]
     return all(same)
 
 

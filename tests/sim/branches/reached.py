@@ -59,22 +59,27 @@ class Reached:
 
 
 @contextmanager
-def counting() -> Iterator[Reached]:
-    """Counts what is reached in this block, in this thread. The scripts must be those of ``instrumented``."""
+def counting(*, of_modules: bool = True) -> Iterator[Reached]:
+    """Counts what is reached in this block, in this thread. The scripts must be those of ``instrumented``.
+
+    ``of_modules``: False where only scripts are run.
+    """
     reached = Reached()
     numbers: Counter[int] = Counter()
-    watching = _coverage()
+    watching = _coverage() if of_modules else None
     before, server.reached = server.reached, lambda number: numbers.update((number,))
-    watching.start()
+    if watching is not None:
+        watching.start()
     try:
         yield reached
     finally:
-        watching.stop()
         server.reached = before
         reached.branches.update({points()[number].name: count for number, count in numbers.items()})
-        data = watching.get_data()
-        for module in MODULES:
-            reached.arcs.setdefault(module, set()).update(data.arcs(str(ROOT / module)) or ())
+        if watching is not None:
+            watching.stop()
+            data = watching.get_data()
+            for module in MODULES:
+                reached.arcs.setdefault(module, set()).update(data.arcs(str(ROOT / module)) or ())
 
 
 def _coverage() -> coverage.Coverage:

@@ -8,12 +8,13 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from shardq.core.scripts import Script
 from tests.sim.conformance.replaying import replayed
 from tests.sim.conformance.sampler import Sampler
 from tests.sim.conformance.sides import Model, Real
@@ -73,12 +74,12 @@ class Difference:
 
 
 class Comparison:
-    """A model and a real server of one kind, side by side."""
+    """A model and a real server of one kind, side by side. ``instead``: scripts of the model in place of ours."""
 
-    def __init__(self, kind: str, real: Real) -> None:
+    def __init__(self, kind: str, real: Real, instead: Mapping[str, Script] | None = None) -> None:
         self._kind = kind
         self._real = real
-        self._model = Model(kind, real.run_id)
+        self._model = Model(kind, real.run_id, instead)
         self._orders = kind.startswith("valkey")
         self.tally = Tally()
 

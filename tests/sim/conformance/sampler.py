@@ -17,6 +17,7 @@ import msgspec
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
 from shardq.core.scripts import script
 from tests.lua.contract import NAMES
+from tests.sim.conformance.scenes import Scene
 from tests.sim.conformance.steps import Step, note_scripts
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.server import coded
@@ -79,7 +80,18 @@ class Sampler:
 
     def steps(self) -> Iterator[Step]:
         while True:
-            yield self._next()
+            if self._chance(0.015):
+                yield from self._scene()
+            else:
+                yield self._next()
+
+    def _scene(self) -> list[Step]:
+        self._advance()
+        keys = self.keys = SHARDS[0] if self._chance(0.8) else SHARDS[1]
+        scene = Scene(
+            self._draw, keys, CONTROL.schedules, self._epoch(keys.meta), self._now_us, self._draw.choice(TOPICS)
+        )
+        return scene.drawn()
 
     def _next(self) -> Step:
         self._advance()
@@ -460,7 +472,8 @@ class Sampler:
     def _clear(self) -> Built:
         moved = [(id, data.split(b"|", 1)[0]) for id, data in self._hash(self.keys.moved).items()]
         chosen = self._draw.sample(moved, self._draw.randrange(min(len(moved), 200) + 1))
-        return self._shard("clear", [word for pair in (*chosen, (self._id(), "n1")) for word in pair])
+        others = [(self._id(), "n1")] if self._chance(0.8) else []
+        return self._shard("clear", [word for pair in (*chosen, *others) for word in pair])
 
     def _windows(self) -> list[object]:
         seen = [(f"{score:.17g}", member) for member, score in self._sorted(self.keys.seen).items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import hiredis
@@ -35,12 +35,15 @@ OPTIONS = {
 
 
 class Model:
-    """The model of a server of one kind: Redis 7.0 prints numbers in a way of its own."""
+    """The model of a server of one kind: Redis 7.0 prints numbers in a way of its own. ``instead``: scripts that it
+    runs in place of ours, by name.
+    """
 
-    def __init__(self, kind: str, run_id: bytes) -> None:
+    def __init__(self, kind: str, run_id: bytes, instead: Mapping[str, Script] | None = None) -> None:
         heard = frozenset(channel.encode() for channel in HEARD)
         old = kind == "redis7"
         self._now_us = 0
+        self._instead = instead or {}
         self.space = Keyspace(
             now_us=lambda: self._now_us,
             heard=lambda channel: int(channel in heard),
@@ -56,7 +59,7 @@ class Model:
         self.space.restore(self._empty)
 
     def script(self, name: str) -> Script:
-        return script(name)
+        return self._instead.get(name) or script(name)
 
     def carry_out(self, step: Step, now_us: int = 0) -> Outcome:
         self._now_us = now_us
