@@ -8,6 +8,7 @@ second failover finds it.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -75,7 +76,7 @@ class Replayer:
 
     def start(self) -> None:
         self._journal.filled = self._loop.wake
-        self._unfollow = self._driver.on_new_map(self._loop.wake)
+        self._unfollow = self._driver.on_new_map(self._map_learnt)
         self._driver.is_held = self._is_held
         self._loop.start()
 
@@ -97,6 +98,11 @@ class Replayer:
             dropped=journal.dropped,
             reach=journal.reach,
         )
+
+    def _map_learnt(self) -> None:
+        """Looks again, unless it was a look that has learnt the map: while a master is away, each look does."""
+        if threading.current_thread() is not self._loop.thread:
+            self._loop.wake()
 
     def _is_held(self, node: str, since: float) -> bool:
         """True while a poller that connected to the node at that time has to wait for what is to be replayed there."""
@@ -141,6 +147,8 @@ class Replayer:
                 self._masters.pop(lost.node, None)
         for node in serving:
             self._looked[node] = asked
+        if nodes != {self._driver.node_of(keys.slot) for keys in self._cache.span()}:
+            self._loop.wake()  # another master serves them by now
         for node in self._masters.keys() - serving.keys() - set(noted):
             del self._masters[node]
 
