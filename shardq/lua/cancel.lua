@@ -1,5 +1,5 @@
 -- cancel: removes a task that nobody holds.
--- USES: guard, begin, state
+-- USES: guard, count, begin, state, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -21,9 +21,8 @@ if state == 'leased' then return {'ok', 'running'} end
 if state == 'gone' then return {'ok', redis.call('HEXISTS', KEYS[9], id) == 1 and 'moving' or 'gone'} end
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[7])
-redis.call('HLEN', KEYS[8])
 begin()
-if state == 'ready' then redis.call('HINCRBY', KEYS[8], id, 1) end
+if state == 'ready' then redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id)) end
 -- the record next: without it the id is dropped wherever it still stands
 redis.call('HDEL', KEYS[2], id)
 if state == 'scheduled' then

@@ -1,6 +1,6 @@
 -- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
 -- nobody holds. A record stays in its place through all changes of state, so no task is missed.
--- USES: guard, begin, record, place
+-- USES: guard, count, begin, record, place, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -49,7 +49,7 @@ local function cancel(ids)
   end
   if #going == 0 then return end
   begin()
-  for _, id in ipairs(ready) do redis.call('HINCRBY', KEYS[8], id, 1) end
+  for _, id in ipairs(ready) do redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id)) end
   -- the records next: without them the ids are dropped wherever they still stand
   redis.call('HDEL', KEYS[2], unpack(going))
   redis.call('ZREM', KEYS[3], unpack(going))

@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic
+-- USES: guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -79,7 +79,7 @@ for i = 6, #ARGV, 5 do
     -- due first: refused (no memory, no permission), it has changed nothing; later ones leave the id in one place at least
     redis.call('ZADD', KEYS[3], at, id)
     if state == 'ready' then
-      local counted = redis.pcall('HINCRBY', KEYS[8], id, 1)
+      local counted = redis.pcall('HSET', KEYS[8], id, ghosts_with(KEYS[8], id))
       if type(counted) == 'table' then
         redis.call('ZREM', KEYS[3], id)
         return counted

@@ -1,5 +1,5 @@
 -- reschedule: gives a task that nobody holds another due time.
--- USES: guard, instant, rouse, state
+-- USES: guard, count, instant, rouse, state, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -20,10 +20,10 @@ local state = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 if state == 'leased' then return {'ok', 'running'} end
 if state == 'gone' and redis.call('HEXISTS', KEYS[7], id) == 1 then return {'ok', 'moving'} end
 if state == 'dead' or state == 'gone' then return {'ok', state} end
-redis.call('HLEN', KEYS[6])
+local ghosts = state == 'ready' and ghosts_with(KEYS[6], id)
 redis.call('ZADD', KEYS[3], at, id)
-if state == 'ready' then
-  local counted = redis.pcall('HINCRBY', KEYS[6], id, 1)
+if ghosts then
+  local counted = redis.pcall('HSET', KEYS[6], id, ghosts)
   if type(counted) == 'table' then
     redis.call('ZREM', KEYS[3], id)
     return counted

@@ -4,15 +4,18 @@ good beside them goes on; and what can never be handled is dead, with the reason
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
+from shardq.core.calls import by_id, listing, observe
 from shardq.core.calls import dispatch as calls
-from shardq.core.calls import listing, observe
 from shardq.core.calls.consume import SettleAck, SettleGiveBack, release
 from shardq.core.calls.control import open_shard
 from shardq.core.calls.listing import START, Span
-from shardq.core.calls.request import Missing
+from shardq.core.calls.request import Call, Missing
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import Limit
 from shardq.core.model.record import UNREADABLE
@@ -110,6 +113,25 @@ def test_a_count_of_ghosts(shard: Shard, keys: ShardKeys, count: str) -> None:
     assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).done
     shard.seed({"meta": meta(), "task": {"bad": GOOD}, "ghost": {"bad": count}})
     assert shard.run(observe.restore(keys, EPOCH, "bad", now_us=NOW))
+
+
+GHOSTLY: dict[str, Callable[[ShardKeys], Call[Any]]] = {
+    "cancel": lambda keys: by_id.cancel(keys, EPOCH, "bad", now_us=NOW),
+    "cancel_tag": lambda keys: listing.cancel_tag(keys, EPOCH, "tag", "0", count=9, now_us=NOW),
+    "reschedule": lambda keys: by_id.reschedule(keys, EPOCH, "bad", -9, now_us=NOW),
+    "push_unique": lambda keys: by_id.push_unique(keys, EPOCH, ["bad", -9, GOOD, "replace", 0], now_us=NOW),
+}
+"""What leaves one more."""
+
+
+@pytest.mark.parametrize("leave", GHOSTLY.values(), ids=GHOSTLY)
+@pytest.mark.parametrize("count", NUMBERS)
+def test_one_ghost_more(shard: Shard, keys: ShardKeys, count: str, leave: Callable[[ShardKeys], Call[Any]]) -> None:
+    tagged = record("bad", tags=("tag",))
+    shard.seed({"meta": meta(), "task": {"bad": tagged}, "ghost": {"bad": count}, "ready/": ["bad"]})
+    assert shard.ask(leave(keys))[0] == "ok"
+    assert shard.state()["ghost"] == {"bad": "1"}
+    assert shard.run(claim(keys)).ids == []
 
 
 def test_a_count_of_ghosts_that_is_one(shard: Shard, keys: ShardKeys) -> None:
