@@ -24,7 +24,7 @@ from tests.sim.mutants.subjects import Subject, place_of, put_in_place, tests_of
 from tests.sim.mutants.tested import Bench, Verdict, forked
 from tests.sim.mutants.trials import Known, Trials, runs, tried
 
-QUICK_SEARCHES, QUICK_RUNS = 4, 5
+QUICK_SEARCHES, QUICK_RUNS, QUICK_CPU_S = 4, 5, 40
 
 MINUTE_S = 60.0
 
@@ -114,7 +114,7 @@ class Killer:
         trials = self._trials.of(place_of(mutant))
         some = [trial for trial in trials if trial.kinds][:QUICK_SEARCHES]
         some += [trial for trial in trials if not trial.kinds][:QUICK_RUNS]
-        return simulated(mutant, lambda: tried(some, 60.0), 120)
+        return simulated(mutant, lambda: tried(some, QUICK_CPU_S / 2), QUICK_CPU_S)
 
     def _minute(self, mutant: Mutant) -> Verdict:
         trials = self._trials.of(place_of(mutant))
