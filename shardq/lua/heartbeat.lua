@@ -17,7 +17,7 @@
 -- COST O(members)
 local now_us = clock_us(ARGV[2])
 local now_ms = math.floor(now_us / 1000)
-local joined, changed = 0, false
+local joined, changed = 0
 if ARGV[6] == 'leave' then
   changed = redis.call('ZREM', KEYS[2], ARGV[1]) == 1
   redis.call('HDEL', KEYS[3], ARGV[1])

@@ -16,23 +16,20 @@
 -- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
 -- ATOMIC every task whose mark is still there
 -- COST O(n log N)
-redis.call('HLEN', KEYS[2])
--- a key of the wrong type, or a user who may not use a mark up, fails here: before anything is written
-redis.call('ZCARD', KEYS[3])
-redis.call('HLEN', KEYS[4])
-redis.call('ZCARD', KEYS[5])
-redis.call('HLEN', KEYS[6])
-begin()
 local ids, marks = {}, {}
 for i = 4, #ARGV, 2 do
   local n = #ids + 1
   ids[n], marks[n] = ARGV[i], ARGV[i] .. '|' .. string.match(ARGV[i + 1], '^[^|]*')
 end
 if #ids == 0 then return {'ok'} end
+-- a key of the wrong type, or a user who may not use a mark up, fails here: before anything is written
+redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[5])
+redis.call('HLEN', KEYS[6])
+begin()
 local open = redis.call('HMGET', KEYS[7], unpack(marks))
-local due, dead, reasons, records, leases, used, topics, first = {}, {}, {}, {}, {}, {}, {}, math.huge
+local due, dead, reasons, records, leases, topics, first = {}, {}, {}, {}, {}, {}, math.huge
 for n, id in ipairs(ids) do
-  if open[n] then used[#used + 1] = marks[n] end
   if open[n] and redis.call('HEXISTS', KEYS[2], id) == 0 then
     local parcel = ARGV[n * 2 + 3]
     local kind, score, lease, why, at = string.match(parcel, '^[^|]*|[^|]*|(%a+)|([^|]*)|(%d+)|(%d+)|()')
@@ -57,6 +54,6 @@ if #records > 0 then redis.call('HSET', KEYS[2], unpack(records)) end
 if #leases > 0 then redis.call('HSET', KEYS[4], unpack(leases)) end
 -- a topic is listed from its first task on
 for topic in pairs(topics) do redis.pcall('HSETNX', KEYS[8], topic, 0) end
-if #used > 0 then redis.call('HDEL', KEYS[7], unpack(used)) end
+redis.call('HDEL', KEYS[7], unpack(marks))
 if first < math.huge then rouse(first) end
 return {'ok'}

@@ -12,7 +12,7 @@
 local marks = {}
 for i = 4, #ARGV do marks[#marks + 1], marks[#marks + 2] = ARGV[i] .. '|' .. ARGV[3], '' end
 local many = roomy(redis.call('HLEN', KEYS[2]), 512, #marks / 2)
-if many then redis.pcall('HSET', KEYS[2], '', FILLER) end
+if many then redis.call('HSET', KEYS[2], '', FILLER) end
 if #marks > 0 then redis.call('HSET', KEYS[2], unpack(marks)) end
 if many then redis.pcall('HDEL', KEYS[2], '') end
 return {'ok'}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from shardq.core.calls import by_id, observe
 from shardq.core.calls.request import Call, Moving
@@ -202,3 +204,25 @@ def test_get_many_of_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys) ->
         pages.append(len(shard.run(by_id.get_many(keys, EPOCH, left, now_us=NOW))))
         left = left[pages[-1] :]
     assert pages == [3, 3, 1]
+
+
+# ---- a ghost that can't be counted
+
+COUNTED: dict[str, Callable[[ShardKeys], Call[Any]]] = {
+    "reschedule": lambda keys: by_id.reschedule(keys, EPOCH, "a", -50, now_us=NOW),
+    "a replacing push": lambda keys: by_id.push_unique(keys, EPOCH, ["a", -50, B, "replace", 9], now_us=NOW),
+    "cancel": cancel,
+}
+
+
+@pytest.mark.parametrize("call", COUNTED.values(), ids=COUNTED)
+def test_a_ghost_that_can_not_be_counted(shard: Shard, keys: ShardKeys, call: Callable[[ShardKeys], Call[Any]]) -> None:
+    """The task stays as it is, and the caller hears why."""
+    before = {"meta": meta(wake_at=T + 9)} | STATES["ready"]
+    shard.seed(before)
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
+    with shard.as_user(user) as asker, pytest.raises(redis.ResponseError, match=r"NOPERM|ACL|permission|can't run"):
+        asker.ask(call(keys))
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state() == before

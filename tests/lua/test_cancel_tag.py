@@ -7,8 +7,9 @@ import pytest
 from shardq.core.calls import by_id, listing
 from shardq.core.calls.listing import TagPage
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.record import RAW, encode_head, encode_record
 from shardq.core.model.task import Outcome
-from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record, text
 
 TAGGED = record("a", tags=("red", "big"))
 PLAIN = record("b", nonce=7)
@@ -20,6 +21,11 @@ OTHERS = {
     "short": "\x18\x00\x99red",
     "broken": "\x18\x00\x04\xc1red",
     "list": "\x18\x00\x03red",
+    "half a length": "\x18\x00",
+    "nothing": "",
+    "named": text(encode_record(RAW, b"", encode_head(headers={"red": "red"}))),
+    "a text": "\x18\x00\x07\x81\xa1t\xa3red",
+    "keys": "\x18\x00\x09\x81\xa1t\x81\xa3red\xc3",
 }
 """Records of tasks without the tag, in which its letters stand somewhere."""
 
@@ -96,6 +102,14 @@ def test_letters_of_the_tag_elsewhere(shard: Shard, keys: ShardKeys, tag: str) -
     found = page(shard, keys, tag=tag)
     assert (found.looked_at, found.cancelled, found.running) == (len(OTHERS), [], [])
     assert shard.state() == before
+
+
+@pytest.mark.parametrize("tag", ["a-b", "a.b", "a+", "[a", "(a", "%d", "^a", "a$", "*"])
+def test_a_tag_is_no_pattern(shard: Shard, keys: ShardKeys, tag: str) -> None:
+    shard.seed(
+        {"meta": meta(), "task": {"a": record("", tags=("red", tag)), "b": record("", tags=("axb", "aaa", "7"))}}
+    )
+    assert page(shard, keys, tag=tag).cancelled == ["a"]
 
 
 @pytest.mark.parametrize(("tasks", "count"), [(0, 10), (1, 10), (3000, 1), (3000, 100), (3000, 1000)])

@@ -187,6 +187,16 @@ def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control:
     assert centre.state() == {"workers": {"w": ME}}
 
 
+def test_a_hundred_workers_ahead_of_the_clock_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
+    ahead = [f"w{n:03}" for n in range(101)]
+    centre.seed({"workers": dict.fromkeys(ahead, T + 90_000)})
+    call = calls.report(control, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    centre.run(call)
+    assert centre.state()["workers"] == dict.fromkeys(["w", *ahead[:100]], ME) | {"w100": T + 90_000}
+    centre.run(call)
+    assert centre.state()["workers"] == dict.fromkeys(["w", *ahead], ME)
+
+
 def test_fleet(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(calls.fleet(control, now_us=NOW)) == Processes(T * 1000, {}, {}, {})
     members, workers = {"d": T + 5, "late": T - 5, "e": T + 6}, {"w": T + 9, "x": T - 9, "v": T}

@@ -4,6 +4,8 @@ forget; stock, seal, swept, unmark.
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from shardq.core.calls import node_info, resharding
@@ -279,6 +281,17 @@ def test_many_marks_make_a_table(shard: Shard, keys: ShardKeys, present: int, mo
     assert (shard.do("OBJECT", "ENCODING", keys.staged) == "hashtable") == becomes
 
 
+def test_a_user_who_may_not_remove_reserves_many(shard: Shard, keys: ShardKeys) -> None:
+    """What made a table of the key stays: it is no mark."""
+    shard.seed({"meta": meta()})
+    ids, user = [f"i{n}" for n in range(17)], f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hdel", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(resharding.reserve(keys, EPOCH, "n2", ids, now_us=NOW)) == ["ok"]
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state()["staged"].keys() == {f"{id}|n2" for id in ids} | {""}
+
+
 @pytest.mark.parametrize(
     ("size", "taken"), [(400_000, 4), (262_144, 4), (262_143, 5), (200_000, 6), (3000, 350), (10, 900)]
 )
@@ -291,6 +304,14 @@ def test_a_take_is_bounded_by_bytes(shard: Shard, keys: ShardKeys, size: int, ta
     state = shard.state()
     assert set(state.get("task", {})) == set(state.get("due", {})) == set(ids[taken:])
     assert state["meta"]["moved"] == f"{taken}"
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, 4), (-1, 5)])
+def test_a_take_of_1_mib_but_for_a_byte_goes_on(shard: Shard, keys: ShardKeys, more: int, taken: int) -> None:
+    sizes = [262_144 + more, *[262_144] * 3, 9]
+    stored = {f"i{n}": "\x10" + "x" * (size - 1) for n, size in enumerate(sizes)}
+    shard.seed({"meta": meta(), "task": stored, "due": dict.fromkeys(stored, T)})
+    assert len(shard.run(resharding.take(keys, EPOCH, "n2", 1, list(stored), now_us=NOW))) == taken
 
 
 @pytest.mark.parametrize("count", [3, 700])

@@ -93,6 +93,21 @@ def test_a_page_of_a_topic_looks_at_so_many(shard: Shard, keys: ShardKeys) -> No
     assert of("mail", Span(str(T + 27), "mail/027"), 31).whole
 
 
+def test_a_page_of_a_topic_up_to_an_instant(shard: Shard, keys: ShardKeys) -> None:
+    """Whatever the topic is called."""
+    for topic in ("mail", "info", "inf"):
+        shard.seed({"meta": meta(), "due": {f"{topic}/{n}": T + n for n in range(4)}})
+        for span, found in ((Span(end_ms=f"{T + 2}"), [0, 1]), (Span("+inf", end_ms=f"{T + 1}", newest=True), [3, 2])):
+            part = shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, count=9, now_us=NOW))
+            assert ([id for _, id in part.ids], part.whole) == ([f"{topic}/{n}" for n in found], True)
+
+
+def test_a_page_of_no_ids(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "due": {"a": T, "b": T}})
+    for count in (0, -1):
+        assert page(shard, keys, count=count) == IdPage(int(NOW), False, 0, (0, ""), [])
+
+
 @pytest.mark.parametrize(
     ("holder", "held"),
     [("shop", ["a", "b"]), ("shop-0123456789ab", ["a"]), ("sho", []), ("shop-eu", ["c"]), ("plain", ["d"])],

@@ -245,6 +245,13 @@ def test_unused_ones_do_not_count_for_the_rate(centre: Shard, control: ControlKe
     assert centre.state() == OPEN
 
 
+def test_who_used_all_writes_no_tokens(centre: Shard, control: ControlKeys) -> None:
+    before = OPEN | {RATE: {"tokens": "3.000000", "at_us": NOW}}
+    centre.seed(before)
+    centre.run(calls.release(control, "mail", ["none"], unused=0))
+    assert centre.state() == before
+
+
 def test_rate_and_concurrency(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     assert centre.run(permit(control, 50, rate=100, concurrency=4)) == Permit(4, 0)

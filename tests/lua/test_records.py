@@ -22,6 +22,8 @@ TAIL = b"\0\1\x80payload"
 READABLE = {f"{first:#04x}": bytes([first]) + TAIL for first in (0x10, 0x17, 0x18, 0x1F)} | {
     "a head with names that nobody knows": b"\x18\0\7\x81\xa3new\xc3\x01payload",
     "a head and no payload": b"\x18\0\1\x80",
+    "a nonce of 0": b"\x18\0\4\x81\xa1n\0payload",
+    "no attempt allowed": b"\x18\0\4\x81\xa1m\0payload",
     "no payload": b"\x10",
 }
 

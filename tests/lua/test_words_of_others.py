@@ -28,7 +28,7 @@ from tests.lua.test_settle import settle
 
 GOOD = record("good")
 
-NUMBERS = ["", "x", "-1.5", "1e300", "nan", "inf", "-inf", "9" * 30, "\udcff"]
+NUMBERS = ["", "x", "-1.5", "1e300", "nan", "inf", "-inf", "9" * 30, "9007199254740992", "\udcff"]
 """In place of a count, or of a time."""
 
 ENTRIES = ["", "x", "1:2", "a:b:c:d", "-1:0:3:t", "0:1e5:3:t", "\udcff", "0:0:3:~t"]
@@ -42,7 +42,7 @@ def headed(head: object) -> str:
 
 
 VALUES: dict[str, list[object]] = {
-    "m": ["x", "7", True, [], {}, -1, 1.5, 1e300, float("nan")],
+    "m": ["x", "7", True, [], {}, -1, 1.5, 1e300, 2**53, float("nan")],
     "x": ["x", "7", True, [1], {}],
     "n": ["x", True, {}, -1, 1.5, float("inf")],
 }
@@ -202,6 +202,13 @@ def test_an_id_of_no_topic_that_can_be(shard: Shard, keys: ShardKeys, topic: str
     assert shard.state()["dead"] == {due: T, held: T}
     assert "due" not in shard.state()
     assert "leased" not in shard.state()
+
+
+def test_the_longest_topic(shard: Shard, keys: ShardKeys) -> None:
+    topic = "x" * 64
+    shard.seed({"meta": meta(), "task": {f"{topic}/a": GOOD}, "due": {f"{topic}/a": T}})
+    assert shard.run(dispatch(keys, [topic])).moved == 1
+    assert shard.run(claim(keys, {topic: 9})).ids == [f"{topic}/a"]
 
 
 def test_an_id_with_a_line_feed(shard: Shard, keys: ShardKeys) -> None:

@@ -7,6 +7,6 @@ local function state_of(id, task, due, leased, dead)
   if at then return 'leased', at end
   at = redis.call('ZSCORE', dead, id)
   if at then return 'dead', at end
-  if redis.call('HEXISTS', task, id) == 1 then return 'ready', nil end
-  return 'gone', nil
+  if redis.call('HEXISTS', task, id) == 1 then return 'ready' end
+  return 'gone'
 end
