@@ -31,7 +31,6 @@ local function remove(ids)
   redis.call('ZREM', KEYS[6], unpack(ids))
 end
 -- a key of the wrong type fails here, before anything is removed
-redis.call('HLEN', KEYS[2])
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[4])
 redis.call('HLEN', KEYS[5])

@@ -24,7 +24,6 @@ redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
-redis.call('HLEN', KEYS[8])
 local answers = {'ok'}
 local function verdict(position, entry, token)
   local failures, lapses, limit, present = lease_of(entry)

@@ -64,6 +64,7 @@ CLOCKS: dict[str, tuple[dict[str, int], int]] = {
     "never noted": ({}, 0),
     "in step": ({"clock": T - 500}, 0),
     "ahead": ({"clock": T - 500, "ahead": 700}, 700),
+    "ahead by 1 ms": ({"clock": T - 500, "ahead": 1}, 1),
     "the server's went back": ({"clock": T + 900, "ahead": 0}, 900),
     "and once more": ({"clock": T + 900, "ahead": 700}, 900),
 }

@@ -226,6 +226,8 @@ def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys) -> None:
     assert shard.do("XLEN", stream) == 1
     shard.do("DEL", stream)
     assert shard.state() == before
+    before |= {"ready/": ["g", "x", *before["ready/"]], "task": before["task"] | {"x": ODD}, "ghost": {"g": "1"}}
+    shard.seed(before)
     shard.do("SET", stream, "not a stream")
     with pytest.raises(ServerFault, match="WRONGTYPE"):
         shard.run(call)

@@ -62,6 +62,11 @@ BEATS = {
         {"members": {"other": T + 400, "me": ME}, "reports": {"other": "its"}},
         rung=True,
     ),
+    "one of four": Beat(
+        {"members": {"a": T + 300, "b": T + 400, "c": T + 500, "me": T + 350}},
+        answer(a=T + 300, b=T + 400, c=T + 500, me=ME),
+        {"members": {"a": T + 300, "b": T + 400, "c": T + 500, "me": ME}},
+    ),
     "again, with the report of before": Beat(
         {"members": {"me": T + 500}, "reports": {"me": "old"}},
         answer(me=ME),

@@ -88,6 +88,16 @@ TAKE = {
             "moved": {"a": parcel("due", T, A), "b": parcel("dead", T, B)},
         },
     ),
+    "the only one with a lease, and the only dead one": Case(
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"], now_us=NOW),
+        ["ok", "a", parcel("due", T, A, lease="1:2:3:"), "b", parcel("dead", T, B, why="boom")],
+        {"task": {"a": A, "b": B}, "due": {"a": T}, "lease": {"a": "1:2:3:"}, "dead": {"b": T}, "why": {"b": "boom"}},
+        {
+            "meta": meta(moved=2),
+            **dict.fromkeys(("task", "due", "lease", "dead", "why")),
+            "moved": {"a": parcel("due", T, A, lease="1:2:3:"), "b": parcel("dead", T, B, why="boom")},
+        },
+    ),
     "scheduled counts before dead, and it is in neither afterwards": Case(
         lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a"], now_us=NOW),
         ["ok", "a", parcel("due", T + 5, A)],
@@ -188,7 +198,7 @@ WINDOWS = {
             keys, EPOCH, {"a": f"{T + 7000}", "b": f"{T + 8000}"}, ahead_ms=300, now_us=NOW
         ),
         ["ok"],
-        {"meta": meta(ahead=1000, clock=T + 1000, wake_at=T + 77)},
+        {"meta": meta(ahead=1000, clock=T + 500, wake_at=T + 77)},
         {"seen": {"a": T + 7700, "b": T + 8700}},
     ),
     "remembered: the clock of this server went back": Case(

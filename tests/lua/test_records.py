@@ -77,6 +77,8 @@ HEADS = {
     "alone": {},
     "behind others": {"max_attempts": 5, "headers": {"a": "b" * 30}},
     "behind more than 255 bytes": {"headers": HEADERS},
+    # with an instant
+    **{f"of {19 + size} bytes": {"headers": {"a": "b" * size}} for size in (236, 237, 238)},
 }
 
 

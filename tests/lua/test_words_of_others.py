@@ -255,7 +255,7 @@ def test_scores(shard: Shard, keys: ShardKeys, score: str) -> None:
         shard.run(listing.page(keys, EPOCH, state, Span(), count=9, now_us=NOW))
 
 
-@pytest.mark.parametrize("epoch", ["", "x", "nan", "inf", "9" * 30])
+@pytest.mark.parametrize("epoch", ["", "x", "nan", "inf", "9" * 30, f"{2**53}"])
 def test_an_epoch_that_is_none(shard: Shard, keys: ShardKeys, epoch: str) -> None:
     """The shard counts as one that was never opened, and who opens it writes the epoch anew."""
     shard.seed({"meta": meta() | {"epoch": epoch}, "task": {"good": GOOD}, "due": {"good": T}})

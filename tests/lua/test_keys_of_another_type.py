@@ -1,0 +1,94 @@
+"""Calls that do several things at once, and a key of another type that only the last of them meets: nothing is written.
+
+Calls that do one thing are in ``test_commands_refused_halfway``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardq.core.calls import by_id, consume, resharding
+from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
+from shardq.core.calls.request import Call, Word
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from tests.lua.samples import PARCELS
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+from tests.lua.test_commands_refused_halfway import refusal
+
+A = record("a")
+
+SETTLED: State = {
+    "meta": meta(),
+    "task": dict.fromkeys("abcd", A),
+    "leased": dict.fromkeys("abcd", T + 50),
+    "lease": dict.fromkeys("abcd", "0:0::tok"),
+}
+
+PUSHED: State = {
+    "meta": meta(),
+    "task": dict.fromkeys(("due", "ready", "leased", "dead"), A),
+    "due": {"due": T + 50},
+    "ready/": ["ready"],
+    "leased": {"leased": T + 50},
+    "lease": {"leased": "0:0::tok"},
+    "dead": {"dead": T},
+    "why": {"dead": "boom"},
+    "seen": {"seen": T + 500},
+}
+
+PUT: State = {"meta": meta(), "staged": {"x|n2": "", "y|n2": ""}}
+
+
+def push(keys: ShardKeys, *ids: str) -> Call[Any]:
+    """``seen`` is kept, and remembered for resends."""
+    words: list[Word] = []
+    for id in ids:
+        words += [id, -9, A, *(("keep", "50-50") if id == "seen" else ("replace", 50))]
+    return by_id.push_unique(keys, EPOCH, words, now_us=NOW)
+
+
+CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
+    "settle": (
+        SETTLED,
+        lambda keys: consume.settle(
+            keys,
+            EPOCH,
+            [SettleAck("a", "tok")],
+            [
+                SettleRetry("b", "tok", 50, "boom", 9),
+                SettleGiveBack("c", "tok"),
+                SettleBury("d", "tok", "boom"),
+            ],
+            now_us=NOW,
+        ),
+    ),
+    "push_unique": (PUSHED, lambda keys: push(keys, "seen", "new", "due", "ready", "leased", "dead")),
+    "push_unique, in another order": (PUSHED, lambda keys: push(keys, "due", "dead", "leased", "ready", "new", "seen")),
+    "put": (PUT, lambda keys: resharding.put(keys, EPOCH, PARCELS, now_us=NOW)),
+}
+
+BROKEN = {
+    f"{name}: {key.rpartition('}:')[2]}": (before, call, number)
+    for name, (before, call) in CALLS.items()
+    for number, key in enumerate(call(shard_keys("x", 0)).keys)
+}
+
+
+@pytest.mark.parametrize(("before", "call", "number"), BROKEN.values(), ids=BROKEN)
+def test_nothing_is_written(
+    shard: Shard, keys: ShardKeys, before: State, call: Callable[[ShardKeys], Call[Any]], number: int
+) -> None:
+    asked = call(keys)
+    shard.seed(before)
+    shard.do("DEL", asked.keys[number])
+    shard.do("SET", asked.keys[number], "not ours")
+    broken = shard.state()
+    with shard.as_user("default") as asker:
+        error = refusal(asker, asked)
+    assert re.search("^$|WRONGTYPE", error)
+    if error:
+        assert shard.state() == broken
