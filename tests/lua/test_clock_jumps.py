@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from shardq.core.calls import by_id, consume, resharding
@@ -191,3 +193,16 @@ def test_a_due_time_is_an_instant(shard: Shard, keys: ShardKeys) -> None:
     shard.run(dispatch(keys, now_us=at(-HOUR)))
     assert shard.run(dispatch(keys, now_us=at(49))).moved == 0
     assert shard.run(dispatch(keys, now_us=at(HOUR))).moved == 1
+
+
+@pytest.mark.parametrize("noted", [T + 5000, T - 5000], ids=["it went back", "it went on"])
+@pytest.mark.parametrize("command", ["HSET", "HDEL"])
+def test_a_clock_that_may_not_be_noted(shard: Shard, keys: ShardKeys, noted: int, command: str) -> None:
+    """All else is done; the next one notes it."""
+    shard.seed({"meta": meta(clock=noted), "task": {"a": A}, "due": {"a": T}})
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command.lower()}", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(dispatch(keys))[:2] == ["ok", 1]
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state()["ready/"] == ["a"]

@@ -181,8 +181,9 @@ def test_deaths_of_the_last_ten_minutes(shard: Shard, keys: ShardKeys) -> None:
 
 def test_peek_draws_no_more_than_it_is_told(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "due": {f"{'mail/' if n % 2 else ''}{n}": T + n for n in range(500)}})
-    counts = shard.run(observe.peek(keys, EPOCH, [], draw=50, now_us=NOW))
-    assert sum(counts.drawn["scheduled"].values()) == 50
+    for most in (0, 1, 50):
+        counts = shard.run(observe.peek(keys, EPOCH, [], draw=most, now_us=NOW))
+        assert sum(counts.drawn["scheduled"].values()) == most
     assert counts.drawn["scheduled"].keys() == {"", "mail"}
 
 
