@@ -150,9 +150,9 @@ STEPS = {
         done(reaped=1),
         {"leased": None, "lease": {"a": "0:1::"}, "ready/": ["a"], "meta": meta(wake_at="", late=-1, reaped=1)},
     ),
-    "the list of a lapsed one is not given": Step(
-        {"leased": {"mail/a": T - 5}, "lease": {"mail/a": "0:0::tok"}},
-        done(next=0, lacking=("mail",)),
+    "the lists of lapsed ones are not given: each is asked for once": Step(
+        {"leased": {"mail/a": T - 5, "x/b": T - 4, "mail/c": T - 3}, "lease": {"mail/a": "0:0::tok"}},
+        done(next=0, lacking=("mail", "x")),
         {"meta": meta(wake_at=T)},
     ),
     "a lease runs out for the last time": Step(

@@ -91,6 +91,7 @@ SIZES = {
     "large ones": ([MIB // 8] * 200, 2 * MIB),
     "small ones first": ([10] * 20 + [MIB // 8] * 200, 6 * MIB),
     "small ones": ([1000] * 500, MIB),
+    "a hundred are enough": ([MIB // 100] * 300, MIB + MIB // 50),
 }
 """And the most bytes that are read, also of those that are not given: a chunk is as many as those before suggest."""
 
