@@ -280,3 +280,10 @@ def test_a_rate_of_nearly_nothing(centre: Shard, control: ControlKeys) -> None:
     limit = Limit(rate=1e-300).rate
     assert centre.run(permit(control, 1, rate=limit)).granted == 1
     assert centre.run(permit(control, 1, rate=limit)).again_ms == 3_600_000
+
+
+@pytest.mark.parametrize("epoch", ["", "x", "nan", "inf", "9" * 30, f"{2**53}"])
+def test_an_epoch_of_the_topology_that_is_none(centre: Shard, control: ControlKeys, epoch: str) -> None:
+    """It makes nobody stale: nothing newer could be read."""
+    centre.seed({"topology": {"epoch": epoch}})
+    assert centre.run(permit(control, 1, concurrency=2)).granted == 1
