@@ -48,6 +48,11 @@ TABLE: dict[str, tuple[State, Forwarded, State]] = {
         Forwarded(2, 0),
         {"ready/": None, "task": None, "lease": {"z": "1:1::"}, THEIRS: ["a", "d"], "meta": sent(2, 5)},
     ),
+    "the only one with a past": (
+        {"ready/": ["a"], "task": {"a": A}, "lease": {"a": "0:1::"}},
+        Forwarded(1, 0),
+        {"ready/": None, "task": None, "lease": None, THEIRS: ["a"], "meta": sent(1)},
+    ),
     "an empty payload, and one of bytes": (
         {"ready/": ["a", "b"], "task": {"a": record(), "b": "\x10\x00\udcff\r\n"}},
         Forwarded(2, 0),
@@ -196,6 +201,10 @@ def test_entries_of_a_stream(shard: Shard, keys: ShardKeys) -> None:
     (_, first), (_, second) = shard.do("XRANGE", stream, "-", "+")
     assert first == ["id", "a", "payload", "a"]
     assert second == ["id", "b", "payload", "1", "headers", '{"to":"é"}'.encode().decode("utf-8", "surrogateescape")]
+    shard.do("RPUSH", keys.ready(""), "c")
+    shard.do("HSET", keys.task, "c", C)
+    assert shard.run(call) == Forwarded(1, 0)
+    assert shard.do("XLEN", stream) == 3
 
 
 def test_a_stream_is_trimmed(shard: Shard, keys: ShardKeys) -> None:

@@ -221,6 +221,12 @@ WINDOWS = {
         {"seen": {"a": T + 1, "longer": T + 2.5, "shorter": T + 2, "b": T + 4.5, "other": T}},
         {"seen": {"longer": T + 2.5, "other": T}},
     ),
+    "forgotten: one alone": Case(
+        lambda keys: resharding.forget(keys, EPOCH, {"a": f"{T + 1}"}, now_us=NOW),
+        ["ok"],
+        {"seen": {"a": T + 1, "b": T + 1}},
+        {"seen": {"b": T + 1}},
+    ),
     "forgotten: none that is here": Case(
         lambda keys: resharding.forget(keys, EPOCH, {"gone": f"{T}", "longer": f"{T}"}, now_us=NOW),
         ["ok"],

@@ -103,7 +103,8 @@ def stored(nonce: int | None, tags: tuple[str, ...]) -> bytes:
     return encode_record(RAW, b"a", encode_head(nonce=nonce, tags=tags))
 
 
-NONCES = [0x01020304, 0x01020305, 0x01020404, 0x01030304, 0x02020304, 1, 2**32 - 1, 70_000]
+NONCES = [0x01020304, 0x01020305, 0x01020404, 0x01030304, 0x02020304, 1, 2**32 - 1, 70_000, 0x78017802]
+"""The last one has the letter x."""
 
 
 @pytest.mark.parametrize("nonce", NONCES)

@@ -28,7 +28,7 @@ from tests.lua.test_settle import settle
 
 GOOD = record("good")
 
-NUMBERS = ["", "x", "-1.5", "1e300", "nan", "inf", "-inf", "9" * 30, "9007199254740992", "\udcff"]
+NUMBERS = ["", "x", "-3", "-1.5", "1e300", "nan", "inf", "-inf", "9" * 30, "9007199254740992", "\udcff"]
 """In place of a count, or of a time."""
 
 ENTRIES = ["", "x", "1:2", "a:b:c:d", "-1:0:3:t", "0:1e5:3:t", "\udcff", "0:0:3:~t"]
