@@ -123,6 +123,8 @@ def test_parts_of_the_history_are_written_by_who_read_it_last(centre: Shard, con
     # the next
     assert history(centre, control, b"head", (0, b"more"), (12, b"row2"), (18, b"xy")) == b"more\0\0\0\0row\0row2\0\0xy"
     assert history(centre, control, b"head", (0, b"late")) is None
+    assert centre.ask(calls.write_history(control, b"head", [], length=20)) == ["ok", 0]
+    assert centre.ask(calls.write_history(control, b"more", [], length=20)) == ["ok", 1]
     assert history(centre, control, b"mor", (0, b"late")) is None
     assert centre.run(calls.read_history(control, 0, 100)) == b"more\0\0\0\0row\0row2\0\0xy"
     # no part
