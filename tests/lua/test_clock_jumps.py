@@ -195,6 +195,15 @@ def test_a_due_time_is_an_instant(shard: Shard, keys: ShardKeys) -> None:
     assert shard.run(dispatch(keys, now_us=at(HOUR))).moved == 1
 
 
+@pytest.mark.parametrize(("ms", "noted"), [(0, 0), (999, 0), (1000, 1000), (1001, 1001), (-1, 0)])
+def test_it_is_noted_once_a_second(shard: Shard, keys: ShardKeys, ms: int, noted: int) -> None:
+    shard.seed({"meta": meta(ahead=5)})
+    shard.run(dispatch(keys, now_us=at(ms - 5)))
+    ahead = 6 if ms < 0 else 5
+    fields = shard.state()["meta"]
+    assert (fields["clock"], fields["ahead"]) == (f"{T + noted}", f"{ahead}")
+
+
 @pytest.mark.parametrize("noted", [T + 5000, T - 5000], ids=["it went back", "it went on"])
 @pytest.mark.parametrize("command", ["HSET", "HDEL"])
 def test_a_clock_that_may_not_be_noted(shard: Shard, keys: ShardKeys, noted: int, command: str) -> None:

@@ -168,9 +168,10 @@ def test_one_that_lapsed_has_its_place_again_unless_it_is_taken(centre: Shard, c
     assert centre.run(renewal) == {"b"}
     assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE}
     # nobody has removed this one: its place is its own
-    centre.seed(OPEN | {PERMITS: {"theirs": T + 50, "a": T - 5, "gone": T - 5}})
-    assert centre.run(calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
-    assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE, "gone": T - 5}
+    for lapsed in (T - 5, T):
+        centre.seed(OPEN | {PERMITS: {"theirs": T + 50, "a": lapsed, "gone": T - 5}})
+        assert centre.run(calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
+        assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE, "gone": T - 5}
 
 
 def test_a_lower_limit_takes_no_place_from_who_runs(centre: Shard, control: ControlKeys) -> None:

@@ -50,6 +50,7 @@ CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
         {"task": {"no topic/a": A}, "leased": {"no topic/a": T}, "lease": {"no topic/a": "0:0:9:tok"}},
         _dispatch,
     ),
+    "dispatch: the clock of the server went back": ({"meta": {"clock": f"{T + 5000}"}}, _dispatch),
     "claim: what is ready": (READY, _claim),
     "claim: a ghost": (STALE, _claim),
     "claim: a ghost, and there are more": (STALE | {"ghost": {"a": "2"}}, _claim),
