@@ -265,6 +265,13 @@ def test_an_epoch_that_is_none(shard: Shard, keys: ShardKeys, epoch: str) -> Non
     assert shard.run(dispatch(keys)).moved == 1
 
 
+@pytest.mark.parametrize("epoch", [f"{EPOCH}.0", f"+{EPOCH}", f" {EPOCH}", f"0{EPOCH}"])
+def test_an_epoch_in_other_words(shard: Shard, keys: ShardKeys, epoch: str) -> None:
+    shard.seed({"meta": meta() | {"epoch": epoch}, "task": {"good": GOOD}, "due": {"good": T}})
+    assert shard.run(dispatch(keys)).moved == 1
+    assert shard.state()["meta"]["epoch"] == f"{EPOCH}"
+
+
 @pytest.mark.parametrize("word", NUMBERS)
 def test_a_bucket(centre: Shard, control: ControlKeys, word: str) -> None:
     for field in ("tokens", "at_us", "clock", "ahead"):
