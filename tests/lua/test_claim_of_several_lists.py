@@ -1,12 +1,15 @@
-"""How many entries a claim looks at: a thousand of all its lists together, dropped ones too."""
+"""Claims and forwards of more than one piece: several lists, of which a thousand entries are looked at, dropped ones
+too; many records, which are read in chunks; and an id that is in its list twice.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import Shard, State, meta, record
-from tests.lua.test_claim import claim
+from tests.lua.shard import Shard, State, T, meta, record
+from tests.lua.test_claim import claim, expiring
+from tests.lua.test_forward import THEIRS, forward
 
 A = record("a")
 
@@ -45,3 +48,37 @@ def test_a_thousand_entries(
     assert (found.ids, found.dropped) == (given, dropped)
     assert found.left == [shard.do("LLEN", keys.ready(topic)) for topic in "ab"]
     assert sum(found.left) == first + second + 2 - dropped - len(given)
+
+
+def test_each_task_has_its_own_past(shard: Shard, keys: ShardKeys) -> None:
+    """Also behind the first chunk, and behind entries that are dropped."""
+    ids = [f"i{n:02}" for n in range(40)]
+    before: State = {
+        "meta": meta(),
+        "task": {id: expiring(T) if n % 5 == 3 else record(id) for n, id in enumerate(ids)},
+        "ready/": [entry for id in ids for entry in (id, f"{id}gone")],
+        "lease": {id: f"{n}:{n % 3}::" for n, id in enumerate(ids) if n % 4},
+    }
+    kept = [id for n, id in enumerate(ids) if n % 5 != 3]
+    shard.seed(before)
+    found = shard.run(claim(keys, max=100))
+    assert found.ids == kept
+    assert found.records == [record(id).encode() for id in kept]
+    assert found.pasts == {n: (int(id[1:]), int(id[1:]) % 3) for n, id in enumerate(kept) if int(id[1:]) % 4}
+    shard.seed(before)
+    assert shard.run(forward(keys)).sent == len(kept)
+    assert shard.state()[THEIRS] == kept
+    assert shard.state()["dead"].keys() == set(ids) - set(kept)
+
+
+@pytest.mark.parametrize("stored", [A, expiring(T), "odd"])
+def test_an_id_that_is_there_twice_is_met_once(shard: Shard, keys: ShardKeys, stored: str) -> None:
+    before: State = {"meta": meta(), "task": {"a": stored, "b": A}, "ready/": ["a", "b", "a", "b"]}
+    given = ["a", "b"] if stored == A else ["b"]
+    shard.seed(before)
+    assert shard.run(claim(keys)).ids == given
+    state = shard.state()
+    assert (state.get("dead", {}), "ready/" in state) == ({} if stored == A else {"a": T}, False)
+    shard.seed(before)
+    assert shard.run(forward(keys)).sent == len(given)
+    assert len(shard.state()[THEIRS]) == len(given)
