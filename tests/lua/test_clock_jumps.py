@@ -215,3 +215,21 @@ def test_a_clock_that_may_not_be_noted(shard: Shard, keys: ShardKeys, noted: int
         assert asker.ask(dispatch(keys))[:2] == ["ok", 1]
     shard.do("ACL", "DELUSER", user)
     assert shard.state()["ready/"] == ["a"]
+
+
+def test_what_ran_out_before_the_clock_went_back_has_run_out(shard: Shard, keys: ShardKeys) -> None:
+    """Also for the dispatch that notes it."""
+    held = {"a": T + 5000, "b": T + 5001}
+    shard.seed(
+        {
+            "meta": meta(clock=T + 5000),
+            "task": dict.fromkeys(held, A),
+            "leased": held,
+            "lease": dict.fromkeys(held, "0:0::tok"),
+            "seen": {"old": T + 5000, "new": T + 9000},
+        }
+    )
+    answer = shard.run(dispatch(keys))
+    assert (answer.reaped, answer.next_us) == (1, (T + 1) * 1000)
+    state = shard.state()
+    assert (state["leased"], state["seen"]) == ({"b": T + 5001}, {"new": T + 9000})

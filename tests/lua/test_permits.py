@@ -172,6 +172,8 @@ def test_one_that_lapsed_has_its_place_again_unless_it_is_taken(centre: Shard, c
         centre.seed(OPEN | {PERMITS: {"theirs": T + 50, "a": lapsed, "gone": T - 5}})
         assert centre.run(calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
         assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE, "gone": T - 5}
+        centre.do("ZADD", control.permits("mail"), lapsed, "a")
+        assert centre.run(calls.renew(control, "mail", 3, ["a", "b", "c"], lease_ms=LEASE_MS, now_us=NOW)) == {"c"}
 
 
 def test_a_lower_limit_takes_no_place_from_who_runs(centre: Shard, control: ControlKeys) -> None:
