@@ -109,6 +109,15 @@ def test_a_process_that_is_denied_is_woken_when_a_permit_goes_back(centre: Shard
         assert centre.state()[WAITING].keys() == {"p3"}
 
 
+@pytest.mark.parametrize(("most", "permits"), [(1, {"a": T + 90_000}), (1, {"a": T + 5001}), (0, {})])
+def test_who_is_denied_looks_again_in_five_seconds_at_most(
+    centre: Shard, control: ControlKeys, most: int, permits: dict[str, int]
+) -> None:
+    centre.seed(OPEN | ({PERMITS: permits} if permits else {}))
+    for waiter, again_ms in (("", 50), ("p1", 5000)):
+        assert centre.run(permit(control, 1, concurrency=most, waiter=waiter)) == Permit(0, again_ms)
+
+
 def test_a_process_that_does_not_hear_is_passed_over(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {WAITING: {"gone": T - 9, "p1": T - 5}, PERMITS: {"a": T + 50}})
     with centre.listener(control.wake("p1")) as listener:
