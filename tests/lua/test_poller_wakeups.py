@@ -143,3 +143,15 @@ def test_what_changes_nothing_rings_nobody(shard: Shard, keys: ShardKeys, wake_a
             shard.run(call)
         assert bell.heard() == []
     assert shard.state() == before
+
+
+@pytest.mark.parametrize("ringer", ["claim", "extend"])
+@pytest.mark.parametrize(("ms", "rings"), [(20_000, 1), (20_001, 0)])
+def test_a_lease_that_is_longer_than_a_poller_sleeps_rings_nobody(
+    shard: Shard, keys: ShardKeys, ringer: str, ms: int, rings: int
+) -> None:
+    before, call = RINGERS[ringer]
+    shard.seed({"meta": meta(wake_at="")} | before)
+    with shard.listener(keys.bell) as bell:
+        shard.run(call(keys, ms))
+        assert bell.heard() == [(keys.bell, "")] * rings
