@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Literal
 
 import pytest
+import redis
 
 from shardq.core.calls import dispatch as calls
 from shardq.core.calls.dispatch import Forwarded
@@ -151,6 +153,19 @@ def test_a_list_of_the_wrong_type_changes_nothing(
     with pytest.raises(ServerFault, match="WRONGTYPE"):
         shard.run(forward(keys, side=side))
     assert shard.state() == before | {THEIRS: "a string"}
+
+
+@pytest.mark.parametrize("command", ["hdel", "ltrim", "rpush"])
+def test_who_may_not_remove_hands_nothing_over(shard: Shard, keys: ShardKeys, command: str) -> None:
+    """Or the task would be here, too."""
+    before = {"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}}
+    shard.seed(before)
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
+    with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
+        asker.ask(forward(keys))
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state() == before
 
 
 def test_a_thousand_and_one_more(shard: Shard, keys: ShardKeys) -> None:
