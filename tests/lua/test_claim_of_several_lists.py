@@ -4,7 +4,10 @@ too; many records, which are read in chunks; and an id that is in its list twice
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
+import redis
 
 from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import Shard, State, T, meta, record
@@ -82,3 +85,22 @@ def test_an_id_that_is_there_twice_is_met_once(shard: Shard, keys: ShardKeys, st
     shard.seed(before)
     assert shard.run(forward(keys)).sent == len(given)
     assert len(shard.state()[THEIRS]) == len(given)
+
+
+@pytest.mark.parametrize("topics", [("",), ("none", ""), ("", "none")])
+def test_who_may_not_trim_a_list_drops_nothing_of_it(shard: Shard, keys: ShardKeys, topics: tuple[str, ...]) -> None:
+    """Or a ghost would be forgotten, and its entry given out."""
+    before: State = {
+        "meta": meta(),
+        "task": {"a": A, "late": expiring(T)},
+        "due": {"a": T + 9000},
+        "ready/": ["a", "late"],
+        "ghost": {"a": "1"},
+    }
+    shard.seed(before)
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-ltrim", "allchannels", "allkeys")
+    with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
+        asker.ask(claim(keys, dict.fromkeys(topics, 9)))
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state() == before

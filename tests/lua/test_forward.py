@@ -250,6 +250,15 @@ def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys) -> None:
     assert shard.do("XLEN", stream) == 1
     shard.do("DEL", stream)
     assert shard.state() == before
+    # none is left, and an entry was dropped before that
+    before |= {"ready/": ["g", *before["ready/"]], "ghost": {"g": "1"}}
+    shard.seed(before)
+    shard.do("XADD", stream, "18446744073709551615-18446744073709551615", "f", "v")
+    with pytest.raises(ServerFault, match="exhausted"):
+        shard.run(call)
+    assert shard.do("XLEN", stream) == 1
+    shard.do("DEL", stream)
+    assert shard.state() == before
     before |= {"ready/": ["g", "x", *before["ready/"]], "task": before["task"] | {"x": ODD}, "ghost": {"g": "1"}}
     shard.seed(before)
     shard.do("SET", stream, "not a stream")
