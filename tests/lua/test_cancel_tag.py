@@ -24,6 +24,7 @@ OTHERS = {
     "half a length": "\x18\x00",
     "nothing": "",
     "named": text(encode_record(RAW, b"", encode_head(headers={"red": "red"}))),
+    "a nonce": text(encode_record(RAW, b"", encode_head(nonce=int.from_bytes(b"red!")))),
     "a text": "\x18\x00\x07\x81\xa1t\xa3red",
     "keys": "\x18\x00\x09\x81\xa1t\x81\xa3red\xc3",
 }

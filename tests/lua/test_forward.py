@@ -155,15 +155,22 @@ def test_a_list_of_the_wrong_type_changes_nothing(
     assert shard.state() == before | {THEIRS: "a string"}
 
 
-@pytest.mark.parametrize("command", ["hdel", "ltrim", "rpush"])
-def test_who_may_not_remove_hands_nothing_over(shard: Shard, keys: ShardKeys, command: str) -> None:
-    """Or the task would be here, too."""
-    before = {"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}}
+@pytest.mark.parametrize(
+    ("command", "side"), [("hdel", "left"), ("ltrim", "left"), ("rpush", "right"), ("lpush", "left")]
+)
+@pytest.mark.parametrize("ghosts", [{}, {"g": "1"}, {"g": "2"}])
+def test_who_may_not_remove_hands_nothing_over(
+    shard: Shard, keys: ShardKeys, command: str, side: Literal["left", "right"], ghosts: dict[str, str]
+) -> None:
+    """Or the task would be here, too. And who may not hand over drops nothing."""
+    before: State = {"meta": meta(), "ready/": [*ghosts, "a", "b"], "task": {"a": A, "b": B}}
+    if ghosts:
+        before["ghost"] = ghosts
     shard.seed(before)
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
-        asker.ask(forward(keys))
+        asker.ask(forward(keys, side=side))
     shard.do("ACL", "DELUSER", user)
     assert shard.state() == before
 

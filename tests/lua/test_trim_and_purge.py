@@ -133,3 +133,10 @@ def test_purge_piece_by_piece(shard: Shard, keys: ShardKeys) -> None:
     assert removed == len(ids)
     assert calls > 1
     assert shard.state() == {"meta": meta()}
+
+
+@pytest.mark.parametrize(("keep", "removed"), [(0, 2), (1, 1), (2, 0)])
+def test_when_one_was_removed_for_its_number(shard: Shard, keys: ShardKeys, keep: int, removed: int) -> None:
+    shard.seed({"meta": meta(), "task": {"a": record(), "b": record()}, "dead": {"a": T - 5, "b": T - 4}})
+    assert shard.ask(listing.trim(keys, EPOCH, age_ms=50, keep=keep, now_us=NOW)) == ["ok", removed, removed]
+    assert shard.state()["meta"].get("trimmed_at") == (f"{T}" if removed else None)
