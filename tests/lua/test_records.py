@@ -24,6 +24,7 @@ READABLE = {f"{first:#04x}": bytes([first]) + TAIL for first in (0x10, 0x17, 0x1
     "a head and no payload": b"\x18\0\1\x80",
     "a nonce of 0": b"\x18\0\4\x81\xa1n\0payload",
     "no attempt allowed": b"\x18\0\4\x81\xa1m\0payload",
+    "a payload that begins as no msgpack ends": b"\x18\0\1\x80\xda",
     "no payload": b"\x10",
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shardq.core.calls import by_id, listing, observe
+from shardq.core.calls import by_id, listing, observe, resharding
 from shardq.core.calls import dispatch as calls
 from shardq.core.calls.consume import SettleAck, SettleGiveBack, release
 from shardq.core.calls.control import open_shard
@@ -182,6 +182,14 @@ def test_counters(shard: Shard, keys: ShardKeys, word: str) -> None:
     counts = shard.run(observe.peek(keys, EPOCH, ["", "mail"], draw=9, now_us=NOW))
     assert (counts.scheduled, counts.dead) == (1, 1)
     assert shard.run(listing.page_ready(keys, EPOCH, "", None, count=9, now_us=NOW)).whole
+
+
+@pytest.mark.parametrize("word", NUMBERS)
+def test_counters_of_what_leaves(shard: Shard, keys: ShardKeys, word: str) -> None:
+    fields = dict.fromkeys(("forwarded", "moved"), word)
+    shard.seed({"meta": meta() | fields, "task": {"a": GOOD, "b": GOOD}, "ready/": ["a"], "due": {"b": T}})
+    assert shard.run(forward(keys)).sent == 1
+    assert len(shard.run(resharding.take(keys, EPOCH, "n1", 2, ["b"], now_us=NOW))) == 1
 
 
 @pytest.mark.parametrize("topic", ["no topic", "\udcff", "a\nb", "x" * 65, "{a}", "ü", "*"])
