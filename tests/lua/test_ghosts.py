@@ -13,7 +13,7 @@ from shardq.core.calls import by_id
 from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import EPOCH, Shard, T, at, meta, record, text
+from tests.lua.shard import EPOCH, Shard, State, T, at, meta, record, text
 from tests.lua.test_claim import claim
 from tests.lua.test_dispatch import dispatch
 from tests.lua.test_forward import THEIRS, forward
@@ -128,3 +128,13 @@ def test_any_order_of_anything(shard: Shard, keys: ShardKeys, seed: int) -> None
                     present = ready = False
         found = shard.run(by_id.get(keys, EPOCH, "a", now_us=now_us))
         assert (found and found.state) == (("ready" if ready else "scheduled") if present else None)
+
+
+@pytest.mark.parametrize("verb", [cancel, reschedule, replace])
+@pytest.mark.parametrize("ghosts", [0, 1, 2])
+def test_one_more_than_there_were(shard: Shard, keys: ShardKeys, verb: Verb, ghosts: int) -> None:
+    before: State = {"meta": meta(), "ready/": ["a"] * (ghosts + 1), "task": {"a": OLD}}
+    shard.seed(before | ({"ghost": {"a": f"{ghosts}"}} if ghosts else {}))
+    shard.run(verb(keys, at(0)))
+    assert shard.state()["ghost"] == {"a": f"{ghosts + 1}"}
+    assert shard.run(claim(keys)).ids == []

@@ -45,14 +45,31 @@ def test_a_few_at_a_time(shard: Shard, keys: ShardKeys) -> None:
     assert (encoding(shard, keys.lease), encoding(shard, keys.leased)) == ("hashtable", "skiplist")
 
 
-def test_refused_nothing_is_left(shard: Shard, keys: ShardKeys) -> None:
-    ready: State = {"meta": meta(), "task": dict.fromkeys(MANY, A), "ready/": MANY}
+@pytest.mark.parametrize("ids", [FEW, MANY])
+@pytest.mark.parametrize("command", ["hset", "zadd"])
+def test_refused_nothing_is_left(shard: Shard, keys: ShardKeys, command: str, ids: list[str]) -> None:
+    ready: State = {"meta": meta(), "task": dict.fromkeys(ids, A), "ready/": ids}
     shard.seed(ready)
     user = f"u{uuid.uuid4().hex}"
-    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     try:
         with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
             asker.ask(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok", now_us=NOW))
     finally:
         shard.do("ACL", "DELUSER", user)
     assert shard.state() == ready
+
+
+@pytest.mark.parametrize("command", ["hdel", "zrem"])
+def test_a_filler_that_may_not_be_removed(shard: Shard, keys: ShardKeys, command: str) -> None:
+    """It is no id, and costs nobody his tasks."""
+    shard.seed({"meta": meta(), "task": dict.fromkeys(MANY, A), "ready/": MANY})
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        call = consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok", now_us=NOW)
+        assert asker.ask(call)[4].split("\n") == MANY
+    shard.do("ACL", "DELUSER", user)
+    state = shard.state()
+    for key in ("leased", "lease"):
+        assert state[key].keys() - {"", "\1" * 65} == set(MANY)
