@@ -237,21 +237,28 @@ def test_a_stream_is_trimmed(shard: Shard, keys: ShardKeys) -> None:
     try:
         call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=50, now_us=NOW)
         assert shard.run(call) == Forwarded(900, 0)
+        assert len(shard.do("XRANGE", stream, "-", "+")) >= 50
+        # one alone
+        shard.do("RPUSH", keys.ready(""), "n")
+        shard.do("HSET", keys.task, "n", A)
+        call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=9, maxlen=20, now_us=NOW)
+        assert shard.run(call) == Forwarded(1, 0)
     finally:
         shard.do("CONFIG", "SET", "stream-node-max-entries", "100")
     kept = [fields[1] for _, fields in shard.do("XRANGE", stream, "-", "+")]
-    assert 50 <= len(kept) <= 60
-    assert kept == ids[-len(kept) :]
+    assert 20 <= len(kept) <= 30
+    assert kept == [*ids, "n"][-len(kept) :]
     shard.do("DEL", stream)
 
 
-def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys) -> None:
+@pytest.mark.parametrize("maxlen", [None, 100])
+def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys, maxlen: int | None) -> None:
     before: State = {"meta": meta(), "ready/": ["a", "b", "c"], "task": {"a": A, "b": B, "c": C}}
     shard.seed(before)
     stream = keys.prefix + "ready/their stream"
     # one id is left
     shard.do("XADD", stream, "18446744073709551615-18446744073709551614", "f", "v")
-    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, now_us=NOW)
+    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=maxlen, now_us=NOW)
     with pytest.raises(ServerFault):
         shard.run(call)
     assert shard.do("XLEN", stream) == 1

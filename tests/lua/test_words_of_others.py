@@ -219,10 +219,11 @@ def test_the_longest_topic(shard: Shard, keys: ShardKeys) -> None:
     assert shard.run(claim(keys, {topic: 9})).ids == [f"{topic}/a"]
 
 
-def test_an_id_with_a_line_feed(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(), "task": {"a\nb": GOOD, "good": GOOD}, "ready/": ["a\nb", "good"]})
+@pytest.mark.parametrize("id", ["a\nb", "\na", "a\n", "\n"])
+def test_an_id_with_a_line_feed(shard: Shard, keys: ShardKeys, id: str) -> None:
+    shard.seed({"meta": meta(), "task": {id: GOOD, "good": GOOD}, "ready/": [id, "good"]})
     assert shard.run(claim(keys)).ids == ["good"]
-    assert shard.state()["why"] == {"a\nb": UNREADABLE}
+    assert shard.state()["why"] == {id: UNREADABLE}
 
 
 @pytest.mark.parametrize(("topic", "id"), [("mail", "bad"), ("mail", "sms/bad"), ("mail", "mailbad"), ("", "mail/bad")])
