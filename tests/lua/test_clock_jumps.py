@@ -233,3 +233,8 @@ def test_what_ran_out_before_the_clock_went_back_has_run_out(shard: Shard, keys:
     assert (answer.reaped, answer.next_us) == (1, (T + 1) * 1000)
     state = shard.state()
     assert (state["leased"], state["seen"]) == ({"b": T + 5001}, {"new": T + 9000})
+
+
+def test_the_end_of_a_window_is_told_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(clock=T + 5000, ahead=5000), "seen": {"a": T + 9000}})
+    assert shard.run(dispatch(keys)).next_us == (T + 4000) * 1000

@@ -251,13 +251,13 @@ def test_a_stream_is_trimmed(shard: Shard, keys: ShardKeys) -> None:
     shard.do("DEL", stream)
 
 
-@pytest.mark.parametrize("maxlen", [None, 100])
-def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys, maxlen: int | None) -> None:
+@pytest.mark.parametrize(("maxlen", "left"), [(None, 1), (None, 2), (100, 1), (100, 2)])
+def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys, maxlen: int | None, left: int) -> None:
     before: State = {"meta": meta(), "ready/": ["a", "b", "c"], "task": {"a": A, "b": B, "c": C}}
     shard.seed(before)
     stream = keys.prefix + "ready/their stream"
-    # one id is left
-    shard.do("XADD", stream, "18446744073709551615-18446744073709551614", "f", "v")
+    # so many ids are left
+    shard.do("XADD", stream, f"18446744073709551615-{2**64 - 1 - left}", "f", "v")
     call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=maxlen, now_us=NOW)
     with pytest.raises(ServerFault):
         shard.run(call)

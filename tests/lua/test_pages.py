@@ -126,6 +126,14 @@ def test_a_page_of_a_holder(shard: Shard, keys: ShardKeys, holder: str, held: li
     assert ([id for _, id in part.ids], part.looked_at) == (held, 6)
 
 
+@pytest.mark.parametrize("lease", [{}, {"a": "0:0::shop"}, {"a": "0:0::shop", "b": "0:0::shop"}])
+def test_a_page_of_few_leases(shard: Shard, keys: ShardKeys, lease: dict[str, str]) -> None:
+    leases = {"leased": dict.fromkeys(lease, T), "lease": lease} if lease else {}
+    shard.seed({"meta": meta()} | leases)
+    part = shard.run(listing.page(keys, EPOCH, "leased", Span(), holder="shop", count=9, now_us=NOW))
+    assert [id for _, id in part.ids] == list(lease)
+
+
 # ---- ready lists
 
 

@@ -245,6 +245,7 @@ def test_a_small_rate_gives_its_permit_however_often_it_is_asked_for(centre: Sha
 def test_a_clock_that_goes_back_gives_nothing(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": at(5000)}})
     assert centre.run(permit(control, 5, rate=100)).granted == 0
+    assert centre.state()[RATE] == {"tokens": "0.000000", "at_us": NOW}
 
 
 def test_unused_ones_do_not_count_for_the_rate(centre: Shard, control: ControlKeys) -> None:

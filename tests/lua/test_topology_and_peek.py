@@ -221,3 +221,16 @@ def test_how_long_the_head_of_a_ready_list_has_waited(shard: Shard, keys: ShardK
 
 def marks(shard: Shard) -> State:
     return {key: value for key, value in shard.state().items() if key == "looks"}
+
+
+@pytest.mark.parametrize(
+    ("ms", "dispatched", "note"),
+    [(999, 7, f"5:{T}"), (1000, 7, f"5:{T} 7:{T + 1000}"), (1000, 5, f"5:{T}"), (90_000, 5, f"5:{T}")],
+)
+def test_a_look_is_noted_once_a_second_and_not_if_nothing_was_dispatched(
+    shard: Shard, keys: ShardKeys, ms: int, dispatched: int, note: str
+) -> None:
+    ids = [f"i{n}" for n in range(dispatched)]
+    shard.seed({"meta": meta(), "topics": {"": f"{dispatched}"}, "looks": {"": f"5:{T}"}, "ready/": ids})
+    shard.run(observe.peek(keys, EPOCH, [""], draw=0, now_us=at(ms)))
+    assert shard.state()["looks"] == {"": note}

@@ -140,3 +140,11 @@ def test_when_one_was_removed_for_its_number(shard: Shard, keys: ShardKeys, keep
     shard.seed({"meta": meta(), "task": {"a": record(), "b": record()}, "dead": {"a": T - 5, "b": T - 4}})
     assert shard.ask(listing.trim(keys, EPOCH, age_ms=50, keep=keep, now_us=NOW)) == ["ok", removed, removed]
     assert shard.state()["meta"].get("trimmed_at") == (f"{T}" if removed else None)
+
+
+@pytest.mark.parametrize(("ghosts", "left"), [("3", {"a": "2"}), ("2", {"a": "1"}), ("1", None)])
+def test_each_entry_is_one_ghost_less(shard: Shard, keys: ShardKeys, ghosts: str, left: dict[str, str] | None) -> None:
+    shard.seed({"meta": meta(), "task": {"a": record()}, "due": {"mail/a": T}, "ready/": ["a"], "ghost": {"a": ghosts}})
+    shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW))
+    state = shard.state()
+    assert (state.get("ghost"), "ready/" in state) == (left, False)
