@@ -87,6 +87,7 @@ def test_a_page_of_a_topic_looks_at_so_many(shard: Shard, keys: ShardKeys) -> No
         int(NOW), False, 7, (T + 6, "mail/006"), [(T, "mail/000"), (T + 3, "mail/003"), (T + 6, "mail/006")]
     )
     assert of("mail", Span(), 2) == IdPage(int(NOW), False, 2, (T + 1, "mail2/001"), [(T, "mail/000")])
+    assert of("mail", Span(end_ms=str(T + 3)), 7) == IdPage(int(NOW), True, 3, (T + 2, "m/002"), [(T, "mail/000")])
     assert of("none", Span(), 7) == IdPage(int(NOW), False, 7, (T + 6, "mail/006"), [])
     assert [id for _, id in of("", Span(), 100).ids] == ["mail"]
     full = of("mail", Span(), 31)

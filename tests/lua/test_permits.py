@@ -143,6 +143,20 @@ def test_a_process_with_others_that_wait_is_woken_for_the_next(centre: Shard, co
     assert centre.state()[WAITING] == {"p1": T}
 
 
+@pytest.mark.parametrize("rate", [100, 105])
+def test_a_rate_that_is_used_up_wakes_nobody(centre: Shard, control: ControlKeys, rate: float) -> None:
+    centre.seed(OPEN | {WAITING: {"p1": T - 9}})
+    with centre.listener(control.wake("p1")) as listener:
+        assert centre.run(permit(control, 10, rate=rate, concurrency=50)) == Permit(10, 0)
+        assert listener.heard() == []
+
+
+@pytest.mark.parametrize(("rate", "again_ms"), [(3, 334), (7, 143), (4, 250)])
+def test_whole_ms_until_there_is_one(centre: Shard, control: ControlKeys, rate: float, again_ms: int) -> None:
+    centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": NOW}})
+    assert centre.run(permit(control, 1, rate=rate)) == Permit(0, again_ms)
+
+
 def test_a_rate_registers_nobody(centre: Shard, control: ControlKeys) -> None:
     """It is known when there are more."""
     centre.seed(OPEN)

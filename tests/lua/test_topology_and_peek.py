@@ -234,3 +234,21 @@ def test_a_look_is_noted_once_a_second_and_not_if_nothing_was_dispatched(
     shard.seed({"meta": meta(), "topics": {"": f"{dispatched}"}, "looks": {"": f"5:{T}"}, "ready/": ids})
     shard.run(observe.peek(keys, EPOCH, [""], draw=0, now_us=at(ms)))
     assert shard.state()["looks"] == {"": note}
+
+
+@pytest.mark.parametrize(
+    ("ages", "gone"),
+    [
+        ((90_000, 89_999, 89_998, 70_000, 50_000, 30_000, 10_000, 5000), 1),
+        ((90_000, 80_000, 70_000, 60_000, 59_000, 58_500, 30_000, 5000), 4),
+        ((90_000, 80_000, 70_000, 60_000, 50_000, 40_000, 5000), None),
+    ],
+)
+def test_of_nine_marks_one_goes(shard: Shard, keys: ShardKeys, ages: tuple[int, ...], gone: int | None) -> None:
+    """The one whose neighbours are nearest to each other, for their age."""
+    marks = [f"{n}:{T - age}" for n, age in enumerate(ages, 11)]
+    ids = [f"i{n}" for n in range(90)]
+    shard.seed({"meta": meta(), "topics": {"": "99"}, "looks": {"": " ".join(marks)}, "ready/": ids})
+    shard.run(observe.peek(keys, EPOCH, [""], draw=0, now_us=NOW))
+    kept = [mark for n, mark in enumerate(marks) if n != gone]
+    assert shard.state()["looks"] == {"": " ".join([*kept, f"99:{T}"])}

@@ -4,6 +4,7 @@ waiting first.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -166,3 +167,24 @@ def test_a_set_of_the_wrong_type_stops_nothing(shard: Shard, keys: ShardKeys) ->
     shard.run(consume.wake(keys, EPOCH, "", now_us=NOW))
     answer = shard.run(claim(keys))
     assert (answer.left, answer.crowds) == ([0], [0])
+
+
+@pytest.mark.parametrize("command", ["zadd", "zremrangebyscore", "zcard", "zpopmin", "spublish"])
+def test_who_may_not_wait_or_wake_is_served_all_the_same(shard: Shard, keys: ShardKeys, command: str) -> None:
+    shard.seed({"meta": meta(), "waiting/": {"p1": T - 9}, "task": {"mail/a": A}, "ready/mail": ["mail/a"]})
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(claim(keys))[0] == "ok"
+        assert asker.ask(dispatch(keys, ["mail"], routed=["mail"]))[-1] == ">mail"
+        assert asker.ask(consume.wake(keys, EPOCH, "mail", now_us=NOW)) == ["ok"]
+    shard.do("ACL", "DELUSER", user)
+
+
+def test_who_may_not_note_who_polls(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(wake_at=""), "task": {"mail/a": A}, "ready/mail": ["mail/a"]})
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(dispatch(keys, ["mail"], routed=["mail"]))[-1] == ">mail"
+    shard.do("ACL", "DELUSER", user)
