@@ -110,6 +110,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Tasks that each ``flow`` pushes a second."""
     programs: tuple[Program, ...]
     faults: tuple[Fault, ...]
+    pause: float
+    """Seconds between two calls of a program, at most; those that give orders have four times as many, up to 0.4."""
 
 
 USUAL: tuple[ProgramKind, ...] = (
@@ -132,6 +134,7 @@ def drawn(
     only: Sequence[FaultKind] = (),
     without: Sequence[FaultKind] = (),
     shards: int = 0,
+    pause: float = 0.1,
 ) -> Plan:
     """The plan of a seed. ``every_s``: the mean time between two faults; ``only``: the kinds of faults, if not all."""
     draw = random.Random(f"{seed}/{ground}/plan")
@@ -163,4 +166,5 @@ def drawn(
         per_s,
         tuple(programs),
         tuple(faults),
+        pause,
     )

@@ -17,7 +17,7 @@ from tests.chaos.plan import FaultKind, GroundKind, Plan, ProgramKind, drawn
 if TYPE_CHECKING:
     from tests.chaos.rounds import Told
 
-SEEDS = 4
+SEEDS = 8
 """Rounds in which one of them has to be found."""
 
 CORE: tuple[ProgramKind, ...] = ("dispatch", "produce", "produce", "consume", "consume", "operate")
@@ -38,11 +38,13 @@ class Planted:
     only: tuple[FaultKind, ...] = ("cut", "flush scripts", "kill program")
     seconds: float = 12.0
     every_s: float = field(default=3.0)
+    pause: float = 0.1
+    """Longer where what is pushed has to be handled at once."""
 
     def plan(self, seed: int) -> Plan:
         return drawn(
             seed, self.ground, seconds=self.seconds, every_s=self.every_s, per_s=1000.0, kinds=self.programs,
-            only=self.only,
+            only=self.only, pause=self.pause,
         )  # fmt: skip
 
 
@@ -93,7 +95,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "an ack keeps its record": Planted("settle", "redis.call('HDEL', KEYS[2], unpack(ids, 1, good))", "", seconds=8.0),
     "a reschedule of a ready task counts no ghost": Planted(
-        "reschedule", "if state == 'ready' then", "if false then", programs=(*CORE, "operate", "operate"), seconds=15.0
+        "reschedule",
+        "if state == 'ready' then",
+        "if false then",
+        programs=("dispatch", "produce", "consume", "consume", "consume", *("operate",) * 6),
+        seconds=25.0,
+        pause=0.6,
     ),
     "a dedup window is forgotten": Planted("push_unique", "if dedup > 0 then", "if dedup > 1e15 then"),
     "a task that moves to another shard stays, too": Planted(

@@ -220,7 +220,7 @@ class Round:
             folder=str(self._folder),
             durability="" if program.kind == "spool" else self._plan.durability,
             per_s=self._plan.per_s,
-            pause=0.4 if program.kind == "operate" else 0.1,
+            pause=min(0.4, 4 * self._plan.pause) if program.kind == "operate" else self._plan.pause,
             planted=self._planted,
         )
 
