@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Closing:
     """Beside those of a round."""
     wrong: list[str] = field(default_factory=list)
     """What must not be."""
+    paused_us: float = math.inf
+    """When the schedule was paused, which takes back what is not surely pushed, or not due."""
     carried_in_us: float = 0.0
     """When all that was spooled, or committed to an outbox, had been carried out."""
 
@@ -53,6 +56,7 @@ class Closing:
 
     def _drain(self, engine: Engine, witness: Witness, flow: Flow) -> None:
         engine.start()
+        self.paused_us = monotonic_us()
         if any(schedule.name == TICK for schedule in engine.schedules()):
             engine.schedule(TICK).pause()
         for topic in TOPICS:

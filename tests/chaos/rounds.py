@@ -242,7 +242,7 @@ class Round:
         rest_s = PLANTED_REST_S if self._planted else REST_S
         closing = Closing(spec, self._engine, rest_s, self._plan.clocks)
         closing.run()
-        self._closing = spec
+        self._closing, self._paused_us = spec, closing.paused_us
         self._told.wrong += closing.wrong
         self._facts.spool_drained_us = closing.carried_in_us or monotonic_us()
 
@@ -316,7 +316,9 @@ class Round:
             begin_us = place - self._ahead_us - 60e6
             op = Op("push", begin_us, self._facts.spool_drained_us, "committed", TICKED, 60e6, "keep", who="schedule")
             self._told.tasks += 1
-            yield Call("schedule", "occurrence", begin_us, self._facts.spool_drained_us, ops=[(id, op)])
+            taken_back = Op("cancel", self._paused_us, who="schedule")
+            ops = [(id, op), (id, taken_back)]
+            yield Call("schedule", "occurrence", begin_us, self._facts.spool_drained_us, ops=ops)
             place += TICK_S * 1e6
 
     def _arrivals(self, numbers: Mapping[int, str]) -> Iterator[Call]:

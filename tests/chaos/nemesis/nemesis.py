@@ -106,7 +106,7 @@ class Nemesis:
             undo()
         for server in [*self.ground.servers, *self.ground.sentinels]:
             if server.pid and not server.running:
-                self.failed.append(f"{server!r} does not run after all faults")
+                self.failed.append(f"{server!r} does not run after all faults:\n{server.log_tail()}")
         try:
             self.ground.settle()
         except ServerFailed as exc:
