@@ -73,3 +73,17 @@ def test_a_filler_that_may_not_be_removed(shard: Shard, keys: ShardKeys, command
     state = shard.state()
     for key in ("leased", "lease"):
         assert state[key].keys() - {"", "\1" * 65} == set(MANY)
+
+
+@pytest.mark.parametrize("command", ["hset", "zadd"])
+def test_refused_each_goes_back_to_its_own_list(shard: Shard, keys: ShardKeys, command: str) -> None:
+    lists = {"ready/": ["a", "b"], "ready/mail": ["mail/c", "mail/d", "mail/e"], "ready/x": ["x/f", "x/g"]}
+    ready: State = {"meta": meta(), "task": dict.fromkeys([id for ids in lists.values() for id in ids], A), **lists}
+    shard.seed(ready)
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
+    with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
+        shares = {"": 2, "none": 9, "mail": 2, "x": 2}
+        asker.ask(consume.claim(keys, EPOCH, shares, max=100, lease_ms=9000, token="tok", now_us=NOW))
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state() == ready

@@ -312,3 +312,11 @@ def test_with_a_time_to_live_our_own_push_is_known_after_a_lost_answer(
     answer = shard.run(by_id.push_unique(keys, EPOCH, again, resent="1", now_us=at(70)))
     assert answer == ["pushed" if nonce == MINE else ANSWERS[rule]["scheduled"]]
     assert (shard.state() == state) is (nonce == MINE or rule != "replace")
+
+
+@pytest.mark.parametrize(("ends", "stored"), [(T, True), (T + 1, False)])
+def test_what_is_noted_for_resends_is_over_at_its_end(shard: Shard, keys: ShardKeys, ends: int, stored: bool) -> None:
+    shard.seed({"meta": meta(), "seen": {"a\n7": ends}})
+    call = by_id.push_unique(keys, EPOCH, ["a", 5, raw(record("a", nonce=7)), "keep", "0-50"], now_us=NOW).after_loss()
+    assert shard.ask(call) == ["ok", "pushed"]
+    assert ("task" in shard.state()) == stored

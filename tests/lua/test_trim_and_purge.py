@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from shardq.core.calls import listing
@@ -148,3 +150,18 @@ def test_each_entry_is_one_ghost_less(shard: Shard, keys: ShardKeys, ghosts: str
     shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW))
     state = shard.state()
     assert (state.get("ghost"), "ready/" in state) == (left, False)
+
+
+@pytest.mark.parametrize("topic", ["", "mail"])
+@pytest.mark.parametrize("scope", ["topic", "all"])
+def test_what_a_purge_is_about(shard: Shard, keys: ShardKeys, topic: str, scope: Literal["topic", "all"]) -> None:
+    """And nothing more, when it has come to the end."""
+    ids = ["a", "mail/b", "x/c", "mailbox/d"]
+    before: State = {"meta": meta(), "task": dict.fromkeys(ids, record()), "due": dict.fromkeys(ids, T)}
+    shard.seed(before)
+    ended = Purged(0, 0, "end", "end")
+    assert shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=ended, now_us=NOW)) == ended
+    assert shard.state() == before
+    shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=START, now_us=NOW))
+    left = {id for id in ids if scope == "topic" and id.rpartition("/")[0] != topic}
+    assert shard.state().get("due", {}).keys() == shard.state().get("task", {}).keys() == left

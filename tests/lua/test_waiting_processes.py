@@ -171,7 +171,7 @@ def test_a_set_of_the_wrong_type_stops_nothing(shard: Shard, keys: ShardKeys) ->
 
 @pytest.mark.parametrize("command", ["zadd", "zremrangebyscore", "zcard", "zpopmin", "spublish"])
 def test_who_may_not_wait_or_wake_is_served_all_the_same(shard: Shard, keys: ShardKeys, command: str) -> None:
-    shard.seed({"meta": meta(), "waiting/": {"p1": T - 9}, "task": {"mail/a": A}, "ready/mail": ["mail/a"]})
+    shard.seed({"meta": meta(), "waiting/": {"p1": T - 9}, "task": {"mail/a": A}, "due": {"mail/a": T}})
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
@@ -181,8 +181,9 @@ def test_who_may_not_wait_or_wake_is_served_all_the_same(shard: Shard, keys: Sha
     shard.do("ACL", "DELUSER", user)
 
 
-def test_who_may_not_note_who_polls(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(wake_at=""), "task": {"mail/a": A}, "ready/mail": ["mail/a"]})
+@pytest.mark.parametrize("wake_at", ["", T + 5])
+def test_who_may_not_note_who_polls(shard: Shard, keys: ShardKeys, wake_at: str | int) -> None:
+    shard.seed({"meta": meta(wake_at=wake_at), "task": {"mail/a": A}, "ready/mail": ["mail/a"]})
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
