@@ -186,9 +186,11 @@ def test_counters(shard: Shard, keys: ShardKeys, word: str) -> None:
 
 @pytest.mark.parametrize("word", NUMBERS)
 def test_counters_of_what_leaves(shard: Shard, keys: ShardKeys, word: str) -> None:
-    fields = dict.fromkeys(("forwarded", "moved"), word)
-    shard.seed({"meta": meta() | fields, "task": {"a": GOOD, "b": GOOD}, "ready/": ["a"], "due": {"b": T}})
-    assert shard.run(forward(keys)).sent == 1
+    fields = dict.fromkeys(("forwarded", "moved", "reaped"), word)
+    stored: State = {"task": dict.fromkeys("abc", GOOD), "ready/": ["a"], "due": {"b": T + 50}, "leased": {"c": T}}
+    shard.seed({"meta": meta() | fields} | stored)
+    assert shard.run(dispatch(keys)).reaped == 1
+    assert shard.run(forward(keys)).sent == 2
     assert len(shard.run(resharding.take(keys, EPOCH, "n1", 2, ["b"], now_us=NOW))) == 1
 
 
