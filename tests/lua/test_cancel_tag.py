@@ -65,6 +65,7 @@ def test_tasks_in_every_state(shard: Shard, keys: ShardKeys, tag: str) -> None:
     shard.seed({"meta": meta()} | FULL)
     found = page(shard, keys, tag=tag)
     assert (found.cursor, found.looked_at) == ("0", 12)
+    assert found.bytes == sum(len(id) + len(stored) for id, stored in FULL["task"].items())
     assert sorted(found.cancelled) == ["d1", "d2", "r1", "r2", "s1", "s2"]
     assert sorted(found.running) == ["l1", "l2"]
     assert shard.state() == {"meta": meta()} | LEFT

@@ -156,6 +156,12 @@ PUT = {
         {"staged": {"a|n2": ""}},
         {"task": {"a": A}, "dead": {"a": T - 1}, "why": {"a": "w"}, "staged": None},
     ),
+    "nor do they where nobody polls": Case(
+        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("dead", T - 1, A, why="w")), now_us=NOW),
+        ["ok"],
+        {"meta": meta(wake_at=T - 9000), "staged": {"a|n2": ""}},
+        {"task": {"a": A}, "dead": {"a": T - 1}, "why": {"a": "w"}, "staged": None},
+    ),
     "without marks nothing is written": Case(
         lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("due", T, A)), now_us=NOW), ["ok"]
     ),

@@ -31,6 +31,8 @@ def test_a_page(shard: Shard, keys: ShardKeys, state: SortedState, key: str) -> 
         int(NOW), True, 3, (T + 2, "c"), [(T + 1, "a"), (T + 1, "b"), (T + 2, "c")]
     )
     assert shard.state() == before
+    call = listing.page(keys, EPOCH, state, Span(), count=9, now_us=NOW)
+    assert shard.ask(call)[1:6] == [NOW, 1, 3, f"{T + 2}", "c"]
 
 
 def test_nothing_is_there(shard: Shard, keys: ShardKeys) -> None:

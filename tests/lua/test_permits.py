@@ -115,7 +115,10 @@ def test_who_is_denied_looks_again_in_five_seconds_at_most(
 ) -> None:
     centre.seed(OPEN | ({PERMITS: permits} if permits else {}))
     for waiter, again_ms in (("", 50), ("p1", 5000)):
+        assert WAITING not in centre.state()
         assert centre.run(permit(control, 1, concurrency=most, waiter=waiter)) == Permit(0, again_ms)
+    centre.do("SET", control.waiting("mail"), "not ours")
+    assert centre.run(permit(control, 1, concurrency=most, waiter="p1")) == Permit(0, 5000)
 
 
 def test_a_process_that_does_not_hear_is_passed_over(centre: Shard, control: ControlKeys) -> None:

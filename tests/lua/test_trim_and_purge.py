@@ -165,3 +165,12 @@ def test_what_a_purge_is_about(shard: Shard, keys: ShardKeys, topic: str, scope:
     shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=START, now_us=NOW))
     left = {id for id in ids if scope == "topic" and id.rpartition("/")[0] != topic}
     assert shard.state().get("due", {}).keys() == shard.state().get("task", {}).keys() == left
+
+
+def test_thousands_in_one_page(shard: Shard, keys: ShardKeys) -> None:
+    ids = [f"i{n}" for n in range(9000)]
+    shard.seed({"meta": meta(), "task": dict.fromkeys(ids, record()), "due": dict.fromkeys(ids, T)})
+    call = listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)
+    call.words = [*call.words[:-1], 20_000]
+    assert shard.ask(call) == ["ok", 9000, 0, "end", "end"]
+    assert shard.state() == {"meta": meta()}
