@@ -253,3 +253,12 @@ def test_of_nine_marks_one_goes(shard: Shard, keys: ShardKeys, ages: tuple[int, 
     shard.run(observe.peek(keys, EPOCH, [""], draw=0, now_us=NOW))
     kept = [mark for n, mark in enumerate(marks) if n != gone]
     assert shard.state()["looks"] == {"": " ".join([*kept, f"99:{T}"])}
+
+
+def test_who_died_of_more_than_a_thousand_topics(shard: Shard, keys: ShardKeys) -> None:
+    died = {f"t{n}": n + 1 for n in range(2100)}
+    shard.seed(
+        {"meta": meta(**{f"died/{topic}": count for topic, count in died.items()}), "topics": dict.fromkeys(died, "1")}
+    )
+    answer = shard.ask(observe.peek(keys, EPOCH, [], draw=0, now_us=NOW))[-2]
+    assert dict(zip(answer[::2], map(int, answer[1::2]), strict=True)) == died

@@ -174,3 +174,16 @@ def test_thousands_in_one_page(shard: Shard, keys: ShardKeys) -> None:
     call.words = [*call.words[:-1], 20_000]
     assert shard.ask(call) == ["ok", 9000, 0, "end", "end"]
     assert shard.state() == {"meta": meta()}
+
+
+def test_due_and_dead_end_by_themselves(shard: Shard, keys: ShardKeys) -> None:
+    before: State = {
+        "meta": meta(),
+        "task": dict.fromkeys(("due", "dead"), record()),
+        "due": {"due": T},
+        "dead": {"dead": T},
+    }
+    for go_on, gone in ((Purged(0, 0, "end", "0"), "dead"), (Purged(0, 0, "0", "end"), "due")):
+        shard.seed(before)
+        assert shard.run(listing.purge(keys, EPOCH, "", scope="all", go_on=go_on, now_us=NOW)).removed == 1
+        assert gone not in shard.state()
