@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardq.core.calls import by_id, consume
-from shardq.core.calls.consume import SettleAck, SettleGiveBack, SettleRetry
+from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
@@ -46,6 +46,17 @@ RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
     "retry": (
         HELD,
         lambda keys, ms: consume.settle(keys, EPOCH, [], [SettleRetry("a", "tok", ms, "x", 9)], now_us=NOW),
+    ),
+    "retry of many": (
+        {"task": dict.fromkeys("abc", A), "leased": dict.fromkeys("abc", T + 5000)}
+        | {"lease": dict.fromkeys("abc", "0:0::tok")},
+        lambda keys, ms: consume.settle(
+            keys,
+            EPOCH,
+            [],
+            [SettleRetry(id, "tok", delay, "x", 9) for id, delay in (("a", 5000), ("b", ms), ("c", 6000))],
+            now_us=NOW,
+        ),
     ),
     "claim": (
         {"task": {"a": A}, "ready/": ["a"]},
@@ -155,3 +166,11 @@ def test_a_lease_that_is_longer_than_a_poller_sleeps_rings_nobody(
     with shard.listener(keys.bell) as bell:
         shard.run(call(keys, ms))
         assert bell.heard() == [(keys.bell, "")] * rings
+
+
+def test_who_buries_rings_nobody(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(wake_at=T - 9000)} | HELD)
+    with shard.listener(keys.bell) as bell:
+        assert shard.run(consume.settle(keys, EPOCH, [], [SettleBury("a", "tok", "x")], now_us=NOW)) == {}
+        assert bell.heard() == []
+    assert shard.state()["meta"]["wake_at"] == f"{T - 9000}"
