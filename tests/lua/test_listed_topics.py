@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -64,3 +65,15 @@ def test_put(shard: Shard, keys: ShardKeys) -> None:
 def test_restore(shard: Shard, keys: ShardKeys) -> None:
     call = observe.restore(keys, EPOCH, "mail/a", now_us=NOW)
     assert listed(shard, call, {"task": {"mail/a": A}}) == {"mail"}
+
+
+def test_who_may_not_list_a_topic_pushes_all_the_same(shard: Shard, keys: ShardKeys) -> None:
+    stored = raw(record("a"))
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hsetnx", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(by_id.push(keys, EPOCH, ["a", 5, stored], now_us=NOW)) == ["ok"]
+        call = by_id.push_unique(keys, EPOCH, ["b", 5, stored, "keep", 0], now_us=NOW)
+        assert asker.ask(call) == ["ok", "pushed"]
+    shard.do("ACL", "DELUSER", user)
+    assert shard.state()["due"] == {"a": 5, "b": 5}

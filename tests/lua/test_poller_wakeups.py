@@ -30,6 +30,15 @@ RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
         {},
         lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + 5000, A, "o", T + ms, A, "p", T + 6000, A], now_us=NOW),
     ),
+    "push_unique of many": (
+        {},
+        lambda keys, ms: by_id.push_unique(
+            keys,
+            EPOCH,
+            [word for id, due in (("n", 5000), ("o", ms), ("p", 6000)) for word in (id, T + due, A, "keep", 0)],
+            now_us=NOW,
+        ),
+    ),
     "push_unique": ({}, lambda keys, ms: by_id.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0], now_us=NOW)),
     "push_unique replacing": (
         {"task": {"a": A}, "ready/": ["a"]},

@@ -320,3 +320,12 @@ def test_what_is_noted_for_resends_is_over_at_its_end(shard: Shard, keys: ShardK
     call = by_id.push_unique(keys, EPOCH, ["a", 5, raw(record("a", nonce=7)), "keep", "0-50"], now_us=NOW).after_loss()
     assert shard.ask(call) == ["ok", "pushed"]
     assert ("task" in shard.state()) == stored
+
+
+def test_a_window_of_one_ms(shard: Shard, keys: ShardKeys) -> None:
+    shard.ask(
+        by_id.push_unique(
+            keys, EPOCH, ["a", 5, raw(record("a")), "keep", 1, "b", 5, raw(record("b")), "keep", 0], now_us=NOW
+        )
+    )
+    assert shard.state()["seen"] == {"a": T + 1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 import redis
 
@@ -262,3 +264,13 @@ def test_who_died_of_more_than_a_thousand_topics(shard: Shard, keys: ShardKeys) 
     )
     answer = shard.ask(observe.peek(keys, EPOCH, [], draw=0, now_us=NOW))[-2]
     assert dict(zip(answer[::2], map(int, answer[1::2]), strict=True)) == died
+
+
+@pytest.mark.parametrize("command", ["hset", "hdel"])
+def test_a_look_that_may_not_be_noted(shard: Shard, keys: ShardKeys, command: str) -> None:
+    shard.seed({"meta": meta(), "topics": {"": "5", "mail": "5"}, "looks": {"mail": f"5:{T - 9}"}, "ready/": ["a"]})
+    user = f"u{uuid.uuid4().hex}"
+    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
+    with shard.as_user(user) as asker:
+        assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0, now_us=NOW))[8:10] == [[1, 0], [0, -1]]
+    shard.do("ACL", "DELUSER", user)
