@@ -226,19 +226,3 @@ def test_a_ghost_that_can_not_be_counted(shard: Shard, keys: ShardKeys, call: Ca
         asker.ask(call(keys))
     shard.do("ACL", "DELUSER", user)
     assert shard.state() == before
-
-
-@pytest.mark.parametrize("call", COUNTED.values(), ids=COUNTED)
-def test_ghosts_that_are_only_read(shard: Shard, keys: ShardKeys, call: Callable[[ShardKeys], Call[Any]]) -> None:
-    """The same for a user who may write all other keys."""
-    before = {"meta": meta(wake_at=T + 9)} | STATES["ready"]
-    shard.seed(before)
-    user = f"u{uuid.uuid4().hex}"
-    others = [
-        f"~*:{name}" for name in ("meta", "task", "due", "leased", "lease", "dead", "why", "seen", "moved", "topics")
-    ]
-    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "allchannels", "%R~*:ghost", *others)
-    with shard.as_user(user) as asker, pytest.raises(redis.ResponseError, match=r"NOPERM|ACL|permission|can't run"):
-        asker.ask(call(keys))
-    shard.do("ACL", "DELUSER", user)
-    assert shard.state() == before
