@@ -96,7 +96,7 @@ PLANTED: dict[str, Planted] = {
     "an ack keeps its record": Planted("settle", "redis.call('HDEL', KEYS[2], unpack(ids, 1, good))", "", seconds=8.0),
     "a reschedule of a ready task counts no ghost": Planted(
         "reschedule",
-        "if state == 'ready' then",
+        "if ghosts then",
         "if false then",
         programs=("dispatch", "produce", "consume", "consume", "consume", *("operate",) * 6),
         seconds=25.0,
