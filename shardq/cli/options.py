@@ -20,6 +20,7 @@ from shardq.cli.output import say, tell
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.core.model.quantities import due_range, expiry, instant, rate, seconds, size
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.engine.options import DEFAULT_NAME
 from shardq.errors import BadInput
 
@@ -98,7 +99,7 @@ def raw_json(text: str, otherwise: str) -> Any:
     """The payload that stores JSON text as it stands. ``otherwise``: what to do with text that is not JSON."""
     try:
         msgspec.json.decode(text)
-    except (ValueError, RecursionError) as exc:  # halves of surrogate pairs, and a deep one, too
+    except UNDECODABLE as exc:  # halves of surrogate pairs, and a deep one, too
         why = "it is nested too deeply" if isinstance(exc, RecursionError) else exc
         raise click.UsageError(f"the payload is not JSON: {why}; {otherwise}") from None
     return msgspec.Raw(text.encode())

@@ -30,6 +30,7 @@ import msgspec
 
 from shardq.core.dispatcher import Lateness
 from shardq.core.model.printable import printable, printable_json
+from shardq.core.model.undecodable import UNDECODABLE
 
 STDOUT, STDERR = 1, 2
 
@@ -104,7 +105,7 @@ def payload_shown(payload: Any) -> dict[str, Any]:
     if not isinstance(payload, bytes):
         try:
             msgspec.json.encode(payload)
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, *UNDECODABLE):
             return {"payload_repr": repr(payload)}
         return {"payload": payload}
     try:

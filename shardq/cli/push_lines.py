@@ -18,6 +18,7 @@ import msgspec
 from shardq.cli.serving import Ending
 from shardq.core.model.quantities import expiry, instant, seconds
 from shardq.core.model.task import OnConflict, Task
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import BadInput, ShardqError
 
 CHUNK = 256 << 10
@@ -156,7 +157,7 @@ def numbered(
                 raise ValueError(f"it has {size:,} bytes; {limit:,} are allowed")
             task = _task(decode(text.decode()), defaults)
             check(task)
-        except (ValueError, RecursionError) as exc:  # BadInput is a ValueError, and so is broken UTF-8
+        except UNDECODABLE as exc:  # BadInput is a ValueError, and so is broken UTF-8
             yield NumberedLine(number, size, None, _reason(exc))
         else:
             yield NumberedLine(number, size, task)

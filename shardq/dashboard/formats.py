@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.engine.tables import age, counted, instant, number, per_second
 
 MOST = 14_000
@@ -132,7 +133,7 @@ def shown(payload: Any, *, most: int = MOST) -> Shown:
             text = payload.decode()
         except UnicodeDecodeError:
             return _hex(payload)
-        with suppress(ValueError, RecursionError):
+        with suppress(*UNDECODABLE):
             if text[:1] in ("{", "["):
                 return shown(json.loads(text), most=most)
         if any(char < " " and char not in "\n\r\t" for char in text[:most]):
@@ -180,7 +181,7 @@ def _json(encoder: json.JSONEncoder, payload: object, most: int) -> str | None:
             text += part[: most - len(text)]
             if len(text) >= most:
                 break
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, *UNDECODABLE):
         return None
     return text
 

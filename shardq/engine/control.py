@@ -26,6 +26,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import shown_id
 from shardq.core.model.ids import quoted_topic
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, declare, open_shards, refresh, topology_in_force
 from shardq.core.topology_cache import TopologyCache
@@ -194,7 +195,7 @@ def read_changes(cache: TopologyCache) -> Operation[list[Change]]:
     texts: list[bytes] = yield control.read_changes(cache.control)
     found: list[Change] = []
     for text in texts:
-        with suppress(ValueError, RecursionError):  # written by another version, or another program
+        with suppress(*UNDECODABLE):  # written by another version, or another program
             found.append(msgspec.json.decode(text, type=Change))
     return found
 

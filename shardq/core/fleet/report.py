@@ -18,6 +18,7 @@ import msgspec
 from shardq.core.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import MAX_AT_MS, MAX_WAIT_S
+from shardq.core.model.undecodable import UNDECODABLE
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -222,7 +223,7 @@ def decode(text: bytes) -> Report | None:
     """None: a report of another form, or of what can't be, which says nothing to this version."""
     try:
         report = _decoder.decode(text)
-    except (ValueError, RecursionError):  # broken UTF-8, and a deep one, too
+    except UNDECODABLE:
         return None
     times = [each.seconds for each in report.unknown] + [each.seconds for each in report.longest]
     is_sound = (

@@ -17,6 +17,7 @@ import msgspec
 from shardq.core.layout import destinations
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
 from shardq.core.layout.words import FOREIGN, raw
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import ShardqError
 
 _MASK = BUCKETS - 1
@@ -197,7 +198,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         """Reads a shard's copy."""
         try:
             return _checked(msgspec.json.decode(text, type=cls))
-        except (ValueError, RecursionError) as exc:  # broken UTF-8, and a deep one, too
+        except UNDECODABLE as exc:
             raise _unreadable(str(exc)) from exc
 
     def to_text(self) -> str:
@@ -218,7 +219,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             topology = msgspec.convert(values, cls)
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
-        except (ValueError, RecursionError) as exc:  # broken UTF-8, and a deep one, too
+        except UNDECODABLE as exc:
             raise _unreadable(str(exc)) from exc
         return _checked(topology)
 

@@ -29,6 +29,7 @@ import msgspec
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
 from shardq.core.model.printable import quoted
 from shardq.core.model.typed import to_builtins
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
 
 VERSION = 1
@@ -334,7 +335,7 @@ def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:
         raise UnreadableRecord(f"the stored record is cut off in its head, at {len(record)} bytes")
     try:
         head = _decode_head(record[start:end])
-    except (ValueError, RecursionError) as exc:  # broken UTF-8, and a deep one, too
+    except UNDECODABLE as exc:
         raise UnreadableRecord(f"the head of the stored record can't be read: {exc}") from exc
     return first & _CODEC, head, record[end:]
 

@@ -24,6 +24,7 @@ from shardq.core.fleet.lateness import MAX_LATE_S, Lateness
 from shardq.core.fleet.member import Member
 from shardq.core.fleet.report import dense, sparse
 from shardq.core.model.checks import shown_instant
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.listing.forecast import STEPS, Horizon, check_horizon
@@ -252,7 +253,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         minute, length = _HEAD.unpack_from(stored)
         try:
             state = msgspec.msgpack.decode(stored[_HEAD.size : _HEAD.size + length], type=cls)
-        except (ValueError, RecursionError):  # broken UTF-8, and a deep one, too
+        except UNDECODABLE:
             return None
         return state if state.minute == minute else None
 

@@ -20,6 +20,7 @@ from shardq.core.layout.words import id_of, is_foreign, raw
 from shardq.core.model.checks import check_name, check_tag, check_topic, instant_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import State, TaskInfo
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import InvalidOption
 
 Instant = float | dt.datetime
@@ -154,7 +155,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
             text = data[8:]
             place = msgspec.json.decode(text, type=Place)
-        except (ValueError, RecursionError):
+        except UNDECODABLE:
             raise InvalidOption(_MALFORMED.format(cursor)) from None
         own, asked = self._sums(name, text)[:4], self._sums(name, text)[4:]
         if data[:4] != own:

@@ -16,6 +16,7 @@ import msgspec
 from shardq.core.model.checks import MAX_AT_MS, check_topic
 from shardq.core.model.ids import full_id
 from shardq.core.model.record import encoded_parts
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import BadInput, PayloadNotDecodable
 from shardq.features.schedules.every import (
     LEAST_INTERVAL_MS,
@@ -331,7 +332,7 @@ def decode_entry(name: str, state: bytes, declaration: bytes) -> Entry | Unreada
         _check_declaration(entry.declaration)
         _check_state(entry.state)
         return entry
-    except (ValueError, RecursionError, PayloadNotDecodable) as exc:  # BadInput, broken UTF-8, and a deep one, too
+    except (*UNDECODABLE, PayloadNotDecodable) as exc:  # BadInput is a ValueError
         missing = "declaration" if not declaration else "state" if not state else ""
         problem = f"its {missing} is missing" if missing else str(exc)
         return Unreadable(name, state, f"another version of shardq, or another program, wrote it: {problem}")

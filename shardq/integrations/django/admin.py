@@ -25,6 +25,7 @@ from django.utils import timezone
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.task import TaskInfo
+from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import BadInput, PayloadNotDecodable, ShardqError
 from shardq.features.listing.query import Place, Query
 from shardq.integrations.django.backend import ShardqBackend, backends
@@ -292,7 +293,7 @@ def _text(payload: Any) -> str:
     """A payload as text: JSON with its structure, or what Python makes of it."""
     try:
         text = json.dumps(payload, indent=2, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, *UNDECODABLE):
         text = repr(payload)
     return printable(text[:MOST], keep="\n\t") + (" …" if len(text) > MOST else "")
 
