@@ -84,13 +84,7 @@ def open_shards(
 
 def refresh(cache: TopologyCache) -> Operation[None]:
     """Reads the stored topology. One that is older than the known one (a failover lost the newer) is restored."""
-    fields = yield control.read_topology(cache.control)
-    stored = Topology.from_fields(fields) if fields else None
-    known = cache.topology
-    if stored is not None and stored.epoch >= known.epoch:
-        cache.learn(stored)
-        return
-    yield from declare(cache, stored.epoch if stored else 0, known)
+    yield from _learn(cache, (yield control.read_topology(cache.control)))
 
 
 def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operation[bool]:
@@ -98,13 +92,20 @@ def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operat
     is ours. If not, and a failover has lost the known one, that is restored: who begins again meets it.
     """
     answer = yield control.declare(cache.control, seen_epoch, topology.to_fields())
-    stored = Topology.from_fields(answer.fields) if answer.fields else None
+    yield from _learn(cache, answer.fields)
+    return bool(answer.changed)
+
+
+def _learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
+    """Learns the stored topology; where there is none, or an older one than the known one, stores that, once."""
+    stored = Topology.from_fields(fields) if fields else None
     if stored is not None:
         cache.learn(stored)
     known, epoch = cache.topology, stored.epoch if stored else 0
     if epoch < known.epoch:
-        yield control.declare(cache.control, epoch, known.to_fields())
-    return bool(answer.changed)
+        answer = yield control.declare(cache.control, epoch, known.to_fields())
+        if answer.fields:
+            cache.learn(Topology.from_fields(answer.fields))
 
 
 def put_in_force(cache: TopologyCache) -> Operation[None]:
