@@ -65,7 +65,7 @@ def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
 def opened_by(message: str | None) -> list[int]:
     """The shards that such news is about; none if it is other news."""
     word, *shards = (message or "").split(" ")
-    return [number_of(shard.encode()) for shard in shards] if word == OPENED else []
+    return list(map(number_of, shards)) if word == OPENED else []
 
 
 def read_copy(keys: ShardKeys) -> Command[bytes | None]:

@@ -395,7 +395,7 @@ class SpoolFile:
 
 
 def _storable(word: Any) -> Any:
-    """Of a text that is none the bytes."""
+    """The word as SQLite can store it: a text whose bytes are no UTF-8 as these bytes."""
     return raw(word) if isinstance(word, str) and is_foreign(word) else word
 
 
