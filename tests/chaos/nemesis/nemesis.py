@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 import redis
 
 from cluster.server import Server, ServerFailed
@@ -253,3 +254,12 @@ def effective(is_seen: bool) -> None:
     """A fault whose effect was not seen does not count as done."""
     if not is_seen:
         raise LeftOut("it had no effect")
+
+
+def stood_still(server: Server, seconds: float) -> bool:
+    """Stops a server for so long by SIGSTOP. Returns True if it really stood still."""
+    server.pause()
+    time.sleep(seconds)
+    is_still = psutil.Process(server.pid).status() == psutil.STATUS_STOPPED
+    server.resume()
+    return bool(is_still)

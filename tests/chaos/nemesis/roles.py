@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import psutil
@@ -10,7 +9,7 @@ import redis
 
 from cluster.server import Server
 from tests.chaos.grounds.nodes import Nodes
-from tests.chaos.nemesis.nemesis import BEHIND_US, Nemesis, Way, effective, until
+from tests.chaos.nemesis.nemesis import BEHIND_US, Nemesis, Way, effective, stood_still, until
 from tests.chaos.plan import Fault, FaultKind
 from tests.judge.judge import Setback
 from tests.judge.witness import monotonic_us
@@ -98,10 +97,7 @@ def _kill_replica(nemesis: Nemesis, fault: Fault) -> str:
 
 def _freeze_replica(nemesis: Nemesis, fault: Fault) -> str:
     with nemesis.with_replica(fault) as (_, replica):
-        replica.pause()
-        time.sleep(fault.seconds)
-        is_still = psutil.Process(replica.pid).status() == psutil.STATUS_STOPPED
-        replica.resume()
+        is_still = stood_still(replica, fault.seconds)
     effective(is_still)
     return replica.address
 

@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-import psutil
 import redis
 
 from cluster.server import Server
 from shardq.core.layout.keys import shard_keys
 from tests.chaos.grounds.ground import NAME, set_clock
-from tests.chaos.nemesis.nemesis import LeftOut, Nemesis, Way, effective, until
+from tests.chaos.nemesis.nemesis import LeftOut, Nemesis, Way, effective, stood_still, until
 from tests.chaos.nemesis.programs import files_of
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.proxy import HOST
@@ -41,11 +40,7 @@ def _kill(nemesis: Nemesis, fault: Fault) -> str:
 
 def _freeze(nemesis: Nemesis, fault: Fault) -> str:
     with nemesis.master(fault) as master, nemesis.losing():
-        master.pause()
-        time.sleep(fault.seconds)
-        is_still = psutil.Process(master.pid).status() == psutil.STATUS_STOPPED
-        master.resume()
-        effective(is_still)
+        effective(stood_still(master, fault.seconds))
         return master.address
 
 

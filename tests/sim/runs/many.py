@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -44,12 +45,8 @@ class Tally(Counts):
 
 def of_seed(seed: int, *, counted: bool = False) -> Tally:
     """What one run comes to. ``counted``: the branches that it takes are counted."""
-    branches = Reached()
-    if counted:
-        with counting() as branches:
-            told = run(drawn(seed), instrumented())
-    else:
-        told = run(drawn(seed))
+    with counting() if counted else nullcontext(Reached()) as branches:
+        told = run(drawn(seed), instrumented() if counted else None)
     tally = Tally(1, told.requests, told.seconds, len(told.plan.faults), reached=told.reached, branches=branches)
     if told.verdict is not None:
         tally.ids, tally.undecided = told.verdict.ids, told.verdict.undecided

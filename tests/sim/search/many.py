@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -45,12 +46,9 @@ def _searches(group: str) -> Sequence[Search]:
 
 def of_place(place: Place, *, counted: bool = False) -> Tally:
     """What one search comes to. ``counted``: the branches that it takes are counted."""
-    search, branches = _searches(place.group)[place.number], Reached()
-    if counted:
-        with counting() as branches:
-            found = replace(search, instead=instrumented()).run()
-    else:
-        found = search.run()
+    search = _searches(place.group)[place.number]
+    with counting() if counted else nullcontext(Reached()) as branches:
+        found = (replace(search, instead=instrumented()) if counted else search).run()
     violations = [f"{place.group} {place.number}: {found.violation}"] if found.violation else []
     return Tally(1, found.states, found.ends, found.undecided, violations, branches)
 
