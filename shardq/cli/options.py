@@ -18,9 +18,9 @@ from click.core import ParameterSource
 
 from shardq.cli.output import say, tell
 from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.core.model.quantities import due_range, expiry, instant, rate, seconds, size
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.engine.options import DEFAULT_NAME
 from shardq.errors import BadInput
 

@@ -29,8 +29,8 @@ import click
 import msgspec
 
 from shardq.core.dispatcher import Lateness
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.printable import printable, printable_json
-from shardq.core.model.undecodable import UNDECODABLE
 
 STDOUT, STDERR = 1, 2
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import msgspec
 
 from shardq.cli.serving import Ending
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.quantities import expiry, instant, seconds
 from shardq.core.model.task import OnConflict, Task
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import BadInput, ShardqError
 
 CHUNK = 256 << 10

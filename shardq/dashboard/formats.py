@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.engine.tables import age, counted, instant, number, per_second
 
 MOST = 14_000

@@ -24,9 +24,8 @@ from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
-from shardq.core.layout.words import shown_id
+from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.ids import quoted_topic
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, declare, open_shards, refresh, topology_in_force
 from shardq.core.topology_cache import TopologyCache

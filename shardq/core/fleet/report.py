@@ -17,8 +17,8 @@ import msgspec
 
 from shardq.core.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
 from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_AT_MS, MAX_WAIT_S
-from shardq.core.model.undecodable import UNDECODABLE
 
 S = TypeVar("S", bound=msgspec.Struct)
 

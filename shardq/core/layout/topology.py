@@ -16,8 +16,7 @@ import msgspec
 
 from shardq.core.layout import destinations
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
-from shardq.core.layout.words import FOREIGN, raw
-from shardq.core.model.undecodable import UNDECODABLE
+from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw
 from shardq.errors import ShardqError
 
 _MASK = BUCKETS - 1

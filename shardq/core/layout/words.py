@@ -10,8 +10,15 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
+import msgspec
+
 MOST = (1 << 63) - 1
 """The largest integer of a server."""
+
+UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""The errors of decoding. Bytes that are no JSON or MessagePack raise msgspec's, which is a ValueError in its newest
+versions alone; broken UTF-8 is a ValueError, and values that are nested too deeply are a RecursionError.
+"""
 
 FOREIGN = "surrogateescape"
 """How bytes that are no UTF-8 are decoded, and encoded again."""

@@ -26,10 +26,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
 from shardq.core.model.printable import quoted
 from shardq.core.model.typed import to_builtins
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
 
 VERSION = 1

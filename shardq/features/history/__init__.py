@@ -23,8 +23,8 @@ from shardq.core.calls import control
 from shardq.core.fleet.lateness import MAX_LATE_S, Lateness
 from shardq.core.fleet.member import Member
 from shardq.core.fleet.report import dense, sparse
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import shown_instant
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.listing.forecast import STEPS, Horizon, check_horizon

@@ -16,11 +16,10 @@ from zlib import crc32
 
 import msgspec
 
-from shardq.core.layout.words import id_of, is_foreign, raw
+from shardq.core.layout.words import UNDECODABLE, id_of, is_foreign, raw
 from shardq.core.model.checks import check_name, check_tag, check_topic, instant_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import State, TaskInfo
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import InvalidOption
 
 Instant = float | dt.datetime

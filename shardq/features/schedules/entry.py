@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import mmh3
 import msgspec
 
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_AT_MS, check_topic
 from shardq.core.model.ids import full_id
 from shardq.core.model.record import encoded_parts
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import BadInput, PayloadNotDecodable
 from shardq.features.schedules.every import (
     LEAST_INTERVAL_MS,

@@ -22,10 +22,10 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
 
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.task import TaskInfo
-from shardq.core.model.undecodable import UNDECODABLE
 from shardq.errors import BadInput, PayloadNotDecodable, ShardqError
 from shardq.features.listing.query import Place, Query
 from shardq.integrations.django.backend import ShardqBackend, backends
