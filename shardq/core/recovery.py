@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from shardq.core.calls import control, node_info, resharding
-from shardq.core.calls.request import Call, Missing, Stale
+from shardq.core.calls.request import Call, Command, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys, control_keys
 from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology
@@ -43,6 +43,8 @@ any change of topology needs to reach both.
 
 
 ARRIVAL_ROUNDS = 10  # in each round the replicas have a second to confirm what has arrived
+
+TAKEN_ROUNDS = 3  # in each round the replicas have a second to confirm what was taken
 
 
 def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
@@ -157,22 +159,45 @@ def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Oper
 
 
 def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
-    """Delivers what is moving out of a shard. Returns True if there was something. What can't be read stays there: no
-    other task waits for it.
+    """Delivers what is moving out of a shard. Returns True if there was something. Two kinds stay there, and no other
+    task waits for them: what can't be read, and what the replicas of the shard do not have as taken.
     """
-    found = False
-    cursor = ""
+    found, cursor = False, ""
+    barrier: ReplicaBarrier | None = None
     while cursor != "0":
-        cursor, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
-        if moving_tasks:
+        following, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
+        if moving_tasks and barrier is None:
+            barrier = ReplicaBarrier(cache)
+            yield from barrier.behind([source])
+            continue  # it is read again, after the first question
+        if moving_tasks and barrier is not None:
             found = True
+            if (yield from barrier.behind([source])):
+                return True
             yield from deliver(cache, source, moving_tasks)
+        cursor = following
     return found
 
 
+def taken(cache: TopologyCache, source: ShardKeys, look: Callable[[], Command[T]]) -> Operation[T]:
+    """Looks at what is moving out of a shard, and returns what is seen once the replicas of the shard have it as taken.
+    Without that, no task may be put where it goes: a failover would bring it back, and it would be in two shards.
+    """
+    barrier = ReplicaBarrier(cache)
+    yield from barrier.behind([source])
+    for _ in range(TAKEN_ROUNDS):
+        seen: T = yield look()
+        if not seen or not (yield from barrier.behind([source])):
+            return seen
+    raise Unavailable(
+        f"nothing is changed: tasks are moving out of shard {source.shard}, and its replicas do not confirm that they "
+        "were taken: see that the replicas are connected and keep up (`shardq stats`), and repeat it"
+    )
+
+
 def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
-    """Delivers moving tasks that were taken, under whatever topology, and clears at the source those that are on the
-    replicas of their target. A later call delivers the others.
+    """Delivers moving tasks that were ``taken``, under whatever topology, and clears at the source those that are on
+    the replicas of their target. A later call delivers the others.
     """
     targets = [cache.keys(target) for target in sorted({moving_task.target for moving_task in moving_tasks})]
     barrier = ReplicaBarrier(cache)
@@ -186,7 +211,7 @@ def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[Movi
 
 
 def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
-    """Puts moving tasks that were taken into their targets, under whatever topology."""
+    """Puts moving tasks that were ``taken`` into their targets, under whatever topology."""
     puts = [
         (cache.keys(target), partial(resharding.put, moving_tasks=some))
         for target, some in resharding.loads(moving_tasks)
@@ -422,6 +447,13 @@ class CallChain(Recovery):
         keys, call = self._last
         yield from self.recover(keys, refusal, in_doubt=call.in_doubt)
 
+    def told(self, error: ShardqError) -> ShardqError:
+        """The error that ends the chain: of its last call, or of what was to be done before the next one."""
+        if self._last is None:
+            return error
+        keys, call = self._last
+        return _told(error, keys, in_doubt=self._in_doubt or call.in_doubt)
+
 
 def walk_shards(
     cache: TopologyCache, walk: Callable[[CallChain], Operation[T]], *, in_doubt: bool = False
@@ -436,3 +468,6 @@ def walk_shards(
             return (yield from walk(chain))
         except REFUSALS as refusal:
             yield from chain.refused(refusal)
+        except ServerFault as exc:
+            told = chain.told(exc)
+            raise told from told.__cause__

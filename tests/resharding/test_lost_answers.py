@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardq import Delivery, Engine, Outcome, Task
+from shardq import Delivery, Engine, Outcome, Task, Unavailable
 from shardq.core.calls import by_id as calls
 from shardq.core.calls import consume
 from shardq.core.calls.consume import SettleAck
@@ -22,6 +22,7 @@ from shardq.core.producer import by_id, pushing
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.stream import Stream
 from shardq.core.recovery import call_every_shard, call_shard, call_shards
+from shardq.errors import Unanswered
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped
@@ -72,6 +73,24 @@ def test_cancel_where_the_task_is_not(engine: Engine, migration: Migration, id: 
     migration.step(cancel, 50)
     assert cancel.result is Outcome.CANCELLED
     assert engine.get(id) is None
+
+
+def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: Migration, id: str) -> None:
+    """It may have cancelled the one before, so it does not say that nothing was done."""
+
+    def pushed_again() -> None:
+        engine.push("y", id=id, delay=FAR_S)
+        engine.resize(MORE)
+        migration.bring(id, "taken")
+
+    engine.push("x", id=id, delay=FAR_S)
+    cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
+    migration.lose(cancel, pushed_again)
+    while cancel.request is None or isinstance(cancel.request, Call) or "HGET" not in cancel.request.words:
+        migration.step(cancel, 1)
+    cancel.advance(lambda request: Unavailable("the server is gone"))
+    assert isinstance(cancel.result, Unanswered)
+    assert isinstance(cancel.result.__cause__, Unavailable)
 
 
 def test_requeue(engine: Engine, migration: Migration, id: str) -> None:

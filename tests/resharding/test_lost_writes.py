@@ -5,7 +5,7 @@ request, and a migrator that goes on as if nothing had happened, or ends there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -86,15 +86,20 @@ class World:
         self._restore(self._shards[shard].prefix, self._replicas[shard])
         self._histories[shard] += 1
 
-    def cancel(self, id: str) -> None:
+    def cancel(self, id: str) -> int:
+        """Returns the shard in which it was."""
+        asked: list[Command[Any]] = []
         steps = self._stepped(cancel(self._cache(), id))
-        self.finish(steps)
+        while not steps.done:
+            asked += [steps.request] if steps.request is not None else []
+            self.step(steps, 1)
         assert steps.result is Outcome.CANCELLED
         del self._wanted.tasks[id]
+        return next(shard for shard, keys in enumerate(self._shards) if keys.slot == asked[-1].slot)
 
-    def confirm_all(self) -> None:
-        for shard, keys in enumerate(self._shards):
-            self._replicas[shard] = self._held(keys.prefix)
+    def confirm(self, shards: Iterable[int] = range(AFTER)) -> None:
+        for shard in shards:
+            self._replicas[shard] = self._held(self._shards[shard].prefix)
 
     def end(self) -> None:
         """Somebody new brings the change to its end."""
@@ -196,8 +201,27 @@ def test_what_is_done_stays_done(world: World, requests: int, shard: int) -> Non
         migrator = world.migrator()
         world.step(migrator, moment)
         world.cancel(world.scheduled[moment % len(world.scheduled)])
-        world.confirm_all()
+        world.confirm()
         world.fail_over(shard)
         world.finish(migrator)
         world.end()
         world.check()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("others", [0, 3, 9, 14])
+def test_what_is_done_where_a_task_goes_stays_done(world: World, requests: int, others: int) -> None:
+    """Whoever puts a moving task where it goes: no failover of where it came from brings it back. ``others``: as many
+    requests of another migrator go before."""
+    for moment in range(requests + 1):
+        world.begin()
+        migrator = world.migrator()
+        world.step(migrator, moment)
+        world.step(world.migrator(), others)
+        shard = world.cancel(world.scheduled[moment % len(world.scheduled)])
+        world.confirm([shard])
+        world.fail_over(0)
+        world.finish(migrator)
+        world.end()
+        if shard != 0:
+            world.check()

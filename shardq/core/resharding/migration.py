@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from operator import itemgetter
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, run, values
-from shardq.core.recovery import ReplicaBarrier, deliver, deliver_all, put, put_in_force, refresh
+from shardq.core.recovery import ReplicaBarrier, deliver, deliver_all, put, put_in_force, refresh, taken
 from shardq.core.resharding.resizing import forget_priors, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
@@ -90,7 +91,7 @@ def bring_in(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None
     """Puts one moving task, met by a look-up, into its target. The source keeps it as moving until the next sweep has
     made sure that the target's replicas have it.
     """
-    moving_task = yield resharding.moving_task_of(source, id)
+    moving_task = yield from taken(cache, source, partial(resharding.moving_task_of, source, id))
     if moving_task is not None:
         yield from put(cache, [moving_task])
 
@@ -99,13 +100,14 @@ def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
     """Puts everything that is moving out of a shard into its targets."""
     cursor = ""
     while cursor != "0":
-        cursor, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
+        look = partial(resharding.scan_moved, source, cursor or "0", count=resharding.SCAN)
+        cursor, moving_tasks = yield from taken(cache, source, look)
         yield from put(cache, moving_tasks)
 
 
 def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
     """The same, and clears the task at the source: for a look-up that has no other shard to ask."""
-    moving_task = yield resharding.moving_task_of(source, id)
+    moving_task = yield from taken(cache, source, partial(resharding.moving_task_of, source, id))
     if moving_task is not None:
         yield from deliver(cache, source, [moving_task])
 
@@ -170,8 +172,8 @@ class MigrationPipeline:
             elif step == "take":
                 taken += result
         if refused is not None:
-            under_way, self._reserved, self._taken, self._put = [*self._put, *self._taken, *taken], [], [], []
-            yield from deliver(self._cache, self._source, under_way)
+            self._reserved, self._taken, self._put = [], [], []
+            yield from deliver_all(self._cache, self._source)
             raise refused
         self._put, self._taken = self._taken, taken
         yield from self._confirmed(taking=bool(taken))
