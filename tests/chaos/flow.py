@@ -18,7 +18,7 @@ import msgspec
 from shardq import Engine, LeaseLost, PushError, ShardqError, Task
 from shardq.core.model.task import Receipt
 from shardq.errors import SettleError
-from tests.judge.witness import NOTHING, UNDONE, monotonic_us, number_of
+from tests.judge.witness import NOTHING, UNDONE, given_twice, monotonic_us, number_of
 
 TOPIC = "flow"
 
@@ -263,11 +263,12 @@ class Flow:
             else:
                 consumer.extend(some, delay)
         except LeaseLost as exc:
-            lost = set(exc.ids)
-            error, fates = type(exc).__name__, ["lost" if each.id in lost else "done" for each in some]
+            known = dict.fromkeys(exc.ids, "lost") | dict.fromkeys(given_twice(some), UNKNOWN)
+            error, fates = type(exc).__name__, [known.get(each.id, "done") for each in some]
         except SettleError as exc:
             known = dict.fromkeys(exc.settled, "done") | dict.fromkeys(exc.lost, "lost")
             known |= {id: NOTHING for id, failure in exc.failed.items() if isinstance(failure, UNDONE)}
+            known |= dict.fromkeys(given_twice(some), UNKNOWN)
             error, fates = type(exc).__name__, [known.get(each.id, UNKNOWN) for each in some]
         except ShardqError as exc:
             error = type(exc).__name__

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -267,16 +268,25 @@ class WitnessedConsumer:
             else:
                 consumer.extend(deliveries, delay)
         except LeaseLost as exc:
-            lost = set(exc.ids)
-            witness._end(number, exc, outcomes=["lost" if id in lost else "done" for id, _ in named])
+            fates = dict.fromkeys(exc.ids, "lost") | dict.fromkeys(given_twice(deliveries), "")
+            witness._end(number, exc, outcomes=[fates.get(id, "done") for id, _ in named])
         except SettleError as exc:
             fates = dict.fromkeys(exc.settled, "done") | dict.fromkeys(exc.lost, "lost")
             fates |= {id: NOTHING for id, error in exc.failed.items() if isinstance(error, UNDONE)}
+            fates |= dict.fromkeys(given_twice(deliveries), "")
             witness._end(number, exc, outcomes=[fates.get(id, "") for id, _ in named])
         except ShardqError as exc:
             witness._failed(number, named, exc)
         else:
             witness._end(number, outcomes=["done"] * len(named))
+
+
+def given_twice(deliveries: Iterable[Delivery]) -> list[str]:
+    """The ids that have two of these deliveries, as a lease ran out in the middle of a claim. An error that names them
+    does not say which of the two was lost.
+    """
+    counts = Counter(each.id for each in deliveries)
+    return [id for id, count in counts.items() if count > 1]
 
 
 def number_of(payload: Any) -> int:
