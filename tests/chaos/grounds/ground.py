@@ -73,6 +73,7 @@ class Ground(ABC):
     def __init__(self, proxies: Proxies, folder: Path, *, clocks: bool = False, fsync: bool = False) -> None:
         """``clocks``: they can be set; ``fsync``: each write is on the disk before it is answered."""
         self.proxies = proxies
+        self._folder = folder
         self.kept = {**KEPT, "appendfsync": "always"} if fsync else KEPT
         self.binary = program_of(servers.binary(), folder, clocks=clocks)
         self.ports: dict[Server, int] = {}

@@ -7,12 +7,19 @@ from tests.chaos.grounds.ground import SETTLED_S, Ground
 from tests.chaos.proxy import HOST
 
 
+DATA = "data"
+
+NOTHING_FORGOTTEN = {"aof-disable-auto-gc": "yes", "aof-timestamp-enabled": "yes"}
+"""Files that a rewrite has replaced stay, and times are noted: the files of a round that went wrong have every write."""
+
+
 class One(Ground):
     kind = "aof"
     has_replicas = False
 
     def _start(self) -> None:
-        self._server = self._stack.enter_context(Server(self.binary, options=self.kept))
+        server = Server(self.binary, folder=self._folder / DATA, options=self.kept | NOTHING_FORGOTTEN)
+        self._server = self._stack.enter_context(server)
         self.ports[self._server] = self.proxies.open(self._server.port)
 
     @property
