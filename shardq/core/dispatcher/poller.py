@@ -251,7 +251,7 @@ class Poller:
         self.keys = keys
         self._driver = driver
         self._cache = cache
-        self._connection = driver.dedicated(keys.slot)
+        self._connection = driver.dedicated(keys.slot, dispatches=True)
         self._forwarding = Forwarding(
             driver, self._connection, keys, rouse=rouse, faults=faults, timeout=CALL_TIMEOUT_S
         )

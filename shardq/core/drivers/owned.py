@@ -91,11 +91,13 @@ def answered(calls: Sequence[BegunCall[Any]], until: float) -> Sequence[BegunCal
 
 
 class DedicatedConnection:
-    """A poller's own connection. ``call`` is for one thread; ``interrupt`` for any, and for good."""
+    """A connection of one user's own. ``call`` is for one thread; ``interrupt`` for any, and for good."""
 
-    def __init__(self, router: NodeRouter, slot: int) -> None:
+    def __init__(self, router: NodeRouter, slot: int, *, dispatches: bool) -> None:
+        """``dispatches``: it is a poller's, which waits while its node is held."""
         self.slot = slot
         self._router = router
+        self._dispatches = dispatches
         self._connection: Connection | None = None
         self._connected_at = 0.0
         self.connects = 0
@@ -143,7 +145,7 @@ class DedicatedConnection:
             self._connection = connection = connected
             self._connected_at = time.monotonic()
             self.connects += 1
-        while self._router.is_held(address, self._connected_at):
+        while self._dispatches and self._router.is_held(address, self._connected_at):
             if time.monotonic() >= retrying.deadline:
                 return unconnected(time.monotonic() - self._connected_at)
             self._sleep(HELD_LOOK_S)

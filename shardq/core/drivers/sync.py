@@ -80,9 +80,11 @@ class Driver(NodeRouter):
         self.check_open()
         return drive(self._replica_tracker.confirm(seals, self.node_of), partial(self._confirmed, deadline))
 
-    def dedicated(self, slot: int) -> DedicatedConnection:
-        """A connection of the caller's own to the master of this slot, wherever it moves."""
-        return DedicatedConnection(self, slot)
+    def dedicated(self, slot: int, *, dispatches: bool = False) -> DedicatedConnection:
+        """A connection of the caller's own to the master of this slot, wherever it moves. ``dispatches``: it is a
+        poller's.
+        """
+        return DedicatedConnection(self, slot, dispatches=dispatches)
 
     @contextmanager
     def borrow(self, deadline: float) -> Iterator[BorrowedConnections]:

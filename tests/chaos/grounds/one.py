@@ -6,11 +6,10 @@ from cluster.server import Server
 from tests.chaos.grounds.ground import SETTLED_S, Ground
 from tests.chaos.proxy import HOST
 
-
 DATA = "data"
 
 NOTHING_FORGOTTEN = {"aof-disable-auto-gc": "yes", "aof-timestamp-enabled": "yes"}
-"""Files that a rewrite has replaced stay, and times are noted: the files of a round that went wrong have every write."""
+"""Files that a rewrite has replaced stay, and times are noted: what a round that went wrong leaves has every write."""
 
 
 class One(Ground):
