@@ -96,7 +96,7 @@ class Witness:
         return id
 
     def push_many(self, tasks: Sequence[tuple[Task, Op]], *, durability: Any = None, one: bool = False) -> list[str]:
-        """Pushes many, of different ids. Returns their ids, empty where they are not known."""
+        """Pushes many. Returns their ids, empty where they are not known."""
         named: list[Named] = [(_full_id(task), op) for task, op in tasks]
         for _, op in named:
             op.durable = durability is not None
@@ -172,6 +172,16 @@ class Witness:
             return False
         self._end(number)
         return True
+
+    def waits(self, what: str, seconds: float, call: Callable[[], object]) -> None:
+        """A call that waits for so long."""
+        number = self._begin(what, [], wait=seconds + self.timeout)  # its last look at the servers has the timeout
+        try:
+            call()
+        except ShardqError as exc:
+            self._end(number, exc)
+            return
+        self._end(number)
 
     def consumer(self, *topics: str, lease: float, prefetch: bool = False) -> WitnessedConsumer:
         consumer = self.engine.consumer(list(topics) or "", lease=lease, prefetch=prefetch)
@@ -325,6 +335,8 @@ def _told(receipt: str) -> str:
 def _fate_of(exc: PushError, id: str) -> str:
     if isinstance(id, Receipt):
         return _told(id)
+    if exc.ids.count(id) > 1:
+        return ""  # it tells of one of them why it failed, and not of which
     error = exc.failed.get(id)
     if isinstance(error, Conflict):
         return f"refused:{error.state}"

@@ -6,6 +6,7 @@ They know only the public names, so the same programs run in a simulation and as
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,12 @@ SCHEDULES = {"tick": "mail", "tock": ""}
 """The names of schedules, and their topics."""
 
 TAGS = ("red", "blue")
+
+RATES = (None, None, None, 5, 40)
+"""Tasks a second that are moved in a change of the number of shards."""
+
+PADDING = 100_000
+"""Bytes of a task of which few go into one request."""
 
 
 class WentWrong(Exception):
@@ -55,6 +62,8 @@ class Scale:
     durable: bool = False
     """True where some pushes are to be durable."""
     durability: str = "replicated"
+    large: float = 0.0
+    """How many of the pushes have more than one request takes."""
 
 
 @dataclass
@@ -89,6 +98,9 @@ class Program:
     def push_some(self) -> None:
         draw, witness = self.draw, self.witness
         durability = self.scale.durability if self.scale.durable and draw.random() < 0.3 else None
+        if draw.random() < self.scale.large:
+            self._push_large()
+            return
         if draw.random() < 0.5:
             ids = draw.sample(self.scale.ids, draw.randint(1, min(2, len(self.scale.ids))))
             tasks = [self._task(id) for id in ids]
@@ -99,7 +111,19 @@ class Program:
         else:
             self._note(witness.push_many(tasks, durability=durability))
 
-    def _task(self, id: str) -> tuple[Any, Op]:
+    def _push_large(self) -> None:
+        """Some ids again and again, some with much in them; without the garbage collector, as some programs are."""
+        draw = self.draw
+        tasks = [self._task(id) for id in draw.choices(self.scale.ids, k=draw.choice((2, 3, 5)))]
+        if draw.random() < 0.5:
+            tasks = [self._task(id, padding=PADDING) for id in draw.choices(self.scale.ids[:2], k=5)]
+        gc.disable()
+        try:
+            self._note(self.witness.push_many(tasks))
+        finally:
+            gc.enable()
+
+    def _task(self, id: str, padding: int = 0) -> tuple[Any, Op]:
         draw = self.draw
         topic, _, unique = id.rpartition("/") if id else (draw.choice(TOPICS), "", "")
         options: dict[str, Any] = {"delay": draw.choice(self.scale.delays), "topic": topic}
@@ -111,7 +135,7 @@ class Program:
             options |= {"expires": options["delay"] + draw.choice((1.0, 6.0))}
         if draw.random() < 0.2:
             options |= {"tag": draw.choice(TAGS)}
-        return self.witness.task(**options)
+        return self.witness.task(**options, padding=padding)
 
     # ---- consuming
 
@@ -210,9 +234,11 @@ class Program:
                 return
             self.place.pause(draw.random() * 4 * self.scale.pause)
             topic = draw.choice(TOPICS)
-            what = draw.choice(("resize", "resize", "resize", "pause", "limit", "configure"))
+            what = draw.choice(("resize", "resize", "resize", "follow", "pause", "limit", "configure"))
             if what == "resize":
-                witness.does("resize", engine.resize, draw.choice(self.scale.shards))
+                witness.does("resize", engine.resize, draw.choice(self.scale.shards), rate=draw.choice(RATES))
+            elif what == "follow":
+                self._follow(draw.choice(self.scale.shards))
             elif what == "pause" and witness.does("pause", engine.pause, topic):
                 self._rest()
                 while not witness.does("resume", engine.resume, topic):
@@ -225,6 +251,17 @@ class Program:
                     self._rest()
             elif what == "configure":
                 witness.does("configure", engine.configure, dead_age=draw.choice((86_400.0, 90_000.0)))
+
+    def _follow(self, shards: int) -> None:
+        """Asks what a change would move, begins it, makes it faster or slower, and waits for its end."""
+        draw, witness, engine = self.draw, self.witness, self.witness.engine
+        witness.does("estimate", lambda: engine.resize(shards, dry_run=True))
+        if not witness.does("resize", engine.resize, shards, rate=draw.choice(RATES)):
+            return
+        witness.does("resize", engine.resize, shards, rate=draw.choice(RATES))
+        witness.does("look", lambda: engine.resize(dry_run=True).progress().fraction)
+        seconds = draw.choice((0.5, 3.0, 8.0))
+        witness.waits("wait", seconds, lambda: engine.resize(dry_run=True).wait(seconds))
 
     def declare(self, calls: int) -> None:
         """Declares schedules, and takes them back. Their payloads are ``OCCURRENCE``."""

@@ -171,12 +171,11 @@ def _missing_in(
     lines = text.splitlines()
     within = _within_functions(compile(text, module, "exec"))
     lost = missing_lines & within
-    counted: Counter[str] = Counter()
 
     def place(line: int, told: str) -> Place:
-        counted[told] += 1
-        name = f"{module}: {told}" + (f" ({counted[told]})" if counted[told] > 1 else "")
-        return Place(name, f"{module}:{line}: {told}")
+        code = lines[line - 1].strip()
+        number = sum(each.strip() == code for each in lines[:line])  # of all such lines, whichever are missing
+        return Place(f"{module}: {told}" + (f" ({number})" if number > 1 else ""), f"{module}:{line}: {told}")
 
     for line in sorted(lost):
         before = next((each for each in range(line - 1, 0, -1) if each in within or each in missing_lines), 0)

@@ -154,7 +154,7 @@ class Scene:
 
     def crowd_with_a_tag(self) -> list[Step]:
         """More tasks with a tag than one command removes."""
-        fields = [word for number in range(MANY) for word in (f"t{number}", b"\x18\x00\x07\x81\xa1t\x91\xa3red")]
+        fields = [word for number in range(MANY) for word in (f"t{number}", b"\x18\x00\x08\x81\xa1t\x91\xa3red")]
         return [_plain("HSET", self.keys.task, *fields), self._called("cancel_tag", ["0", "red", 1000])]
 
     def large_records(self) -> list[Step]:

@@ -29,6 +29,8 @@ class Refused(Exception):
         super().__init__(text.decode(errors="backslashreplace"))
 
 
+SMALL_PAGE = 2
+
 Dump = tuple[tuple[bytes, Image], ...]
 
 
@@ -47,6 +49,7 @@ class Keyspace:
 
     ``shuffle``: None keeps fields and members in the order in which small keys of a server have them, and a scan gives
     all at once. A number gives another order by each, and scans go by pages: as large keys of servers do.
+    One in four of them gives small pages, as COUNT bounds none from below.
     """
 
     now_us: Callable[[], int]
@@ -101,6 +104,8 @@ class Keyspace:
         """A page of a scan, and where the next one begins: 0 at the end. What stays for a whole scan is met once."""
         if self.shuffle is None:
             return 0, members
+        if self.shuffle % 4 == 1:
+            count = min(count, SMALL_PAGE)
         following = sorted((self._place(member), member) for member in members)
         following = [each for each in following if each[0] >= cursor]
         page, rest = following[:count], following[count:]

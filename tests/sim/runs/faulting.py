@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 from tests.judge.judge import Setback
 from tests.judge.verdict import Loss
-from tests.sim.runs.plan import Fault
+from tests.sim.model.values import Text
+from tests.sim.runs.plan import NAME, Fault
 from tests.sim.world.hub import Process
 from tests.sim.world.nodes import Node
 
@@ -29,6 +31,8 @@ class Faulting:
         """Errors that the product has met and does not know."""
         self._most_skew_us = 0
         self._armed: list[Fault] = []
+        self._meddled: list[Callable[[], None]] = []
+        """What undoes what another program has written."""
 
     def comes(self, fault: Fault) -> None:
         """Its time has come."""
@@ -58,6 +62,9 @@ class Faulting:
         run.net.parted.clear()
         run.net.slow_us.clear()
         run.net.losing.clear()
+        run.net.exhausted.clear()
+        for restore in self._meddled:
+            restore()
         for link in list(run.net.links):
             link.flow()
         for node in run.servers.nodes:
@@ -91,6 +98,13 @@ class Faulting:
 
     def _part(self, fault: Fault, node: Node, process: Process) -> None:
         self._run.net.part(process.name, node.name, fault.seconds)
+
+    def _exhaust(self, fault: Fault, node: Node, process: Process) -> None:
+        """Its connections end, too, so that it needs others."""
+        exhausted = self._run.net.exhausted
+        exhausted.add(process.name)
+        self._run.net.cut(lambda link: link.process is process)
+        self._hub.after(fault.seconds * 1e6, lambda: exhausted.discard(process.name))
 
     def _slow(self, fault: Fault, node: Node, process: Process) -> None:
         slow_us = self._run.net.slow_us
@@ -171,6 +185,22 @@ class Faulting:
             node.refuses = node.server.denials.commands = frozenset()
 
         self._hub.after(fault.seconds * 1e6, over)
+
+    def _meddle(self, fault: Fault, node: Node, process: Process) -> None:
+        """Another program writes a key without which no task is lost, and removes it."""
+        keys, control = shard_keys(NAME, fault.target % 3), control_keys(NAME)
+        key, slot = self._draw.choice(((keys.looks, keys.slot), (control.changes, control.slot)))
+        owner, name = self._run.servers.owners[slot], key.encode()
+        owner.space.keys[name] = Text(-1, b"theirs")
+        self._run.told.refusals.add(b"WRONGTYPE")
+
+        def restore() -> None:
+            for each in self._run.servers.nodes:
+                if isinstance(each.space.keys.get(name), Text):
+                    del each.space.keys[name]
+
+        self._meddled.append(restore)
+        self._hub.after(fault.seconds * 1e6, restore)
 
     def _flush(self, fault: Fault, node: Node, process: Process) -> None:
         node.flush_scripts()

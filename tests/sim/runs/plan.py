@@ -12,7 +12,7 @@ import msgspec
 
 FaultKind = Literal[
     "cut", "lose", "part", "slow", "hold", "kill node", "lose power", "promote", "split", "lag", "freeze", "kill",
-    "full", "deny", "flush", "set clock", "move slot",
+    "full", "deny", "flush", "set clock", "move slot", "exhaust", "meddle",
 ]  # fmt: skip
 """What happens:
 
@@ -33,9 +33,14 @@ deny: it refuses a command
 flush: it forgets all scripts
 set clock: its clock jumps
 move slot: a slot goes to another node
+exhaust: a process has no file descriptors left
+meddle: another program writes a key of ours
 """
 
-ProgramKind = Literal["dispatch", "produce", "consume", "work", "operate", "administer", "watch", "declare"]
+ProgramKind = Literal["dispatch", "produce", "consume", "work", "operate", "administer", "watch", "declare", "leave"]
+
+NAME = "x"
+"""That of the engine."""
 
 DENIED = ("EVALSHA", "SSUBSCRIBE", "SPUBLISH", "INFO", "HGETALL", "TIME", "WAIT")
 """Commands that a user may not run for a while. Those within scripts are refused one by one in ``tests/lua``."""
@@ -77,6 +82,18 @@ class Plan(msgspec.Struct, frozen=True):
     seconds: float
     programs: tuple[Program, ...]
     faults: tuple[Fault, ...]
+    timeout: float = 10.0
+    """That of all engines."""
+    old: bool = False
+    """Servers are of an old version."""
+    clashing: bool = False
+    """Processes make the same ids."""
+    replay: float | None = None
+    """Seconds that engines send again after a failover."""
+    pause: float = 0.5
+    """Seconds between two calls of a program, at most."""
+    sizes: tuple[int, ...] = (1, 2, 3, 5)
+    """The numbers of shards that administrators change to."""
 
     def having(self, *, programs: Sequence[Program] | None = None, faults: Sequence[Fault] | None = None) -> Plan:
         """The same with other programs, or faults."""
@@ -88,20 +105,29 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def drawn(seed: int) -> Plan:
-    """The plan of a seed: two in three are of anything, the others have much of a few kinds of faults."""
+    """The plan of a seed: most are of anything, the others have much of a few kinds of faults, or of what recovery is
+    for.
+    """
     draw = random.Random(f"{seed}/plan")
+    if seed % 18 in (10, 12, 13, 16):
+        return recovering(seed)
     if seed % 3 == 2:
-        return directed(seed, draw.sample(sorted(WEIGHTS), draw.choice((0, 1, 1, 2, 3))), draw.choice(BEHIND))
+        plan = directed(seed, draw.sample(sorted(WEIGHTS), draw.choice((0, 1, 1, 2, 3))), draw.choice(BEHIND))
+        return msgspec.structs.replace(plan, replay=10.0 if draw.random() < 0.3 else None)
     is_cluster = draw.random() < 0.6
     replicated = draw.random() < 0.6
     seconds = draw.choice((8.0, 15.0, 25.0))
     kinds: list[ProgramKind] = ["dispatch", "produce", "consume", "operate"]
     for kind, share in MORE.items():
         kinds += [kind] * (draw.random() < share)
+    if clashing := seed % 9 == 3 and draw.random() < 0.5:
+        kinds = [*(kind for kind in kinds if kind != "administer"), "produce", "produce"]
     programs = tuple(
         Program(kind, draw.choice(CALLS.get(kind, (0,))), number) for number, kind in enumerate(sorted(kinds))
     )
     chosen = draw.sample(sorted(WEIGHTS), draw.choice((0, 1, 2, 3, 4, 6)))
+    if clashing:
+        chosen = []  # where an answer is lost, what has our id counts as ours
     scripts = draw.choice(BEHIND)
     if not replicated:
         chosen = [kind for kind in chosen if kind not in ("promote", "split", "lag")]
@@ -120,10 +146,31 @@ def drawn(seed: int) -> Plan:
         seconds,
         programs,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        timeout=draw.choice((10.0, 10.0, 10.0, 4.0, 1.5)),
+        old=draw.random() < 0.15,
+        clashing=clashing,
+        replay=10.0 if draw.random() < 0.2 else None,
     )
 
 
-def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = ()) -> Plan:
+def recovering(seed: int) -> Plan:
+    """Many changes of the number of shards, by several at once, and faults behind their steps."""
+    draw = random.Random(f"{seed}/recovering")
+    kinds, after = draw.choice(RECOVERED)
+    plan = directed(seed, kinds, after, seconds=draw.choice((15.0, 15.0, 15.0, 40.0)))
+    more: list[tuple[ProgramKind, int]] = [("administer", 60), ("administer", 60), ("leave", 0), ("operate", 30)]
+    first = len(plan.programs)
+    return msgspec.structs.replace(
+        plan,
+        programs=(*plan.programs, *(Program(kind, calls, first + at) for at, (kind, calls) in enumerate(more))),
+        timeout=draw.choice((30.0, 10.0, 4.0, 1.5)),
+        replay=10.0 if draw.random() < 0.2 else None,
+        pause=draw.choice((0.5, 0.15)),
+        sizes=draw.choice(((1, 2), (1, 2), (1, 2, 3), (1, 2, 3, 5))),
+    )
+
+
+def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = (), *, seconds: float = 15.0) -> Plan:
     """A plan with much of everything, and of these faults alone, with the next of these scripts."""
     draw = random.Random(f"{seed}/directed")
     programs: list[tuple[ProgramKind, int]] = [
@@ -132,7 +179,6 @@ def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = ()) -
     ]
     if kinds:
         programs.append(("administer", 10))
-    seconds = 15.0
     faults = [
         Fault(draw.random() * seconds, kind, draw.randrange(100), draw.choice(WEIGHTS[kind]), "", chosen)
         for kind in kinds
@@ -153,7 +199,7 @@ def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = ()) -
 
 MORE: dict[ProgramKind, float] = {
     "dispatch": 0.4, "produce": 0.4, "consume": 0.4, "work": 0.3, "operate": 0.3, "administer": 0.5, "watch": 0.15,
-    "declare": 0.25,
+    "declare": 0.25, "leave": 0.15,
 }  # fmt: skip
 """How often there is another one."""
 
@@ -171,7 +217,7 @@ WEIGHTS: dict[FaultKind, tuple[float, ...]] = {
     "lose power": (0.2, 2.0, 8.0),
     "promote": (0.1, 2.0),
     "split": (0.5, 3.0),
-    "lag": (1.0, 5.0),
+    "lag": (1.0, 5.0, 30.0),
     "freeze": (0.5, 3.0, 8.0, 14.0),
     "kill": (0.1, 1.0, 4.0),
     "full": (0.5, 4.0),
@@ -179,6 +225,8 @@ WEIGHTS: dict[FaultKind, tuple[float, ...]] = {
     "flush": (0.0,),
     "set clock": (-3600.0, -5.0, -1.0, 1.0, 5.0, 3600.0),
     "move slot": (0.01, 0.2),
+    "exhaust": (0.5, 4.0, 12.0),
+    "meddle": (0.5, 4.0),
 }
 """What may happen, and how long it may last."""
 
@@ -192,6 +240,22 @@ BEHIND: tuple[tuple[str, ...], ...] = (
     ("claim", "settle", "extend", "dispatch"),
 )
 """What faults of a run happen behind, so that they meet what goes on seldom; nothing: they happen at any time."""
+
+RECOVERED: tuple[tuple[tuple[FaultKind, ...], tuple[str, ...]], ...] = (
+    (("kill",), ("open", "declare")),
+    (("kill", "lag"), ("take", "reserve", "put")),
+    (("lose power", "kill"), ("declare", "open")),
+    (("promote",), ("declare", "open", "swept")),
+    (("hold", "part"), ("open", "declare", "heartbeat")),
+    (("freeze",), ("open", "declare", "take", "seal")),
+    (("move slot", "lose"), ("push", "push_unique")),
+    (("lag",), ("take", "put", "seal")),
+    (("slow",), ("declare",)),
+    (("slow", "hold"), ("declare", "swept")),
+    (("promote",), ("clear", "unmark", "declare")),
+    (("kill", "slow"), ("open",)),
+)
+"""Faults, and scripts behind which they happen, after which somebody has to recover from what is left half done."""
 
 
 def _fault(draw: random.Random, kind: FaultKind, seconds: float, scripts: Sequence[str]) -> Fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import traceback
 from collections import Counter
@@ -26,7 +27,7 @@ from tests.lua.contract import NAMES
 from tests.sim.invariants import Shard, Violation, check_once
 from tests.sim.model.server import Failure
 from tests.sim.runs.faulting import Faulting
-from tests.sim.runs.plan import Plan, Program
+from tests.sim.runs.plan import NAME, Plan, Program
 from tests.sim.runs.punctuality import Punctuality
 from tests.sim.world.hub import START_US, Hub, Process, Stuck, Thread
 from tests.sim.world.network import Link, Network
@@ -34,15 +35,17 @@ from tests.sim.world.nodes import Node
 from tests.sim.world.patches import simulated
 from tests.sim.world.servers import Servers
 
-NAME = "x"
 MOST_SHARDS = 8
 TIMEOUT_S = 10.0
 
 MOST_NUMBERS = 1_000_000
 """Payloads of one process are apart by this."""
 
-REFUSALS = (b"OOM", b"READONLY", b"ERR ACL", b"NOPERM", b"LOADING")
-"""What a node may answer while it is made to."""
+REFUSALS = frozenset((b"OOM", b"READONLY", b"ERR ACL", b"NOPERM", b"LOADING"))
+"""How errors begin that a node may answer while it is made to."""
+
+MOVED = {"put": slice(3, None, 2), "take": slice(4, None), "remember": slice(4, None, 2), "forget": slice(3, None, 2)}
+"""By script, where the words are that name ids."""
 
 REST_S = 60.0
 """The longest time, after all faults, until everything is handled."""
@@ -83,6 +86,7 @@ class Told:
     story: list[tuple[int, str, str | Executed]] = field(default_factory=list)
     """When, in µs, who, and what."""
     reached: Counter[str] = field(default_factory=Counter)
+    refusals: set[bytes] = field(default_factory=lambda: set(REFUSALS))
     violation: str = ""
     verdict: Verdict | None = None
 
@@ -105,6 +109,7 @@ class Run:
             executed=self._executed,
             scripts=_scripts(),
             instead=instead or {},
+            old=plan.old,
         )
         self.processes: dict[str, Process] = {}
         self.books: list[Book] = []
@@ -123,7 +128,7 @@ class Run:
 
     def carry_out(self) -> Told:
         told = self.told
-        with _logged(self._logged), simulated(self.hub, self.net, self.plan.seed):
+        with _logged(self._logged), simulated(self.hub, self.net, self.plan.seed, clashing=self.plan.clashing):
             try:
                 self._carry_out()
             except (Violation, Stuck) as exc:
@@ -141,7 +146,9 @@ class Run:
         self.tell("run", "all faults are over, and programs come to their ends")
         self.is_over = True
         self._faulting.heal()
-        self._run_until(lambda: not any(thread.is_alive() for thread in self._mains), 3 * TIMEOUT_S)
+        self._run_until(
+            lambda: not any(thread.is_alive() for thread in self._mains), 3 * max(TIMEOUT_S, self.plan.timeout)
+        )
         closing = Process("closing")
         thread = hub.spawn(closing, partial(self._close, closing))
         self._run_until(lambda: not thread.is_alive(), REST_S + 4 * TIMEOUT_S)
@@ -163,6 +170,9 @@ class Run:
                 raise Violation(f"{thread} ended with {trace}")
 
     def _judge(self) -> None:
+        if self.plan.replay and self.plan.faults:
+            # what was pushed before a failover, or a restart, may be pushed again when it is done
+            self.facts.unguarded |= {id for book in self.books for call in book.calls for id, _ in call.ops}
         final: dict[str, tuple[str, int]] = {}
         shards = self._all_shards()
         if not self.facts.unguarded:
@@ -193,22 +203,25 @@ class Run:
         self.processes[program.name] = process
         self._mains.append(self.hub.spawn(process, partial(self._live, program, process, life)))
 
-    def engine(self, **options: Any) -> Engine:
+    def engine(self, timeout: float | None = None) -> Engine:
+        """``timeout``: other than that of the plan."""
+        seconds = timeout or self.plan.timeout
         return Engine(
             self.servers.url,
             name=NAME,
             shards=self.plan.shards,
             protocol=2,
-            timeout=TIMEOUT_S,
-            connect_timeout=TIMEOUT_S,
-            **options,
+            timeout=seconds,
+            connect_timeout=seconds,
+            replay=self.plan.replay,
         )
 
-    def _witness(self, process: Process, engine: Engine) -> Witness:
+    def _witness(self, process: Process, engine: Engine, timeout: float | None = None) -> Witness:
         book = Book()
         self.books.append(book)
         first = len(self.books) * MOST_NUMBERS
-        return Witness(engine, book, process.name, first, TIMEOUT_S, now_us=lambda: float(self.hub.now_us + 0))
+        seconds = timeout or self.plan.timeout
+        return Witness(engine, book, process.name, first, seconds, now_us=lambda: float(self.hub.now_us + 0))
 
     def _live(self, program: Program, process: Process, life: int) -> None:
         draw = seeded(self.plan.seed, program.name, life)
@@ -226,6 +239,8 @@ class Run:
                 self._work(workload)
             elif program.kind == "consume":
                 workload.consume()
+            elif program.kind == "leave":
+                self._leave(workload, process)
             else:
                 getattr(workload, program.kind)(program.calls)
         except ShardqError as exc:
@@ -233,6 +248,28 @@ class Run:
         finally:
             if not process.is_dead:
                 engine.close()
+
+    def _is_left(self, closing: threading.Event) -> bool:
+        return self.is_over or closing.is_set()
+
+    def _leave(self, workload: Workload, process: Process) -> None:
+        """Again and again it closes its engine while another of its threads uses it."""
+        while not self.is_over:
+            witness, closing = workload.witness, threading.Event()
+            workload.place = Place(time.sleep, partial(self._is_left, closing))
+            thread = Thread(target=partial(workload.produce, 20), name="producer")
+            thread.start()
+            time.sleep(workload.draw.random() * 4)
+            closing.set()  # of each call that nothing is heard of, much is possible
+            witness.engine.close()
+            thread.join()
+            if thread.failure is not None:
+                raise thread.failure
+            engine = self.engine()
+            workload.witness = self._witness(process, engine)
+            while not self.is_over and not workload.witness.does("open", engine.open):
+                time.sleep(0.2)
+        workload.witness.engine.close()
 
     def _dispatch(self, witness: Witness) -> None:
         while not self.is_over:
@@ -259,8 +296,8 @@ class Run:
 
     def _close(self, process: Process) -> None:
         """Without faults everything comes to rest, and is handled."""
-        engine = self.engine()
-        witness = self._witness(process, engine)
+        engine = self.engine(TIMEOUT_S)
+        witness = self._witness(process, engine, TIMEOUT_S)
         engine.start()
         for topic in TOPICS:
             witness.does("resume", engine.resume, topic)
@@ -321,7 +358,7 @@ class Run:
         )
         if isinstance(answer, Failure):
             told.reached[f"{script.name} refused"] += 1
-            if not answer.text.startswith(REFUSALS):
+            if not answer.text.startswith(tuple(told.refusals)):
                 raise Violation(f"{script.name} answers an error: {answer.text.decode()}, line {answer.line}")
         else:
             told.reached[f"{script.name} {answer[0].decode()}"] += 1
@@ -364,16 +401,16 @@ class Run:
 
     def unguarded_since(self, node: Node, since_us: float) -> set[str]:
         """The ids that may be there twice, or gone, if a node loses what it did since then: those that were moved to it
-        or from it, and, once the number of shards has changed, those of which anything was asked there, as a new task
-        may be in another shard than the one that comes back.
+        or from it, or whose dedup windows were; and, once the number of shards has changed, those of which anything was
+        asked there, as a new task may be in another shard than the one that comes back.
         """
         ids: set[str] = set()
         for at_us, _, what in reversed(self.told.story):
             if at_us < since_us:
                 break
             if isinstance(what, Executed) and what.node == node.name:
-                if what.script in ("put", "take"):
-                    ids.update(id.decode() for id in (what.words[3::2] if what.script == "put" else what.words[4:]))
+                if what.script in MOVED:
+                    ids.update(word.partition(b"\n")[0].decode() for word in what.words[MOVED[what.script]])
                 elif len(self.facts.shard_counts) > 1:
                     ids.update(word.decode(errors="replace") for word in what.words[2:])
         return ids
@@ -389,7 +426,7 @@ def _scripts() -> dict[str, Script]:
 
 
 def _scale(plan: Plan) -> Scale:
-    return Scale(durable=plan.replicated)
+    return Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,8 @@ class Network:
         """Nodes whose every packet takes so much longer."""
         self.losing: dict[str, float] = {}
         """Processes and nodes, and how often a request of theirs, or its answer, ends its connection."""
+        self.exhausted: set[str] = set()
+        """Processes that have no file descriptors left."""
         self.lost: Callable[[str], object] = lambda process: None
         """Told when an answer may have been lost to a process."""
 
@@ -240,6 +242,8 @@ class Socket(Readable):
     family = socket.AF_INET
 
     def __init__(self, net: Network) -> None:
+        if hub().current.process.name in net.exhausted:
+            raise OSError(errno.EMFILE, "Too many open files")
         super().__init__()
         self._net = net
         self._link: Link | None = None

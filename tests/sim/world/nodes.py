@@ -60,7 +60,9 @@ class Node:
         self.skew_us = 0
         self.held_until_us = 0
         self.loads_until_us = 0
-        self.space = space or Keyspace(self.now_us, heard=self._heard, shuffle=servers.shuffle)
+        self.space = space or Keyspace(
+            self.now_us, heard=self._heard, shuffle=servers.shuffle, hscan_without_values=not servers.old
+        )
         self.server = Server(self.space)
         self.offset = 0
         self.history = self._new_id()

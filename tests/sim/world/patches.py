@@ -29,10 +29,15 @@ from tests.sim.world import network
 MARKS = 1023
 """Of nonces, in dedup windows: see shardq/lua/README.md."""
 
+IDS_BYTES = 6
+"""What a source of ids asks of the system for each second."""
+
 
 @contextmanager
-def simulated(hub: hubs.Hub, net: network.Network, seed: int) -> Iterator[None]:
-    """All that the product does in this block is simulated."""
+def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool = False) -> Iterator[None]:
+    """All that the product does in this block is simulated. ``clashing``: all processes begin each second with the same
+    id.
+    """
     draw = random.Random(f"{seed}/product")
     state = random.getstate()
 
@@ -49,6 +54,9 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int) -> Iterator[None]:
                 marks.add(nonce % MARKS)
                 return nonce
 
+    def urandom(count: int) -> bytes:
+        return bytes(count) if clashing and count == IDS_BYTES else draw.randbytes(count)
+
     replaced: list[tuple[Any, str, Any]] = [
         *((time, "monotonic", hub.monotonic), (time, "time", hub.time), (time, "sleep", hub.sleep)),
         *((time, "monotonic_ns", lambda: int(hub.monotonic() * 1e9)), (time, "perf_counter", hub.monotonic)),
@@ -59,7 +67,7 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int) -> Iterator[None]:
         *((queue, "SimpleQueue", queue._PySimpleQueue), (queue, "time", hub.monotonic)),  # type: ignore[attr-defined]
         *((secrets, "token_hex", token_hex), (secrets, "randbits", draw.getrandbits)),
         *((secrets, "token_bytes", draw.randbytes), (secrets, "choice", draw.choice)),
-        *((uuid, "uuid4", lambda: uuid.UUID(int=draw.getrandbits(128), version=4)), (os, "urandom", draw.randbytes)),
+        *((uuid, "uuid4", lambda: uuid.UUID(int=draw.getrandbits(128), version=4)), (os, "urandom", urandom)),
         *((sockets, "new_socket", lambda family: network.Socket(net)), (os, "write", network.write)),
         *((select, "poll", network.Poll), (selectors, "PollSelector", network.Selector)),
         (packing, "new_nonce", new_nonce),

@@ -31,11 +31,13 @@ class Servers:
         executed: Executed,
         scripts: Mapping[str, Script],
         instead: Mapping[str, Script],
+        old: bool = False,
     ) -> None:
         self.hub = hub
         self.net = net
         self.draw = random.Random(f"{seed}/servers")
         self.shuffle = seed
+        self.old = old
         self.is_cluster = is_cluster
         self.replicated = replicated
         self.executed = executed
@@ -52,6 +54,8 @@ class Servers:
         self._table: list[Any] | None = None
         self.busy_slots: set[int] = set()
         """Slots that are just moved: what is asked of them is to be asked again."""
+        self._left: dict[int, Node] = {}
+        """Slots and the nodes that have just given them away, and are not told yet that it is done."""
 
     @property
     def url(self) -> str:
@@ -88,11 +92,13 @@ class Servers:
         (slot,) = slots
         if slot in self.busy_slots:
             return Failure(b"TRYAGAIN Multiple keys request during rehashing of slot")
-        return None if self.owners[slot] is node or asking else self._moved(keys)
+        if self.owners[slot] is node or asking:
+            return None
+        return self._moved(keys, b"ASK" if self._left.get(slot) is node else b"MOVED")
 
-    def _moved(self, keys: Sequence[bytes]) -> Failure:
+    def _moved(self, keys: Sequence[bytes], word: bytes = b"MOVED") -> Failure:
         slot = slot_of(keys[0].decode())
-        return Failure(b"MOVED %d %s" % (slot, self.owners[slot].name.encode()))
+        return Failure(b"%s %d %s" % (word, slot, self.owners[slot].name.encode()))
 
     def told(self, what: bytes, asked: Node) -> Any:
         """CLUSTER SLOTS and NODES."""
@@ -140,9 +146,9 @@ class Servers:
     def move_slot(self, slot: int, target: Node, seconds: float) -> None:
         """Moves a slot with its keys; while it lasts, requests are to be made again."""
         self.busy_slots.add(slot)
-        self.hub.after(seconds * 1e6, lambda: self._moved_slot(slot, target))
+        self.hub.after(seconds * 1e6, lambda: self._moved_slot(slot, target, seconds))
 
-    def _moved_slot(self, slot: int, target: Node) -> None:
+    def _moved_slot(self, slot: int, target: Node, seconds: float) -> None:
         self.busy_slots.discard(slot)
         source = self.owners[slot]
         if not target.is_up or not source.is_up or target.is_replaced or source is target:
@@ -157,4 +163,6 @@ class Servers:
         source.moved_us = target.moved_us = self.hub.now_us
         self.owners[slot] = target
         self._table = None
+        self._left[slot] = source
+        self.hub.after(seconds * 1e6, lambda: self._left.pop(slot, None))
         source.drop_subscriptions([each for each in source.subscribers if slot_of(each.decode()) == slot])
