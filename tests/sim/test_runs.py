@@ -11,7 +11,7 @@ from tests.sim.runs.plan import directed, drawn
 from tests.sim.runs.running import Told, run
 from tests.sim.runs.stories import cut_down, story
 
-PARTS, RUNS_OF_A_PART = 5, 5
+PARTS, RUNS_OF_A_PART = 5, 4
 
 MOST_RUNS = 30
 """In so many runs a planted fault must be found."""

@@ -109,7 +109,7 @@ def drawn(seed: int) -> Plan:
     for.
     """
     draw = random.Random(f"{seed}/plan")
-    if seed % 18 in (10, 12, 13, 16):
+    if seed % 18 in (1, 10, 13, 16):
         return recovering(seed)
     if seed % 3 == 2:
         plan = directed(seed, draw.sample(sorted(WEIGHTS), draw.choice((0, 1, 1, 2, 3))), draw.choice(BEHIND))
