@@ -25,7 +25,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim chaos mutants fuzz defect bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim chaos soak mutants fuzz defect bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,10 @@ defect: $(STAMP) ## a defect of tests/README.md on the revision before its mend:
 chaos: $(STAMP) ## real servers and programs, broken on purpose: MINUTES= or FAULTS= and TASKS=, SEED= of the first, ON=
 	@$(CLEAN) $(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FAULTS),--faults $(FAULTS)) \
 	  $(if $(TASKS),--tasks $(TASKS)) $(if $(SEED),--seed $(SEED)) $(if $(ON),--on $(ON))
+
+soak: $(STAMP) ## hours of steady load, and what must not grow in them: HOURS=
+	@mkdir -p bench/report
+	$(CLEAN) $(BIN)/python -m tests.chaos soak $(if $(HOURS),--hours $(HOURS)) --json bench/report/soak.json
 
 bench: $(STAMP) ## lateness, rates and costs on this machine, for the report; under ten minutes
 	@mkdir -p bench/report

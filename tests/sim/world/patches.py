@@ -1,5 +1,5 @@
 """What stands in place of the standard library while a simulated run goes on: clocks, threads, locks, sockets, and
-chance. The product is not changed, and knows nothing of it.
+chance. The product knows nothing of it. Of the product the sizes of moves alone are changed, as runs have few tasks.
 """
 
 from __future__ import annotations
@@ -19,15 +19,23 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from shardq.core.calls import resharding
 from shardq.core.drivers import sockets
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.model.ids import Ids
 from shardq.core.producer import packing
+from shardq.core.resharding import migration
 from tests.sim.world import hub as hubs
 from tests.sim.world import network
 
 MARKS = 1023
 """Of nonces, in dedup windows: see shardq/lua/README.md."""
+
+MOVES = ((1000, 250), (3, 2), (2, 1))
+"""How many tasks a sweep moves at a time, and how many of them a script; with few, groups overlap."""
+
+PAGE = 5
+"""How many a sweep looks at, where it moves few."""
 
 IDS_BYTES = 6
 """What a source of ids asks of the system for each second."""
@@ -57,6 +65,7 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool 
     def urandom(count: int) -> bytes:
         return bytes(count) if clashing and count == IDS_BYTES else draw.randbytes(count)
 
+    group, batch = random.Random(f"{seed}/moves").choice(MOVES)
     replaced: list[tuple[Any, str, Any]] = [
         *((time, "monotonic", hub.monotonic), (time, "time", hub.time), (time, "sleep", hub.sleep)),
         *((time, "monotonic_ns", lambda: int(hub.monotonic() * 1e9)), (time, "perf_counter", hub.monotonic)),
@@ -70,7 +79,8 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool 
         *((uuid, "uuid4", lambda: uuid.UUID(int=draw.getrandbits(128), version=4)), (os, "urandom", urandom)),
         *((sockets, "new_socket", lambda family: network.Socket(net)), (os, "write", network.write)),
         *((select, "poll", network.Poll), (selectors, "PollSelector", network.Selector)),
-        (packing, "new_nonce", new_nonce),
+        *((packing, "new_nonce", new_nonce), (migration, "GROUP", group), (resharding, "BATCH", batch)),
+        *((resharding, size, PAGE) for size in ("PAGE", "SCAN", "WINDOWS") if batch < resharding.BATCH),
         (Ids.__init__, "__kwdefaults__", {"clock_s": hub.time}),
         (NodeRouter.carry, "__defaults__", (hub.sleep,)),  # that is `time.sleep`, as it was when it was defined
         (socket.socket, "shutdown", network.shutdown),
