@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,6 +13,8 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq.core.calls.request import Call
 from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from shardq.errors import EngineClosed, ServerFault, Unanswered, Unavailable
 from tests.drivers.calls import command, key_in, keys_of, script_call, store
 from tests.drivers.carriers import Carrier, Carriers
@@ -54,6 +57,18 @@ def test_scripts_flushed_on_the_way(carrier: Carrier, name: str) -> None:
             for key in keys_of(name, 7):
                 carrier.call(command(key, "SCRIPT", "FLUSH"))
     assert answers == [1] * COUNT
+
+
+def test_no_call_is_dropped_where_a_fault_can_not_be_handled(single: Server, name: str) -> None:
+    driver = Driver(Settings.from_url(single.url))
+    driver.open()
+    try:
+        driver.call(command(name, "SCRIPT", "FLUSH"))
+        fails = mock.patch.object(driver, "act", side_effect=OSError("no slot map today"))
+        with fails, pytest.raises(OSError, match="no slot map today"):
+            list(driver.call_all([(1, store(name, "f"))]))
+    finally:
+        driver.close()
 
 
 def test_errors_are_values(carrier: Carrier, name: str) -> None:

@@ -15,21 +15,20 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-from hiredis import HiredisError, ProtocolError
+from hiredis import HiredisError
 
 from shardq.core.drivers.connection import CHUNK, READ_TIMEOUT_S
 from shardq.core.drivers.conversations import Exchange, adrive, handshake
 from shardq.core.drivers.faults import (
     OVERDUE,
-    ErrorReply,
     Fault,
     dropped,
     of_connecting,
     of_exception,
-    of_reply,
     of_resolving,
     of_tls,
     timed_out,
+    unasked,
     unconnected,
 )
 from shardq.core.drivers.settings import Settings
@@ -145,7 +144,7 @@ class AsyncConnection(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not INCOMPLETE:
                 if not self._waiting:  # an answer to no call
-                    self._break(_unasked(reply, self.address))
+                    self._break(unasked(reply, self.address))
                     return
                 answer = self._waiting.popleft()
                 if answer is not None and not answer.done():
@@ -206,13 +205,6 @@ class Answer:
 def _expire(answer: asyncio.Future[Any], waited: float) -> None:
     if not answer.done():
         answer.set_result(timed_out(waited))
-
-
-def _unasked(reply: Any, address: str) -> Fault:
-    """The fault of an answer to no call: servers that are full, or protected, say so and close."""
-    if isinstance(reply, ErrorReply):
-        return of_reply(reply.text, asked=address)
-    return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
 
 
 async def open_async_connection(

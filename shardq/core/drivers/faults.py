@@ -12,6 +12,8 @@ import os
 import re
 import ssl
 
+from hiredis import ProtocolError
+
 from shardq.core.drivers import descriptors
 from shardq.core.drivers.settings import host_of, located
 from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, ShardqError, TooManyOpenFiles, Unavailable
@@ -171,6 +173,13 @@ def of_exception(exc: Exception, *, sent: bool) -> Fault:
     if not isinstance(exc, OSError):  # the bytes that came were no Redis protocol
         text = f"not a Redis server's answer: {text}"
     return Fault(Reaction.WAIT, Unavailable, text, lost=sent, cause=exc)
+
+
+def unasked(answer: object, address: str) -> Fault:
+    """The fault of an answer to no call: servers that are full, or protected, say so and close."""
+    if isinstance(answer, ErrorReply):
+        return of_reply(answer.text, asked=address)
+    return of_exception(ProtocolError("an answer came that nobody asked for"), sent=True)
 
 
 def of_resolving(exc: OSError, address: str) -> Fault:

@@ -25,7 +25,7 @@ from hiredis import HiredisError
 
 from shardq.core.calls.request import Command
 from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection, ConnectionPool
-from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, timed_out, unserved
+from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, timed_out, unasked, unserved
 from shardq.core.drivers.retry import RetryingCall, Spare
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE
@@ -49,6 +49,14 @@ AWAY_S = 0.1
 CONNECT_LOOK_S = 0.005
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def _parsed(connection: Connection) -> Any:
+    """The next answer that has come, ``INCOMPLETE`` without one, or a ``Fault``."""
+    try:
+        return connection.reader.gets()
+    except HiredisError as exc:
+        return of_exception(exc, sent=True)
 
 
 def left_behind(node: str) -> Unanswered:
@@ -311,24 +319,29 @@ class Pipelines(Generic[K, T]):
 
     def _read(self, pipeline: Pipeline, connection: Connection) -> None:
         pipeline.heard = time.monotonic()
-        try:
-            while True:
+        while True:
+            try:
                 chunk = connection.sock.recv(CHUNK)
                 if not chunk:
                     raise ConnectionResetError("the server closed the connection")
                 connection.reader.feed(chunk)
-                while (answer := connection.reader.gets()) is not INCOMPLETE:
-                    retrying = pipeline.sent.popleft()
-                    if retrying is not None:
-                        pipeline.unanswered -= len(retrying.sent)
-                        self._answered(retrying, answer, pipeline.node.address)
-                # TLS holds bytes back that the selector can't see.
-                if not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending()):
+            except _WOULD_BLOCK:
+                return
+            except OSError as exc:
+                self._lost(pipeline, of_exception(exc, sent=True))
+                return
+            # Nothing else is guarded: an error in what follows must not pass for one of this connection.
+            while (answer := _parsed(connection)) is not INCOMPLETE:
+                if isinstance(answer, Fault) or not pipeline.sent:
+                    self._lost(pipeline, answer if isinstance(answer, Fault) else unasked(answer, connection.address))
                     return
-        except _WOULD_BLOCK:
-            return
-        except (OSError, HiredisError, IndexError) as exc:  # IndexError: an answer to no call
-            self._lost(pipeline, of_exception(exc, sent=True))
+                retrying = pipeline.sent.popleft()
+                if retrying is not None:
+                    pipeline.unanswered -= len(retrying.sent)
+                    self._answered(retrying, answer, pipeline.node.address)
+            # TLS holds bytes back that the selector can't see.
+            if not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending()):
+                return
 
     def _answered(self, retrying: RetryingCall[T], answer: Any, node: str) -> None:
         if isinstance(answer, ErrorReply):
