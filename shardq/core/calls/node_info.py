@@ -91,6 +91,11 @@ def server_settings(slot: int) -> Command[ServerSettings]:
     return Command(slot, ("INFO", "server", "clients", "memory", "persistence", "stats"), decode)
 
 
+def run_id(slot: int) -> Command[str]:
+    """The id of the process that serves a slot: another one with each start, on each node."""
+    return Command(slot, ("INFO", "server"), lambda text: info_fields(text).get(b"run_id", b"").decode())
+
+
 def saves(slot: int) -> Command[bool]:
     """True if the master of a slot writes snapshots by itself."""
 

@@ -18,7 +18,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, Literal
 
-from shardq.core.calls import resharding
+from shardq.core.calls import node_info, resharding
 from shardq.core.calls.request import FIRST_PAGE, Command, Stale, next_page
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.drivers.sync import Driver
@@ -274,8 +274,11 @@ def _holds_misplaced(topology: Topology, source: ShardKeys) -> Operation[bool]:
 
 
 def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -> Operation[bool]:
-    """Moves the ends of dedup windows. Returns False if some stay because the replicas of their targets lack them."""
+    """Moves the ends of dedup windows. Returns False if some may stay: those that the replicas of their targets lack,
+    and those that another process of the server has in other places than the one that began the scan.
+    """
     cursor, barrier, all_moved = "", ReplicaBarrier(cache), True
+    scanned: str = yield node_info.run_id(source.slot)
     ahead_ms: int = yield resharding.ahead(source)
     while cursor != "0":
         cursor, ends = yield resharding.scan(source, source.seen, cursor or "0", count=resharding.SCAN)
@@ -295,7 +298,7 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
         all_moved = all_moved and not behind
         gone = [some for keys, some in parts if keys.shard not in behind]
         values((yield Many(enumerate(resharding.forget(source, topology.epoch, some) for some in gone))))
-    return all_moved
+    return all_moved and scanned == (yield node_info.run_id(source.slot))
 
 
 def _misplaced(topology: Topology, source: ShardKeys, ids: Collection[str]) -> list[Misplaced]:
