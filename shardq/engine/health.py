@@ -47,8 +47,8 @@ MAX_READY_AGE_S = 60.0
 
 MAX_DEAD = 100
 """More tasks than that which died in the last ten minutes are a reason. A task dies when all its attempts have failed,
-25 over a day by default, or its handler gave it up: one in six seconds is a fault of a handler or of what it needs, not
-of single tasks, however many are handled.
+25 over some seven hours by default, or its handler gave it up: one in six seconds is a fault of a handler or of what it
+needs, not of single tasks, however many are handled.
 """
 
 LATELY_S = 600.0

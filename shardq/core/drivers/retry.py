@@ -201,7 +201,7 @@ class RetryingCall(Generic[T]):
         if self.call.in_doubt:
             unanswered = Unanswered(
                 f"{verb} was sent to {node}, its answer was lost, and no later try within "
-                f"{self._retry_for_s:g} s was answered either (last: {fault.text}); it may or may not have "
+                f"{self._retry_for_s:.3g} s was answered either (last: {fault.text}); it may or may not have "
                 "happened: look, or repeat it where that is safe"
             )
             unanswered.last = error
@@ -252,7 +252,7 @@ def explained(fault: Fault, node: str, what: str, timeout_s: float) -> str:
     """The message of the error that a fault ends in: what was wrong, and what to do."""
     error = fault.error
     if fault.reaction is not Reaction.END and issubclass(error, (Unavailable, ReadOnly)):
-        what = f"{what} within {timeout_s:g} s"
+        what = f"{what} within {timeout_s:.3g} s"
     usual: dict[type[ShardqError], str] = {
         Unavailable: "check that the server runs and can be reached from here",
         ReadOnly: "check that the master can save to its disk, and that the address is not a replica's",

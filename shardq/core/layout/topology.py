@@ -88,7 +88,7 @@ class Limit(msgspec.Struct, frozen=True):
     """Tasks at once."""
 
 
-DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take days; without, they still end
+DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take some seven hours; without, they still end
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
 DEFAULT_DEAD_COUNT = 100_000  # enough for every incident that is looked into, some 50 MB of ordinary tasks
