@@ -7,7 +7,7 @@ as field → text, a LIST as a list. Bytes are text throughout.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import redis
@@ -64,6 +64,20 @@ def meta(**fields: object) -> dict[str, str]:
     return {"epoch": f"{EPOCH}", "clock": f"{T}"} | {name: f"{value}" for name, value in fields.items()}
 
 
+def seeding(prefix: str, state: Mapping[str, Any]) -> Iterator[list[Word]]:
+    """The commands that store this state where nothing is."""
+    for name, value in state.items():
+        kind = name.partition("/")[0]
+        if kind == "ready":
+            verb, words = "RPUSH", list(value)
+        elif kind in _ZSETS or "permits" in name or "/waiting/" in name:
+            verb, words = "ZADD", [word for member, score in value.items() for word in (score, member)]
+        else:
+            verb, words = "HSET", [word for pair in value.items() for word in pair]
+        for start in range(0, len(words), 2000):
+            yield [verb, prefix + name, *words[start : start + 2000]]
+
+
 def _number(score: str) -> int | float:
     number = float(score)
     return int(number) if number.is_integer() else number
@@ -94,19 +108,8 @@ class Shard:
     def seed(self, state: Mapping[str, Any]) -> None:
         """Stores exactly this state, and no other key."""
         self.clear()
-        for name, value in state.items():
-            key = self.prefix + name
-            kind = name.partition("/")[0]
-            if kind == "ready":
-                self._fill("RPUSH", key, list(value))
-            elif kind in _ZSETS or "permits" in name or "/waiting/" in name:
-                self._fill("ZADD", key, [word for member, score in value.items() for word in (score, member)])
-            else:
-                self._fill("HSET", key, [word for pair in value.items() for word in pair])
-
-    def _fill(self, verb: str, key: str, words: list[Word]) -> None:
-        for start in range(0, len(words), 2000):
-            self.do(verb, key, *words[start : start + 2000])
+        for words in seeding(self.prefix, state):
+            self.do(*words)
 
     def state(self) -> State:
         """Returns every key of the shard, without the topics of which nothing was dispatched yet: see ``topics``."""
