@@ -30,7 +30,7 @@ from shardq.core.recovery import ReplicaBarrier, deliver, deliver_all, put, put_
 from shardq.core.resharding.resizing import forget_priors, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ShardqError
+from shardq.errors import EngineClosed, ShardqError
 
 log = logging.getLogger("shardq.resharding")
 
@@ -409,10 +409,18 @@ class Migrator:
         share = None if rate is None else rate / max(1, self._members())
         # A thread that is left behind in a pause must not go on at its end.
         pace = MoveRate(share, self._something_moved, self.loop.stopping.is_set)
+        failure: ShardqError | None = None
         for keys in run(self._driver, unswept(self._cache, self._mine()), CALL_TIMEOUT_S):
             if self.loop.stopping.is_set() or self._cache.topology.epoch != topology.epoch:
                 return
-            run(self._driver, sweep(self._cache, keys, self._numbers, pace), CALL_TIMEOUT_S)
+            try:
+                run(self._driver, sweep(self._cache, keys, self._numbers, pace), CALL_TIMEOUT_S)
+            except (Stale, EngineClosed):
+                raise
+            except ShardqError as exc:  # other shards do not wait for this one
+                failure = failure or exc
+        if failure is not None:
+            raise failure
         if run(self._driver, forget_priors(self._cache), CALL_TIMEOUT_S):
             log.info("all tasks are where they belong under %d shards", topology.shards)
 
