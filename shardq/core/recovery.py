@@ -148,7 +148,10 @@ def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Oper
         counts: dict[ShardKeys, int] = values((yield Many({keys: resharding.moving_tasks(keys) for keys in shards})))
         found = False
         for source, count in counts.items():
-            found = (count > 0 and (yield from deliver_all(cache, source))) or found
+            try:
+                found = (count > 0 and (yield from deliver_all(cache, source))) or found
+            except NotConfirmed:
+                found = True
         if not found:
             return
     raise Unavailable(
@@ -159,8 +162,8 @@ def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Oper
 
 
 def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
-    """Delivers what is moving out of a shard. Returns True if there was something. Two kinds stay there, and no other
-    task waits for them: what can't be read, and what the replicas of the shard do not have as taken.
+    """Delivers what is moving out of a shard. Returns True if there was something. What can't be read stays there: no
+    other task waits for it. Raises NotConfirmed if the replicas of the shard do not have what is moving as taken.
     """
     found, cursor = False, ""
     barrier: ReplicaBarrier | None = None
@@ -173,15 +176,27 @@ def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
         if moving_tasks and barrier is not None:
             found = True
             if (yield from barrier.behind([source])):
-                return True
+                raise NotConfirmed([source.shard])
             yield from deliver(cache, source, moving_tasks)
         cursor = following
     return found
 
 
+class NotConfirmed(Unavailable):
+    """The replicas of these shards do not confirm what was moved. Tasks wait for that where they are."""
+
+    def __init__(self, shards: Iterable[int]) -> None:
+        named = ", ".join(map(str, sorted(shards)))
+        super().__init__(
+            f"tasks that move wait for the replicas of shard {named}, which do not confirm what was written there: "
+            "see that they are connected and keep up (`shardq stats`)"
+        )
+
+
 def taken(cache: TopologyCache, source: ShardKeys, look: Callable[[], Command[T]]) -> Operation[T]:
     """Looks at what is moving out of a shard, and returns what is seen once the replicas of the shard have it as taken.
     Without that, no task may be put where it goes: a failover would bring it back, and it would be in two shards.
+    Raises NotConfirmed if they do not have it in three seconds.
     """
     barrier = ReplicaBarrier(cache)
     yield from barrier.behind([source])
@@ -189,10 +204,7 @@ def taken(cache: TopologyCache, source: ShardKeys, look: Callable[[], Command[T]
         seen: T = yield look()
         if not seen or not (yield from barrier.behind([source])):
             return seen
-    raise Unavailable(
-        f"nothing is changed: tasks are moving out of shard {source.shard}, and its replicas do not confirm that they "
-        "were taken: see that the replicas are connected and keep up (`shardq stats`), and repeat it"
-    )
+    raise NotConfirmed([source.shard])
 
 
 def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from cluster.server import Server
-from shardq import Engine, Outcome, Unavailable
+from shardq import Engine, Outcome, Task, Unavailable
 from shardq.core.layout.keys import control_keys, shard_keys
 from tests.resharding.migration import moving_ids
 from tests.support.states import FAR_S
+from tests.support.waiting import wait_until
 
 MINE = "n1|1|due|253402300799999|0|0|\x10x"
 """A task that was taken out of shard 0."""
@@ -59,7 +60,7 @@ def test_a_moving_task_whose_take_is_on_no_replica(
         replica.pause()
         try:
             own_server.ask("HSET", keys[0].moved, mover, MINE)
-            with pytest.raises(Unavailable, match="out of shard 0, and its replicas do not confirm"):
+            with pytest.raises(Unavailable, match="wait for the replicas of shard 0, which do not confirm"):
                 commands[command](engine)
             assert own_server.ask("EXISTS", keys[1].due) == 0, "it is not where it goes"
         finally:
@@ -69,3 +70,19 @@ def test_a_moving_task_whose_take_is_on_no_replica(
         else:
             commands[command](engine)
             assert own_server.ask("ZCARD", keys[1].due) == 1
+
+
+def test_moving_that_waits_is_logged(
+    own_server: Server, replica: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Engine(own_server.url, name=name, shards=1) as engine:
+        engine.push_many([Task("x", delay=FAR_S) for _ in range(20)])
+        engine.start()
+        replica.pause()
+        try:
+            engine.resize(2)
+            wait_until(lambda: "tasks that move wait for the replicas of shard" in caplog.text, "it is logged")
+        finally:
+            replica.resume()
+        assert engine.resize(dry_run=True).wait(30)
+    assert "moving goes on" in caplog.text

@@ -6,6 +6,7 @@ request, and a migrator that goes on as if nothing had happened, or ends there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from shardq.core.layout.keys import shard_keys
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Confirm, Histories, Operation, run
 from shardq.core.producer.by_id import cancel
-from shardq.core.recovery import create_topology
+from shardq.core.recovery import NotConfirmed, create_topology
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors
 from shardq.core.topology_cache import TopologyCache
@@ -130,8 +131,9 @@ class World:
     def _sweeping(self, cache: TopologyCache) -> Operation[None]:
         source = cache.keys(0)
         for _ in range(5):
-            if (yield from sweep(cache, source, MoveTokens(f"m{next(self._numbers)}"), MoveRate())):
-                return
+            with suppress(NotConfirmed):
+                if (yield from sweep(cache, source, MoveTokens(f"m{next(self._numbers)}"), MoveRate())):
+                    return
 
     def _stepped(self, operation: Operation[Any]) -> Stepped:
         return Stepped("migration", operation, confirm=self._confirm)

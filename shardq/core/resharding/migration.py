@@ -26,7 +26,16 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, run, values
-from shardq.core.recovery import ReplicaBarrier, deliver, deliver_all, put, put_in_force, refresh, taken
+from shardq.core.recovery import (
+    NotConfirmed,
+    ReplicaBarrier,
+    deliver,
+    deliver_all,
+    put,
+    put_in_force,
+    refresh,
+    taken,
+)
 from shardq.core.resharding.resizing import forget_priors, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
@@ -142,6 +151,11 @@ class MigrationPipeline:
         """True if nothing more can be taken."""
         return self._source.shard in self._behind
 
+    def check(self) -> None:
+        """Raises NotConfirmed if tasks wait for replicas."""
+        if self._behind:
+            raise NotConfirmed(self._behind)
+
     def advance(self, group: Iterable[Misplaced] = ()) -> Operation[int]:
         """Makes one trip, and admits the next group. Returns how many tasks it took.
 
@@ -236,6 +250,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
                 if pace.stopped() or pipeline.held_up:
                     yield from pipeline.finish()
                     yield from deliver_all(cache, source)
+                    pipeline.check()
                     return False
                 found = True
                 done = yield from pipeline.advance(group)
@@ -247,6 +262,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         pace.pause_s((yield from pipeline.finish()))
     if pipeline.held_up:
         yield from deliver_all(cache, source)
+    pipeline.check()
     if found or (yield from _holds_misplaced(topology, source)):
         return False
     # No record of a misplaced task is here, and none can come: so there is no window of one either, and nothing to
