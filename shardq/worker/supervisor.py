@@ -94,6 +94,10 @@ class SignalSafeEvent:
         return self.is_set()
 
 
+IN_ORDER = "in order"
+"""How a child ends that was told to, by SIGTERM or by its own ``worker.stop()``."""
+
+
 class ProcessSupervisor:
     """Supervises children, in any thread of any program: signals reach a child's own handlers whatever the program does
     with its own, and no other child of the program is waited for.
@@ -156,8 +160,9 @@ class ProcessSupervisor:
         try:
             while not stop.is_set():
                 for pid, how in self._ended():
+                    level = logging.WARNING if how == IN_ORDER else logging.ERROR
                     what = "%s process %d has ended %s; %s"
-                    tell(logging.ERROR, what, self._what, pid, how, self._next(), extra={"pid": pid})
+                    tell(level, what, self._what, pid, how, self._next(), extra={"pid": pid})
                 while len(self._children) < self.size and time.monotonic() >= self._next_at and not stop.is_set():
                     try:
                         self._fork(live, heard)
@@ -199,7 +204,7 @@ class ProcessSupervisor:
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 code = os.waitstatus_to_exitcode(status)
-                how = f"with {code}" if code >= 0 else f"by {_name(-code)}"
+                how = IN_ORDER if not code else f"with {code}" if code > 0 else f"by {_name(-code)}"
             except ChildProcessError:
                 ended, how = pid, "(how is not known: this program ignores SIGCHLD, or waits for every child itself)"
             if ended:

@@ -292,6 +292,15 @@ def test_an_outage_shorter_than_the_patience_is_not_noticed(engine: Engine, own_
     assert engine.stats().scheduled == 2
 
 
+def test_an_outage_is_no_matter_of_schedules_where_there_are_none(engine: Engine, own_server: Server) -> None:
+    engine.start()
+    wait_until(lambda: engine.health(), "it is well")
+    own_server.kill()
+    for _ in range(2):  # each look takes a while, in which the scheduler meets it, too
+        wait_until(lambda: {"unseen_shards", "poller"} <= {*engine.health().kinds}, "it is noticed")
+        assert "schedule" not in engine.health().kinds
+
+
 def test_a_server_whose_data_is_gone(engine: Engine, own_server: Server) -> None:
     engine.start()
     engine.push("x", delay=FAR_S)

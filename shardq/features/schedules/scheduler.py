@@ -89,7 +89,8 @@ class Scheduler:
             for done, reasons in (("computed", self._schedules.problems), ("pushed", self._refused))
             for name, why in dict(reasons).items()
         ]
-        if self.loop.fault:
+        # A process that found none keeps none waiting.
+        if self.loop.fault and (self._schedules or self._ended_s == -math.inf):
             problems.append(f"schedules can't be served by this process: {self.loop.fault}")
         return SchedulerReport(self._schedules.pushed, tuple(problems))
 
