@@ -39,7 +39,7 @@ from shardq.core.recovery import (
 from shardq.core.resharding.resizing import forget_priors, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import EngineClosed, ShardqError
+from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log = logging.getLogger("shardq.resharding")
 
@@ -426,15 +426,20 @@ class Migrator:
         # A thread that is left behind in a pause must not go on at its end.
         pace = MoveRate(share, self._something_moved, self.loop.stopping.is_set)
         failure: ShardqError | None = None
+        away: set[str] = set()  # nodes that do not answer: their other shards need not be tried
         for keys in run(self._driver, unswept(self._cache, self._mine()), CALL_TIMEOUT_S):
             if self.loop.stopping.is_set() or self._cache.topology.epoch != topology.epoch:
                 return
+            if (node := self._driver.node_of(keys.slot)) in away:
+                continue
             try:
                 run(self._driver, sweep(self._cache, keys, self._numbers, pace), CALL_TIMEOUT_S)
             except (Stale, EngineClosed):
                 raise
             except ShardqError as exc:  # other shards do not wait for this one
                 failure = failure or exc
+                if isinstance(exc, Unavailable | Unanswered) and not isinstance(exc, NotConfirmed):
+                    away.add(node)
         if failure is not None:
             raise failure
         if run(self._driver, forget_priors(self._cache), CALL_TIMEOUT_S):
