@@ -9,7 +9,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.core.resharding.migration import ORPHANED_S
+from shardq.core.resharding.migrator import ORPHANED_S
 from shardq.errors import ChangeUnderWay
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration

@@ -18,7 +18,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
-from shardq.core.resharding.migration import Migrator
+from shardq.core.resharding.migrator import Migrator
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache

@@ -1,5 +1,5 @@
-"""Moves the tasks of one shard that belong elsewhere under the present number of shards: operations for both drivers,
-and the ``Migrator``, the thread in every dispatcher that runs them.
+"""Moves the tasks of one shard that belong elsewhere under the present number of shards: operations for both drivers.
+``migrator`` has the thread that runs them.
 
 Scheduled and dead tasks migrate, and the ends of dedup windows; ready and leased tasks drain where they are.
 ``calls.resharding`` says why every step may be repeated, by any process, at any time. A move happens under one topology
@@ -8,9 +8,6 @@ from its first step to its last: a shard that knows a newer one refuses it.
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,29 +16,22 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from shardq.core.calls import node_info, resharding
-from shardq.core.calls.request import FIRST_PAGE, Command, Stale, next_page
+from shardq.core.calls.request import FIRST_PAGE, Command, next_page
 from shardq.core.calls.resharding import MovingTask
-from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
-from shardq.core.operation import Many, Operation, Pause, run, values
+from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import (
     NotConfirmed,
     ReplicaBarrier,
     deliver,
     deliver_all,
     put,
-    put_in_force,
-    refresh,
     taken,
 )
-from shardq.core.resharding.resizing import forget_priors, unswept
-from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
-
-log = logging.getLogger("shardq.resharding")
+from shardq.errors import ShardqError
 
 GROUP = 1000
 """Tasks moved at a time. While they move, for some tens of milliseconds, they can't be dispatched."""
@@ -50,15 +40,6 @@ PART_S = 0.1
 """With a rate limit, the part of a second that is moved at a time: a process that is stopped pauses no longer than
 that.
 """
-
-REST_S = 0.25
-LONGEST_REST_S = 4.0
-"""The pause between two sweeps while tasks have to drain: from the first to the second while nothing moves."""
-
-ORPHANED_S = 5.0
-"""An announced change that is not in force by then was abandoned."""
-
-CALL_TIMEOUT_S = 5.0
 
 Misplaced = tuple[int, str]
 """The shard where a task belongs, and its id."""
@@ -333,117 +314,3 @@ def _batches(misplaced: Iterable[Misplaced], most: int) -> Iterator[tuple[int, l
     for home, id in misplaced:
         by_home.setdefault(home, []).append(id)
     return ((home, ids[at : at + most]) for home, ids in by_home.items() for at in range(0, len(ids), most))
-
-
-class Migrator:
-    """A thread in every dispatcher process: sweeps the process's shards while there is something to move, completes a
-    change that was announced and abandoned, and forgets earlier numbers of shards. It costs nothing when idle.
-
-    ``mine``: the shards that this process serves; ``members``: the number of processes that share the work.
-    """
-
-    def __init__(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        *,
-        process: str,
-        mine: Callable[[], Sequence[int]],
-        members: Callable[[], int],
-    ) -> None:
-        self._driver = driver
-        self._cache = cache
-        self._numbers = MoveTokens(process)
-        self._mine, self._members = mine, members
-        self._moving = False
-        """True if something was moved in the present round."""
-        self._rest_s = REST_S
-        self._announced: Topology | None = None
-        """The topology whose change is not in force."""
-        self._orphaned_at = 0.0
-        """When that change counts as abandoned; minus infinity: the log has that."""
-        self.loop = Loop(
-            "shardq-migrator",
-            self._step,
-            log,
-            fails="moving is held up, trying again",
-            works="moving goes on",
-            failed=self._failed,
-        )
-
-    def topology_changed(self, topology: Topology) -> None:
-        """Looks for something to move. Also called once at the start. The first call that finds a change starts the
-        thread.
-        """
-        if topology.priors or topology.pending:
-            self.loop.start()
-        self.loop.wake()
-
-    def _step(self) -> float | None:
-        topology = self._cache.topology
-        if not topology.priors and topology.pending is None:
-            return None
-        self._moving = False
-        try:
-            if topology.pending is not None:
-                return self._complete(topology)
-            self._sweep(topology)
-        except Stale:
-            # The topology changed during the sweep, and the news tells it.
-            self._guarded_refresh()
-        if self._cache.topology != topology or self._moving:
-            self._rest_s = REST_S
-            return 0.0
-        # Draining can take hours, so looking for its end should cost little.
-        rest_s, self._rest_s = self._rest_s, min(self._rest_s * 2, LONGEST_REST_S)
-        return rest_s
-
-    def _failed(self, exc: BaseException) -> bool:
-        self._guarded_refresh()
-        return self._driver.outages.covers(exc)
-
-    def _guarded_refresh(self) -> None:
-        try:
-            run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)
-        except ShardqError as exc:
-            log.debug("no fresh topology: %s", exc)
-
-    def _complete(self, topology: Topology) -> float:
-        """Brings an announced change in force, if the process that began it does not do so in time."""
-        if topology != self._announced:
-            self._announced, self._orphaned_at = topology, time.monotonic() + ORPHANED_S
-        if (left := self._orphaned_at - time.monotonic()) > 0:
-            return left
-        if self._orphaned_at > -math.inf:
-            self._orphaned_at = -math.inf
-            log.warning("completing the change to %d shards, which was left announced", topology.pending)
-        run(self._driver, put_in_force(self._cache), CALL_TIMEOUT_S)
-        return 0.0
-
-    def _sweep(self, topology: Topology) -> None:
-        rate = topology.move_rate
-        share = None if rate is None else rate / max(1, self._members())
-        # A thread that is left behind in a pause must not go on at its end.
-        pace = MoveRate(share, self._something_moved, self.loop.stopping.is_set)
-        failure: ShardqError | None = None
-        away: set[str] = set()  # nodes that do not answer: their other shards need not be tried
-        for keys in run(self._driver, unswept(self._cache, self._mine()), CALL_TIMEOUT_S):
-            if self.loop.stopping.is_set() or self._cache.topology.epoch != topology.epoch:
-                return
-            if (node := self._driver.node_of(keys.slot)) in away:
-                continue
-            try:
-                run(self._driver, sweep(self._cache, keys, self._numbers, pace), CALL_TIMEOUT_S)
-            except (Stale, EngineClosed):
-                raise
-            except ShardqError as exc:  # other shards do not wait for this one
-                failure = failure or exc
-                if isinstance(exc, Unavailable | Unanswered) and not isinstance(exc, NotConfirmed):
-                    away.add(node)
-        if failure is not None:
-            raise failure
-        if run(self._driver, forget_priors(self._cache), CALL_TIMEOUT_S):
-            log.info("all tasks are where they belong under %d shards", topology.shards)
-
-    def _something_moved(self) -> None:
-        self._moving = True

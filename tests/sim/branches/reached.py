@@ -35,6 +35,7 @@ MODULES = (
     "shardq/core/drivers/retry.py",
     "shardq/core/producer/pushing.py",
     "shardq/core/resharding/migration.py",
+    "shardq/core/resharding/migrator.py",
     "shardq/core/resharding/resizing.py",
 )
 """What goes on after lost answers, stale topologies, and while tasks move."""

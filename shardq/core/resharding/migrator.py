@@ -1,0 +1,144 @@
+"""The ``Migrator``, the thread in every dispatcher that sweeps its shards while there is something to move."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from shardq.core.calls.request import Stale
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Topology
+from shardq.core.operation import run
+from shardq.core.recovery import NotConfirmed, put_in_force, refresh
+from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
+from shardq.core.resharding.resizing import forget_priors, unswept
+from shardq.core.threads import Loop
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
+
+log = logging.getLogger("shardq.resharding")
+
+REST_S = 0.25
+LONGEST_REST_S = 4.0
+"""The pause between two sweeps while tasks have to drain: from the first to the second while nothing moves."""
+
+ORPHANED_S = 5.0
+"""An announced change that is not in force by then was abandoned."""
+
+CALL_TIMEOUT_S = 5.0
+
+
+class Migrator:
+    """A thread in every dispatcher process: sweeps the process's shards while there is something to move, completes a
+    change that was announced and abandoned, and forgets earlier numbers of shards. It costs nothing when idle.
+
+    ``mine``: the shards that this process serves; ``members``: the number of processes that share the work.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        *,
+        process: str,
+        mine: Callable[[], Sequence[int]],
+        members: Callable[[], int],
+    ) -> None:
+        self._driver = driver
+        self._cache = cache
+        self._numbers = MoveTokens(process)
+        self._mine, self._members = mine, members
+        self._moving = False
+        """True if something was moved in the present round."""
+        self._rest_s = REST_S
+        self._announced: Topology | None = None
+        """The topology whose change is not in force."""
+        self._orphaned_at = 0.0
+        """When that change counts as abandoned; minus infinity: the log has that."""
+        self.loop = Loop(
+            "shardq-migrator",
+            self._step,
+            log,
+            fails="moving is held up, trying again",
+            works="moving goes on",
+            failed=self._failed,
+        )
+
+    def topology_changed(self, topology: Topology) -> None:
+        """Looks for something to move. Also called once at the start. The first call that finds a change starts the
+        thread.
+        """
+        if topology.priors or topology.pending:
+            self.loop.start()
+        self.loop.wake()
+
+    def _step(self) -> float | None:
+        topology = self._cache.topology
+        if not topology.priors and topology.pending is None:
+            return None
+        self._moving = False
+        try:
+            if topology.pending is not None:
+                return self._complete(topology)
+            self._sweep(topology)
+        except Stale:
+            # The topology changed during the sweep, and the news tells it.
+            self._guarded_refresh()
+        if self._cache.topology != topology or self._moving:
+            self._rest_s = REST_S
+            return 0.0
+        # Draining can take hours, so looking for its end should cost little.
+        rest_s, self._rest_s = self._rest_s, min(self._rest_s * 2, LONGEST_REST_S)
+        return rest_s
+
+    def _failed(self, exc: BaseException) -> bool:
+        self._guarded_refresh()
+        return self._driver.outages.covers(exc)
+
+    def _guarded_refresh(self) -> None:
+        try:
+            run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)
+        except ShardqError as exc:
+            log.debug("no fresh topology: %s", exc)
+
+    def _complete(self, topology: Topology) -> float:
+        """Brings an announced change in force, if the process that began it does not do so in time."""
+        if topology != self._announced:
+            self._announced, self._orphaned_at = topology, time.monotonic() + ORPHANED_S
+        if (left := self._orphaned_at - time.monotonic()) > 0:
+            return left
+        if self._orphaned_at > -math.inf:
+            self._orphaned_at = -math.inf
+            log.warning("completing the change to %d shards, which was left announced", topology.pending)
+        run(self._driver, put_in_force(self._cache), CALL_TIMEOUT_S)
+        return 0.0
+
+    def _sweep(self, topology: Topology) -> None:
+        rate = topology.move_rate
+        share = None if rate is None else rate / max(1, self._members())
+        # A thread that is left behind in a pause must not go on at its end.
+        pace = MoveRate(share, self._something_moved, self.loop.stopping.is_set)
+        failure: ShardqError | None = None
+        away: set[str] = set()  # nodes that do not answer: their other shards need not be tried
+        for keys in run(self._driver, unswept(self._cache, self._mine()), CALL_TIMEOUT_S):
+            if self.loop.stopping.is_set() or self._cache.topology.epoch != topology.epoch:
+                return
+            if (node := self._driver.node_of(keys.slot)) in away:
+                continue
+            try:
+                run(self._driver, sweep(self._cache, keys, self._numbers, pace), CALL_TIMEOUT_S)
+            except (Stale, EngineClosed):
+                raise
+            except ShardqError as exc:  # other shards do not wait for this one
+                failure = failure or exc
+                if isinstance(exc, Unavailable | Unanswered) and not isinstance(exc, NotConfirmed):
+                    away.add(node)
+        if failure is not None:
+            raise failure
+        if run(self._driver, forget_priors(self._cache), CALL_TIMEOUT_S):
+            log.info("all tasks are where they belong under %d shards", topology.shards)
+
+    def _something_moved(self) -> None:
+        self._moving = True
