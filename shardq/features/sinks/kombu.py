@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
+from shardq.core.layout.words import UNDECODABLE
 from shardq.errors import InvalidUrl, MissingPackage
 from shardq.features.sinks.amqp import CLOSE_S, IDLE_S
 from shardq.features.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
@@ -69,7 +70,7 @@ class KombuSink(Sink):
         options.pop(TIMEOUT, None)
         try:
             more = msgspec.json.decode(urlsafe_b64decode(options.pop("shardq", "e30=")), type=dict[str, Any])
-        except (ValueError, msgspec.MsgspecError) as exc:
+        except UNDECODABLE as exc:
             raise InvalidUrl(f"the options of this kombu URL can't be read: {exc}; delay_through writes them") from exc
         self._url = f"{broker}{mark if options else ''}{urlencode(options)}"
         self._options = {
@@ -180,7 +181,7 @@ class KombuSink(Sink):
                 if exc.all:
                     places[place] = exc.reason
                 result = Failed(exc.reason)
-            except (ValueError, KeyError, TypeError) as exc:
+            except (*UNDECODABLE, KeyError, TypeError) as exc:
                 result = Refused(f"it is no message of Celery: {type(exc).__name__}: {exc}")
             results.append(result)
             if isinstance(result, Unsent):

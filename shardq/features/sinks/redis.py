@@ -28,6 +28,7 @@ from shardq.core.calls.request import Call, Command, Word
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout import destinations
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.scripts import Script
 from shardq.errors import InvalidUrl
 from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink
@@ -142,7 +143,7 @@ class QueueSink(OnRedis):
         for message in batch:
             try:
                 its_keys, its_words = self._of_one(message)
-            except (ValueError, msgspec.DecodeError) as exc:
+            except UNDECODABLE as exc:
                 results.append(Refused(f"{self.foreign}: {exc}"))
             else:
                 keys += its_keys

@@ -17,7 +17,7 @@ from cluster.server import Server
 from shardq import AsyncEngine, Engine
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidTopic, InvalidUrl
-from shardq.features.sinks.base import SENT, Message
+from shardq.features.sinks.base import SENT, Message, Refused
 from shardq.features.sinks.redis import SidekiqSink
 from shardq.features.sinks.registry import check
 from shardq.integrations.sidekiq import AsyncSidekiq, Sidekiq
@@ -123,6 +123,19 @@ def test_a_job_that_is_sent_twice_is_enqueued_once(engine: Engine, client: redis
     assert sink.send([msgspec.structs.replace(message, payload=b"[]")]) != [SENT]
     sink.close()
     assert [job["jid"] for job in jobs(client)] == [jid]
+
+
+def test_what_is_nested_too_deeply_is_refused_alone(to: str, client: redis.Redis) -> None:
+    payload = b'{"jid":"%s","created_at":1,"args":%s}'
+    messages = [
+        Message(id="a", topic="jobs", payload=payload % (jid, args), codec="raw", headers={}, attempt=1)
+        for jid, args in ((b"a", b"[" * 100_000 + b"]" * 100_000), (b"b", b"[]"))
+    ]
+    sink = SidekiqSink(f"{to}#default")
+    sink.open()
+    assert [type(result) for result in sink.send(messages)] == [Refused, type(SENT)]
+    sink.close()
+    assert [job["jid"] for job in jobs(client)] == ["b"]
 
 
 def test_what_is_wrong_is_said(engine: Engine, to: str, single: Server, name: str) -> None:
