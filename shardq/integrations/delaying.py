@@ -15,6 +15,7 @@ import msgspec
 from shardq.core.drivers.settings import bracketed
 from shardq.core.layout.destinations import masked
 from shardq.core.layout.topology import Topology
+from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import check_id, check_seconds, check_topic
 from shardq.core.model.record import JSON, RAW
 from shardq.core.model.task import TaskInfo
@@ -150,7 +151,7 @@ def as_payload(options: Options, data: bytes) -> object:
         return data
     try:
         msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except UNDECODABLE as exc:
         raise InvalidOption(
             'this message is not JSON, so it can\'t be held by an engine with codec="json"; give one with codec="raw"'
         ) from exc
