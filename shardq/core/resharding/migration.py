@@ -22,14 +22,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import (
-    NotConfirmed,
-    ReplicaBarrier,
-    deliver,
-    deliver_all,
-    put,
-    taken,
-)
+from shardq.core.recovery import NotConfirmed, ReplicaBarrier, deliver, deliver_all, put, taken
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
@@ -132,10 +125,10 @@ class MigrationPipeline:
         """True if nothing more can be taken."""
         return self._source.shard in self._behind
 
-    def check(self) -> None:
-        """Raises NotConfirmed if tasks wait for replicas."""
-        if self._behind:
-            raise NotConfirmed(self._behind)
+    def check(self) -> Operation[None]:
+        """Raises NotConfirmed if tasks wait for replicas still: after a restart they waited for no more than a look."""
+        if self._behind and (behind := (yield from self._barrier.behind(map(self._cache.keys, self._behind)))):
+            raise NotConfirmed(behind)
 
     def advance(self, group: Iterable[Misplaced] = ()) -> Operation[int]:
         """Makes one trip, and admits the next group. Returns how many tasks it took.
@@ -231,7 +224,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
                 if pace.stopped() or pipeline.held_up:
                     yield from pipeline.finish()
                     yield from deliver_all(cache, source)
-                    pipeline.check()
+                    yield from pipeline.check()
                     return False
                 found = True
                 done = yield from pipeline.advance(group)
@@ -243,7 +236,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         pace.pause_s((yield from pipeline.finish()))
     if pipeline.held_up:
         yield from deliver_all(cache, source)
-    pipeline.check()
+    yield from pipeline.check()
     if found or (yield from _holds_misplaced(topology, source)):
         return False
     # No record of a misplaced task is here, and none can come: so there is no window of one either, and nothing to
