@@ -53,9 +53,11 @@ def _fail_over(nemesis: Nemesis, fault: Fault) -> str:
         nemesis.ground.proxies.cut(port)
         nemesis.ground.proxies.flow(port)
         nemesis.facts.setbacks.append((Setback(monotonic_us(), from_us - BEHIND_US), shards))
-        until(lambda: _serves(nemesis, replica), "the replica is master")
-        nemesis.lasts(fault.seconds)
-        nemesis.ground.restart(master)
+        try:
+            until(lambda: _serves(nemesis, replica), "the replica is master")
+            nemesis.lasts(fault.seconds)
+        finally:
+            nemesis.ground.restart(master)
         return f"{replica.address} in place of {master.address}"
 
 

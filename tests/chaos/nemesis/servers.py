@@ -97,13 +97,17 @@ def _seconds_of_a_ping(port: int) -> float:
 
 def _fill_disk(nemesis: Nemesis, fault: Fault) -> str:
     with nemesis.master(fault) as master, nemesis.losing():
-        with files_of(master.pid, most=0):
-            nemesis.lasts(fault.seconds)
-            is_full = _is_refused(nemesis, master, "MISCONF")
-        with suppress(redis.RedisError):
-            master.ask("PING")
-        if not master.running:  # where each write is to be on the disk, Valkey ends at one that can't be
-            nemesis.ground.restart(master)
+        try:
+            with files_of(master.pid, most=0):
+                nemesis.lasts(fault.seconds)
+                is_full = _is_refused(nemesis, master, "MISCONF")
+        finally:
+            with suppress(redis.RedisError):
+                master.ask("PING")
+            # where each write is to be on the disk, Valkey ends at one that can't be, and in a cluster at a change of
+            # roles that it can't note
+            if not master.running:
+                nemesis.ground.restart(master)
         until(lambda: _ask(master, "INFO", "persistence")["aof_last_write_status"] == "ok", "it writes again")
         effective(is_full)
         return master.address
