@@ -213,11 +213,19 @@ class Target:
             _, cache = self._opened or self._open()
             return cache.topology
 
-    def run(self, make: Callable[[TopologyCache], Operation[T]], *, timeout: float | None = None) -> T:
-        """Carries out an operation on the present topology. ``timeout`` bounds each trip; None is the engine's."""
+    def run(
+        self,
+        make: Callable[[TopologyCache], Operation[T]],
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """Carries out an operation on the present topology. ``timeout`` bounds each trip, None is the engine's; the
+        ``deadline`` bounds all.
+        """
         with self._lock:
             driver, cache = self._opened or self._open()
-            return run(driver, make(cache), timeout)
+            return run(driver, make(cache), timeout, deadline=deadline)
 
     def _open(self) -> tuple[Driver, TopologyCache]:
         with ExitStack() as opening:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,9 @@ from cluster.server import Server
 from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, Unanswered, Unavailable
 from shardq.core.layout.keys import shard_keys
 from shardq.errors import DurabilityUnavailable, EngineClosed
+from shardq.features.spool.drain import Drain
 from tests.spool.conftest import Make, direct, drained, seen
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
@@ -314,3 +316,36 @@ def test_new_commands_wait_behind_the_spooled_ones(make: Make, own_server: Serve
             assert found is not None
             payloads.add(found.payload)
         assert payloads == {f"{round} {count - 1}"}
+
+
+def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
+    make: Make, own_server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While tasks move each id is asked for alone; each of these questions took a second, and commands waited."""
+    for module in ("file", "drain"):
+        monkeypatch.setattr(f"shardq.features.spool.{module}.PAGE_ROWS", 12)
+    frozen = threading.Event()
+    real = Drain.run
+
+    def run(self: Drain, stopping: Callable[[], bool], **options: Any) -> bool:
+        if options.get("is_held"):
+            own_server.pause()
+            frozen.set()
+        return real(self, stopping, **options)
+
+    engine = make(timeout=2.0).open()
+    engine.resize(SHARDS + 1)  # without a dispatcher nothing is moved
+    own_server.kill()
+    for number in range(30):
+        engine.cancel(f"c{number}")
+    monkeypatch.setattr(Drain, "run", run)
+    own_server.start()
+    try:
+        assert frozen.wait(20)
+        began = time.monotonic()
+        assert engine.cancel("late") is Outcome.SPOOLED
+        assert time.monotonic() - began < 6.0
+    finally:
+        own_server.resume()
+        monkeypatch.setattr(Drain, "run", real)
+    drained(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,8 +41,14 @@ T = TypeVar("T")
 class Servers(Protocol):
     """The servers of the engine, on connections of the drain's own, opened at their first use."""
 
-    def run(self, make: Callable[[TopologyCache], Operation[T]], *, timeout: float | None = None) -> T:
-        """Carries out an operation on the present topology. ``timeout`` bounds each trip."""
+    def run(
+        self,
+        make: Callable[[TopologyCache], Operation[T]],
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """Carries out an operation on the present topology. ``timeout`` bounds each trip, the ``deadline`` all."""
 
     def close(self) -> None: ...
 
@@ -189,10 +196,11 @@ class Drain:
         be replayed again.
         """
 
-    def run(self, stopping: Callable[[], bool], *, timeout: float) -> bool:
+    def run(self, stopping: Callable[[], bool], *, timeout: float, is_held: bool = False) -> bool:
         """Replays each command once that the shards take now, from the first on, until it is told to stop: that is
         asked before each page but the first. Returns False if some had to stay. Raises when no server can be
-        reached. ``timeout`` bounds each trip.
+        reached. ``timeout`` bounds each trip. ``is_held``: others are held back meanwhile. Then it bounds all trips of
+        a layer, and the first failure ends the run.
 
         Before each page it writes the file, and sends nothing when that fails: what can't be noted would be carried out
         again by the next process, and twice once Redis has forgotten it.
@@ -212,10 +220,15 @@ class Drain:
                 result = self._servers.run(
                     lambda cache, layer=layer: drain(cache, self._packer, layer, failing),  # type: ignore[misc]
                     timeout=timeout,
+                    deadline=time.monotonic() + timeout if is_held else None,
                 )
                 self._record(result)
+                if is_held and failing.errors:
+                    break
             if failing.errors:
                 self.problem = str(next(iter(failing.errors.values())))
+                if is_held:
+                    break
         self.reached = not failing.all_fail
         return not self.problem
 

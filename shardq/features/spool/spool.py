@@ -357,6 +357,7 @@ class Spool:
                 well = drain.run(
                     lambda: stop.is_set() or drain.replayed >= until or time.monotonic() > end,  # noqa: B023
                     timeout=min(LAST_TRIP_S, self._timeout),
+                    is_held=True,
                 )
                 if not well:
                     return False
