@@ -26,6 +26,9 @@ PLANTED_REST_S = 30.0
 
 FLOW_LEASE_S = 8.0
 
+LAST_WORDS_S = 40.0
+"""The report of a worker that was killed, and had told of a trouble, counts for half a minute."""
+
 
 @dataclass
 class Closing:
@@ -79,10 +82,16 @@ class Closing:
                 break
         else:
             raise ServerFailed(f"it does not come to rest: {stats}")
-        health = engine.health(max_dead=10**9)
-        wrong = [reason for reason in health.reasons if "clock" not in reason]
+        until_s = time.monotonic() + LAST_WORDS_S
+        while (wrong := self._reasons(engine)) and time.monotonic() < until_s:
+            time.sleep(1)
         if wrong and not self.clocks:
             self.wrong.append(f"all is handled, and it is not healthy: {wrong}")
+
+    @staticmethod
+    def _reasons(engine: Engine) -> list[str]:
+        """Why the engine calls itself unwell; but for its clocks, which are set."""
+        return [reason for reason in engine.health(max_dead=10**9).reasons if "clock" not in reason]
 
     def _carry_in(self, until_s: float) -> None:
         """What spools and the outbox still hold is carried out."""

@@ -130,7 +130,8 @@ class Processes:
             process.popen.wait()
             self._note(process, f"did not end within {timeout:.0f} s")
         else:
-            if code:
+            has_begun = process.spec.file("book").exists()  # before that it has no handler of SIGTERM
+            if code and (has_begun or code != -signal.SIGTERM):
                 self._note(process, f"ended with {code}")
         process.end()
 
