@@ -47,6 +47,9 @@ REFUSALS = frozenset((b"OOM", b"READONLY", b"ERR ACL", b"NOPERM", b"LOADING"))
 MOVED = {"put": slice(3, None, 2), "take": slice(4, None), "remember": slice(4, None, 2), "forget": slice(3, None, 2)}
 """By script, where the words are that name ids."""
 
+ENDING = frozenset(("kill", "lose power", "kill node", "promote", "split"))
+"""Faults after which what a process was about to tidy up may stay."""
+
 REST_S = 60.0
 """The longest time, after all faults, until everything is handled."""
 
@@ -179,7 +182,10 @@ class Run:
             check_once(shards)
         for shard in shards:
             self._check(shard.keys, None)
-            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards)
+            shard.check_at_rest(
+                is_used=shard.keys.shard < self._final_shards,
+                keeps_marks=any(fault.kind in ENDING for fault in self.plan.faults),
+            )
             dead = shard.scores(shard.keys.dead)
             for id, record in shard.fields(shard.keys.task).items():
                 final[id.decode()] = (
