@@ -35,7 +35,7 @@ def cut_down(told: Told, instead: Mapping[str, Script] | None = None, *, seconds
     plan = told.plan
     faults = shrunk(list(plan.faults), lambda few: fails(plan.having(faults=few)))
     plan = plan.having(faults=faults)
-    shrunk(list(plan.programs), lambda few: fails(plan.having(programs=few)))
+    shrunk(list(plan.programs), lambda few: bool(few) and fails(plan.having(programs=few)))
     return found
 
 
