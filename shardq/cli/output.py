@@ -29,7 +29,7 @@ import click
 import msgspec
 
 from shardq.core.dispatcher import Lateness
-from shardq.core.layout.words import UNDECODABLE
+from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.printable import printable, printable_json
 
 STDOUT, STDERR = 1, 2
@@ -105,7 +105,7 @@ def payload_shown(payload: Any) -> dict[str, Any]:
     if not isinstance(payload, bytes):
         try:
             msgspec.json.encode(payload)
-        except (TypeError, *UNDECODABLE):
+        except UNENCODABLE:
             return {"payload_repr": repr(payload)}
         return {"payload": payload}
     try:

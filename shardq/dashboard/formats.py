@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from shardq.core.layout.words import UNDECODABLE
+from shardq.core.layout.words import UNDECODABLE, UNENCODABLE
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
 from shardq.engine.tables import age, counted, instant, number, per_second
@@ -181,7 +181,7 @@ def _json(encoder: json.JSONEncoder, payload: object, most: int) -> str | None:
             text += part[: most - len(text)]
             if len(text) >= most:
                 break
-    except (TypeError, *UNDECODABLE):
+    except UNENCODABLE:
         return None
     return text
 

@@ -332,8 +332,10 @@ class Pipelines(Generic[K, T]):
                 return
             # Nothing else is guarded: an error in what follows must not pass for one of this connection.
             while (answer := _parsed(connection)) is not INCOMPLETE:
-                if isinstance(answer, Fault) or not pipeline.sent:
-                    self._lost(pipeline, answer if isinstance(answer, Fault) else unasked(answer, connection.address))
+                if not pipeline.sent and not isinstance(answer, Fault):
+                    answer = unasked(answer, connection.address)
+                if isinstance(answer, Fault):
+                    self._lost(pipeline, answer)
                     return
                 retrying = pipeline.sent.popleft()
                 if retrying is not None:

@@ -20,6 +20,9 @@ UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 versions alone; broken UTF-8 is a ValueError, and values that are nested too deeply are a RecursionError.
 """
 
+UNENCODABLE = (TypeError, *UNDECODABLE)
+"""The errors of encoding: a TypeError is of what JSON can't say."""
+
 FOREIGN = "surrogateescape"
 """How bytes that are no UTF-8 are decoded, and encoded again."""
 

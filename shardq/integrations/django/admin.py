@@ -22,7 +22,7 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
 
-from shardq.core.layout.words import UNDECODABLE
+from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.task import TaskInfo
@@ -293,7 +293,7 @@ def _text(payload: Any) -> str:
     """A payload as text: JSON with its structure, or what Python makes of it."""
     try:
         text = json.dumps(payload, indent=2, ensure_ascii=False)
-    except (TypeError, *UNDECODABLE):
+    except UNENCODABLE:
         text = repr(payload)
     return printable(text[:MOST], keep="\n\t") + (" …" if len(text) > MOST else "")
 

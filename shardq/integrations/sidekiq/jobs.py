@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from shardq.core.layout.words import UNDECODABLE
+from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.checks import check_topic
 from shardq.core.model.task import Task
 from shardq.engine.base import EngineBase, Inside
@@ -112,7 +112,7 @@ def _check_json(value: list[Any] | dict[str, Any]) -> None:
     """Refuses what Ruby would get as something else, as Sidekiq's strict arguments do."""
     try:
         same = msgspec.json.decode(msgspec.json.encode(value)) == value
-    except (TypeError, *UNDECODABLE):
+    except UNENCODABLE:
         same = False
     if not same:
         raise InvalidOption(
