@@ -14,7 +14,7 @@ from tests.sim.shrinking import shrunk
 LINES = 80
 """Those of a story, at most; the last ones are told."""
 
-_ID = re.compile(r"^(?:violation: )?(\S+): nothing explains", re.MULTILINE)
+_ID = re.compile(r"^(?:violation: )?(\S+)(?:: nothing explains| in shard \d+:)", re.MULTILINE)
 
 
 def cut_down(told: Told, instead: Mapping[str, Script] | None = None, *, seconds: float = 60.0) -> Told:
@@ -42,8 +42,10 @@ def cut_down(told: Told, instead: Mapping[str, Script] | None = None, *, seconds
 def _way(told: Told) -> str:
     """What kind of violation it is: its words without ids, numbers and times."""
     first = told.violation.partition("\n")[0]
-    if _ID.match(first):
+    if ": nothing explains" in first:
         return "nothing explains " + first.rpartition("ms ")[2].partition(" ")[0]
+    if about := _ID.match(first):
+        first = first.replace(about[1], "it")
     return re.sub(r"[\d.]+|'[^']*'|\{.*|\[.*", "", first)[:60]
 
 
