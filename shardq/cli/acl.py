@@ -50,8 +50,8 @@ def _role(scripts: str, commands: str) -> Role:
     return Role(frozenset(scripts.split()), frozenset(commands.split()))
 
 
-_CONNECTING = _role("", "client|setname select info cluster|slots asking role")
-"""The same for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS, ASKING)."""
+_CONNECTING = _role("", "client|setname select info cluster|slots cluster|myid asking role")
+"""The same for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS and MYID, ASKING)."""
 
 _READING = _CONNECTING | _role("", "eval evalsha hgetall hget hlen hscan spublish wait info")
 # Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they

@@ -14,8 +14,11 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.node import Node
-from shardq import Engine, ShardqError, Task
+from cluster.ports import free_port
+from cluster.server import Server
+from shardq import Engine, ShardqError, Task, Unavailable
 from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.layout.topology import Topology
 from shardq.dashboard import app
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
@@ -73,8 +76,8 @@ def cover(cluster: Cluster, answer: str) -> None:
 
 
 @contextmanager
-def filled(engines: Engines, cluster: Cluster, name: str) -> Iterator[Engine]:
-    engine = engines.opened(cluster.url, name=name, shards=SHARDS)
+def filled(engines: Engines, cluster: Cluster, name: str, timeout: float = 30.0) -> Iterator[Engine]:
+    engine = engines.opened(cluster.url, name=name, shards=SHARDS, timeout=timeout)
     engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(TASKS)])
     yield engine
     engine.close()
@@ -185,3 +188,45 @@ def test_the_slot_of_the_topology_is_lost(engines: Engines, own_cluster: Cluster
                 assert f"the node {victim.address} (master) failed, and no replica has taken over its slots" in said
                 assert f"the topology of '{name}' is in slot {control_keys(name).slot}" in said
                 assert done.code == code
+
+
+LOOKS = 6
+"""A look at any node would ask the other server in some of so many."""
+
+
+@pytest.mark.parametrize("kind", ["no cluster", "another cluster"])
+def test_another_server_at_the_address_of_a_lost_master(
+    engines: Engines, own_cluster: Cluster, name: str, kind: str, tmp_path: Path
+) -> None:
+    """As with containers, which get addresses that others had. Those who know the cluster are not led astray; one that
+    only starts can't know which of two clusters the nodes of its URL mean.
+    """
+    cover(own_cluster, "no")
+    control = own_cluster.node_of_slot(control_keys(name).slot)
+    victim = next(node for node in own_cluster.masters if node.address != control.address)
+    shards = away_with(own_cluster, victim, name)
+    with filled(engines, own_cluster, name, timeout=3.0) as engine:
+        before = engine.stats()
+        kept = sum(shard.scheduled or 0 for shard in before.shards if shard.shard not in shards)
+        lose(own_cluster, victim)
+        options = {"cluster-enabled": "yes", "cluster-port": str(free_port())} if kind == "another cluster" else {}
+        with Server(victim.binary, port=victim.port, options=options) as other:
+            if options:
+                other.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+                wait_until(lambda: "cluster_state:ok" in other.ask("CLUSTER", "INFO"), "it serves all slots")
+            awaited(engine.stats, lambda stats: stats.scheduled == kept, "all that is left is seen")
+            there = next(id for id in map(str, range(TASKS)) if Topology(epoch=1, shards=SHARDS).shard_of(id) in shards)
+            with pytest.raises(Unavailable, match=f"{victim.address}.*another server listens at the address"):
+                engine.push("there", id=there, delay=FAR_S)
+            for _ in range(LOOKS):
+                stats = soon(engine.stats)
+                assert list(stats.missing) == shards
+                verdicts = soon(engine.health).reasons
+                assert any(f"the node {victim.address} (master) failed" in reason for reason in verdicts), verdicts
+            if not options:
+                shell = Shell(tmp_path, {"SHARDQ_URL": own_cluster.url, "SHARDQ_NAME": name})
+                done = soon(lambda: shell.run("stats"))
+                assert f"the node {victim.address} (master) failed" in done.out + done.err
+                with engines.opened(own_cluster.url, name=name) as second:
+                    assert list(soon(second.stats).missing) == shards
+            assert other.ask("DBSIZE") == 0

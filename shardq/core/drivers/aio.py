@@ -118,7 +118,7 @@ class AsyncDriver(DriverBase):
 
     async def _connect(self, address: str) -> AsyncConnection | Fault:
         return self._missing or await open_async_connection(
-            self.settings, address, within=self.settings.connect_timeout
+            self.settings, address, within=self.settings.connect_timeout, node_id=self.node_id(address)
         )
 
     def connections(self) -> dict[str, ConnectionCounts]:
@@ -269,7 +269,9 @@ class AsyncDriver(DriverBase):
         if within <= 0:
             return OVERDUE
         # one of its own: on a shared one all calls would wait
-        connection = await open_async_connection(self.settings, asked.address, within=within)
+        connection = await open_async_connection(
+            self.settings, asked.address, within=within, node_id=self.node_id(asked.address)
+        )
         if isinstance(connection, Fault):
             return connection
         try:
@@ -329,7 +331,9 @@ class AsyncDriver(DriverBase):
             done, _ = await asyncio.wait((located,), timeout=None if left == math.inf else left)
             return located.result() if done else unconnected(left)
         within = min(ASK_TIMEOUT_S, self._share_s(left))
-        connection = await open_async_connection(self.settings, ask.address, within=within, sentinel=ask.sentinel)
+        connection = await open_async_connection(
+            self.settings, ask.address, within=within, sentinel=ask.sentinel, node_id=ask.node_id
+        )
         if isinstance(connection, Fault):
             return connection
         try:

@@ -208,10 +208,10 @@ def _expire(answer: asyncio.Future[Any], waited: float) -> None:
 
 
 async def open_async_connection(
-    settings: Settings, address: str, *, within: float, sentinel: bool = False
+    settings: Settings, address: str, *, within: float, sentinel: bool = False, node_id: str | None = None
 ) -> AsyncConnection | Fault:
     """Connects and shakes hands within so many seconds, or returns why that failed. Raises InvalidUrl for TLS files
-    only.
+    only. ``node_id``: see ``conversations.handshake``.
     """
     deadline = asyncio.get_running_loop().time() + within
     try:
@@ -226,7 +226,7 @@ async def open_async_connection(
             connection = await _served(sock, address, context)
     except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
         return of_connecting(exc) if context is None and isinstance(exc, OSError) else of_tls(exc)
-    steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel)
+    steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel, node_id=node_id)
     try:
         fault = await connection.converse(steps, deadline=deadline)
     except BaseException:

@@ -166,15 +166,21 @@ class Connection:
 
 
 def open_connection(
-    settings: Settings, address: str, *, timeout: float, protocol: int | None = None, sentinel: bool = False
+    settings: Settings,
+    address: str,
+    *,
+    timeout: float,
+    protocol: int | None = None,
+    sentinel: bool = False,
+    node_id: str | None = None,
 ) -> Connection | Fault:
-    """Connects and shakes hands, or returns why that failed."""
+    """Connects and shakes hands, or returns why that failed. ``node_id``: see ``conversations.handshake``."""
     deadline = time.monotonic() + timeout
     sock = open_socket(settings, address, deadline=deadline)
     if isinstance(sock, Fault):
         return sock
     connection = Connection(sock, address)
-    steps = handshake(settings, protocol=protocol or settings.protocol, sentinel=sentinel)
+    steps = handshake(settings, protocol=protocol or settings.protocol, sentinel=sentinel, node_id=node_id)
     try:
         fault = connection.converse(steps, deadline=deadline)
     except BaseException:

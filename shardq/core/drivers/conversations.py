@@ -61,6 +61,8 @@ NAME = "shardq"
 # The parser's words about the first byte of HTTP, and of HTML.
 _WEB = ('got "H"', 'got "<"')
 _QUOTE = ", with args beginning with"
+# A server's words for commands of clusters.
+NO_CLUSTER = "cluster support disabled"
 
 
 class Exchange(NamedTuple):
@@ -70,11 +72,14 @@ class Exchange(NamedTuple):
     answers: int
 
 
-def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator[Exchange, Any, Fault | None]:
+def handshake(
+    settings: Settings, *, protocol: int, sentinel: bool, node_id: str | None = None
+) -> Generator[Exchange, Any, Fault | None]:
     """Yields exchanges, and is resumed with the last answer of each, or a ``Fault``. Returns why it failed, if it did:
     every refusal says what is wrong with the URL, and none quotes a password, though a server may.
 
-    RESP2 is what a server speaks unasked: HELLO is not sent for it, so that proxies without HELLO can be used.
+    ``node_id``: the server must be this node of its cluster; "": any node of a cluster. RESP2 is what a server speaks
+    unasked: HELLO is not sent for it, so that proxies without HELLO can be used.
     """
     login = settings.sentinel_login if sentinel else settings.login
     db = 0 if sentinel else settings.db
@@ -88,10 +93,33 @@ def handshake(settings: Settings, *, protocol: int, sentinel: bool) -> Generator
         if answer != b"OK":
             return _refused(answer, settings, login, sentinel=sentinel)
     name = pack("CLIENT", "SETNAME", NAME)
-    answer = yield Exchange(name + pack("SELECT", str(db)), 2) if db else Exchange(name, 1)
-    if answer == b"OK" or (not db and isinstance(answer, ErrorReply) and not answer.text.startswith("NOAUTH")):
+    if db:
+        answer = yield Exchange(name + pack("SELECT", str(db)), 2)
+    elif node_id is not None:
+        answer = yield Exchange(name + pack("CLUSTER", "MYID"), 2)
+        if (told := _other_node(answer, node_id)) is not None:
+            return told
+    else:
+        answer = yield Exchange(name, 1)
+    if isinstance(answer, bytes) or (
+        not db and isinstance(answer, ErrorReply) and not answer.text.startswith("NOAUTH")
+    ):
         return None
     return _refused(answer, settings, login, sentinel=sentinel)
+
+
+def _other_node(answer: Any, node_id: str) -> Fault | None:
+    """The fault of a server that has come to listen where a node of the cluster did. One that can't tell who it is, as
+    behind a proxy, is believed.
+    """
+    if isinstance(answer, ErrorReply) and NO_CLUSTER in answer.text:
+        told = "one without a cluster"
+    elif isinstance(answer, bytes) and node_id and answer.decode() != node_id:
+        told = f"the node {answer.decode()} instead of {node_id}"
+    else:
+        return None
+    text = f"another server listens at the address of this node of the cluster: {told}"
+    return Fault(Reaction.WAIT, Unavailable, text, is_other_node=True)
 
 
 def _auth(login: Credentials, *, always_user: bool = False) -> list[str]:

@@ -36,11 +36,15 @@ class SlotMap:
     new one.
     """
 
-    __slots__ = ("nodes", "owners")
+    __slots__ = ("ids", "nodes", "owners")
 
-    def __init__(self, nodes: Sequence[str], owners: list[str | None] | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[str], owners: list[str | None] | None = None, ids: Mapping[str, str] | None = None
+    ) -> None:
         """Without owners the first node serves every slot."""
         self.nodes = tuple(nodes)
+        self.ids = ids or {}
+        """Address → the id of the cluster's node there, as far as it is known."""
         self.owners: list[str | None] = [nodes[0]] * SLOTS if owners is None else owners
         """Slot → the node that serves it, if one does."""
 
@@ -59,7 +63,7 @@ class SlotMap:
         nodes = self.nodes if address in self.nodes else (*self.nodes, address)
         owners = self.owners.copy()
         owners[slot] = address
-        return SlotMap(nodes, owners)
+        return SlotMap(nodes, owners, self.ids)
 
     def __repr__(self) -> str:
         return f"SlotMap({', '.join(self.nodes)}{f'; {self.unserved} slots unserved' if self.unserved else ''})"
@@ -72,12 +76,15 @@ def from_cluster_slots(answer: list[Any], *, asked: str) -> SlotMap:
     """
     nodes: list[str] = []
     owners: list[str | None] = [None] * SLOTS
+    ids: dict[str, str] = {}
     for first, last, master, *_replicas in answer:
         address = located(_text(master[0]), int(master[1]), asked=asked)
         if address not in nodes:
             nodes.append(address)
+        if len(master) > 2:
+            ids[address] = _text(master[2])
         owners[first : last + 1] = [address] * (last + 1 - first)
-    return SlotMap(nodes, owners)
+    return SlotMap(nodes, owners, ids)
 
 
 def _text(raw: bytes | str | None) -> str:
@@ -91,6 +98,8 @@ class Query:
     address: str
     words: tuple[str, ...]
     sentinel: bool = False
+    node_id: str | None = None
+    """See ``conversations.handshake``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +132,10 @@ Question: TypeAlias = Query | Probe | Locate
 Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
-def discover(settings: Settings, known: Sequence[str], *, doubted: str = "") -> Conversation:
+def discover(settings: Settings, known: Mapping[str, str], *, doubted: str = "") -> Conversation:
     """The slot map, or why it can't be had.
 
-    ``known`` are nodes of the cluster met before; one that is ``doubted`` is asked last: it may hang.
+    ``known``: address → id of the nodes of the cluster met before; one that is ``doubted`` is asked last: it may hang.
     """
     if settings.kind == "cluster":
         return _of_cluster(settings, known, doubted)
@@ -142,16 +151,19 @@ def _of_single(settings: Settings) -> Conversation:
     return where if isinstance(where, Fault) else SlotMap((where,))
 
 
-def _of_cluster(settings: Settings, known: Sequence[str], doubted: str) -> Conversation:
+def _of_cluster(settings: Settings, known: Mapping[str, str], doubted: str) -> Conversation:
     # In random order: one node with an old map must not be believed by every caller every time.
-    unmet = (seed for seed in settings.addresses if seed not in known)
-    addresses = [*random.sample(known, len(known)), *unmet]
-    addresses.sort(key=lambda address: address == doubted)
+    ids: dict[str, str | None] = dict(random.sample(list(known.items()), len(known)))
+    ids |= {seed: None for seed in settings.addresses if seed not in known}
+    asked = sorted(ids.items(), key=lambda each: each[0] == doubted)
     failed_with: list[tuple[str, Fault]] = []
-    for address in addresses:
-        answer = yield from _asked(settings, Query(address, ("CLUSTER", "SLOTS")))
+    for address, node_id in asked:
+        answer = yield from _asked(settings, Query(address, ("CLUSTER", "SLOTS"), node_id=node_id))
         if isinstance(answer, Fault):
             failed_with.append((address, _no_node(answer)))
+            if answer.is_other_node and address in settings.addresses:
+                # where all nodes are others the cluster was set up anew, and the URL names it
+                asked.append((address, None))
         elif answer:
             return from_cluster_slots(answer, asked=address)
         else:
@@ -258,18 +270,19 @@ def _client_hello() -> bytes:
     return out.read()
 
 
-def greet(settings: Settings, nodes: Sequence[str]) -> Generator[Question, Any, str | Fault]:
+def greet(settings: Settings, nodes: Mapping[str, str | None]) -> Generator[Question, Any, str | Fault]:
     """The version of the masters, like ``valkey 9.1.2``, or why it can't be had: a server may be loading.
 
-    Masters of a cluster that are down are passed over while any is up. One that is too old raises.
+    Masters of a cluster that are down are passed over while any is up. One that is too old raises. ``nodes``: address →
+    its id, see ``conversations.handshake``.
     """
     version = ""
     failed_with: list[tuple[str, Fault]] = []
-    for address in nodes:
-        answer = yield from _asked(settings, Query(address, ("INFO",)))
+    for address, node_id in nodes.items():
+        answer = yield from _asked(settings, Query(address, ("INFO",), node_id=node_id))
         if isinstance(answer, Fault) and answer.error is AccessDenied:
             # no ACL forbids HELLO; a proxy may not have it
-            hello = yield from _answered(Query(address, ("HELLO",)))
+            hello = yield from _answered(Query(address, ("HELLO",), node_id=node_id))
             answer = answer if isinstance(hello, Fault) else hello
         if isinstance(answer, Fault):
             failed_with.append((address, answer))

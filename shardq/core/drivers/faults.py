@@ -57,6 +57,8 @@ class Fault:
     cause: BaseException | None = None
     mute: bool = dataclasses.field(default=False, kw_only=True)
     """True if the server took the connection and said nothing: it may expect TLS, or may not."""
+    is_other_node: bool = dataclasses.field(default=False, kw_only=True)
+    """True if the server is not the node of the cluster that was at its address before."""
 
     def before_sending(self) -> Fault:
         """The same fault, of a call that certainly was not executed."""

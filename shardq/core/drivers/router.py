@@ -110,7 +110,9 @@ class NodeRouter(DriverBase):
         if self._missing is not None:
             return self._missing
         timeout = max(0.001, min(self.settings.connect_timeout, deadline - time.monotonic()))
-        connection = open_connection(self.settings, address, timeout=timeout, protocol=protocol)
+        connection = open_connection(
+            self.settings, address, timeout=timeout, protocol=protocol, node_id=self.node_id(address)
+        )
         if isinstance(connection, Connection):
             with self._changing:
                 self._connections.add(connection)
@@ -248,7 +250,9 @@ class NodeRouter(DriverBase):
             except TimeoutError:
                 return unconnected(left)
         timeout = min(ASK_TIMEOUT_S, self._share_s(left))
-        connection = open_connection(self.settings, ask.address, timeout=timeout, sentinel=ask.sentinel)
+        connection = open_connection(
+            self.settings, ask.address, timeout=timeout, sentinel=ask.sentinel, node_id=ask.node_id
+        )
         if isinstance(connection, Fault):
             return connection
         try:

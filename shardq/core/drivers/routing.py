@@ -84,7 +84,7 @@ class DriverBase:
         fault = yield from self._learning()
         if fault is not None:
             return fault
-        version = yield from greet(self.settings, self.map.nodes)
+        version = yield from greet(self.settings, {address: self.node_id(address) for address in self.map.nodes})
         if isinstance(version, Fault):
             return version
         self.server_version = version
@@ -103,7 +103,7 @@ class DriverBase:
 
     def _learning(self, doubted: str = "") -> Generator[Question, Any, Fault | None]:
         """Learns the slot map, from the node ``doubted`` last. Returns why no node could tell."""
-        known = self.map.nodes if self._learned else ()
+        known = {address: self.map.ids.get(address, "") for address in self.map.nodes} if self._learned else {}
         # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
         self._doubted = doubted or self._doubted
         found = yield from discover(self.settings, known, doubted=self._doubted)
@@ -146,6 +146,10 @@ class DriverBase:
     def node_of(self, slot: int) -> str:
         """The address of the slot's master, as last learnt; empty while no node serves it."""
         return self.map.node(slot) or ""
+
+    def node_id(self, address: str) -> str | None:
+        """The id of the cluster's node at an address; empty while none is known, None where there is no cluster."""
+        return self.map.ids.get(address, "") if self.is_cluster else None
 
     def nodes(self) -> list[str]:
         """The addresses of all masters, as last learnt."""

@@ -101,11 +101,13 @@ class Servers:
         return Failure(b"%s %d %s" % (word, slot, self.owners[slot].name.encode()))
 
     def told(self, what: bytes, asked: Node) -> Any:
-        """CLUSTER SLOTS and NODES."""
+        """CLUSTER SLOTS, NODES and MYID."""
         if not self.is_cluster:
             return Failure(b"ERR This instance has cluster support disabled")
         if what == b"NODES":
             return b""
+        if what == b"MYID":
+            return asked.name.encode()
         if self._table is None:
             self._table = list(self._ranges())
         return self._table
@@ -115,7 +117,7 @@ class Servers:
         for slot in range(1, SLOTS + 1):
             if slot == SLOTS or self.owners[slot] is not self.owners[first]:
                 host, port = self.owners[first].where
-                yield [first, slot - 1, [host.encode(), port, b"id"]]
+                yield [first, slot - 1, [host.encode(), port, self.owners[first].name.encode()]]
                 first = slot
 
     # ---- what may happen to the whole
