@@ -56,6 +56,8 @@ class Op(msgspec.Struct, gc=False):
     """Of an arrival: by claim, send and ack, so that it may come again."""
     doubtful: bool = False
     """True if one of its answers may have been lost, and it was sent again."""
+    later: tuple[int, ...] = ()
+    """Of a push: the payloads of later tasks of the same call that have its id."""
 
 
 class Task(NamedTuple):
@@ -218,6 +220,8 @@ def _pushed(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[Step]
     if task is not None:
         if task.number == op.number:
             yield state, "pushed"  # sent again after a lost answer, it knows its own
+        elif op.doubtful and task.number in op.later:
+            yield state, "pushed"  # the call that was sent again stored what is there: not said which task of it
         elif op.mode == "replace":
             revoked = task.token if task.place == "leased" else state.revoked
             yield opened._replace(task=stored, revoked=revoked), "replaced"

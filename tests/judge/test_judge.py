@@ -55,6 +55,10 @@ EXPLAINED: dict[str, list[Op]] = {
     ],
     "snoozed: no attempt counts": [push(0, 1), claim(2, 3), SNOOZED, claim(5, 6, token="u")],
     "sent again after it was handled": [push(0, 9, doubtful=True), claim(2, 3), ack(3), claim(5, 6, token="u")],
+    "sent again, with a later one that replaced it": [
+        push(0, 1), push(2, 3, 2, doubtful=True, later=(3,)), push(2, 3, 3, doubtful=True, mode="replace"),
+        claim(4, 5, 3),
+    ],
     "an ack whose first send was lost": [
         push(0, 1), claim(2, 3), op("ack", 3.1, 30, "done", token="t", doubtful=True),
         claim(9, 10, token="u", lapses=1),
@@ -80,6 +84,7 @@ UNEXPLAINED: dict[str, list[Op]] = {
     "rescheduled, and given before": [push(0, 1), op("reschedule", 2, 3, "moved", delay_us=9 * S), claim(4, 5)],
     "given after it has expired": [push(0, 1, expires_us=2 * S), claim(4, 5)],
     "handled, and pushed again by itself": [push(0, 9), claim(2, 3), ack(3), claim(5, 6, token="u")],
+    "sent again, with a later one that is not there": [push(0, 1), push(2, 3, 2, doubtful=True, later=(3,))],
     "the old payload": [push(0, 1), push(2, 3, 2, "replaced", mode="replace"), claim(4, 5, 1)],
     "forwarded twice": [push(0, 1), op("arrive", 2, 3, "arrived", number=1), op("arrive", 4, 5, "arrived", number=1)],
     "one more life than attempts": [

@@ -218,6 +218,10 @@ def _histories(
         if call.what == "bulk":
             bulk.append(call)
             continue
+        later: dict[str, tuple[int, ...]] = {}
+        for id, op in reversed(call.ops if call.what == "push" else ()):
+            op.later = later.get(id, ()) if id else ()
+            later[id] = (op.number, *op.later)
         for id, op in call.ops:
             if op.outcome == NOTHING:
                 continue
