@@ -13,7 +13,7 @@
     │   └── SettleError
     ├── PushError, NotReplicated, Conflict
     ├── LeaseLost, PayloadNotDecodable
-    ├── UnknownSchedule, ChangeUnderWay
+    ├── UnknownSchedule, ChangeUnderWay, IncompatibleVersion
     ├── SpoolFault                       SpoolFull is one
     ├── MissingPackage (also an ImportError)
     ├── EmbeddedFault
@@ -301,6 +301,17 @@ class ChangeUnderWay(ShardqError):
             f"a change to {pending} shards is under way, so there can be none to {wanted} now; "
             f"repeat that for {pending} to help it along, or wait until it is in force"
         )
+
+
+class IncompatibleVersion(ShardqError):
+    """The engine is stored in a format that this build of shardq can't read, or uses a feature that it does not know;
+    or that is to be changed, and processes live that could not read it then. Nothing was done.
+
+    >>> try:
+    ...     engine.open()
+    ... except shardq.errors.IncompatibleVersion as error:
+    ...     print(error)                # says which format it is, and which ones are read
+    """
 
 
 class LeaseLost(ShardqError):

@@ -182,9 +182,10 @@ def put_package(folder: Path, packages: Path, scripts: Path) -> None:
     """What an editable installation leaves of the worktree's package: its path, its metadata, its command."""
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (packages / "_shardq.pth").write_text(f"{folder}\n")
-    information = packages / f"shardq-{project['version']}.dist-info"
+    version = project.get("version", "0")  # later ones say it where they run, from their checkout
+    information = packages / f"shardq-{version}.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: shardq\nVersion: {project['version']}\n")
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: shardq\nVersion: {version}\n")
     groups = {"console_scripts": project["scripts"], **project.get("entry-points", {})}
     text = "\n".join([line for name, each in groups.items() for line in (f"[{name}]", *map(" = ".join, each.items()))])
     (information / "entry_points.txt").write_text(text)

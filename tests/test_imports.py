@@ -15,6 +15,8 @@ import shardq
 from shardq import engine, worker
 from shardq.core import consumer
 
+ROOT = Path(__file__).parent.parent
+
 
 def printed(program: str) -> str:
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
@@ -40,11 +42,17 @@ def test_the_errors_are_there_without_being_imported() -> None:
     assert printed("import shardq; print(shardq.errors.ShardqError is shardq.ShardqError)") == "True"
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    assert shardq.__version__ == version("shardq")
+def test_the_version_is_that_of_the_build() -> None:
+    """The package was installed from this checkout, at this revision or an earlier one."""
+    number = version("shardq").partition("+")[0]
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    revision = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    told, _, shown = shardq.__version__.partition("+g")
+    assert told == number
+    assert revision.startswith(shown)
     assert printed("import sys, shardq; print('shardq.version' in sys.modules)") == "False"
-    command = "import sys; from shardq.cli import main; sys.argv = ['shardq', '--version']; main()"
-    assert printed(command) == f"shardq {shardq.__version__}"
+    program = "import sys; from shardq.cli import main; sys.argv = ['shardq', '--version']; main()"
+    assert printed(program) == f"shardq {shardq.__version__}"
 
 
 @pytest.mark.parametrize("package", [shardq, consumer, engine, worker])

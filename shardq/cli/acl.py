@@ -155,7 +155,7 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
                   forwards them, moves them between shards
       operator    dashboard, stats, health, doctor, fleet, topics, shards,
                   resize, list, peek, forecast, get, cancel, reschedule, requeue,
-                  purge, pause, resume, limit, configure, forward
+                  purge, pause, resume, limit, configure, upgrade, forward
       viewer      a dashboard with --read-only, stats, health, fleet, topics,
                   shards, list, peek, forecast, get: it can change nothing
       all         all of these

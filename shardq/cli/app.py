@@ -45,6 +45,7 @@ PLACES = {
     "resume": "topics:resume",
     "limit": "topics:limit",
     "configure": "config:configure",
+    "upgrade": "upgrade:upgrade",
     "outbox": "outbox:outbox",
     "spool": "spool:spool",
     "metrics": "dashboard:metrics",

@@ -136,10 +136,8 @@ def _show_result(given: Given, result: TrialResult, seen: Stats, *, elapsed_s: f
         say("")
         for field, count in counts.items():
             say(f"{field:<10} {count:>10,}  {notes.get(field, '')}".rstrip())
-        say(
-            f"{'elapsed':<10} {elapsed_s:>8.1f} s  {len(seen.shards)} shards, shardq {versions['shardq']}, "
-            f"{versions['server']}, Python {versions['python']}"
-        )
+        say(f"{'elapsed':<10} {elapsed_s:>8.1f} s  {len(seen.shards)} shards, Python {versions['python']}")
+        say(f"{'':<10} {'':>10}  shardq {versions['shardq']}, {versions['server']}")
         if not result.good:
             complain("error: not every task was dispatched and claimed once, and none of them early")
     return 0 if result.good else 1

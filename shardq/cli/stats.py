@@ -196,6 +196,10 @@ def fleet(given: Given) -> None:
       failed    attempts that failed
       p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
                 claimed ones waited for their handler
+      version   its build of shardq, of a checkout with its revision
+      format    the newest format of what is stored that it reads, 0 for builds
+                from before formats had a number; `shardq upgrade` raises that
+                of the engine
       sinks     where topics go to URLs or functions: the tasks that a dispatcher
                 has sent of each, and its circuit if that is not closed
     """

@@ -23,6 +23,7 @@ import msgspec
 from shardq.core.calls import control, node_info, resharding
 from shardq.core.calls.request import Call, Command, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
+from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys, control_keys
 from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology
 from shardq.core.operation import Confirm, Histories, Many, Operation, Pause, values
@@ -49,7 +50,7 @@ TAKEN_ROUNDS = 3  # in each round the replicas have a second to confirm what was
 
 def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
     """Returns the topology of this name: the stored one, or a new one of ``shards`` shards, with all of them opened."""
-    first = Topology(epoch=1, shards=shards, settings=settings or EngineSettings())
+    first = Topology(epoch=1, shards=shards, settings=settings or EngineSettings(), format=FORMAT)
     answer = yield control.declare(control_keys(name), 0, first.to_fields())
     topology = Topology.from_fields(answer.fields)
     if answer.changed:

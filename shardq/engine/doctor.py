@@ -15,6 +15,7 @@ from typing import NamedTuple
 from shardq.core.calls import observe, resharding
 from shardq.core.calls.node_info import Replication
 from shardq.core.fleet.member import fleet
+from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import number_of, raw
 from shardq.core.model.ids import topic_of
@@ -54,7 +55,7 @@ Mend = Callable[[], Operation[Mended]]
 
 OK = {
     "server": "the server is the one that was asked for",
-    "versions": "all processes run this version of shardq",
+    "versions": "all processes run this build of shardq, in whose format all is stored",
     "coverage": "all shards can be reached",
     "dispatchers": "every shard is served",
     "tasks": "tasks are dispatched, taken and forwarded",
@@ -106,14 +107,21 @@ def findings_on_tasks(health: Health) -> Iterator[Finding]:
 
 
 def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:
-    """Finds processes of other versions than this one."""
+    """Finds processes of other builds than this one, and an older format than it writes."""
     members = yield from fleet(cache.control)
+    found, stored = [], cache.topology.format
     others = Counter(member.version or "unknown" for member in members if member.version != __version__)
-    if not others:
-        return []
-    told = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
-    text = f"this is shardq {__version__}, and processes of other versions run: {told}; bring all to one version"
-    return [Finding("versions", text)]
+    if others:
+        told = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
+        text = f"this is shardq {__version__}, and processes of other versions run: {told}; bring all to one version"
+        found.append(Finding("versions", text))
+    if stored < FORMAT:
+        text = (
+            f"the engine is stored in format {stored}, so that builds from before format {FORMAT} can use it: "
+            "`shardq upgrade` raises it, when none of them runs any more"
+        )
+        found.append(Finding("versions", text))
+    return found
 
 
 def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:

@@ -145,7 +145,7 @@ class Running:
         problems = [problem for processor in self.processors for problem in processor.problems]
         found = [Reason("worker", f"a worker of this process: {each}") for each in problems]
         if self.dispatcher is not None and self.dispatcher.problem:
-            found.append(Reason("poller", f"this process goes on by an earlier topology: {self.dispatcher.problem}"))
+            found.append(Reason("poller", self.dispatcher.problem))
         if (scheduler := self._scheduler()) is not None:
             found += (Reason("schedule", each) for each in scheduler.problems)
         return found

@@ -369,6 +369,8 @@ def fleet(members: Sequence[Member]) -> View[Member]:
             _of("failed", lambda member: member.failed, number, 4),
             _of("p99 ms", lambda member: lateness_of(member).p99_ms, milliseconds, 4),
             Column("sinks", _sinks, 3, text=True, optional=True),
+            Column("version", lambda member: member.version or "?", 9, text=True),
+            Column("format", lambda member: str(member.format), 9),
             Column("last error", lambda member: member.last_error or "-", 8, text=True),
         ),
         members,

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import shardq
 from shardq.cli.demo import TrialResult
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.servers import Servers
@@ -45,7 +46,8 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
         ("pushed", "dispatched", "claimed"), "500"
     )
     assert (books["early"], books["lost"], books["duplicates"]) == ("0", "0", "0")
-    assert "4 shards, shardq 0." in done.out
+    assert "4 shards, Python 3." in done.out
+    assert f"shardq {shardq.__version__}, " in done.out
     assert remains(shell) == []
     wait_until(lambda: not demo_servers(shell), "its server has ended")
 

@@ -20,7 +20,7 @@ from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import Topology, UnreadableTopology
 from shardq.core.layout.words import id_of, number_of, raw, shown_id, text_of
 from shardq.core.model.record import as_stored, decode_payload, decode_record, encoded_parts, undecoded
-from shardq.errors import InvalidOption, PayloadNotDecodable
+from shardq.errors import IncompatibleVersion, InvalidOption, PayloadNotDecodable
 from shardq.features.history import LENGTH, State, rows_of
 from shardq.features.listing.query import Query
 from shardq.features.schedules.entry import Entry, decode_entry
@@ -98,10 +98,12 @@ READERS = {
             max_size=3,
         ).map(FIELDS.__or__),
         read_topology,
-        (UnreadableTopology,),
+        (UnreadableTopology, IncompatibleVersion),
     ),
     "a copy of a topology": Reader(
-        json_of(msgspec.json.decode(Topology(epoch=7, shards=4).to_text())), Topology.from_text, (UnreadableTopology,)
+        json_of(msgspec.json.decode(Topology(epoch=7, shards=4).to_text())),
+        Topology.from_text,
+        (UnreadableTopology, IncompatibleVersion),
     ),
     "a parcel": Reader(
         st.one_of(words, st.lists(words, max_size=7).map(b"|".join), words.map(b"n1|3|due|%b|0|0|".__mod__)),

@@ -125,9 +125,12 @@ def test_the_fields_are_pinned() -> None:
         pending=64,
         since=9,
         move_rate=1000.0,
+        format=1,
         settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7),
     )
     fields = {
+        b"format": b"1",
+        b"features": b"[]",
         b"epoch": b"12",
         b"shards": b"32",
         b"priors": b"[8,16]",

@@ -4,6 +4,9 @@ thread of its own; every heartbeat is one script.
 A process that is alone, and subscribed to the news, sends few: nobody waits for them. A process that joins cuts the
 time of the others, so that their silence is noticed as soon as ever (``heartbeat.lua``), and the news make them answer.
 
+A process that can't read the topology, because only other builds of shardq can, signs off and serves nothing: others
+have its shards. It looks on, and comes back if that was undone.
+
 While the control slot can't be reached, the members stay as they were. When it is reached again, members seen before
 count as alive for one more period. Otherwise a process that was cut off would take over every shard at once.
 """
@@ -28,7 +31,7 @@ from shardq.core.operation import Operation, run
 from shardq.core.recovery import refresh
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ShardqError
+from shardq.errors import IncompatibleVersion, ShardqError
 
 log = logging.getLogger("shardq.dispatcher")
 
@@ -86,7 +89,9 @@ class Membership:
         """Members that count as alive only because of our own outage."""
         self._alone = False
         """True if the last heartbeat found no other member, and no news came since."""
-        self.problem = ""  # the reason why the stored topology can't be read; empty while it can
+        self.problem = ""  # what follows from a stored topology that can't be read here; empty while it can
+        self._is_aside = False
+        """True while only other builds can read it: then this process is no member."""
         self._ahead_s = 0.0
         """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
         self.loop = Loop(
@@ -107,6 +112,8 @@ class Membership:
         """Becomes a member in the caller's thread before the deadline, and starts the thread of heartbeats."""
         try:
             self._beat(deadline)
+            if self._is_aside:
+                raise IncompatibleVersion(self.problem)
         except BaseException:
             self._connection.close()
             raise
@@ -157,7 +164,7 @@ class Membership:
         """Sends one heartbeat. Returns how long to wait until the next."""
         cache, began = self._cache, time.monotonic()
         alive_s = self._alive_s()
-        report = self._reports.next(began, alive_s)
+        report = b"" if self._is_aside else self._reports.next(began, alive_s)
         roll = self._connection.call(
             control.heartbeat(
                 cache.control,
@@ -166,6 +173,7 @@ class Membership:
                 others_ms=_ms(PERIOD_S),
                 epoch=cache.topology.epoch,
                 report=report,
+                leave=self._is_aside,
             ),
             timeout=CALL_TIMEOUT_S if deadline is None else None,
             deadline=deadline,
@@ -179,11 +187,17 @@ class Membership:
             elif roll.epoch < cache.topology.epoch:
                 run(self._driver, refresh(cache), CALL_TIMEOUT_S)
             self.problem = ""
+        except IncompatibleVersion as exc:
+            return self._stand_aside(exc)
         except UnreadableTopology as exc:
             # who lives is known all the same, and shards change hands
             if not self.problem:
                 log.error("going on by the topology of epoch %d: %s", cache.topology.epoch, exc)
-            self.problem = str(exc)
+            self.problem = f"this process goes on by an earlier topology: {exc}"
+        if self._is_aside:
+            log.warning("the topology can be read again, this process serves shards again")
+            self._is_aside = False
+            return 0.0
         now = time.monotonic()
         self._ahead_s = roll.now_us / 1e6 - now
         living = {name: now + until_ms / 1e3 - roll.now_us / 1e6 for name, until_ms in roll.members.items()}
@@ -202,6 +216,17 @@ class Membership:
         beat_s = BEAT_S if alive_s == PERIOD_S else ALONE_BEAT_S
         expiry = min((until for name, until in living.items() if name != self.process), default=now + beat_s)
         return min(beat_s, max(MARGIN_S, expiry - now + MARGIN_S))
+
+    def _stand_aside(self, exc: IncompatibleVersion) -> float:
+        """Serves nothing, and signs off with the next heartbeat. Returns how long to wait until then."""
+        if self._is_aside:
+            return ALONE_BEAT_S
+        self.problem = f"this process dispatches nothing any more: {exc}"
+        log.error("%s", self.problem)
+        self._is_aside, self._members, self._graced = True, {}, set()
+        self._reports.forgotten()
+        self._changed(())
+        return 0.0
 
     def _alive_s(self) -> float:
         """The seconds for which a heartbeat counts now."""

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from shardq.core.fleet.lateness import BINS, EXACT, MOST_TOPICS, OTHERS, PER_DOUBLING, Lateness
+from shardq.core.layout import formats
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_AT_MS, MAX_WAIT_S
@@ -129,7 +130,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Empty, like all that follows, for a process that has sent no report that can be read."""
     pid: int = 0
     version: str = ""
-    """Its version of shardq."""
+    """Its build of shardq: a version, of a checkout with its revision."""
+    format: int = 0
+    """The newest format of an engine's data that it reads."""
+    features: tuple[str, ...] = ()
+    """The features of engines that it knows."""
     since: float = 0.0
     """When it started, in seconds since 1970 by its own clock. All counters count since then."""
     topics: tuple[str, ...] = ()
@@ -325,7 +330,14 @@ def _signed(report: Report) -> Report:
     """The report as that of this process."""
     from shardq.version import __version__  # here: it brings importlib.metadata
 
-    return msgspec.structs.replace(report, host=socket.gethostname(), pid=os.getpid(), version=__version__)
+    return msgspec.structs.replace(
+        report,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        format=formats.FORMAT,
+        features=tuple(sorted(formats.FEATURES)),
+    )
 
 
 class Reports:

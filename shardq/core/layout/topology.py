@@ -14,7 +14,7 @@ from typing import Literal
 import mmh3
 import msgspec
 
-from shardq.core.layout import destinations
+from shardq.core.layout import destinations, formats
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
 from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw
 from shardq.errors import ShardqError
@@ -122,6 +122,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """Topic → the function of a route that ended with its last process: a process that has it takes the route up."""
     paused: tuple[str, ...] = ()  # topics of which nothing is given out
     limits: Mapping[str, Limit] = {}  # topic → its limits
+    format: int = 0  # the number of the format in which the engine is stored; 0 where none was written
+    features: tuple[str, ...] = ()  # what the engine uses that earlier builds of this format do not know
     settings: EngineSettings = EngineSettings()
 
     @property
@@ -195,6 +197,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_text(cls, text: bytes) -> Topology:
         """Reads a shard's copy."""
+        _check_format(text)
         try:
             return _checked(msgspec.json.decode(text, type=cls))
         except UNDECODABLE as exc:
@@ -207,6 +210,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
         """Reads the hash; fields unknown here are ignored."""
+        format, features = (fields.get(name, default) for name, default in ((b"format", b"0"), (b"features", b"[]")))
+        _check_format(b'{"format":%b,"features":%b}' % (format, features))
         try:
             numbers = {name: int(fields[name.encode()]) for name in ("epoch", "shards")}
             values = {
@@ -221,6 +226,20 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         except UNDECODABLE as exc:
             raise _unreadable(str(exc)) from exc
         return _checked(topology)
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+    features: tuple[str, ...] = ()
+
+
+def _check_format(text: bytes) -> None:
+    """Raises IncompatibleVersion for what only other builds can read, before anything else of it is read."""
+    try:
+        told = msgspec.json.decode(text, type=_Format)
+    except UNDECODABLE as exc:
+        raise _unreadable(str(exc)) from exc
+    formats.check(told.format, told.features)
 
 
 _MOST = (1 << 53) - 1

@@ -58,6 +58,7 @@ class Scheduler:
     ) -> None:
         self._driver = driver
         self._clock_ms = clock_ms
+        self._process, self._members = process, members
         self._schedules = KnownSchedules(cache, process=process, members=members)
         self._said: dict[str, str] = {}  # name → what was said of a schedule that can't be read, or computed, here
         self._refused: dict[str, str] = {}  # name → why its pushes fail
@@ -104,6 +105,8 @@ class Scheduler:
 
     def _step(self) -> float | None:
         """Does what is to be done now. Returns how long to sleep; None: until there is news."""
+        if self._process not in self._members():
+            return NAP_S  # it can't read what is stored
         done = run(self._driver, self._schedules.step(int(self._clock_ms())), CALL_TIMEOUT_S)
         self._tell(done)
         if not self._refused:
