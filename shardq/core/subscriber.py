@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shardq.core.drivers.credentials import LOOK_S
 from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.words import text_of
@@ -330,7 +331,10 @@ class _Listener:
                     commands, self._commands = self._commands, []
                 for command in commands:
                     connection.send(*command)
-                message = connection.read(max(0.0, pinged + PING_S - time.monotonic()))
+                wait = max(0.0, pinged + PING_S - time.monotonic())
+                message = connection.read(min(wait, LOOK_S) if connection.renews else wait)
+                if connection.outdated:
+                    raise Unavailable(f"{self.node}: the credentials of the subscriber's connection run out")
                 if message is not None:
                     answered = True
                     self._handle(message)

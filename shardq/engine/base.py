@@ -38,9 +38,9 @@ from shardq.engine.options import (
     DEFAULT_NAME,
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
-    ENVIRONMENT,
     Options,
     check_batch,
+    server_given,
     settings_given,
 )
 from shardq.engine.parts import Parts, Running, Tracing
@@ -54,6 +54,8 @@ from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
+    from shardq.core.drivers.clients import RedisClient
+    from shardq.core.drivers.credentials import CredentialProvider
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
     from shardq.worker.handlers import Plan
@@ -67,7 +69,7 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | RedisClient | None = None,
         *,
         name: str = DEFAULT_NAME,
         shards: int | None = None,
@@ -84,12 +86,18 @@ class EngineBase(forks.OfOneProcess, ABC):
         spool_bytes: int = DEFAULT_SPOOL_BYTES,
         replay: float | None = None,
         replay_bytes: int = DEFAULT_BYTES,
+        credentials: CredentialProvider | None = None,
     ) -> None:
         """Checks its arguments; connects later.
 
         ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
         else an embedded server in the user's data directory, which the log and ``health().warnings`` tell, and which
-        $SHARDQ_EMBEDDED=never forbids. ``timeout``: the seconds in which every call of the engine ends, with all of its
+        $SHARDQ_EMBEDDED=never forbids. Or a client of redis-py: a ``Redis``, ``RedisCluster`` or a Sentinel's master,
+        for threads or for asyncio, by whose settings the engine opens connections of its own. ``credentials``: a
+        provider of a user and a password that run out, such as one of redis-py's ``CredentialProvider``; live
+        connections are given the newer ones.
+
+        ``timeout``: the seconds in which every call of the engine ends, with all of its
         retries, through failovers, moving slots and loading servers; a ``claim`` has its ``wait`` beside it.
         ``connect_timeout``: the seconds of them for a server that is not there when the engine opens. Calls that go
         through any number of tasks have the timeout for each page, window or request. ``fsync``: how often an embedded
@@ -107,8 +115,10 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``replay``: the seconds of acknowledged pushes, cancels and reschedules that this process remembers, in
         ``replay_bytes`` at most, and sends again when a new master lacks them after a failover.
         """
+        where, access = server_given(url, credentials)
         self._options = Options(
-            url=url or os.environ.get(ENVIRONMENT) or None,
+            url=where,
+            access=access,
             name=name,
             shards=shards,
             codec=codec_named(codec),

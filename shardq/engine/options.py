@@ -15,6 +15,8 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import msgspec
 
 from shardq.core import recovery
+from shardq.core.drivers.clients import Access, is_client, read
+from shardq.core.drivers.credentials import CredentialProvider, Provided
 from shardq.core.drivers.settings import Settings
 from shardq.core.layout import destinations
 from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
@@ -62,6 +64,8 @@ class Options:
 
     url: str | None
     """None: an embedded server in the user's data directory."""
+    access: Access
+    """What the URL can't say."""
     name: str
     shards: int | None
     """The number for a name that is new; None: no number was asked for."""
@@ -80,10 +84,6 @@ class Options:
         check_name(self.name)
         if self.shards is not None:
             check_shards(self.shards)
-        if self.url is not None and not isinstance(self.url, str):
-            raise InvalidUrl(
-                f"url={quoted(self.url)} is not possible; give a str such as redis://127.0.0.1:6379/0, or None"
-            )
         size = self.max_payload
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 512 << 20:
             raise InvalidOption(f"max_payload={quoted(size)} is not possible; give bytes, from 1 to 512 MiB")
@@ -109,9 +109,10 @@ class Options:
         return Path(os.fsdecode(unquote_to_bytes(parts.path))) if parts.path not in ("", "/") else None
 
     def settings(self, url: str) -> Settings:
-        return Settings.from_url(
+        settings = Settings.from_url(
             url, timeout=self.timeout, connect_timeout=self.connect_timeout, protocol=self.protocol
         )
+        return replace(settings, tls=self.access.tls or settings.tls, provided=self.access.provided)
 
     def enter(self) -> tuple[Settings, embedded.Embedded | None]:
         """Returns the settings of connections, and the embedded server, found or started, if one is used."""
@@ -161,6 +162,24 @@ class Options:
                 topology.shards,
                 self.shards,
             )
+
+
+def server_given(url: object, credentials: CredentialProvider | None) -> tuple[str | None, Access]:
+    """The URL of an engine, and what it can't say. ``url``: that, a client of redis-py, or None: the environment's."""
+    if url is not None and not isinstance(url, str) and not is_client(url):
+        raise InvalidUrl(
+            f"url={quoted(url)} is not possible; give a str such as redis://127.0.0.1:6379/0, a client of redis-py, "
+            "or None"
+        )
+    where, access = (url or os.environ.get(ENVIRONMENT) or None, Access()) if isinstance(url, str | None) else read(url)
+    if credentials is None:
+        return where, access
+    if where is None or where.startswith("embedded:"):
+        raise InvalidOption("credentials= is for servers with a url; an embedded one has no password")
+    if access.provided is not None or Settings.from_url(where).login:
+        other = "the URL has a user or a password" if isinstance(url, str | None) else "the client has credentials"
+        raise InvalidOption(f"credentials= was given, and {other}: leave out one of them")
+    return where, replace(access, provided=Provided(credentials))
 
 
 def settings_given(

@@ -15,6 +15,7 @@ from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.settling import Settlement, by_shard, settle
+from shardq.core.drivers.clients import Access
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase, Inside
@@ -62,7 +63,7 @@ class Adopted(Generic[E]):
             raise InvalidOption(
                 f"{self.engine!r} goes by a clock already: close() that before you adopt the engine again"
             )
-        options = dataclasses.replace(Inside(self.engine).options, url=url, name=name)
+        options = dataclasses.replace(Inside(self.engine).options, url=url, access=Access(), name=name)
         if shards is not None:
             options = dataclasses.replace(options, shards=shards)
         self._parts, self._before = parts, Inside(self.engine).refit(parts, options)

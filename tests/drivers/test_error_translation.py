@@ -172,7 +172,7 @@ def test_what_an_acl_or_a_server_lacks_is_named_and_no_argument_is_quoted(text: 
 def answered(url: str, *answers: object) -> Fault | None:
     """What a hand-shake comes to, when it is answered like this."""
     settings = Settings.from_url(url)
-    steps = handshake(settings, protocol=settings.protocol, sentinel=False)
+    steps = handshake(settings, settings.login, protocol=settings.protocol, sentinel=False)
     next(steps)
     try:
         for answer in answers:

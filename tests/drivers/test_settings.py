@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from shardq.core.drivers.settings import Credentials, Settings, Tls
+from shardq.core.drivers.credentials import Credentials
+from shardq.core.drivers.settings import Settings, Tls
 from shardq.errors import InvalidOption, InvalidUrl
 
 SECRET = "s3:c/r@e#t?"

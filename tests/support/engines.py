@@ -33,7 +33,7 @@ class Engines:
         self._loop = _Loop() if kind == "asyncio" else None
         self._made: list[Engine] = []
 
-    def make(self, url: str | None = None, **options: Any) -> Engine:
+    def make(self, url: Any = None, **options: Any) -> Engine:
         """Makes an engine that is not open yet."""
         if self._loop is None:
             engine = Engine(url, **options)
@@ -43,7 +43,7 @@ class Engines:
         self._made.append(engine)
         return engine
 
-    def opened(self, url: str, **options: Any) -> Engine:
+    def opened(self, url: Any, **options: Any) -> Engine:
         return self.make(url, **options).open()
 
     @contextmanager

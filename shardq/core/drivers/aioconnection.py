@@ -18,13 +18,15 @@ from typing import Any, TypeVar, cast
 from hiredis import HiredisError
 
 from shardq.core.drivers.connection import CHUNK, READ_TIMEOUT_S
-from shardq.core.drivers.conversations import Exchange, adrive, handshake
+from shardq.core.drivers.conversations import Exchange, adrive, handshake, renewal
+from shardq.core.drivers.credentials import NOBODY, Provided
 from shardq.core.drivers.faults import (
     OVERDUE,
     Fault,
     dropped,
     of_connecting,
     of_exception,
+    of_provider,
     of_resolving,
     of_tls,
     timed_out,
@@ -45,8 +47,10 @@ BUSY = 64
 class AsyncConnection(asyncio.Protocol):
     """Raises nothing for what happens on it: ``exchange`` returns an answer, an ``ErrorReply`` or a ``Fault``."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, provided: Provided | None = None) -> None:
         self.address = address
+        self.login = NOBODY  # the credentials that it was given last
+        self._provided = provided
         self.open = True
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -65,6 +69,18 @@ class AsyncConnection(asyncio.Protocol):
     def load(self) -> int:
         """The number of calls without an answer."""
         return len(self._waiting)
+
+    def renew(self) -> None:
+        """Gives it the newest credentials, if it has others, before all that is sent from now on. It is closed where
+        they are refused.
+        """
+        newest = None if self._provided is None else self._provided.newer(self.login)
+        if newest is None:
+            return
+        self.login = newest
+        trip = renewal(newest)
+        answer = self.send(trip.data, deadline=self._loop.time() + READ_TIMEOUT_S)
+        answer.when_received(lambda said: None if said == b"OK" else self.abort())
 
     async def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
         """Sends, and waits for the last of ``answers`` answers."""
@@ -193,6 +209,17 @@ class Answer:
         self._answer = answer
         self._expiry = expiry
 
+    def when_received(self, heard: Callable[[Any], object]) -> None:
+        """Calls ``heard`` with it, in the place of a holder who waits."""
+
+        def over(answer: asyncio.Future[Any]) -> None:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            if not answer.cancelled():
+                heard(answer.result())
+
+        self._answer.add_done_callback(over)
+
     async def received(self) -> Any:
         """Waits for it: a value, an ``ErrorReply``, or a ``Fault``."""
         try:
@@ -214,6 +241,14 @@ async def open_async_connection(
     only. ``node_id``: see ``conversations.handshake``.
     """
     deadline = asyncio.get_running_loop().time() + within
+    provided = None if sentinel else settings.provided
+    login = settings.sentinel_login if sentinel else settings.login
+    if provided is not None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                login = await asyncio.shield(asyncio.wrap_future(provided.ask()))
+        except Exception as exc:  # noqa: BLE001  that of the user's own code, or a TimeoutError
+            return of_provider(exc)
     try:
         context = context_of(settings.tls) if settings.tls is not None else None
     except OSError as exc:  # no descriptor for its files
@@ -223,10 +258,11 @@ async def open_async_connection(
         return sock
     try:
         async with asyncio.timeout_at(deadline):
-            connection = await _served(sock, address, context)
+            connection = await _served(sock, address, context, provided)
     except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
         return of_connecting(exc) if context is None and isinstance(exc, OSError) else of_tls(exc)
-    steps = handshake(settings, protocol=settings.protocol, sentinel=sentinel, node_id=node_id)
+    connection.login = login
+    steps = handshake(settings, login, protocol=settings.protocol, sentinel=sentinel, node_id=node_id)
     try:
         fault = await connection.converse(steps, deadline=deadline)
     except BaseException:
@@ -269,16 +305,18 @@ async def connect_async(address: str, *, deadline: float) -> socket.socket | Fau
         return of_connecting(exc)
 
 
-async def _served(sock: socket.socket, address: str, context: ssl.SSLContext | None) -> AsyncConnection:
+async def _served(
+    sock: socket.socket, address: str, context: ssl.SSLContext | None, provided: Provided | None
+) -> AsyncConnection:
     """The loop's connection on a socket, which is closed if that fails or is cancelled."""
     loop = asyncio.get_running_loop()
     try:
         if sock.family == socket.AF_UNIX:
-            _, connection = await loop.create_unix_connection(lambda: AsyncConnection(address), sock=sock)
+            _, connection = await loop.create_unix_connection(lambda: AsyncConnection(address, provided), sock=sock)
         else:
             name = None if context is None else server_name(address)
             _, connection = await loop.create_connection(
-                lambda: AsyncConnection(address), sock=sock, ssl=context, server_hostname=name
+                lambda: AsyncConnection(address, provided), sock=sock, ssl=context, server_hostname=name
             )
     except BaseException:
         sock.close()
@@ -342,7 +380,10 @@ class AsyncConnectionPool:
     def ready(self) -> AsyncConnection | None:
         """The least busy connection. None if there is none yet, or another is wanted."""
         best = self._best()
-        return best if best is not None and (best.load < BUSY or self.open >= self.bound) else None
+        if best is None or (best.load >= BUSY and self.open < self.bound):
+            return None
+        best.renew()
+        return best
 
     async def _wait_for(
         self, connecting: asyncio.Task[AsyncConnection | Fault], within: float

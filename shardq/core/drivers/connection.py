@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from hiredis import HiredisError
 
-from shardq.core.drivers.conversations import Exchange, drive, handshake
+from shardq.core.drivers.conversations import Exchange, drive, handshake, renewal
+from shardq.core.drivers.credentials import NOBODY, Credentials, Provided
 from shardq.core.drivers.faults import (
     OVERDUE,
     ErrorReply,
@@ -27,6 +28,7 @@ from shardq.core.drivers.faults import (
     dropped,
     exhausted,
     of_exception,
+    of_provider,
     of_reply,
     timed_out,
     unconnected,
@@ -50,6 +52,8 @@ FINISH_S = 0.5
 # A socket's timeout may be longer than asked for by this. Changing it is a system call, and in each system call the
 # interpreter goes to another thread of the process, of which a process full of consumers has many.
 SLACK_S = 0.01
+# A connection that can't be given newer credentials within this time is made anew.
+RENEWAL_S = 1.0
 # The threads that connect at a time. Others wait for them, or for a connection that is given back: where a hundred
 # threads connected at once, all were so slow on a busy machine that their time ran out, and they began again.
 CONNECTING = 8
@@ -58,11 +62,15 @@ CONNECTING = 8
 class Connection:
     """An authenticated connection to one node, for one user at a time."""
 
-    __slots__ = ("__weakref__", "_is_plain", "address", "reader", "sock", "used")
+    __slots__ = ("__weakref__", "_is_plain", "_provided", "address", "login", "reader", "sock", "used")
 
-    def __init__(self, sock: socket.socket, address: str) -> None:
+    def __init__(
+        self, sock: socket.socket, address: str, login: Credentials = NOBODY, provided: Provided | None = None
+    ) -> None:
         self.sock = sock
         self.address = address
+        self.login = login  # the credentials that it was given last
+        self._provided = provided
         self._is_plain = not isinstance(sock, ssl.SSLSocket)
         self.reader = reader()
         self.used = time.monotonic()
@@ -146,8 +154,34 @@ class Connection:
         return fault if fault is not None and fault.reaction is Reaction.WAIT else None
 
     def dead(self, now: float) -> bool:
-        """True if the server has closed it, or if it holds bytes that answer nothing."""
-        return now - self.used > LOOK_AFTER_S and readable(self.sock)
+        """True if the server has closed it, or if it holds bytes that answer nothing; or if it can't be given the newer
+        credentials that there are.
+        """
+        return (now - self.used > LOOK_AFTER_S and readable(self.sock)) or (
+            self._provided is not None and not self._renewed(now)
+        )
+
+    @property
+    def renews(self) -> bool:
+        """True if its credentials run out some time."""
+        return self._provided is not None
+
+    @property
+    def outdated(self) -> bool:
+        """True if there are newer credentials than it has."""
+        return self._provided is not None and self._provided.newer(self.login) is not None
+
+    def _renewed(self, now: float) -> bool:
+        """Gives it the newest credentials, if it has others. Returns True unless that fails."""
+        assert self._provided is not None
+        newest = self._provided.newer(self.login)
+        if newest is None:
+            return True
+        trip = renewal(newest)
+        if self.exchange(trip.data, deadline=now + RENEWAL_S) != b"OK":
+            return False
+        self.login = newest
+        return True
 
     def interrupt(self) -> None:
         """Makes a blocked exchange of another thread end at once."""
@@ -176,11 +210,18 @@ def open_connection(
 ) -> Connection | Fault:
     """Connects and shakes hands, or returns why that failed. ``node_id``: see ``conversations.handshake``."""
     deadline = time.monotonic() + timeout
+    provided = None if sentinel else settings.provided
+    login = settings.sentinel_login if sentinel else settings.login
+    if provided is not None:
+        try:
+            login = provided.ask().result(timeout)
+        except Exception as exc:  # noqa: BLE001  that of the user's own code, or a TimeoutError
+            return of_provider(exc)
     sock = open_socket(settings, address, deadline=deadline)
     if isinstance(sock, Fault):
         return sock
-    connection = Connection(sock, address)
-    steps = handshake(settings, protocol=protocol or settings.protocol, sentinel=sentinel, node_id=node_id)
+    connection = Connection(sock, address, login, provided)
+    steps = handshake(settings, login, protocol=protocol or settings.protocol, sentinel=sentinel, node_id=node_id)
     try:
         fault = connection.converse(steps, deadline=deadline)
     except BaseException:

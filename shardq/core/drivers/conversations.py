@@ -17,8 +17,9 @@ from hiredis import ProtocolError
 
 from shardq.core.calls.node_info import info_fields
 from shardq.core.calls.request import Call, pack
+from shardq.core.drivers.credentials import Credentials
 from shardq.core.drivers.faults import ErrorReply, Fault, Reaction, of_reply
-from shardq.core.drivers.settings import Credentials, Settings, bracketed
+from shardq.core.drivers.settings import Settings, bracketed
 from shardq.errors import AccessDenied, ServerFault, ServerTooOld, ShardqError, Unavailable
 
 S = TypeVar("S")
@@ -73,7 +74,7 @@ class Exchange(NamedTuple):
 
 
 def handshake(
-    settings: Settings, *, protocol: int, sentinel: bool, node_id: str | None = None
+    settings: Settings, login: Credentials, *, protocol: int, sentinel: bool, node_id: str | None = None
 ) -> Generator[Exchange, Any, Fault | None]:
     """Yields exchanges, and is resumed with the last answer of each, or a ``Fault``. Returns why it failed, if it did:
     every refusal says what is wrong with the URL, and none quotes a password, though a server may.
@@ -81,7 +82,6 @@ def handshake(
     ``node_id``: the server must be this node of its cluster; "": any node of a cluster. RESP2 is what a server speaks
     unasked: HELLO is not sent for it, so that proxies without HELLO can be used.
     """
-    login = settings.sentinel_login if sentinel else settings.login
     db = 0 if sentinel else settings.db
     answer: Any
     if protocol == 3:
@@ -120,6 +120,11 @@ def _other_node(answer: Any, node_id: str) -> Fault | None:
         return None
     text = f"another server listens at the address of this node of the cluster: {told}"
     return Fault(Reaction.WAIT, Unavailable, text, is_other_node=True)
+
+
+def renewal(login: Credentials) -> Exchange:
+    """Gives a connection newer credentials."""
+    return Exchange(pack(*_auth(login)), 1)
 
 
 def _auth(login: Credentials, *, always_user: bool = False) -> list[str]:
@@ -182,6 +187,14 @@ def _denied(text: str, settings: Settings, login: Credentials, *, sentinel: bool
     if text.startswith("WRONGPASS"):
         given = "with the password of the URL" if login.password else "without a password"
         who = f"the user {login.username!r} {given}" if login.username else "the password of the URL"
+        if settings.provided is not None and not sentinel:
+            # they may have run out on the way: the next try has newer ones
+            return Fault(
+                Reaction.WAIT,
+                AccessDenied,
+                f"it does not accept the user {login.username or 'default'!r} with what {settings.provided!r} gave",
+                advice="check the user and its ACL on the server, and this machine's clock",
+            )
         where = "after sentinel_user= and sentinel_password=" if sentinel else "before the @"
         return _no_entry(
             f"it does not accept {who}",

@@ -205,6 +205,12 @@ def of_connecting(exc: OSError) -> Fault:
     return Fault(Reaction.WAIT, Unavailable, text, cause=exc)
 
 
+def of_provider(exc: Exception) -> Fault:
+    """The fault of a provider that gave no credentials."""
+    told = "no answer in time" if isinstance(exc, TimeoutError) else f"{type(exc).__name__}: {exc}"
+    return Fault(Reaction.WAIT, AccessDenied, f"the provider of credentials fails: {told}", cause=exc)
+
+
 def of_shortage(exc: OSError) -> Fault:
     """The fault of a process, or a system, that has no file descriptor left for a connection."""
     if exc.errno == errno.ENFILE:

@@ -283,6 +283,16 @@ class PubSubConnection:
                 raise self._lost("the server closed the connection")
             self._connection.reader.feed(chunk)
 
+    @property
+    def renews(self) -> bool:
+        """True if its credentials run out some time."""
+        return self._connection.renews
+
+    @property
+    def outdated(self) -> bool:
+        """True if there are newer credentials than it has: it can't be given them while it is subscribed."""
+        return self._connection.outdated
+
     def wake(self) -> None:
         """Makes ``read`` return now, or the next time it is called."""
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: no thread reads

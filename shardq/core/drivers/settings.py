@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes
 
+from shardq.core.drivers.credentials import SECRET, Credentials, Provided
 from shardq.core.layout.words import is_foreign
 from shardq.core.model.printable import quoted
 from shardq.errors import InvalidOption, InvalidUrl
@@ -34,7 +36,6 @@ ALLOWED = (
 )
 TLS_OPTIONS = ("ca", "cert", "key", "check_hostname")
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-_SECRET = "***"
 
 # Enough for a service's threads and far below a server's default of 10,000 clients.
 CONNECTIONS = 64
@@ -51,20 +52,16 @@ class Tls:
     cert: str | None = None
     key: str | None = None
     check_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Credentials:
-    """A user and a password. None: not given."""
-
-    username: str | None = None
-    password: str | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.username or self.password)
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.username!r}, {_SECRET if self.password else None})"
+    # What a URL has no words for.
+    verify: ssl.VerifyMode = ssl.CERT_REQUIRED
+    folder: str | None = None
+    """Of authorities."""
+    data: str | bytes | None = None
+    """Authorities: PEM, or DER."""
+    pass_phrase: str | None = field(default=None, repr=False)
+    """Of the key."""
+    oldest: ssl.TLSVersion | None = None
+    ciphers: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -87,6 +84,8 @@ class Settings:
     """Returns the address of a server that may be started anew elsewhere, or raises EmbeddedFault. It may block for
     some seconds, and is called whenever ``addresses`` fails.
     """
+    provided: Provided | None = None
+    """Gives the credentials in place of ``login``."""
 
     def __repr__(self) -> str:
         return f"Settings({self.safe_url!r})"
@@ -146,7 +145,7 @@ class Settings:
             shown_where += f"/{quote(service)}" if service else ""
             shown_where += f"/{db}" if db else ""
         shown_query = "&".join(
-            f"{name}={_SECRET if 'password' in name else quote(value, safe='/')}"
+            f"{name}={SECRET if 'password' in name else quote(value, safe='/')}"
             for name, value in [*options.items(), *([("db", str(db))] if scheme == "unix" and db else [])]
         )
         return cls(
@@ -184,7 +183,7 @@ def _login(scheme: str, head: str) -> tuple[Credentials, str, str]:
         return Credentials(), "", head
     user, colon, password = given.partition(":")
     login = Credentials(unquote(user) or None, unquote(password) if colon else None)
-    return login, quote(unquote(user)) + (f":{_SECRET}" if colon else "") + "@", where
+    return login, quote(unquote(user)) + (f":{SECRET}" if colon else "") + "@", where
 
 
 def _options(scheme: str, kind: Kind, tls: bool, query: str, also: tuple[str, ...]) -> dict[str, str]:

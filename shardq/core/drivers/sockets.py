@@ -189,18 +189,23 @@ def _stamp(tls: Tls) -> _Stamp:
 
 def _context(tls: Tls) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=tls.ca)
+        context = ssl.create_default_context(cafile=tls.ca, capath=tls.folder, cadata=tls.data)
     except (ssl.SSLError, OSError) as exc:
         if scarce(exc):
             raise
         raise InvalidUrl(f"ca={tls.ca} in the URL holds no certificate in PEM form: {_reason(exc)}") from exc
     context.check_hostname = tls.check_hostname
+    context.verify_mode = tls.verify
+    if tls.oldest is not None:
+        context.minimum_version = tls.oldest
+    if tls.ciphers is not None:
+        context.set_ciphers(tls.ciphers)
     if tls.cert is not None:
-        _show(context, tls.cert, tls.key)
+        _show(context, tls.cert, tls.key, tls.pass_phrase)
     return context
 
 
-def _show(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+def _show(context: ssl.SSLContext, cert: str, key: str | None, given: str | None) -> None:
     """Makes the context show a client's certificate."""
     named = f"key={key}" if key else f"cert={cert}"
 
@@ -212,7 +217,7 @@ def _show(context: ssl.SSLContext, cert: str, key: str | None) -> None:
         )
 
     try:
-        context.load_cert_chain(cert, key, pass_phrase)
+        context.load_cert_chain(cert, key, given or pass_phrase)
     except ssl.SSLError as exc:
         raise InvalidUrl(_mismatch(exc, cert, key)) from exc
 
