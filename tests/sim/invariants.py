@@ -80,16 +80,23 @@ class Shard:
                 f"{self.name} sleeps until {wake_at!r}, and has a task due at {min(due.values()):.0f}, at {now_ms:.0f}"
             )
 
-    def check_at_rest(self, *, is_used: bool, keeps_marks: bool = False) -> None:
-        """What holds when nothing moves any more. ``keeps_marks``: marks that nobody used may be left, as the process
-        that was about to remove them ended there, or its server forgot that it had; the next change removes them.
-        """
+    def check_at_rest(self, *, is_used: bool) -> None:
+        """What holds when nothing moves any more."""
         # A shard that fell out of use keeps its ghosts, and their entries, until it is used again.
-        for what in ("moved", *([] if keeps_marks else ["staged"]), *(["ghost"] if is_used else [])):
-            if left := self.fields(getattr(self.keys, what)):
-                raise Violation(f"{what} of {self.name} has {dict(left)} at rest")
+        self._check_empty("moved", *(["ghost"] if is_used else []))
         if not is_used and (left := self.fields(self.keys.task)):
             raise Violation(f"{self.name} is not used any more, and has tasks: {set(left)}")
+
+    def check_marks(self) -> None:
+        """No mark that nobody used is left when nothing moves any more. Unless the process that was about to remove
+        them ended there, or its server forgot that it had: then the next change removes them.
+        """
+        self._check_empty("staged")
+
+    def _check_empty(self, *names: str) -> None:
+        for what in names:
+            if left := self.fields(getattr(self.keys, what)):
+                raise Violation(f"{what} of {self.name} has {dict(left)} at rest")
 
 
 def check_once(shards: Iterable[Shard]) -> None:

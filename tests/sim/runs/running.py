@@ -182,10 +182,9 @@ class Run:
             check_once(shards)
         for shard in shards:
             self._check(shard.keys, None)
-            shard.check_at_rest(
-                is_used=shard.keys.shard < self._final_shards,
-                keeps_marks=any(fault.kind in ENDING for fault in self.plan.faults),
-            )
+            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards)
+            if not any(fault.kind in ENDING for fault in self.plan.faults):
+                shard.check_marks()
             dead = shard.scores(shard.keys.dead)
             for id, record in shard.fields(shard.keys.task).items():
                 final[id.decode()] = (

@@ -66,6 +66,8 @@ class Kind:
     judged: Callable[[int], Judged]
     is_short: bool = True
     """True if it takes one request where no number of shards changes."""
+    moves: bool = False
+    """True if it is a step of a migration."""
 
 
 # ---- pushes
@@ -351,7 +353,7 @@ CHANGES = [
     Kind("edit", edit, _nothing_judged, is_short=False),
     Kind("resize", partial(_resize, AFTER), _nothing_judged, is_short=False),
     Kind("resize back", partial(_resize, BEFORE), _nothing_judged, is_short=False),
-    Kind("move", _move, _nothing_judged, is_short=False),
+    Kind("move", _move, _nothing_judged, is_short=False, moves=True),
 ]
 
 SCHEDULE = [

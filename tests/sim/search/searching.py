@@ -282,9 +282,13 @@ class Search:
         for place, payload in enumerate(world.forwarded()):
             arrived = Op("arrive", -1e9, self._at_us(state.step) + place / 100, "arrived", number=int(payload))
             history.append(arrived)
-        met, end_us = settled_down(world, state.kept)
-        for place, op in enumerate(met):
-            at_us = self._at_us(state.step) + 1 + place + (0 if not place else end_us - now_us)
+        end = settled_down(world, state.kept)
+        if end.unused and not any(
+            progress.is_dead and kind.moves for progress, kind in zip(state.actors, self.kinds, strict=True)
+        ):
+            raise Violation(end.unused)
+        for place, op in enumerate(end.met):
+            at_us = self._at_us(state.step) + 1 + place + (0 if not place else end.end_us - now_us)
             op.begin_us, op.end_us = at_us, at_us + 0.5
             history.append(op)
         unanswered = ((-1e9, 1e12),) if is_lossy or self.budget.crashes != state.left.crashes else ()

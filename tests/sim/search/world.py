@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardq.core.calls import consume, dispatch, resharding
 from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleRetry
@@ -59,7 +59,7 @@ class World:
         self.shards = [Shard(keys, self.space) for keys in SHARDS]
         self._kept: dict[int, tuple[Snapshot, int, frozenset[int]]] = {}
         self._executed: dict[Any, tuple[Any, int]] = {}
-        self._settled: dict[int, tuple[list[Op], int]] = {}
+        self._settled: dict[int, Ending] = {}
         self._pictures: dict[int, Picture] = {}
         self._empty = self.keep()
         self._of_meta = {keys.meta: shard for keys, shard in zip(SHARDS, self.shards, strict=True)}
@@ -314,17 +314,26 @@ MOVING: Sequence[Beginning] = [
 # ---- the end
 
 
-def settled_down(world: World, mark: int) -> tuple[list[Op], int]:
-    """Brings all that was left to an end. Returns what is met of the id on the way, and the time at the end."""
+class Ending(NamedTuple):
+    """The end of all that was left in a state."""
+
+    met: Sequence[Op]
+    """What is met of the id on the way."""
+    end_us: int
+    unused: str
+    """What is wrong with marks that nobody used, unless a process ended that was about to remove them."""
+
+
+def settled_down(world: World, mark: int) -> Ending:
+    """Brings all that was left to an end."""
     known = world._settled.get(mark)
     if known is None:
         world.restore(mark)
-        known = world._settled[mark] = _settled_down(world), world.now_us
-    met, now_us = known
-    return [copy(op) for op in met], now_us
+        known = world._settled[mark] = _settled_down(world)
+    return known._replace(met=[copy(op) for op in known.met])
 
 
-def _settled_down(world: World) -> list[Op]:
+def _settled_down(world: World) -> Ending:
     met: list[Op] = [Op("get", 0, outcome=world.state_of_id())]
     cache, numbers = world.cache(), MoveTokens("end")
     for _ in range(20):
@@ -334,9 +343,14 @@ def _settled_down(world: World) -> list[Op]:
     else:
         raise Violation("it does not come to rest: tasks are left to be moved")
     met += _drained(world, cache)
+    unused = ""
     for shard in world.shards:
         shard.check_at_rest(is_used=shard.keys.shard < cache.topology.shards)
-    return met
+        try:
+            shard.check_marks()
+        except Violation as exc:
+            unused = str(exc)
+    return Ending(met, world.now_us, unused)
 
 
 def _moved(world: World, cache: TopologyCache, numbers: MoveTokens) -> bool:
