@@ -18,7 +18,7 @@ from shardq.core import recovery
 from shardq.core.calls.request import Command
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import Unanswered
+from shardq.errors import ShardqError, Unanswered
 from tests.judge.judge import Undecided, Violated, judged
 from tests.judge.model import Op, Rules
 from tests.sim.invariants import Violation
@@ -283,9 +283,12 @@ class Search:
             arrived = Op("arrive", -1e9, self._at_us(state.step) + place / 100, "arrived", number=int(payload))
             history.append(arrived)
         end = settled_down(world, state.kept)
-        if end.unused and not any(
-            progress.is_dead and kind.moves for progress, kind in zip(state.actors, self.kinds, strict=True)
-        ):
+        # one that died, or gave up, between the last two things that it had to do
+        broken_off = (
+            kind.moves and (progress.is_dead or isinstance(stand.result, ShardqError))
+            for kind, progress, stand in zip(self.kinds, state.actors, stands, strict=True)
+        )
+        if end.unused and not any(broken_off):
             raise Violation(end.unused)
         for place, op in enumerate(end.met):
             at_us = self._at_us(state.step) + 1 + place + (0 if not place else end.end_us - now_us)

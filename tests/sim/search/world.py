@@ -321,7 +321,7 @@ class Ending(NamedTuple):
     """What is met of the id on the way."""
     end_us: int
     unused: str
-    """What is wrong with marks that nobody used, unless a process ended that was about to remove them."""
+    """What is wrong with marks that nobody used, unless a step of a migration broke off."""
 
 
 def settled_down(world: World, mark: int) -> Ending:
