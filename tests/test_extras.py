@@ -96,6 +96,7 @@ EXTRAS = [
         "forward a --to nats://h#subject",
     ),
     Extra("otel", "opentelemetry", ("shardq.otel",), ENGINE + "shardq.otel.instrument(engine)"),
+    Extra("redis", "redis"),  # who gives a client has it
     Extra("rq", "rq", ("shardq.integrations.rq",), INTEGRATION.format("rq", "delay_through")),
     Extra(
         "sql",
@@ -166,7 +167,7 @@ def test_so_it_is_by_the_command(command_without_any: Told, extra: Extra) -> Non
 def check_named(extra: Extra, how: tuple[list[str] | None, list[str]]) -> None:
     error, asked = how
     assert error is not None, "it works without"
-    assert set(asked) <= set(extra.packages.split())
+    assert set(asked) <= {*extra.packages.split(), "redis"}  # several bring that
     assert f"pip install 'shardq[{extra.name}]'" in error[1]
     # the command says it in a line of its own; a server to embed may come from elsewhere than a package
     assert error[0] in ("MissingPackage", "SystemExit") or extra.name == "embedded"
