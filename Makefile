@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LOWEST := .venv-lowest
+RELEASE := .venv-release
 # What meets the dependencies most, in a minute: the parser, the encoder, the hash, and the command. Not the tests of
 # drivers that wait for servers to fail: those meet none.
 LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/producer/test_push_many.py \
@@ -25,7 +26,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim chaos soak mutants fuzz defect bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +97,15 @@ fuzz: $(STAMP) ## bad input of every kind, other than in the tests each time: MI
 
 defect: $(STAMP) ## a defect of tests/README.md on the revision before its mend: N=18; without N the list of them
 	@$(CLEAN) $(BIN)/python -m tests.defects $(N)
+
+release: $(RELEASE)/.ready ## sdist and wheel in .release/, tried in an empty environment; says what is left to do by hand
+	$(RELEASE)/bin/python .ci/release.py
+
+$(RELEASE)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --group release
+	@touch $@
 
 chaos: $(STAMP) ## real servers and programs, broken on purpose: MINUTES= or FAULTS= and TASKS=, SEED= of the first, ON=
 	@$(CLEAN) $(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FAULTS),--faults $(FAULTS)) \
