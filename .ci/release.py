@@ -104,7 +104,7 @@ def check_whole(wheel: Path, whole: Path) -> None:
         if path.suffix in (".py", ".lua", ".html", ".css", ".js", ".json", ".typed") and "__pycache__" not in path.parts
     }
     missing = files - held
-    beside = ("tests", "cluster", "bench", ".ci", ".github", "Makefile")
+    beside = ("README.md", "LICENSE", "Makefile", "tests", "cluster", "bench", ".ci", ".github")
     missing |= {name for name in beside if not (whole / name).exists()}
     if missing:
         raise SystemExit(f"release: these files are missing: {', '.join(sorted(missing))}")
