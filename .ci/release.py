@@ -141,7 +141,7 @@ def tried(environment: Path, wheel: Path, readme: Path, folder: Path) -> None:
     text = program[1].replace("redis://127.0.0.1:6379/0", "embedded://" + str(folder / "data"))
     text = text.replace("wait=90.0", "wait=0.1")  # what it waits for is due in a minute
     run(python, "-c", text, cwd=folder, env=bare)
-    run(command, "demo", "--count", COUNT, "--span", "1", cwd=folder, env=bare)
+    run(command, "demo", "--tasks", COUNT, "--seconds", "1", cwd=folder, env=bare)
     say(f"with the extras {extras} README's first program and `shardq demo` run, from the wheel alone")
 
 
