@@ -142,7 +142,9 @@ def tried(environment: Path, wheel: Path, readme: Path, folder: Path) -> None:
     text = text.replace("wait=90.0", "wait=0.1")  # what it waits for is due in a minute
     run(python, "-c", text, cwd=folder, env=bare)
     run(command, "demo", "--tasks", COUNT, "--seconds", "1", cwd=folder, env=bare)
-    say(f"with the extras {extras} README's first program and `shardq demo` run, from the wheel alone")
+    for kind in ("compose", "kubernetes", "systemd"):
+        run(command, "deploy", kind, "--to", folder / kind, cwd=folder, env=bare)
+    say(f"with the extras {extras} README's first program and the command run, from the wheel alone")
 
 
 def noted(commit: str, files: Sequence[Path]) -> None:

@@ -50,6 +50,7 @@ PLACES = {
     "spool": "spool:spool",
     "metrics": "dashboard:metrics",
     "plan": "plan:plan",
+    "deploy": "deploy:deploy",
     "acl": "acl:acl",
     "config": "config:config",
 }

@@ -105,6 +105,13 @@ def test_the_compose_file_is_valid() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("workflow", sorted(Path(".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_workflows_are_valid(workflow: Path) -> None:
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    done = subprocess.run([*words, workflow], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_budgets_and_scaling_are_for_deployments_that_exist() -> None:
     kinds = dict(resources())
     labels = {name.split()[1]: each["spec"]["template"]["metadata"]["labels"]
