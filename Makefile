@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml
 	  || { echo "shardq needs Python 3.11 or newer; choose one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,cli,cron,dashboard,sql,django,dramatiq,metrics,nats,otel,redis,rq]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,encrypted,cli,cron,dashboard,sql,django,dramatiq,metrics,nats,otel,redis,rq]' --group dev
 	@touch $@
 
 demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server, live

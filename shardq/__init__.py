@@ -11,6 +11,7 @@ whole tree is in ``shardq.errors``.
 from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
+    from shardq import codecs as codecs
     from shardq import dashboard as dashboard
     from shardq import metrics as metrics
     from shardq import otel as otel
@@ -63,6 +64,7 @@ else:
         {name: place for place, names in _PLACES.items() for name in names.split()}
         | {
             "errors": "shardq.errors",
+            "codecs": "shardq.codecs",
             "dashboard": "shardq.dashboard",
             "metrics": "shardq.metrics",
             "otel": "shardq.otel",

@@ -81,6 +81,7 @@ EXTRAS = [
         use="import shardq, tempfile\n"
         "with tempfile.TemporaryDirectory() as folder: shardq.Engine(f'embedded://{folder}').open()",
     ),
+    Extra("encrypted", "cryptography", use="import shardq; shardq.codecs.encrypted('x')"),
     Extra("http"),
     Extra(
         "metrics",
