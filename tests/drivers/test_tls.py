@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.server import Server, ServerFailed
+from cluster.server import Server
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.errors import InvalidUrl, Unavailable
@@ -27,12 +27,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(files: Path) -> Iterator[Server]:
-    binary = certificates.binary()
-    try:
-        with Server(binary, tls=certificates.of_server(files)) as server:
-            yield server
-    except ServerFailed as exc:
-        pytest.skip(f"{binary} does not start with TLS: {exc}")
+    with certificates.serving(files) as server:
+        yield server
 
 
 def url(server: Server, files: Path, *, client: bool = True) -> str:

@@ -17,7 +17,7 @@ import redis.sentinel
 
 from cluster.cluster import Cluster
 from cluster.sentinels import Sentinels
-from cluster.server import Server, ServerFailed
+from cluster.server import Server
 from shardq import BadInput, Engine
 from shardq.core.drivers.clients import read
 from shardq.engine.base import Inside
@@ -97,12 +97,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secured(files: Path) -> Iterator[Server]:
-    binary = certificates.binary()
-    try:
-        with Server(binary, tls=certificates.of_server(files)) as server:
-            yield server
-    except ServerFailed as exc:
-        pytest.skip(f"{binary} does not start with TLS: {exc}")
+    with certificates.serving(files) as server:
+        yield server
 
 
 @pytest.mark.parametrize("make", SINGLE.values(), ids=SINGLE)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from cluster.server import Tls
+from cluster.server import Server, ServerFailed, Tls
 
 
 def made(folder: Path) -> Path:
@@ -36,6 +38,17 @@ def binary() -> Path:
     if found is None:
         pytest.skip("no redis-server on the PATH; it is the one that is built with TLS")
     return Path(found)
+
+
+@contextmanager
+def serving(files: Path) -> Iterator[Server]:
+    """A server with TLS, which wants certificates of its clients."""
+    program = binary()
+    try:
+        with Server(program, tls=of_server(files)) as server:
+            yield server
+    except ServerFailed as exc:
+        pytest.skip(f"{program} does not start with TLS: {exc}")
 
 
 def openssl(folder: Path, *words: str) -> None:
