@@ -174,10 +174,10 @@ class SettleError(ServerFault):
         unknown: Sequence[str],
         first: ShardqError,
     ) -> None:
-        self.settled = list(settled)
-        self.lost = list(lost)
-        self.failed = dict(failed)
-        self.unknown = list(unknown)
+        self.settled: list[str] = list(settled)
+        self.lost: list[str] = list(lost)
+        self.failed: dict[str, ShardqError] = dict(failed)
+        self.unknown: list[str] = list(unknown)
         super().__init__(
             f"{len(self.settled)} of the deliveries are settled, {len(self.failed)} are not, {len(self.unknown)} have "
             f"an unknown fate; settle those in .failed and .unknown again; the first failure: {first}"
@@ -208,10 +208,10 @@ class PushError(ShardqError):
         failed: Mapping[str, ShardqError],
         unknown: Sequence[str],
     ) -> None:
-        self.ids = list(ids)
-        self.stored = list(stored)
-        self.failed = dict(failed)
-        self.unknown = list(unknown)
+        self.ids: list[str] = list(ids)
+        self.stored: list[str] = list(stored)
+        self.failed: dict[str, ShardqError] = dict(failed)
+        self.unknown: list[str] = list(unknown)
         first = next(iter(self.failed.values()), None)
         why = f"; the first failure: {first}" if first is not None else ""
         super().__init__(
@@ -247,7 +247,7 @@ class NotReplicated(ShardqError):
     """
 
     def __init__(self, ids: Sequence[str], reached: int, wanted: str, refusal: str = "") -> None:
-        self.ids = list(ids)
+        self.ids: list[str] = list(ids)
         self.reached = reached
         super().__init__(
             f"{len(self.ids)} task(s) are stored, but that they are {wanted} can't be asked: {refusal}"
@@ -324,7 +324,7 @@ class LeaseLost(ShardqError):
     """
 
     def __init__(self, ids: Sequence[str]) -> None:
-        self.ids = list(ids)
+        self.ids: list[str] = list(ids)
         shown = ", ".join(self.ids[:5]) + (", …" if len(self.ids) > 5 else "")
         super().__init__(
             f"the lease of {len(self.ids)} task(s) is no longer held: {shown}; "

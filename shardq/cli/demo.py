@@ -217,7 +217,7 @@ class Trial:
 
     def __init__(self, engine: Engine, clocks: Mapping[int, Clock], *, tasks: int, seconds: float) -> None:
         self.tasks = tasks
-        self.pushed = 0
+        self.pushed: int = 0
         self._engine = engine
         self._clocks = clocks
         self._seconds = seconds

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 import msgspec
@@ -158,7 +158,7 @@ class Given:
         return self.name or self.settings.get("name") or DEFAULT_NAME
 
 
-pass_given = click.make_pass_decorator(Given, ensure=True)
+pass_given: Final = click.make_pass_decorator(Given, ensure=True)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -205,7 +205,7 @@ def packed(into: str, make: Callable[..., Any], *options: Callable[..., Any]) ->
 
 _kept: dict[str, Any] = {"expose_value": False, "callback": _keep}
 
-reporting = joined(
+reporting: Final = joined(
     click.option("--json", is_flag=True, help="Print JSON, one object a line.", **_kept),
     click.option("-v", "--verbose", is_flag=True, help="Log more, and show where errors come from.", **_kept),
 )
@@ -230,9 +230,9 @@ _URL = "The server: redis://, rediss://, unix://, redis+cluster://, redis+sentin
 _OWN = "an embedded server of this user."
 _NAME = "The engine's name. Default:"
 
-shared = sharing(url=f"{_URL} $SHARDQ_URL, else {_OWN}", name=f"{_NAME} $SHARDQ_NAME, else {DEFAULT_NAME}.")
+shared: Final = sharing(url=f"{_URL} $SHARDQ_URL, else {_OWN}", name=f"{_NAME} $SHARDQ_NAME, else {DEFAULT_NAME}.")
 
-of_group = joined(
+of_group: Final = joined(
     setting("--url", metavar="URL", help=f"{_URL} {_OWN}", **_kept),
     setting("--name", metavar="NAME", help=f"{_NAME} {DEFAULT_NAME}.", **_kept),
     setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, **_kept),
@@ -242,7 +242,7 @@ of_group = joined(
 
 # ---- options of several commands
 
-due_options = joined(
+due_options: Final = joined(
     click.option("--delay", type=TIME, help="From now: 90, 1.5, 90s, 5m, 1h30m, 1d."),
     click.option("--at", type=INSTANT, help="2030-01-31T12:00:00Z, or seconds since 1970."),
 )
@@ -259,7 +259,7 @@ def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 MANY: dict[str, Any] = {"multiple": True, "callback": lambda ctx, param, value: value or None}
 """An option that may be repeated: a tuple, or None."""
 
-content_options = joined(
+content_options: Final = joined(
     click.option("--header", "headers", metavar="KEY=VALUE", help="May be repeated.", **MANY | {"callback": _headers}),
     click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="After so many attempts that failed, it is dead."),
     click.option("--tag", "tags", metavar="TAG", help="For `shardq cancel --tag`; may be repeated.", **MANY),

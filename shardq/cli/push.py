@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -45,7 +45,7 @@ from shardq.engine.base import Inside
 from shardq.engine.tables import counted, ranges
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
 
-task_options = joined(
+task_options: Final = joined(
     due_options,
     click.option("--topic", default="", metavar="TOPIC", help="Default: the default topic."),
     click.option(

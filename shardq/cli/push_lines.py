@@ -31,7 +31,7 @@ class Feed:
     """The lines of a descriptor, to iterate over once. Ends with its source, or at the first signal."""
 
     def __init__(self, descriptor: int, *, limit: int, ending: Ending, advance: Callable[[int], object]) -> None:
-        self.exhausted = False
+        self.exhausted: bool = False
         """True when the source has ended, and all its lines were given out."""
         self._descriptor = descriptor
         self.limit = limit

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
@@ -49,7 +49,7 @@ class _Signals:
     """Hears the signals that end a command. For a ``with`` block in the main thread."""
 
     def __init__(self) -> None:
-        self.heard = ending_signals()
+        self.heard: tuple[signal.Signals, ...] = ending_signals()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -133,9 +133,9 @@ class Shutdown(_Signals):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stop = SignalSafeEvent()
-        self.hurry = SignalSafeEvent()
-        self.code = 0
+        self.stop: SignalSafeEvent = SignalSafeEvent()
+        self.hurry: SignalSafeEvent = SignalSafeEvent()
+        self.code: int = 0
         """The exit code: 0 after the first signal, that of the second one after it."""
 
     def _hear(self, number: int, _: FrameType | None) -> None:
@@ -152,14 +152,14 @@ def _place(text: str) -> str:
     return text
 
 
-http = setting(
+http: Final = setting(
     "--http",
     type=Read("host:port", _place),
     help="Serve /livez, /readyz and /metrics there; port 0 takes a free one, and says which.",
 )
 
 
-log_option = setting(
+log_option: Final = setting(
     "--log",
     type=click.Choice([TEXT, JSON]),
     default=TEXT,

@@ -94,7 +94,7 @@ def _with_lost(driver: Driver, exc: ServerFault, what: str = "") -> ServerFault:
     return Unavailable("; ".join(filter(None, [*told, what])) + f": {exc}") if told else exc
 
 
-log = logging.getLogger("shardq")
+log: logging.Logger = logging.getLogger("shardq")
 
 Seen = TypeVar("Seen")
 

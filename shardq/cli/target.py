@@ -36,7 +36,7 @@ class LoadFailed(ShardqError):
 
     def __init__(self, text: str, files: Iterable[str]) -> None:
         super().__init__(text)
-        self.files = frozenset(files)
+        self.files: frozenset[str] = frozenset(files)
         """The files in which it failed."""
 
 

@@ -153,9 +153,9 @@ class Screen:
     def __init__(self, title: str) -> None:
         self._title = title
         self._tables: dict[str, Table[Any]] = {}
-        self.columns = 1
+        self.columns: int = 1
         """The number of columns of the table that was drawn last."""
-        self.page = 10
+        self.page: int = 10
         """The rows that it had room for."""
         self._left_out: list[str] = []
         """The columns that it had no room for."""

@@ -26,7 +26,7 @@ from shardq.core.layout.words import text_of
 from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError, Unavailable
 
-log = logging.getLogger("shardq.subscriber")
+log: logging.Logger = logging.getLogger("shardq.subscriber")
 
 PING_S = 5.0
 """The time between two PINGs, and the time for an answer: a connection that a firewall has dropped says nothing."""
@@ -254,8 +254,10 @@ class _Listener:
         self._backoff_s = FIRST_BACKOFF_S
         self._unsubscribed_since: float | None = None
         self._logged = False  # true while the log says that this node's subscription is lost
-        self.refused = ""  # the node's reason for refusing subscriptions, if it does
-        self.thread = threading.Thread(target=self._run, name=f"shardq-subscriber-{node}", daemon=True)
+        self.refused: str = ""  # the node's reason for refusing subscriptions, if it does
+        self.thread: threading.Thread = threading.Thread(
+            target=self._run, name=f"shardq-subscriber-{node}", daemon=True
+        )
 
     def send(self, command: tuple[str, str]) -> None:
         """Queues a command for the connection's own thread: two threads must not use one TLS socket at once."""

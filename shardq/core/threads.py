@@ -59,7 +59,7 @@ class Loop:
         cause elsewhere.
         """
         self.name = name
-        self.fault = ""  # the error of the last step; empty if it did not fail
+        self.fault: str = ""  # the error of the last step; empty if it did not fail
         self._step = step
         self._log = log
         self._fails, self._works, self._fields = fails, works, dict(fields or {})
@@ -76,7 +76,7 @@ class Loop:
         self._lock = threading.RLock()
         """Held while the thread starts: a start and a stop may come at once, the stop also from a signal's handler."""
         self._wake = threading.Event()
-        self.stopping = threading.Event()  # set by stop(). A step that waits waits for this, too.
+        self.stopping: threading.Event = threading.Event()  # set by stop(). A step that waits waits for this, too.
         self.thread: threading.Thread | None = None
 
     def _forked(self) -> None:

@@ -23,7 +23,7 @@ class TopologyCache:
         self.name = name
         self.control: ControlKeys = control_keys(name)
         self.keys: Callable[[int], ShardKeys] = partial(shard_keys, name)  # the keys of a shard
-        self.topology = topology  # the present topology; learn alone replaces it
+        self.topology: Topology = topology  # the present topology; learn alone replaces it
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 

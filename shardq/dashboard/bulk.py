@@ -15,6 +15,7 @@ from typing import Any, Literal
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from shardq.core.model.printable import printable, quoted
 from shardq.dashboard.snapshots import Caller
@@ -212,7 +213,7 @@ async def stop(request: Request, form: Form) -> Response:
     return done(request, "It ends after the page under way.", back=f"/tasks/bulk/{found.key}")
 
 
-routes = [
+routes: list[Route] = [
     page("/tasks/bulk", jobs),
     action("/tasks/bulk/count", count),
     action("/tasks/bulk/confirm", confirm),

@@ -24,7 +24,7 @@ from shardq.dashboard import web
 from shardq.dashboard.web import PROBES, STATIC, access_of, cookie, path_of, refused, root_of
 from shardq.errors import InvalidOption
 
-log = logging.getLogger("shardq.dashboard")
+log: logging.Logger = logging.getLogger("shardq.dashboard")
 
 LEAST_TOKEN = 16
 """Least length of a token."""
@@ -73,9 +73,9 @@ class Key:
         if token is not None and token.startswith(PLACEHOLDER):
             raise InvalidOption(f"the token {quoted(token)} is that of an example; secrets.token_urlsafe() makes one")
         self._token = token
-        self.session = self.derived("session")
+        self.session: str = self.derived("session")
         """The value of the cookie of a browser that has shown the token."""
-        self.cookie = f"shardq_{self.derived('cookie')[:8]}"
+        self.cookie: str = f"shardq_{self.derived('cookie')[:8]}"
         """Its name: browsers share cookies among the ports of a host."""
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.member import Member
@@ -163,7 +164,7 @@ async def changes(request: Request) -> Response:
     return rendered(request, "changes.html", changes=found, kept=KEPT)
 
 
-routes = [
+routes: list[Route] = [
     *live_page("/", "overview", overview),
     page("/future", future),
     *live_page("/nodes", "nodes", nodes),

@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.checks import check_shards
@@ -74,7 +75,7 @@ class StillMoving(ChangeUnderWay):
 
     def __init__(self, present: int, wanted: int) -> None:
         super().__init__(present, wanted)
-        self.args = (
+        self.args: tuple[Any, ...] = (
             f"the change to {present} shards is in force, and its tasks are still being moved, so there can be none to "
             f"{wanted} now; wait until every shard is swept",
         )
@@ -180,7 +181,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-routes = [
+routes: list[Route] = [
     *live_page("/shards", "shards", shards, template="shards.html"),
     *live_page("/shards/number", "resize", resize, template="resize.html", every_s=LIVE_S),
     action("/shards/number", begin),

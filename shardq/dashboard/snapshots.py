@@ -104,18 +104,18 @@ class SharedSnapshots:
 
     def __init__(self, call: Caller) -> None:
         self._call = call
-        self.series = Snapshots()
+        self.series: Snapshots = Snapshots()
         self.columns: deque[Column] = deque(maxlen=COLUMNS)
         self.seen_at: datetime | None = None
         """When the reading of the newest snapshot began."""
-        self.taken = 0
+        self.taken: int = 0
         """Snapshots that were taken, also those that failed."""
-        self.interval_s = LEAST_S
+        self.interval_s: float = LEAST_S
         self._dispatched: dict[int, int] = {}
         self._taken_at = float("-inf")
         self._taking: asyncio.Task[None] | None = None
         """The reading under way, or the last one."""
-        self.watchers = 0
+        self.watchers: int = 0
         """Pages that are open."""
         self._waiting = 0
         """Those of them that wait for snapshots."""

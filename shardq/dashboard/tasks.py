@@ -10,6 +10,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.core.model.printable import printable
@@ -254,7 +255,7 @@ async def _latest(call: Caller, topic: str | None) -> tuple[list[TaskInfo], bool
     return found, cursor is None
 
 
-routes = [
+routes: list[Route] = [
     page("/tasks", tasks),
     page("/tasks/one", task),
     action(

@@ -146,7 +146,7 @@ def _schedule_button(verb: str, call: Callable[[Engine, str], Any], said: str, *
     return action(f"/schedules/{verb}", handler, ask=question)
 
 
-routes = [
+routes: list[Route] = [
     *live_page("/topics", "topics", topics),
     *live_page("/topics/one", "topic", topic, template="topic.html"),
     action(

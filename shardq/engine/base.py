@@ -194,6 +194,7 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     @property
     def name(self) -> str:
+        """The name under which the engine's tasks and settings are kept on its servers."""
         return self._options.name
 
     @property
@@ -384,7 +385,9 @@ class Inside:
 
     def __init__(self, engine: EngineBase) -> None:
         self._engine = engine
-        self.options, self.parts, self.running = engine._options, engine._parts, engine._running
+        self.options: Options = engine._options
+        self.parts: Parts = engine._parts
+        self.running: Running = engine._running
 
     @property
     def has_opened(self) -> bool:

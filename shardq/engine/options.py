@@ -41,7 +41,7 @@ from shardq.features.sinks import registry
 from shardq.features.sinks.base import NO_MAXLEN
 from shardq.features.sinks.functions import BatchFunction
 
-log = logging.getLogger("shardq")
+log: logging.Logger = logging.getLogger("shardq")
 
 DEFAULT_NAME = "default"
 DEFAULT_SHARDS = 16

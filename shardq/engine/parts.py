@@ -108,7 +108,7 @@ class Running:
         self.replayer: Replayer | None = None
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays that move rows to the engine."""
-        self.counts_outcomes = counts_outcomes
+        self.counts_outcomes: bool = counts_outcomes
         """True once ``outcomes`` was asked for: workers count how tasks end."""
         self._processors: WeakSet[Processor] = WeakSet()
         self._outcomes: Outcomes | None = None

@@ -33,7 +33,7 @@ from shardq.errors import ShardqError
 from shardq.features.sinks.base import Circuit
 from shardq.integrations.delaying import as_payload
 
-log = logging.getLogger("shardq.integrations")
+log: logging.Logger = logging.getLogger("shardq.integrations")
 
 KEPT = 300_000
 """Facts of some 100,000 runs, in about 40 MB."""

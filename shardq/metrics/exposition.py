@@ -24,7 +24,7 @@ from shardq.worker.report import DOUBLINGS, Durations
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
 
-log = logging.getLogger("shardq.metrics")
+log: logging.Logger = logging.getLogger("shardq.metrics")
 
 MOST_TOPICS = 200
 """Topics with series of their own in a gauge; those with the fewest tasks count together as ``OTHERS``."""

@@ -28,7 +28,7 @@ from shardq.errors import InvalidOption
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
 
-log = logging.getLogger("shardq.metrics")
+log: logging.Logger = logging.getLogger("shardq.metrics")
 
 REQUEST_S = 5.0
 """A client has so long to send its request, however slowly it does, and as long again to take the answer."""
@@ -102,7 +102,7 @@ class ProbeServer:
         answers = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
         kind = type("_Handler", (_Handler,), {"answers": answers})
         listener = listening(*address, advice="another HOST:PORT")
-        self.url = url_of(*listener.getsockname()[:2])
+        self.url: str = url_of(*listener.getsockname()[:2])
         self._server = _Server(listener, kind)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="shardq-http", daemon=True

@@ -37,7 +37,7 @@ from shardq.features.spool.drain import Drained, Failing, drain
 from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
 
-log = logging.getLogger("shardq.outbox")
+log: logging.Logger = logging.getLogger("shardq.outbox")
 
 TRIES = 5  # a row that is refused so often, alone, is put aside
 
@@ -82,9 +82,11 @@ class Mover:
         self, database: sa.Engine, outbox: Outbox, engine: EngineBase, *, batch: int, keep: bool, window_ms: int
     ) -> None:
         """``window_ms``: how long Redis remembers the push of a row."""
-        self.moved = self.refused = self.retried = 0
-        self.failed = 0  # rows in the table that were put aside
-        self.oldest_s = 0.0
+        self.moved: int = 0
+        self.refused: int = 0
+        self.retried: int = 0
+        self.failed: int = 0  # rows in the table that were put aside
+        self.oldest_s: float = 0.0
         self.stuck: dict[int, Stuck] = {}  # the shards that take nothing
         self._locks = database.dialect.name in LOCKING
         # Stricter ones fail where relays meet, and hide rows that were committed meanwhile.

@@ -29,7 +29,7 @@ from shardq.outbox.tables import Outbox, default_outbox
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine
 
-log = logging.getLogger("shardq.outbox")
+log: logging.Logger = logging.getLogger("shardq.outbox")
 
 POLL_S = 0.2  # between two looks at a database that does not tell of new rows
 LISTEN_S = 5.0  # the same where it tells: a notice may be lost with its connection
@@ -107,7 +107,7 @@ class OutboxRelay:
         check_seconds(poll, "poll")
         self.engine = engine
         self.outbox = outbox
-        self.problem = ""
+        self.problem: str = ""
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
         window_ms = duration_ms(dedup, "dedup")

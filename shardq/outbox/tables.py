@@ -6,7 +6,7 @@ import datetime as dt
 import sys
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast, overload
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -68,7 +68,7 @@ class Outbox:
                 "characters"
             )
         metadata = sa.MetaData() if metadata is None else metadata
-        self.table = sa.Table(
+        self.table: sa.Table = sa.Table(
             table,
             metadata,
             sa.Column("seq", _BIG, sa.Identity(), primary_key=True, autoincrement=True),
@@ -90,7 +90,7 @@ class Outbox:
             schema=schema,
             sqlite_autoincrement=True,  # it would give the numbers of removed rows again
         )
-        self.owner = sa.Table(
+        self.owner: sa.Table = sa.Table(
             derived_name(table, "engine"),
             metadata,
             sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
@@ -373,13 +373,13 @@ def _is_async(value: object, *names: str) -> bool:
 
 _LOCK = 0x7368617264  # "shard"
 
-default_outbox = Outbox()
+default_outbox: Outbox = Outbox()
 """The table ``shardq_outbox``, payloads as JSON. ``shardq.outbox`` has its functions."""
 
-table = default_outbox.table
-create = default_outbox.create
-sql = default_outbox.sql
-push = default_outbox.push
-cancel = default_outbox.cancel
-reschedule = default_outbox.reschedule
-push_many = default_outbox.push_many
+table: sa.Table = default_outbox.table
+create: Final = default_outbox.create
+sql: Final = default_outbox.sql
+push: Final = default_outbox.push
+cancel: Final = default_outbox.cancel
+reschedule: Final = default_outbox.reschedule
+push_many: Final = default_outbox.push_many

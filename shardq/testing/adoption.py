@@ -44,7 +44,7 @@ class Adopted(Generic[E]):
         self.engine = engine
         self.time = time
         self.real_time = real_time
-        self.pollers = VirtualPollers(engine, time)
+        self.pollers: VirtualPollers = VirtualPollers(engine, time)
         self._before: tuple[Parts, Options] | None = None
         self._parts: Parts | None = None
         self._rested = False

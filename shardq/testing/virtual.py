@@ -51,7 +51,7 @@ class VirtualTime:
     """The time of one clock, in whole ms: due times are."""
 
     def __init__(self, start: dt.datetime) -> None:
-        self.now_us = (start - EPOCH) // US // 1000 * 1000
+        self.now_us: int = (start - EPOCH) // US // 1000 * 1000
 
     @property
     def now(self) -> dt.datetime:

@@ -155,7 +155,7 @@ class ClockParts(Parts):
         pushed: Callable[[], Any],
         entered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.has_threads = pollers is None
+        self.has_threads: bool = pollers is None
         self._pollers = pollers
         self._pushed = pushed
         self._entered = entered

@@ -56,8 +56,8 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         if name is not None:
             check_name(name, of="worker")
         self.concurrency = concurrency
-        self.grace = options["grace"]
-        self.lease = options["lease"]
+        self.grace: float = options["grace"]
+        self.lease: float = options["lease"]
         self.name = name
         self._push = push
         self._tasks = tasks

@@ -324,7 +324,7 @@ class UnknownTask(Snooze):
     def __init__(self, task: str, reason: str) -> None:
         super().__init__(UNKNOWN_S)
         self.task = task
-        self.args = (reason,)
+        self.args: tuple[Any, ...] = (reason,)
 
 
 class UnknownCalls:

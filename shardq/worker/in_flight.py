@@ -140,7 +140,7 @@ def settlement_of(job: Job, exc: BaseException) -> Settlement:
 
 class InFlight:
     def __init__(self, concurrency: int) -> None:
-        self.prefetch = Prefetch(concurrency)
+        self.prefetch: Prefetch = Prefetch(concurrency)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-log = logging.getLogger("shardq.worker")
+log: logging.Logger = logging.getLogger("shardq.worker")
 
 MOST_REMEMBERED = 1000
 """Causes that are remembered: some are made of payloads, of which there is no end."""

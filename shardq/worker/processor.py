@@ -74,7 +74,7 @@ class Processor:
         self._coroutine_runner = CoroutineRunner(
             self._in_flight, plan.hooks, self._strays, concurrency=plan.concurrency, loop=loop
         )
-        self.tally = Tally(
+        self.tally: Tally = Tally(
             list(plan.handlers),
             plan.concurrency,
             tasks=plan.tasks,

@@ -181,7 +181,7 @@ class Tally:
         )
 
 
-log = logging.getLogger("shardq.fleet")
+log: logging.Logger = logging.getLogger("shardq.fleet")
 
 BEAT_S = 10.0
 ALIVE_S = 30.0

@@ -23,7 +23,7 @@ from shardq.core.model.task import Delivery
 from shardq.core.threads import Loop
 from shardq.errors import ShardqError
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 W = TypeVar("W")
 
@@ -104,9 +104,9 @@ class Ahead(Generic[W]):
         """Gives back what is stale at a time. The consumer's."""
         self.watched = False
         """True while it is looked at again and again, for what is stale."""
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         """Held while anything is begun, or given back: no claim for this consumer is made meanwhile."""
-        self.pace = Pace(lease_s)
+        self.pace: Pace = Pace(lease_s)
         self.wanted = 1
         """The number of deliveries that the program has asked for last."""
         self._stale_s = min(STALE_S, lease_s / LEASE_SHARE)

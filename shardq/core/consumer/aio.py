@@ -53,7 +53,7 @@ else:
     from shardq.core.drivers.sync import Driver
     from shardq.core.operation import Begun, begin, run
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 ITERATION_WAIT_S = 60.0
 """The wait of one claim under a loop over a consumer; ``close()`` ends it sooner."""

@@ -17,7 +17,7 @@ from itertools import count
 
 from shardq.errors import ShardqError
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 AGAIN_S = 0.25
 """A shard that could not be reached is asked again after this time."""
@@ -99,9 +99,9 @@ class ReadyCounts:
         """Topic → shard → the last known number of tasks in its ready list."""
         self.asked_at: defaultdict[str, dict[int, float]] = defaultdict(dict)
         """Topic → shard → when it was asked last."""
-        self.turns = count(1)
+        self.turns: count[int] = count(1)
         """Numbers that say at which shard a claim begins."""
-        self.unreachable = UnreachableShards()
+        self.unreachable: UnreachableShards = UnreachableShards()
 
     def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
         """Notes what a shard has left, by topic."""

@@ -26,7 +26,7 @@ from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal, refresh
 from shardq.errors import PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shardq.core.calls.consume import Claim, Leased, SettleGiveBack
 from shardq.core.calls.request import Call
-from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts
+from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, UnreachableShards
 from shardq.core.consumer.rate_limiter import Permits, RateLimiter
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
@@ -23,7 +23,7 @@ from shardq.core.recovery import Recovery
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 UNSUBSCRIBED_S = 0.25
 """The sleep between two claims from shards whose wake channel is not subscribed."""
@@ -54,28 +54,28 @@ class Claims:
         decode: Decode = decode_payload,
     ) -> None:
         self.cache = cache
-        self.topics = list(topics)
+        self.topics: list[str] = list(topics)
         self.name = name
         self.lease_ms = lease_ms
         self.codec = codec
-        self.topic_attempts = topic_attempts or {}
+        self.topic_attempts: Mapping[str, int] = topic_attempts or {}
         """Topic → the attempts, failed or lapsed, that its handler allows. Other topics: the engine's number."""
         self.route = route
         """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
         self.decode = decode
-        self.plain = PLAIN if decode is decode_payload else {}
+        self.plain: Mapping[int, Callable[[bytes], Any]] = PLAIN if decode is decode_payload else {}
         """The decoders of records that need no ``decode``."""
         self.ready_counts = ready_counts
-        self.forwarded = {} if forwarded is None else forwarded
+        self.forwarded: dict[str, object] = {} if forwarded is None else forwarded
         """Forwarded topics that the log has named; shared by the consumers of an engine."""
-        self.planner = ClaimPlanner(self.topics, weights, ready_counts)
-        self.limiter = RateLimiter(cache, lease_ms)
-        self.unreachable = ready_counts.unreachable
+        self.planner: ClaimPlanner = ClaimPlanner(self.topics, weights, ready_counts)
+        self.limiter: RateLimiter = RateLimiter(cache, lease_ms)
+        self.unreachable: UnreachableShards = ready_counts.unreachable
         self.left_out: frozenset[str] = frozenset()
         """Topics that the worker of this consumer can't handle now."""
         self.waiter: Waiter | None = None
         """The waiter of the present claim; None unless it waits."""
-        self.recovery = Recovery(cache)
+        self.recovery: Recovery = Recovery(cache)
         """The recovery from refusals of claims, as long as each claim meets some."""
         self._calls = 0
 

@@ -28,7 +28,7 @@ from shardq.core.recovery import refresh
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ from shardq.core.model.task import Delivery
 from shardq.core.operation import Begun, Operation, begin, run
 from shardq.errors import InvalidOption, LeaseLost, ShardqError
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 ITERATION_WAIT_S = 60.0
 """The wait of one claim under a loop over a consumer; ``close()`` ends it sooner."""

@@ -25,7 +25,7 @@ from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
-log = logging.getLogger("shardq.consumer")
+log: logging.Logger = logging.getLogger("shardq.consumer")
 
 GRACE_S = 0.005
 """The time that a consumer of this process has to come back for a task, before another process is woken."""
@@ -42,8 +42,8 @@ class Wakeups:
     """Made for the first consumer that waits. Its thread wakes other processes and reads a changed topology."""
 
     def __init__(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber) -> None:
-        self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
-        self.waiters = WaiterRegistry()
+        self.process: str = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
+        self.waiters: WaiterRegistry = WaiterRegistry()
         self._driver = driver
         self._cache = cache
         self._subscriber = subscriber

@@ -23,7 +23,7 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 
-log = logging.getLogger("shardq.dispatcher")
+log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 
 class Sinks(Protocol):
@@ -91,9 +91,9 @@ class Dispatcher:
             hears=lambda: subscriber.is_subscribed(cache.control.news),
             report=self._report,
         )
-        self.process = self._membership.process
+        self.process: str = self._membership.process
         """The name under which this process sends its heartbeats."""
-        self.clock_ms = self._membership.clock_ms
+        self.clock_ms: Callable[[], float] = self._membership.clock_ms
         self._faults = RouteFaults()
         self._forwarder = Forwarder(
             driver, cache, process=self.process, serves=lambda shard: shard in self._pollers, faults=self._faults
@@ -101,7 +101,7 @@ class Dispatcher:
         self._mover = Migrator(
             driver, cache, process=self.process, mine=lambda: sorted(self._pollers), members=lambda: len(self.members)
         )
-        self.beside = tuple(beside(self))
+        self.beside: tuple[Beside, ...] = tuple(beside(self))
         self._unlearn = cache.on_change(self._topology_changed)
 
     def start(self, deadline: float) -> None:

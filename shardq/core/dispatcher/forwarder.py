@@ -37,7 +37,7 @@ from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.dispatcher")
+log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Forwarder:
         """List, shard or place that failed, or ("rate", topic, rate) that has no permits now → when to try again."""
         self._unasked: dict[str, list[int]] = {}
         """Topic → the shards in which it fails because the control slot could not be asked for permits."""
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-forwarder",
             self._step,
             log,

@@ -33,7 +33,7 @@ from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.ids import quoted_topic
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.dispatcher")
+log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 MAX_TOPICS = 64
 """Ready lists declared to one dispatch. With more topics in use, the poller takes turns."""

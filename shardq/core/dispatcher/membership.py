@@ -33,7 +33,7 @@ from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import IncompatibleVersion, ShardqError
 
-log = logging.getLogger("shardq.dispatcher")
+log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 BEAT_S = 1.0
 PERIOD_S = 3.0
@@ -75,7 +75,7 @@ class Membership:
         """``hears``: says if the news reach this process. ``report``: makes its report, given the seconds for which the
         heartbeat counts.
         """
-        self.process = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
+        self.process: str = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
         self._driver = driver
         self._connection = driver.dedicated(cache.control.slot)
         """Its own: a heartbeat must not wait for one of the pool, and ``leave`` interrupts one that is not answered."""
@@ -89,12 +89,12 @@ class Membership:
         """Members that count as alive only because of our own outage."""
         self._alone = False
         """True if the last heartbeat found no other member, and no news came since."""
-        self.problem = ""  # what follows from a stored topology that can't be read here; empty while it can
+        self.problem: str = ""  # what follows from a stored topology that can't be read here; empty while it can
         self._is_aside = False
         """True while only other builds can read it: then this process is no member."""
         self._ahead_s = 0.0
         """The clock of the control slot's master, less this process's monotonic one, as of the last heartbeat."""
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-heartbeat",
             self._beat,
             log,

@@ -28,7 +28,7 @@ from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.threads import Loop, LoopState
 from shardq.core.topology_cache import TopologyCache
 
-log = logging.getLogger("shardq.dispatcher")
+log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 LEAST_BATCH = 250
 """The first batch, and the smallest: it holds a server for a quarter of a millisecond. A backlog doubles the batch with
@@ -279,7 +279,7 @@ class Poller:
         self._lateness = LatenessRecorder()
         self._topics_lateness = topics_lateness
         self._stepped = time.monotonic()
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             f"shardq-poller-{keys.shard}",
             self._recovering_step,
             log,

@@ -19,7 +19,7 @@ from hiredis import HiredisError
 
 from shardq.core.drivers.connection import CHUNK, READ_TIMEOUT_S
 from shardq.core.drivers.conversations import Exchange, adrive, handshake, renewal
-from shardq.core.drivers.credentials import NOBODY, Provided
+from shardq.core.drivers.credentials import NOBODY, Credentials, Provided
 from shardq.core.drivers.faults import (
     OVERDUE,
     Fault,
@@ -49,9 +49,9 @@ class AsyncConnection(asyncio.Protocol):
 
     def __init__(self, address: str, provided: Provided | None = None) -> None:
         self.address = address
-        self.login = NOBODY  # the credentials that it was given last
+        self.login: Credentials = NOBODY  # the credentials that it was given last
         self._provided = provided
-        self.open = True
+        self.open: bool = True
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._reader = reader()
@@ -354,7 +354,7 @@ class AsyncConnectionPool:
         self, address: str, *, bound: int, connect: Callable[[str], Coroutine[Any, Any, AsyncConnection | Fault]]
     ) -> None:
         self.address = address
-        self.bound = min(MAX_CONNECTIONS, bound)
+        self.bound: int = min(MAX_CONNECTIONS, bound)
         self._new_connection = connect
         self._connections: list[AsyncConnection] = []
         self._connecting: asyncio.Task[AsyncConnection | Fault] | None = None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from hiredis import HiredisError
+from hiredis import HiredisError, Reader
 
 from shardq.core.drivers.conversations import Exchange, drive, handshake, renewal
 from shardq.core.drivers.credentials import NOBODY, Credentials, Provided
@@ -67,13 +67,13 @@ class Connection:
     def __init__(
         self, sock: socket.socket, address: str, login: Credentials = NOBODY, provided: Provided | None = None
     ) -> None:
-        self.sock = sock
-        self.address = address
-        self.login = login  # the credentials that it was given last
+        self.sock: socket.socket = sock
+        self.address: str = address
+        self.login: Credentials = login  # the credentials that it was given last
         self._provided = provided
         self._is_plain = not isinstance(sock, ssl.SSLSocket)
-        self.reader = reader()
-        self.used = time.monotonic()
+        self.reader: Reader = reader()
+        self.used: float = time.monotonic()
 
     def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
         """Sends, and reads the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
@@ -269,7 +269,7 @@ class ConnectionPool:
     def __init__(self, address: str, *, bound: int, connect: Callable[[str, float], Connection | Fault]) -> None:
         self.address = address
         self.bound = bound
-        self.open = 0  # the number of connections, idle and in use. Never above bound.
+        self.open: int = 0  # the number of connections, idle and in use. Never above bound.
         self._new_connection = connect
         self._closed = False
         self._idle: list[Connection] = []

@@ -22,7 +22,7 @@ from shardq.core import forks
 from shardq.core.threads import begun
 from shardq.errors import InvalidOption
 
-log = logging.getLogger("shardq")
+log: logging.Logger = logging.getLogger("shardq")
 
 LOOK_S = 1.0
 """The time between two looks for newer credentials."""

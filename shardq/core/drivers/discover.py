@@ -42,8 +42,8 @@ class SlotMap:
         self, nodes: Sequence[str], owners: list[str | None] | None = None, ids: Mapping[str, str] | None = None
     ) -> None:
         """Without owners the first node serves every slot."""
-        self.nodes = tuple(nodes)
-        self.ids = ids or {}
+        self.nodes: tuple[str, ...] = tuple(nodes)
+        self.ids: Mapping[str, str] = ids or {}
         """Address → the id of the cluster's node there, as far as it is known."""
         self.owners: list[str | None] = [nodes[0]] * SLOTS if owners is None else owners
         """Slot → the node that serves it, if one does."""

@@ -25,7 +25,7 @@ class ErrorReply:
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text: str = text
 
     def __repr__(self) -> str:
         return f"ErrorReply({self.text!r})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from shardq.errors import AccessDenied, OutOfMemory, ReadOnly, ServerFault, TooManyOpenFiles, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.outages")
+log: logging.Logger = logging.getLogger("shardq.outages")
 
 # Errors that hit every shard of a node alike. Any other error is about what was asked.
 _OF_A_NODE = (Unavailable, Unanswered, ReadOnly, OutOfMemory, AccessDenied)

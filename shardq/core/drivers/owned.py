@@ -100,7 +100,7 @@ class DedicatedConnection:
         self._dispatches = dispatches
         self._connection: Connection | None = None
         self._connected_at = 0.0
-        self.connects = 0
+        self.connects: int = 0
         """The number of times it has connected. The same before and after two calls: they went over one connection."""
         self._interrupted = threading.Event()
 
@@ -184,7 +184,7 @@ class BorrowedConnections:
         self._connections: dict[str, tuple[ConnectionPool, Connection]] = {}
         self.connects: Counter[str] = Counter()
         """The number of connections it has had to each node. The same after two calls: they went over one."""
-        self.address = ""  # the node of the last answer
+        self.address: str = ""  # the node of the last answer
 
     def call(self, call: Command[T]) -> T:
         """Like ``Driver.call``, always on the same connection to a node while that is open."""
@@ -239,7 +239,7 @@ class PubSubConnection:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self.node = connection.address
+        self.node: str = connection.address
         self._connection = connection
         self._sock = connection.sock
         self._woken, self._waker = socket.socketpair()

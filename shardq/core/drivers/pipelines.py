@@ -73,9 +73,10 @@ class Pipeline:
         self.sent: deque[RetryingCall[Any] | None] = deque()
         """Calls in flight, in the order of their answers. None: an answer to skip, of ASKING."""
         self.queue: deque[RetryingCall[Any]] = deque()
-        self.rest = memoryview(b"")  # the part of the last call that the socket has not taken yet
+        self.rest: memoryview = memoryview(b"")  # the part of the last call that the socket has not taken yet
         self.unanswered = 0  # the bytes of all calls in flight
-        self.heard = 0.0  # the time of the server's last answer, or of the first call: its silence counts from there
+        self.heard: float = 0.0
+        """The time of the server's last answer, or of the first call: its silence counts from there."""
         self.connecting: Future[Connection | Fault] | None = None  # the connection that a thread makes
 
     @property

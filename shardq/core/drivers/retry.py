@@ -103,16 +103,16 @@ class RetryingCall(Generic[T]):
         if now is None:
             # A look at the clock less for most calls.
             now = time.monotonic() if deadline is None or call.retry_for_s is not None else deadline - timeout
-        self.call = call  # the call as the caller gave it
-        self.key = key  # the caller's key for it, where it is one of many
-        self.request = call  # the call as it is sent now
-        self.deadline = now + timeout if deadline is None else deadline
+        self.call: Command[T] = call  # the call as the caller gave it
+        self.key: Any = key  # the caller's key for it, where it is one of many
+        self.request: Command[T] = call  # the call as it is sent now
+        self.deadline: float = now + timeout if deadline is None else deadline
         if call.retry_for_s is not None and call.within_s is not None:
             self.deadline = min(self.deadline, now + call.within_s)
         self.address: str | None = None  # the node of the next try, if a node said ASK; else the slot map says
-        self.answers = 1  # the number of answers of the next try; the last one counts
-        self.sent = b""  # the bytes of the try in flight
-        self.sent_at = now  # the time at which they were made
+        self.answers: int = 1  # the number of answers of the next try; the last one counts
+        self.sent: bytes = b""  # the bytes of the try in flight
+        self.sent_at: float = now  # the time at which they were made
         self._in_full = False
         self._tries = 0
         self._last: Fault | None = None  # the fault of the last try

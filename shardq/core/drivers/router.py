@@ -40,14 +40,14 @@ class NodeRouter(DriverBase):
     def _set_up(self) -> None:
         super()._set_up()
         self._pools: dict[str, ConnectionPool] = {}
-        self.borrowers = threading.BoundedSemaphore(self.settings.borrowers)
-        self.begun = threading.BoundedSemaphore(max(1, self.settings.connections // 4))
+        self.borrowers: threading.BoundedSemaphore = threading.BoundedSemaphore(self.settings.borrowers)
+        self.begun: threading.BoundedSemaphore = threading.BoundedSemaphore(max(1, self.settings.connections // 4))
         """Calls that are sent, and whose answers are not read yet."""
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._changing = threading.Lock()
         self._learner = threading.Lock()
         """Held while the slot map is learnt: a thread that waits for it shares what was learnt."""
-        self.outages = Outages()  # the log of nodes that fail
+        self.outages: Outages = Outages()  # the log of nodes that fail
 
     # ---- opening and closing
 

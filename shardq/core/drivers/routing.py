@@ -47,8 +47,8 @@ class DriverBase:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.map = SlotMap(settings.addresses)
-        self.server_version = ""  # the servers' version, like valkey 9.1.2; empty before open()
+        self.map: SlotMap = SlotMap(settings.addresses)
+        self.server_version: str = ""  # the servers' version, like valkey 9.1.2; empty before open()
         self.journal: Journal | None = None  # told of every answer, if there is one
         self.is_held: Callable[[str, float], bool] = lambda node, since: False
         """Asked before a poller sends: True while those that connected to the node at that time must not dispatch there

@@ -23,7 +23,7 @@ from shardq.core.model.task import PushOptions, Receipt
 from shardq.core.producer.packing import Entries
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
 
-log = logging.getLogger("shardq.producer")
+log: logging.Logger = logging.getLogger("shardq.producer")
 
 WINDOW = 4000
 """Tasks sent at a time; twice as many may wait."""
@@ -52,8 +52,8 @@ class _Sending:
     __slots__ = ("done", "entries", "error", "receipts")
 
     def __init__(self) -> None:
-        self.entries = Entries()
-        self.done = threading.Event()
+        self.entries: Entries = Entries()
+        self.done: threading.Event = threading.Event()
         self.receipts: Sequence[Receipt] = ()
         """In the order of the entries."""
         self.error: ShardqError | None = None
@@ -94,7 +94,7 @@ class Pending:
     __slots__ = ("_position", "_sending", "id")
 
     def __init__(self, id: str, sending: _Sending, position: int) -> None:
-        self.id = id
+        self.id: str = id
         self._sending = sending
         self._position = position
         """The task's place among the entries: two threads may push one id."""

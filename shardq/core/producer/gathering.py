@@ -203,7 +203,7 @@ class SharedCall:
         """Why a caller got None; without it the caller goes on alone."""
         self.in_doubt = False
         """True if those who go on alone must count with this call having been executed."""
-        self.deadline = math.inf
+        self.deadline: float = math.inf
         """The end of its time, and of those who then go on alone; known when it is sent, at the latest."""
         self.task: asyncio.Task[None] | None = None
         """Carries it out, once it is sent."""

@@ -41,9 +41,9 @@ class Resize:
         self.nodes: Mapping[str, tuple[int, int]] = {} if estimate is None else estimate.nodes
         """Node → the tasks that would leave it and those that would come. Tasks that move within a node count in both.
         """
-        self.tasks = None if estimate is None else sum(flow.tasks for flow in self.flows)
+        self.tasks: int | None = None if estimate is None else sum(flow.tasks for flow in self.flows)
         """The tasks that would move; None where that was not estimated."""
-        self.bytes = None if estimate is None else sum(flow.bytes for flow in self.flows)
+        self.bytes: int | None = None if estimate is None else sum(flow.bytes for flow in self.flows)
         """The bytes of their records; None where they were not estimated."""
         self._driver = driver
         self._progress = progress

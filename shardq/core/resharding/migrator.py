@@ -18,7 +18,7 @@ from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
-log = logging.getLogger("shardq.resharding")
+log: logging.Logger = logging.getLogger("shardq.resharding")
 
 REST_S = 0.25
 LONGEST_REST_S = 4.0
@@ -57,7 +57,7 @@ class Migrator:
         """The topology whose change is not in force."""
         self._orphaned_at = 0.0
         """When that change counts as abandoned; minus infinity: the log has that."""
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-migrator",
             self._step,
             log,

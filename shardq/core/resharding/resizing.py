@@ -23,7 +23,7 @@ from shardq.core.recovery import ReplicaBarrier, call_every_shard, declare, open
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ChangeUnderWay, ShardqError
 
-log = logging.getLogger("shardq")
+log: logging.Logger = logging.getLogger("shardq")
 
 POLLED_LOOK_S = 0.02
 TAKE_OVER_S = 3.0

@@ -53,11 +53,11 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.users_lock = folder / "lock"
-        self.server_lock = folder / "server.lock"
-        self.config = folder / "server.conf"
-        self.log = folder / "server.log"
-        self.pid = folder / "server.pid"
+        self.users_lock: Path = folder / "lock"
+        self.server_lock: Path = folder / "server.lock"
+        self.config: Path = folder / "server.conf"
+        self.log: Path = folder / "server.log"
+        self.pid: Path = folder / "server.pid"
         self._own_socket = folder / "server.sock"
         self._short_name = f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sock"
         """The socket's name in the runtime directory, where the path of this directory is too long."""

@@ -47,9 +47,9 @@ class Embedded:
     """
 
     def __init__(self, place: Place, socket: Path, lock: int, *, started: bool, fsync: Fsync) -> None:
-        self.path = place.folder
+        self.path: Path = place.folder
         self.socket = socket
-        self.url = f"unix://{quote(os.fsencode(socket))}"
+        self.url: str = f"unix://{quote(os.fsencode(socket))}"
         self.started = started
         """True when this call started the server, False when it was found running."""
         self._place = place

@@ -32,7 +32,7 @@ from shardq.features.history import (
     rows_of,
 )
 
-log = logging.getLogger("shardq.dispatcher")
+log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 AFTER_MS = 2000
 """The time from the end of a minute to its row. A dispatcher's first check comes so long after its start."""
@@ -63,7 +63,7 @@ class Recorder:
         self._process = process
         self._members = members
         self._clock_ms = clock_ms
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-history",
             self._step_in_turn,
             log,

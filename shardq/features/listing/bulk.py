@@ -355,7 +355,8 @@ class TagWalk:
         self._keys: ShardKeys | None = None
         self._cursor = "0"
         self._size = FIRST_PAGE
-        self.cancelled = self.looked_at = 0
+        self.cancelled: int = 0
+        self.looked_at: int = 0
         self.running: set[str] = set()
         """The ids of the tag's tasks that were leased when they were looked at."""
 

@@ -83,8 +83,8 @@ class Journal:
     def __init__(self, seconds: float, most_bytes: int) -> None:
         self.seconds = seconds
         self.most_bytes = most_bytes
-        self.bytes = 0
-        self.dropped = 0  # the calls that had to go early, because the notes would have taken more than most_bytes
+        self.bytes: int = 0
+        self.dropped: int = 0  # the calls that had to go early, because the notes would have taken more than most_bytes
         self.reach: float | None = None  # the seconds that the notes went back when the last of those was dropped
         self.filled: Callable[[], object] = lambda: None
         """Called for the first note after none: there is something to look after."""

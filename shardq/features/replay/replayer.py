@@ -30,7 +30,7 @@ from shardq.errors import AccessDenied, EngineClosed, ShardqError
 from shardq.features.replay.journal import Journal, Note, ReplayStats
 from shardq.features.replay.plan import NOTHING_KNOWN, Loss, Master, Plan, latest_task, loss, plan
 
-log = logging.getLogger("shardq.replay")
+log: logging.Logger = logging.getLogger("shardq.replay")
 
 MODE = 3  # the conflict rule among the words of a task
 

@@ -8,7 +8,9 @@ changes a state returns another one.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mmh3
 import msgspec
@@ -323,7 +325,7 @@ def declared(
 
 _decode_state = msgspec.json.Decoder(State).decode
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
-encode = msgspec.json.Encoder(enc_hook=str).encode  # of a subclass of str the text
+encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=str).encode  # of a subclass of str the text
 
 
 def decode_entry(name: str, state: bytes, declaration: bytes) -> Entry | Unreadable:

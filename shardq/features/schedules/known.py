@@ -116,7 +116,7 @@ class KnownSchedules:
         self._known: dict[str, _Known] = {}
         self._news: deque[str | None] = deque([None])
         """Names of schedules that may be others than the known ones; None: all."""
-        self.pushed = 0  # occurrences that this process has pushed
+        self.pushed: int = 0  # occurrences that this process has pushed
         self.problems: dict[str, str] = {}  # name → why its occurrences can't be computed here
         self.unreadable: dict[str, str] = {}
 

@@ -24,7 +24,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed
 from shardq.features.schedules.known import PACE_MS, KnownSchedules, Step
 
-log = logging.getLogger("shardq.schedules")
+log: logging.Logger = logging.getLogger("shardq.schedules")
 
 CALL_TIMEOUT_S = 2.0
 
@@ -64,7 +64,7 @@ class Scheduler:
         self._refused: dict[str, str] = {}  # name → why its pushes fail
         self._ended_s = -math.inf  # when the last step ended that did not fail
         self._due_s = math.inf  # when the next one is due
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-scheduler",
             self._step,
             log,

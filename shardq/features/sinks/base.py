@@ -141,7 +141,7 @@ class Circuit:
     """
 
     def __init__(self) -> None:
-        self.error = ""
+        self.error: str = ""
         self._failures = 0
         self._until = 0.0
 

@@ -90,11 +90,11 @@ class HttpSink(Sink):
         if self._method not in METHODS:
             raise InvalidUrl(f"method= of an HTTP URL is not possible; give one of {', '.join(METHODS)}")
         self._at_once = _whole("connections", others.get("connections", str(CONNECTIONS)), MOST_CONNECTIONS)
-        self.batch = QUEUED * self._at_once
+        self.batch: int = QUEUED * self._at_once
         if "max_attempts" in others:
-            self.max_attempts = _whole("max_attempts", others["max_attempts"], MAX_ATTEMPTS)
+            self.max_attempts: int | None = _whole("max_attempts", others["max_attempts"], MAX_ATTEMPTS)
         if "backoff" in others:
-            self.backoff = _backoff(others["backoff"])
+            self.backoff: Backoff = _backoff(others["backoff"])
         self._sign = others.get("sign")
         if self._sign is not None and UNKNOWN not in self._sign.removeprefix(_KEY).split():
             signing_keys(self._sign)

@@ -35,7 +35,7 @@ except ImportError as exc:
 
 T = TypeVar("T")
 
-log = logging.getLogger("shardq.sinks")
+log: logging.Logger = logging.getLogger("shardq.sinks")
 
 CLOSING_S = 1.0
 """A server that hangs takes no goodbye."""

@@ -215,7 +215,7 @@ class RqSink(QueueSink):
     second.
     """
 
-    script = Script.of("enqueue-rq", _RQ)
+    script: ClassVar[Script] = Script.of("enqueue-rq", _RQ)
     foreign = "no job of shardq.integrations.rq"
 
     def _check_queue(self) -> None:
@@ -254,7 +254,7 @@ class DramatiqSink(QueueSink):
     broker has another.
     """
 
-    script = Script.of("enqueue-dramatiq", _DRAMATIQ)
+    script: ClassVar[Script] = Script.of("enqueue-dramatiq", _DRAMATIQ)
     foreign = "no message of shardq.integrations.dramatiq"
 
     def _check_queue(self) -> None:
@@ -300,7 +300,7 @@ class SidekiqSink(QueueSink):
     jid and the time of its making.
     """
 
-    script = Script.of("enqueue-sidekiq", _SIDEKIQ)
+    script: ClassVar[Script] = Script.of("enqueue-sidekiq", _SIDEKIQ)
     foreign = "no job of Sidekiq"
 
     def _check_queue(self) -> None:

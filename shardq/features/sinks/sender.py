@@ -44,7 +44,7 @@ from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, 
 from shardq.features.sinks.functions import BatchFunction, FunctionSink
 from shardq.features.sinks.registry import sink_of
 
-log = logging.getLogger("shardq.sinks")
+log: logging.Logger = logging.getLogger("shardq.sinks")
 
 NOT_TRIED = Unsent("the sink was not asked")
 """The result of a task that is given back, and says nothing of the sink."""
@@ -115,7 +115,7 @@ class Sender:
         """The ids of tasks that failed while others were taken, the oldest first."""
         self._suspects: dict[str, None] = {}
         """The ids of tasks that failed alone, the oldest first, of a sink that answers at once."""
-        self.sending = False
+        self.sending: bool = False
         """True while a batch is on its way, and until it is settled."""
         self._settlements: dict[int, tuple[list[Delivery], list[OtherSettlement]]] = {}
         """Shard → what is to be settled there: while the engine's servers fail, what the last step left."""
@@ -123,7 +123,7 @@ class Sender:
         """The retries among that."""
         self._stopping = threading.Event()
         self._counts = dict.fromkeys(("sent", "failed", "retried", "buried"), 0)
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             f"shardq-sink-{topic or 'default'}",
             self._step,
             log,

@@ -37,7 +37,7 @@ from shardq.errors import ShardqError
 from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.sender import LEASE_S, Sender
 
-log = logging.getLogger("shardq.sinks")
+log: logging.Logger = logging.getLogger("shardq.sinks")
 
 UPKEEP_S = LEASE_S / 3
 

@@ -158,7 +158,7 @@ def is_refusal(error: ShardqError | None) -> bool:
     return isinstance(error, Conflict) or type(error) is ServerFault
 
 
-log = logging.getLogger("shardq.spool")
+log: logging.Logger = logging.getLogger("shardq.spool")
 
 
 def lock_of(path: Path) -> Path:
@@ -184,10 +184,10 @@ class Drain:
     """Replays the file of a spool. The process that holds the file's lock may run it."""
 
     def __init__(self, file: SpoolFile, packer: Packer, servers: Servers) -> None:
-        self.problem = ""  # the reason why some commands could not be replayed by the last run
-        self.reached = False  # true if some shards may take commands, as far as the last run has seen
-        self.replayed = 0
-        self.failed = 0
+        self.problem: str = ""  # the reason why some commands could not be replayed by the last run
+        self.reached: bool = False  # true if some shards may take commands, as far as the last run has seen
+        self.replayed: int = 0
+        self.failed: int = 0
         self._file = file
         self._packer = packer
         self._servers = servers

@@ -48,7 +48,7 @@ from shardq.features.spool.commands import Command, SpoolStats
 from shardq.features.spool.drain import Drain, Pace, lock_of
 from shardq.features.spool.file import SpoolFile
 
-log = logging.getLogger("shardq.spool")
+log: logging.Logger = logging.getLogger("shardq.spool")
 
 LEAST_BYTES = 64 << 10
 
@@ -95,8 +95,8 @@ class Spool:
         drain: Callable[[SpoolFile], Drain],
     ) -> None:
         """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
-        self.path = _checked_path(path)
-        self.away = False  # true while commands go to the file
+        self.path: Path = _checked_path(path)
+        self.away: bool = False  # true while commands go to the file
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_BYTES:
             raise InvalidOption(f"spool_bytes={quoted(limit)} is not possible; give bytes, from {LEAST_BYTES:,}")
         self._engine = engine

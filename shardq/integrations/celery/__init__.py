@@ -60,7 +60,7 @@ from shardq.integrations.shadow import Shadow, ShadowReport
 
 __all__ = ["CeleryDelaying", "delay_through"]
 
-log = logging.getLogger("shardq.integrations")
+log: logging.Logger = logging.getLogger("shardq.integrations")
 
 OPTION = "shardq"
 """``apply_async(…, shardq=False)``: this message goes as Celery sends it."""

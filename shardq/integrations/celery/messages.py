@@ -40,7 +40,7 @@ from shardq.engine.options import Options
 from shardq.errors import InvalidOption
 from shardq.features.sinks.registry import KOMBU
 
-log = logging.getLogger("shardq.integrations")
+log: logging.Logger = logging.getLogger("shardq.integrations")
 
 PREFIX = "celery."
 """The names of all these topics begin with it."""

@@ -218,17 +218,18 @@ class DeadTaskAdmin(admin.ModelAdmin):
 class StoredResultAdmin(admin.ModelAdmin):
     """Results, to be looked at."""
 
-    list_display = ("id", "path", "status", "queue_name", "last_attempted_at", "finished_at")
-    list_filter = ("status", "queue_name", "backend", "finished_at")
-    search_fields: ClassVar = ("=id", "=path")
+    list_display: ClassVar[tuple[str, ...]] = ("id", "path", "status", "queue_name", "last_attempted_at", "finished_at")
+    list_filter: ClassVar[tuple[str, ...]] = ("status", "queue_name", "backend", "finished_at")
+    search_fields: ClassVar[tuple[str, ...]] = ("=id", "=path")
     search_help_text = "The id of a task, or the path of its function, as a whole."
-    ordering = ("-last_attempted_at",)
+    ordering: ClassVar[tuple[str, ...]] = ("-last_attempted_at",)
     show_full_result_count = False
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    has_change_permission = has_delete_permission = has_add_permission
+    has_change_permission = has_add_permission
+    has_delete_permission = has_add_permission
 
 
 def _page(backend: ShardqBackend, topic: str | None, asked: QueryDict) -> tuple[list[TaskInfo], str | None]:

@@ -46,7 +46,7 @@ OF_ENGINE = tuple(name for name in inspect.signature(EngineBase.__init__).parame
 
 OWN = ("transactions", "keep_results", "database")
 
-ENDED = (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
+ENDED: tuple[Any, ...] = (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class ShardqBackend(contract.BaseTaskBackend):
 
     supports_defer = True
     supports_async_task = True
-    supports_get_result = True
+    supports_get_result: bool = True
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:

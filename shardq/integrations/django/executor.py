@@ -28,7 +28,7 @@ from shardq.worker import Worker
 from shardq.worker.functions import ChoosingHandler
 from shardq.worker.handlers import UnknownTask
 
-log = logging.getLogger("shardq")
+log: logging.Logger = logging.getLogger("shardq")
 
 
 class UnstorableResult(Exception):

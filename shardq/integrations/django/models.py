@@ -4,7 +4,8 @@ Dead tasks are in Redis; their model has no table, and carries the permissions o
 
 from __future__ import annotations
 
-from typing import ClassVar
+import datetime as dt
+from typing import Any, ClassVar
 
 from django.db import models
 
@@ -14,24 +15,24 @@ from shardq.outbox.rows import NAME
 class OutboxTask(models.Model):
     """A task that waits to be moved to the engine. ``outbox.push`` makes it."""
 
-    seq = models.BigAutoField(primary_key=True)
-    id = models.CharField(max_length=330)
-    kind = models.CharField(max_length=10, default="push")
-    due = models.BigIntegerField()
-    record = models.BinaryField()
-    on_conflict = models.CharField(max_length=8)
-    dedup = models.BigIntegerField()
-    created = models.BigIntegerField()
-    moved = models.BigIntegerField(null=True)
-    attempts = models.IntegerField(default=0)
-    retry_at = models.BigIntegerField(null=True)
-    failed = models.BigIntegerField(null=True)
-    reason = models.TextField(null=True)
+    seq: int = models.BigAutoField(primary_key=True)
+    id: str = models.CharField(max_length=330)
+    kind: str = models.CharField(max_length=10, default="push")
+    due: int = models.BigIntegerField()
+    record: bytes = models.BinaryField()
+    on_conflict: str = models.CharField(max_length=8)
+    dedup: int = models.BigIntegerField()
+    created: int = models.BigIntegerField()
+    moved: int | None = models.BigIntegerField(null=True)
+    attempts: int = models.IntegerField(default=0)
+    retry_at: int | None = models.BigIntegerField(null=True)
+    failed: int | None = models.BigIntegerField(null=True)
+    reason: str | None = models.TextField(null=True)
 
     class Meta:
         db_table = NAME
         verbose_name = "outbox task"
-        indexes: ClassVar = [
+        indexes: ClassVar[list[Any]] = [
             models.Index(
                 fields=["seq"], name=f"{NAME}_waiting", condition=models.Q(moved__isnull=True, reason__isnull=True)
             ),
@@ -50,14 +51,14 @@ class OutboxTask(models.Model):
 class OutboxEngine(models.Model):
     """The engine that the tasks of the outbox belong to, in one row. The first relay writes it."""
 
-    one = models.IntegerField(primary_key=True)
-    name = models.CharField(max_length=64)
-    embedded = models.BooleanField()
+    one: int = models.IntegerField(primary_key=True)
+    name: str = models.CharField(max_length=64)
+    embedded: bool = models.BooleanField()
 
     class Meta:
-        db_table = f"{NAME}_engine"
+        db_table: ClassVar[str] = f"{NAME}_engine"
         verbose_name = "engine of the outbox"
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -66,27 +67,27 @@ class OutboxEngine(models.Model):
 class StoredResult(models.Model):
     """The result of a task whose first attempt has begun. Workers write it, ``manage.py shardq_prune`` removes it."""
 
-    id = models.CharField(primary_key=True, max_length=128)
-    path = models.CharField("task", max_length=500)
-    args = models.JSONField()
-    kwargs = models.JSONField()
-    queue_name = models.CharField("queue", max_length=64)
-    priority = models.SmallIntegerField()
-    run_after = models.DateTimeField(null=True)
-    backend = models.CharField(max_length=255)
-    status = models.CharField(max_length=10)
-    enqueued_at = models.DateTimeField("enqueued", null=True)
-    started_at = models.DateTimeField("started", null=True)
-    last_attempted_at = models.DateTimeField("last attempt", null=True)
-    finished_at = models.DateTimeField("finished", null=True, db_index=True)
-    return_value = models.JSONField(null=True)
-    errors = models.JSONField()
-    worker_ids = models.JSONField("workers")
+    id: str = models.CharField(primary_key=True, max_length=128)
+    path: str = models.CharField("task", max_length=500)
+    args: Any = models.JSONField()
+    kwargs: Any = models.JSONField()
+    queue_name: str = models.CharField("queue", max_length=64)
+    priority: int = models.SmallIntegerField()
+    run_after: dt.datetime | None = models.DateTimeField(null=True)
+    backend: str = models.CharField(max_length=255)
+    status: str = models.CharField(max_length=10)
+    enqueued_at: dt.datetime | None = models.DateTimeField("enqueued", null=True)
+    started_at: dt.datetime | None = models.DateTimeField("started", null=True)
+    last_attempted_at: dt.datetime | None = models.DateTimeField("last attempt", null=True)
+    finished_at: dt.datetime | None = models.DateTimeField("finished", null=True, db_index=True)
+    return_value: Any = models.JSONField(null=True)
+    errors: Any = models.JSONField()
+    worker_ids: Any = models.JSONField("workers")
 
     class Meta:
         db_table = "shardq_result"
         verbose_name = "task result"
-        default_permissions = ("view",)
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
 
     def __str__(self) -> str:
         return self.id
@@ -95,12 +96,12 @@ class StoredResult(models.Model):
 class DeadTask(models.Model):
     """A dead task, for the admin: "change" allows to requeue, "delete" to remove. There is no table of it."""
 
-    id = models.CharField(primary_key=True, max_length=330)
+    id: str = models.CharField(primary_key=True, max_length=330)
 
     class Meta:
         managed = False
         verbose_name = "dead task"
-        default_permissions = ("view", "change", "delete")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view", "change", "delete")
 
     def __str__(self) -> str:
         return self.id

@@ -27,7 +27,7 @@ except ImportError as exc:
 
 __all__ = ["DramatiqDelaying", "delay_through"]
 
-log = logging.getLogger("shardq.integrations")
+log: logging.Logger = logging.getLogger("shardq.integrations")
 
 
 def delay_through(

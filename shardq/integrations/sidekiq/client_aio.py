@@ -6,10 +6,11 @@ when they are due.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from shardq.core.model.task import Outcome
 from shardq.engine.aio import AsyncEngine
+from shardq.engine.base import EngineBase
 from shardq.integrations.delaying import task_id
 from shardq.integrations.sidekiq.jobs import Client, JobOptions
 
@@ -27,7 +28,7 @@ class AsyncSidekiq(Client[AsyncEngine]):
     <Outcome.CANCELLED: 'cancelled'>
     """
 
-    kind = AsyncEngine
+    kind: ClassVar[type[EngineBase]] = AsyncEngine
 
     async def push(
         self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None, **options: Unpack[JobOptions]

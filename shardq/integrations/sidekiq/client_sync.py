@@ -6,9 +6,10 @@ when they are due.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from shardq.core.model.task import Outcome
+from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
 from shardq.integrations.delaying import task_id
 from shardq.integrations.sidekiq.jobs import Client, JobOptions
@@ -27,7 +28,7 @@ class Sidekiq(Client[Engine]):
     <Outcome.CANCELLED: 'cancelled'>
     """
 
-    kind = Engine
+    kind: ClassVar[type[EngineBase]] = Engine
 
     def push(
         self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None, **options: Unpack[JobOptions]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.apps.registry import Apps
 from django.db import migrations, models
@@ -25,7 +25,7 @@ def execute(statements: Callable[[str, str], Iterable[str]], _: Apps, editor: Ba
 class Migration(migrations.Migration):
     initial = True
     dependencies: ClassVar[list[tuple[str, str]]] = []
-    operations: ClassVar = [
+    operations: ClassVar[list[Any]] = [
         migrations.CreateModel(
             name="OutboxTask",
             fields=[
