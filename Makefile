@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LOWEST := .venv-lowest
 RELEASE := .venv-release
+DOCS := .venv-docs
 # What meets the dependencies most, in a minute: the parser, the encoder, the hash, and the command. Not the tests of
 # drivers that wait for servers to fail: those meet none.
 LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/producer/test_push_many.py \
@@ -26,7 +27,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt test test-all test-failed test-browser test-brokers test-lowest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt docs test test-all test-failed test-browser test-brokers test-lowest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,15 @@ fmt: $(STAMP) ## put the code in the house format, and write each *_sync.py anew
 	$(BIN)/python .ci/unasync.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(DOCS)/.ready ## .site, a site of all pages and a reference from the docstrings, every link of it followed
+	@$(CLEAN) $(DOCS)/bin/python .ci/docs/build.py
+
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
 
 test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER)
@@ -146,6 +156,6 @@ cluster-up: $(STAMP) ## start a local cluster: make cluster-up MASTERS=3 REPLICA
 cluster-down: $(STAMP) ## stop it and remove its files
 	$(BIN)/python -m cluster down
 
-clean: ## remove .venv, .venv-lowest, the environments of peers, and caches
-	rm -rf $(VENV) $(LOWEST) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean: ## remove .venv, .venv-lowest, .venv-docs, the environments of peers, the site, and caches
+	rm -rf $(VENV) $(LOWEST) $(DOCS) .site .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
