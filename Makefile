@@ -156,6 +156,6 @@ cluster-up: $(STAMP) ## start a local cluster: make cluster-up MASTERS=3 REPLICA
 cluster-down: $(STAMP) ## stop it and remove its files
 	$(BIN)/python -m cluster down
 
-clean: ## remove .venv, .venv-lowest, .venv-docs, the environments of peers, the site, and caches
-	rm -rf $(VENV) $(LOWEST) $(DOCS) .site .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean: ## remove every environment, the site, what a release is made of, and caches
+	rm -rf $(VENV) $(LOWEST) $(DOCS) $(RELEASE) .release .site .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

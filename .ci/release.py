@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -149,6 +150,7 @@ def tried(environment: Path, wheel: Path, readme: Path, folder: Path) -> None:
 
 def noted(commit: str, files: Sequence[Path]) -> None:
     """Writes the digests, and where the files come from."""
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     (OUT / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
     statement = {
@@ -159,7 +161,7 @@ def noted(commit: str, files: Sequence[Path]) -> None:
             "buildDefinition": {
                 "buildType": "make release",
                 "externalParameters": {},
-                "resolvedDependencies": [{"uri": "git+" + REPOSITORY, "digest": {"gitCommit": commit}}],
+                "resolvedDependencies": [{"uri": "git+" + source, "digest": {"gitCommit": commit}}],
             },
             "runDetails": {
                 "builder": {
@@ -170,9 +172,6 @@ def noted(commit: str, files: Sequence[Path]) -> None:
         },
     }
     (OUT / "provenance.json").write_text(json.dumps(statement, indent=1) + "\n")
-
-
-REPOSITORY = "https://github.com/shardq/shardq"
 
 
 def tell(number: str) -> None:

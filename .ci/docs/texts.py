@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 
-REPOSITORY = "https://github.com/shardq/shardq"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+REPOSITORY: str = PROJECT["urls"]["Source"]
 """Where links to files that are no pages lead."""
 
 BRANCH = "main"
