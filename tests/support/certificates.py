@@ -18,8 +18,10 @@ def made(folder: Path) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on the PATH to make certificates with")
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(folder, "req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test ca")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    # as Python 3.13 and later want it, which check strictly
+    may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    openssl(folder, "req", "-x509", *curve, *may_sign, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test ca")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
     for who in ("server", "client"):
         openssl(folder, "req", *curve, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
