@@ -164,6 +164,7 @@ def test_keys_of_another_type_are_named(single: Server, when: str) -> None:
     with World(single) as world:
         if when == "while":
             world.start()
+            world.handles([])  # the schedule goes on until then
         control = world.place.control
         keys = [control.workers, control.reports, control.changes, control.history, control.schedules]
         for key in keys:
@@ -172,7 +173,7 @@ def test_keys_of_another_type_are_named(single: Server, when: str) -> None:
         if when == "before":
             world.start()
         good = [id for id in world.push_good() if not id.startswith("tick/")]
-        world.handles(good, is_ticking=when == "while")
+        world.handles(good, is_ticking=False)
         for key in keys:
             world.do("DEL", *keys)
             world.do("SADD", key, "of another program")
