@@ -216,3 +216,34 @@ def test_what_is_given_twice_is_refused() -> None:
         Engine("embedded://", credentials=Provider())
     with pytest.raises(InvalidOption, match=r"get_credentials\(\)"):
         Engine("redis://127.0.0.1", credentials="token")  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("servers", ["single"], indirect=True)
+def test_connections_that_can_not_be_renewed_are_made_anew(
+    engines: Engines, servers: tuple[str, list[Server]], name: str
+) -> None:
+    """The next token comes some seconds before the server knows it."""
+    url, (server,) = servers
+
+    class Provider:
+        user = "app-0"
+
+        def get_credentials(self) -> tuple[str, str]:
+            return self.user, "secret"
+
+    provider = Provider()
+    server.ask("ACL", "SETUSER", "app-0", "on", ">secret", "~*", "&*", "+@all")
+    engine = engines.opened(url, name=name, shards=SHARDS, credentials=provider)
+    engine.push("x", delay=60)
+    before = set(connections([server]))
+    provider.user = "app-1"
+    known = threading.Timer(3.0, server.ask, ["ACL", "SETUSER", "app-1", "on", ">secret", "~*", "&*", "+@all"])
+    known.start()
+
+    def has_the_next() -> bool:
+        engine.push("x", delay=60)
+        return "app-1" in connections([server]).values()
+
+    wait_until(has_the_next, "a connection has the next one")
+    assert not before & connections([server]).keys()
+    known.join()

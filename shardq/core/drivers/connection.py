@@ -154,12 +154,8 @@ class Connection:
         return fault if fault is not None and fault.reaction is Reaction.WAIT else None
 
     def dead(self, now: float) -> bool:
-        """True if the server has closed it, or if it holds bytes that answer nothing; or if it can't be given the newer
-        credentials that there are.
-        """
-        return (now - self.used > LOOK_AFTER_S and readable(self.sock)) or (
-            self._provided is not None and not self._renewed(now)
-        )
+        """True if the server has closed it, or if it holds bytes that answer nothing."""
+        return now - self.used > LOOK_AFTER_S and readable(self.sock)
 
     @property
     def renews(self) -> bool:
@@ -171,14 +167,18 @@ class Connection:
         """True if there are newer credentials than it has."""
         return self._provided is not None and self._provided.newer(self.login) is not None
 
-    def _renewed(self, now: float) -> bool:
-        """Gives it the newest credentials, if it has others. Returns True unless that fails."""
-        assert self._provided is not None
-        newest = self._provided.newer(self.login)
+    def renewed(self) -> bool:
+        """Gives it the newest credentials, if it has others. Returns True unless that fails: then it is of no use."""
+        newest = None if self._provided is None else self._provided.newer(self.login)
         if newest is None:
             return True
         trip = renewal(newest)
-        if self.exchange(trip.data, deadline=now + RENEWAL_S) != b"OK":
+        try:
+            answer = self.exchange(trip.data, deadline=time.monotonic() + RENEWAL_S)
+        except BaseException:
+            self.close()  # an answer may come that is not the next call's
+            raise
+        if answer != b"OK":
             return False
         self.login = newest
         return True
@@ -287,6 +287,12 @@ class ConnectionPool:
 
         A caller that holds connections to other nodes must not ``wait``: two such threads could wait for each other.
         """
+        while True:
+            taken = self._take(deadline, wait=wait)
+            if isinstance(taken, Fault) or self._renewed(taken):
+                return taken
+
+    def _take(self, deadline: float, *, wait: bool) -> Connection | Fault:
         began = now = time.monotonic()
         if now >= deadline:
             return OVERDUE
@@ -319,7 +325,18 @@ class ConnectionPool:
     def take_idle(self) -> Connection | None:
         """Returns an idle connection, if there is one."""
         with self._free:
-            return self._live_idle(time.monotonic())
+            idle = self._live_idle(time.monotonic())
+        return idle if idle is None or self._renewed(idle) else None
+
+    def _renewed(self, taken: Connection) -> bool:
+        """True if a connection has the newest credentials. Else it is dropped."""
+        renewed = False
+        try:
+            renewed = taken.renewed()
+        finally:
+            if not renewed:
+                self.drop(taken)
+        return renewed
 
     def _live_idle(self, now: float) -> Connection | None:
         while self._idle:

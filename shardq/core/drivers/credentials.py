@@ -84,7 +84,7 @@ class Provided:
         forks.watch(self, Provided._set_up)
 
     def _set_up(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._asking: Future[Credentials] | None = None
         self._problem = ""
 
@@ -97,7 +97,9 @@ class Provided:
                 known: Future[Credentials] = Future()
                 known.set_result(self.newest)
                 return known
-            self._asking = asking = begun(self._asked, "shardq-credentials")
+            asking = begun(self._asked, "shardq-credentials")
+            if not asking.done():  # it is where the system has no thread to spare
+                self._asking = asking
             return asking
 
     def newer(self, held: Credentials) -> Credentials | None:

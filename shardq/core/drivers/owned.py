@@ -136,7 +136,12 @@ class DedicatedConnection:
 
     def _trip(self, retrying: RetryingCall[Any], address: str) -> Any:
         connection = self._connection
-        if connection is None or connection.address != address or connection.dead(time.monotonic()):
+        if (
+            connection is None
+            or connection.address != address
+            or connection.dead(time.monotonic())
+            or not connection.renewed()
+        ):
             self.close()
             connected = self._router.connect(address, retrying.deadline)
             if isinstance(connected, Fault):
@@ -216,7 +221,7 @@ class BorrowedConnections:
             return OVERDUE
         if address in self._connections:
             connection = self._connections[address][1]
-            if not connection.dead(time.monotonic()):
+            if not connection.dead(time.monotonic()) and connection.renewed():
                 return connection
             self._drop(address)
         node = self._router.pool(address)
