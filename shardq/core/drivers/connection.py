@@ -62,7 +62,7 @@ CONNECTING = 8
 class Connection:
     """An authenticated connection to one node, for one user at a time."""
 
-    __slots__ = ("__weakref__", "_is_plain", "_provided", "address", "login", "reader", "sock", "used")
+    __slots__ = ("__weakref__", "_is_plain", "address", "login", "provided", "reader", "sock", "used")
 
     def __init__(
         self, sock: socket.socket, address: str, login: Credentials = NOBODY, provided: Provided | None = None
@@ -70,7 +70,7 @@ class Connection:
         self.sock: socket.socket = sock
         self.address: str = address
         self.login: Credentials = login  # the credentials that it was given last
-        self._provided = provided
+        self.provided: Provided | None = provided  # gives the newer credentials, where they run out
         self._is_plain = not isinstance(sock, ssl.SSLSocket)
         self.reader: Reader = reader()
         self.used: float = time.monotonic()
@@ -158,18 +158,13 @@ class Connection:
         return now - self.used > LOOK_AFTER_S and readable(self.sock)
 
     @property
-    def renews(self) -> bool:
-        """True if its credentials run out some time."""
-        return self._provided is not None
-
-    @property
     def outdated(self) -> bool:
         """True if there are newer credentials than it has."""
-        return self._provided is not None and self._provided.newer(self.login) is not None
+        return self.provided is not None and self.provided.newer(self.login) is not None
 
     def renewed(self) -> bool:
         """Gives it the newest credentials, if it has others. Returns True unless that fails: then it is of no use."""
-        newest = None if self._provided is None else self._provided.newer(self.login)
+        newest = None if self.provided is None else self.provided.newer(self.login)
         if newest is None:
             return True
         trip = renewal(newest)
@@ -287,12 +282,6 @@ class ConnectionPool:
 
         A caller that holds connections to other nodes must not ``wait``: two such threads could wait for each other.
         """
-        while True:
-            taken = self._take(deadline, wait=wait)
-            if isinstance(taken, Fault) or self._renewed(taken):
-                return taken
-
-    def _take(self, deadline: float, *, wait: bool) -> Connection | Fault:
         began = now = time.monotonic()
         if now >= deadline:
             return OVERDUE
@@ -300,7 +289,7 @@ class ConnectionPool:
             failures, _ = self._refused
             while True:
                 if (connection := self._live_idle(now)) is not None:
-                    return connection
+                    break
                 if self._closed:
                     return dropped(self.address)
                 failed, fault = self._refused
@@ -316,6 +305,10 @@ class ConnectionPool:
                 now = time.monotonic()
                 if not wait or now >= deadline:
                     return unconnected(now - began) if room else exhausted(self.address, self.bound)
+        if connection is not None:
+            if connection.provided is None or self._renewed(connection):
+                return connection
+            return self.take(deadline, wait=wait)  # no idle one is left
         connected = self._connect(deadline)
         if isinstance(connected, Connection) and time.monotonic() >= deadline:
             self.give(connected)
@@ -326,7 +319,7 @@ class ConnectionPool:
         """Returns an idle connection, if there is one."""
         with self._free:
             idle = self._live_idle(time.monotonic())
-        return idle if idle is None or self._renewed(idle) else None
+        return idle if idle is None or idle.provided is None or self._renewed(idle) else None
 
     def _renewed(self, taken: Connection) -> bool:
         """True if a connection has the newest credentials. Else it is dropped."""

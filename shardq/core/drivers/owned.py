@@ -140,7 +140,7 @@ class DedicatedConnection:
             connection is None
             or connection.address != address
             or connection.dead(time.monotonic())
-            or not connection.renewed()
+            or (connection.provided is not None and not connection.renewed())
         ):
             self.close()
             connected = self._router.connect(address, retrying.deadline)
@@ -221,7 +221,7 @@ class BorrowedConnections:
             return OVERDUE
         if address in self._connections:
             connection = self._connections[address][1]
-            if not connection.dead(time.monotonic()) and connection.renewed():
+            if not connection.dead(time.monotonic()) and (connection.provided is None or connection.renewed()):
                 return connection
             self._drop(address)
         node = self._router.pool(address)
@@ -291,7 +291,7 @@ class PubSubConnection:
     @property
     def renews(self) -> bool:
         """True if its credentials run out some time."""
-        return self._connection.renews
+        return self._connection.provided is not None
 
     @property
     def outdated(self) -> bool:
