@@ -65,7 +65,7 @@ class Options:
     url: str | None
     """None: an embedded server in the user's data directory."""
     access: Access
-    """What the URL can't say."""
+    """The settings that the URL has no words for."""
     name: str
     shards: int | None
     """The number for a name that is new; None: no number was asked for."""

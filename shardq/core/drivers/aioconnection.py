@@ -50,7 +50,7 @@ class AsyncConnection(asyncio.Protocol):
     def __init__(self, address: str, provided: Provided | None = None) -> None:
         self.address = address
         self.login: Credentials = NOBODY  # the credentials that it was given last
-        self._provided = provided
+        self.provided: Provided | None = provided  # gives the newer credentials, where they run out
         self.open: bool = True
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -74,7 +74,7 @@ class AsyncConnection(asyncio.Protocol):
         """Gives it the newest credentials, if it has others, before all that is sent from now on. It is closed where
         they are refused.
         """
-        newest = None if self._provided is None else self._provided.newer(self.login)
+        newest = None if self.provided is None else self.provided.newer(self.login)
         if newest is None:
             return
         self.login = newest
@@ -241,8 +241,7 @@ async def open_async_connection(
     only. ``node_id``: see ``conversations.handshake``.
     """
     deadline = asyncio.get_running_loop().time() + within
-    provided = None if sentinel else settings.provided
-    login = settings.sentinel_login if sentinel else settings.login
+    login, provided = settings.access(sentinel=sentinel)
     if provided is not None:
         try:
             async with asyncio.timeout_at(deadline):
@@ -382,7 +381,8 @@ class AsyncConnectionPool:
         best = self._best()
         if best is None or (best.load >= BUSY and self.open < self.bound):
             return None
-        best.renew()
+        if best.provided is not None:
+            best.renew()
         return best
 
     async def _wait_for(

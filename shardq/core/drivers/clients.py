@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What settings have beside their URL."""
+    """The settings that a URL has no words for."""
 
     tls: Tls | None = None
     """That of a client."""

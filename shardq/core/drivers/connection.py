@@ -205,8 +205,7 @@ def open_connection(
 ) -> Connection | Fault:
     """Connects and shakes hands, or returns why that failed. ``node_id``: see ``conversations.handshake``."""
     deadline = time.monotonic() + timeout
-    provided = None if sentinel else settings.provided
-    login = settings.sentinel_login if sentinel else settings.login
+    login, provided = settings.access(sentinel=sentinel)
     if provided is not None:
         try:
             login = provided.ask().result(timeout)

@@ -54,7 +54,7 @@ NOBODY = Credentials()
 
 
 class CredentialProvider(Protocol):
-    """What gives credentials: redis-py's ``CredentialProvider`` is one, so are those of the clouds' packages.
+    """A giver of credentials: redis-py's ``CredentialProvider`` is one, so are those of the clouds' packages.
 
     >>> class Signed:
     ...     def get_credentials(self):

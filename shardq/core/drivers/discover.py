@@ -132,7 +132,7 @@ Question: TypeAlias = Query | Probe | Locate
 Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
-def discover(settings: Settings, known: Mapping[str, str], *, doubted: str = "") -> Conversation:
+def discover(settings: Settings, known: Mapping[str, str | None], *, doubted: str = "") -> Conversation:
     """The slot map, or why it can't be had.
 
     ``known``: address → id of the nodes of the cluster met before; one that is ``doubted`` is asked last: it may hang.
@@ -151,9 +151,9 @@ def _of_single(settings: Settings) -> Conversation:
     return where if isinstance(where, Fault) else SlotMap((where,))
 
 
-def _of_cluster(settings: Settings, known: Mapping[str, str], doubted: str) -> Conversation:
+def _of_cluster(settings: Settings, known: Mapping[str, str | None], doubted: str) -> Conversation:
     # In random order: one node with an old map must not be believed by every caller every time.
-    ids: dict[str, str | None] = dict(random.sample(list(known.items()), len(known)))
+    ids = dict(random.sample(list(known.items()), len(known)))
     ids |= {seed: None for seed in settings.addresses if seed not in known}
     asked = sorted(ids.items(), key=lambda each: each[0] == doubted)
     failed_with: list[tuple[str, Fault]] = []

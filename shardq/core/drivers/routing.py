@@ -84,7 +84,7 @@ class DriverBase:
         fault = yield from self._learning()
         if fault is not None:
             return fault
-        version = yield from greet(self.settings, {address: self.node_id(address) for address in self.map.nodes})
+        version = yield from greet(self.settings, self._node_ids())
         if isinstance(version, Fault):
             return version
         self.server_version = version
@@ -103,7 +103,7 @@ class DriverBase:
 
     def _learning(self, doubted: str = "") -> Generator[Question, Any, Fault | None]:
         """Learns the slot map, from the node ``doubted`` last. Returns why no node could tell."""
-        known = {address: self.map.ids.get(address, "") for address in self.map.nodes} if self._learned else {}
+        known = self._node_ids() if self._learned else {}
         # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
         self._doubted = doubted or self._doubted
         found = yield from discover(self.settings, known, doubted=self._doubted)
@@ -150,6 +150,9 @@ class DriverBase:
     def node_id(self, address: str) -> str | None:
         """The id of the cluster's node at an address; empty while none is known, None where there is no cluster."""
         return self.map.ids.get(address, "") if self.is_cluster else None
+
+    def _node_ids(self) -> dict[str, str | None]:
+        return {address: self.node_id(address) for address in self.map.nodes}
 
     def nodes(self) -> list[str]:
         """The addresses of all masters, as last learnt."""

@@ -55,11 +55,11 @@ class Tls:
     # What a URL has no words for.
     verify: ssl.VerifyMode = ssl.CERT_REQUIRED
     folder: str | None = None
-    """Of authorities."""
+    """A folder of authorities."""
     data: str | bytes | None = None
-    """Authorities: PEM, or DER."""
+    """The authorities themselves: PEM, or DER."""
     pass_phrase: str | None = field(default=None, repr=False)
-    """Of the key."""
+    """The pass phrase of the key."""
     oldest: ssl.TLSVersion | None = None
     ciphers: str | None = None
 
@@ -94,6 +94,10 @@ class Settings:
     def scheme(self) -> str:
         """The scheme of the URL, like ``rediss+cluster``."""
         return self.safe_url.partition("://")[0]
+
+    def access(self, *, sentinel: bool) -> tuple[Credentials, Provided | None]:
+        """The credentials for a server of the service or cluster, or for a sentinel, and what gives newer ones."""
+        return (self.sentinel_login, None) if sentinel else (self.login, self.provided)
 
     @property
     def borrowers(self) -> int:

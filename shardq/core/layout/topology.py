@@ -210,8 +210,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
         """Reads the hash; fields unknown here are ignored."""
-        format, features = (fields.get(name, default) for name, default in ((b"format", b"0"), (b"features", b"[]")))
-        _check_format(b'{"format":%b,"features":%b}' % (format, features))
+        names = (name for name in _Format.__struct_fields__ if name.encode() in fields)
+        _check_format(msgspec.json.encode({name: msgspec.Raw(fields[name.encode()]) for name in names}))
         try:
             numbers = {name: int(fields[name.encode()]) for name in ("epoch", "shards")}
             values = {
