@@ -97,11 +97,11 @@ class EngineBase(forks.OfOneProcess, ABC):
         provider of a user and a password that run out, such as one of redis-py's ``CredentialProvider``; live
         connections are given the newer ones.
 
-        ``timeout``: the seconds in which every call of the engine ends, with all of its
-        retries, through failovers, moving slots and loading servers; a ``claim`` has its ``wait`` beside it.
-        ``connect_timeout``: the seconds of them for a server that is not there when the engine opens. Calls that go
-        through any number of tasks have the timeout for each page, window or request. ``fsync``: how often an embedded
-        server forces its writes to the disk, "everysec" or "always".
+        ``timeout``: the seconds in which every call of the engine ends, with all of its retries, through failovers,
+        moving slots and loading servers; a ``claim`` has its ``wait`` beside it. ``connect_timeout``: the seconds of
+        them for a server that is not there when the engine opens. Calls that go through any number of tasks have the
+        timeout for each page, window or request. ``fsync``: how often an embedded server forces its writes to the disk,
+        "everysec" or "always".
 
         ``shards``, ``max_attempts``, ``dead_age`` and ``dead_count`` count when the name is new; otherwise the stored
         ones do, and ``resize`` and ``configure`` change them for the whole fleet. A new engine has 16 shards if none
