@@ -86,7 +86,7 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool 
         (NodeRouter.carry, "__defaults__", (hub.sleep,)),  # that is `time.sleep`, as it was when it was defined
         (socket.socket, "shutdown", network.shutdown),
         *((socket, "socketpair", network.socketpair), (socket, "gethostname", lambda: hub.current.process.name)),
-        (version, "__version__", "0.0"),  # loaded here: of a checkout it asks git, which has no place in a simulation
+        (version, "__version__", "0.0"),  # the same story at each revision
     ]
     with ExitStack() as stack:
         hubs.set_hub(hub)
