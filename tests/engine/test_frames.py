@@ -14,6 +14,7 @@ import pytest
 
 import shardq
 from shardq import Delivery, Engine
+from shardq.core.drivers import connection
 from tests.support.states import make_ready
 
 PACKAGE = Path(shardq.__file__).parent
@@ -60,6 +61,12 @@ def check(what: str, work: Callable[[], object], *, frames: int, files: int) -> 
     print(f"{what}: {count} frames in {used} files")
     assert count <= frames, f"{what} enters {count} frames of the package: take some out of its way"
     assert used <= files, f"{what} goes through {used} files of the package: take some out of its way"
+
+
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that a slow machine left unused for a moment is not looked at: that is a frame more."""
+    monkeypatch.setattr(connection, "LOOK_AFTER_S", 60.0)
 
 
 @pytest.mark.parametrize(("engines", "url"), [("sync", "single")], indirect=True)
