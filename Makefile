@@ -21,7 +21,8 @@ TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
 # and the programs of tests that no package brings.
 KEPT := HOME PATH LANG TMPDIR TERM CI LD_LIBRARY_PATH PIP_% \
   http_proxy https_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY \
-  SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE SHARDQ_TEST_BROWSER SHARDQ_BROKERS
+  SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS \
+  SHARDQ_TEST_BROWSER SHARDQ_BROKERS
 CLEAN := env -i $(foreach name,$(sort $(filter $(KEPT),$(.VARIABLES))),$(name)="$$$(name)")
 MOST ?= 20
 MASTERS ?= 3

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.cores import Cores
 from cluster import servers
+from shardq.version import __version__
 
 _ROOT = Path(__file__).parent.parent
 
@@ -30,7 +31,8 @@ def facts(kind: str, *, topology: str, cores: Cores) -> dict[str, str]:
         "load before": f"{os.getloadavg()[0]:.2f}",
         "server": f"{servers.version(servers.binary(kind))}, {topology}, no persistence",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "libraries": ", ".join(f"{name} {version(name)}" for name in ("shardq", "redis", "hiredis", "mmh3", "msgspec")),
+        "libraries": f"shardq {__version__}, "  # of the checkout: the installed package may be told of an older one
+        + ", ".join(f"{name} {version(name)}" for name in ("redis", "hiredis", "mmh3", "msgspec")),
         "commit": _commit(),
     }
 

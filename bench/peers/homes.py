@@ -11,10 +11,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from bench.peers.adapter import Adapter, Here, Npm, Venv
+from shardq.version import __version__
 
 ROOT = Path(__file__).parents[2]
 HOMES = ROOT / ".peers"
@@ -45,7 +45,7 @@ def home(adapter: Adapter, *, say: Callable[[str], None]) -> Home:
     match adapter.source:
         case Here():
             return Home(
-                _with_python(f"shardq {version('shardq')}", sys.executable), (sys.executable, "-m", module), ROOT
+                _with_python(f"shardq {__version__}", sys.executable), (sys.executable, "-m", module), ROOT
             )
         case Venv() as source:
             binary = _on_path(source.binary) if source.binary else ""

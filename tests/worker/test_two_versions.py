@@ -50,8 +50,8 @@ def pushes(*workers: Worker) -> None:
 
 
 class Hurry:
-    """Tasks that wait for the backoff of a failed attempt wait for a second at most. Not for less: the old version fails
-    calls with a parameter that it does not know, and they have 25 attempts, which it must not use up alone.
+    """Tasks that wait for the backoff of a failed attempt wait for a second at most. Not for less: the old version
+    fails calls with a parameter that it does not know, and they have 25 attempts, which it must not use up alone.
     """
 
     EACH_S = 1.0
