@@ -4,6 +4,7 @@ of processes that ends with the process that started it, and a start that is wai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 from cluster import warden
 from cluster.ports import free_port
@@ -76,11 +79,22 @@ class OtherServer(ABC):
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """SIGSTOP for the time of a block: it holds its connections, and answers nothing."""
-        os.killpg(self._processes[0].pid, signal.SIGSTOP)
+        frozen: list[psutil.Process] = []
         try:
+            # The first stops before its children are listed. Some of them have groups of their own.
+            for process in self._processes:
+                leader = psutil.Process(process.pid)
+                leader.suspend()
+                frozen.append(leader)
+                for child in leader.children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.suspend()
+                        frozen.append(child)
             yield
         finally:
-            os.killpg(self._processes[0].pid, signal.SIGCONT)
+            for each in frozen:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.resume()
 
     def close(self) -> None:
         self.kill()

@@ -102,7 +102,7 @@ EXTRAS = [
     Extra(
         "sql",
         "sqlalchemy psycopg",
-        ("shardq.outbox",),
+        ("shardq.outbox", "shardq.features.cold.postgres"),
         "import shardq; shardq.outbox.create",
         "outbox run --database sqlite://",
     ),

@@ -44,9 +44,7 @@ def home(adapter: Adapter, *, say: Callable[[str], None]) -> Home:
     module = f"bench.peers.programs.{Path(adapter.program).stem}"
     match adapter.source:
         case Here():
-            return Home(
-                _with_python(f"shardq {__version__}", sys.executable), (sys.executable, "-m", module), ROOT
-            )
+            return Home(_with_python(f"shardq {__version__}", sys.executable), (sys.executable, "-m", module), ROOT)
         case Venv() as source:
             binary = _on_path(source.binary) if source.binary else ""
             interpreter = _interpreter(source.python)

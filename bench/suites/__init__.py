@@ -3,6 +3,7 @@
 from bench.suites import (
     backlog,
     burst,
+    cold,
     consume,
     dispatch,
     expand,
@@ -30,4 +31,5 @@ SUITES = (
     idle.SUITE,
     memory.SUITE,
     outbox.SUITE,
+    cold.SUITE,
 )

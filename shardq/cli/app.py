@@ -48,6 +48,7 @@ PLACES = {
     "upgrade": "upgrade:upgrade",
     "outbox": "outbox:outbox",
     "spool": "spool:spool",
+    "cold": "cold:cold",
     "metrics": "dashboard:metrics",
     "plan": "plan:plan",
     "deploy": "deploy:deploy",

@@ -40,6 +40,7 @@ HIDDEN = "(hidden)"
 DEFAULTS = {
     "url": "an embedded server of this user",
     "name": DEFAULT_NAME,
+    "cold": "none: all tasks wait in Redis",
     "shards": f"{DEFAULT_SHARDS}, of a new name",
 }
 

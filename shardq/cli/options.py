@@ -135,6 +135,8 @@ class Given:
     """The URL of the command line."""
     name: str | None = None
     """The name of the command line."""
+    cold: str | None = None
+    """The database of far tasks, of the command line."""
     json: bool = False
     verbose: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -152,6 +154,10 @@ class Given:
     @property
     def engine_url(self) -> str | None:
         return self.url or self.settings.get("url")
+
+    @property
+    def cold_url(self) -> str | None:
+        return self.cold or self.settings.get("cold")
 
     @property
     def engine_name(self) -> str:
@@ -212,6 +218,9 @@ reporting: Final = joined(
 """The options of a command that is told nothing of an engine."""
 
 
+_COLD = "The database in which the engine's far tasks wait, if it has one: postgresql://…, or a file of SQLite."
+
+
 def sharing(*, url: str, name: str | None = None) -> Callable[[F], F]:
     """Adds the options to a command, whose first argument is then a ``Given``. ``url`` and ``name`` are help texts;
     without one, --name is hidden.
@@ -219,6 +228,7 @@ def sharing(*, url: str, name: str | None = None) -> Callable[[F], F]:
     return joined(
         click.option("--url", metavar="URL", help=url, **_kept),
         click.option("--name", metavar="NAME", help=name, hidden=name is None, **_kept),
+        click.option("--cold", metavar="URL", help=_COLD, hidden=name is None, **_kept),
         reporting,
         pass_given,
     )
@@ -235,6 +245,7 @@ shared: Final = sharing(url=f"{_URL} $SHARDQ_URL, else {_OWN}", name=f"{_NAME} $
 of_group: Final = joined(
     setting("--url", metavar="URL", help=f"{_URL} {_OWN}", **_kept),
     setting("--name", metavar="NAME", help=f"{_NAME} {DEFAULT_NAME}.", **_kept),
+    setting("--cold", metavar="URL", help=_COLD, **_kept),
     setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, **_kept),
     reporting,
 )

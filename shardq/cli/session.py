@@ -53,7 +53,8 @@ def opened(
     set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
     until = min(timeout, DEFAULT_CONNECT_TIMEOUT_S)
-    asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until)
+    cold = given.cold_url
+    asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until, cold=cold)
     settings, server = Inside(asked).options.enter()
     try:
         exists = _exists(settings, name)
@@ -67,7 +68,13 @@ def opened(
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.settings.get("shards"))
         with Engine(
-            Inside(asked).options.url, name=name, shards=shards, codec=codec, timeout=timeout, connect_timeout=until
+            Inside(asked).options.url,
+            name=name,
+            shards=shards,
+            codec=codec,
+            timeout=timeout,
+            connect_timeout=until,
+            cold=cold,
         ) as engine:
             yield engine
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from shardq.cli.cold import shown as shown_cold
 from shardq.cli.config import settings_shown
 from shardq.cli.forecast import print_timeline
 from shardq.cli.health import exit_code, say_verdict, verdict_shown
@@ -136,6 +137,8 @@ def _print(health: Health, *, totals: bool) -> None:
     say(f"settings: {settings_shown(seen.settings)}")
     if seen.spool is not None:
         say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
+    if seen.cold is not None:
+        say(f"cold store {seen.cold.database}: {shown_cold(seen.cold)}")
     for said in unsaid(health.warnings):
         complain(in_options(said))
 

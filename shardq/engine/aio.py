@@ -301,6 +301,8 @@ class AsyncEngine(AsyncOperatorCommands):
             rest.callback(server.leave)
         if self._spool is not None:
             rest.callback(self._spool.close)
+        if self._cold_store is not None:
+            rest.callback(self._cold_store.store.close)
         for close in beside:
             rest.callback(close)
         if wakeups is not None:
@@ -339,8 +341,9 @@ class AsyncEngine(AsyncOperatorCommands):
                 await self._declare_recurring(self._tasks.registered)
 
                 def started() -> Dispatcher:
-                    sinks = self._new_sinks(pollers, subscriber)
-                    dispatcher = self._parts.dispatcher(pollers, self._map(), subscriber, sinks=sinks)
+                    sinks, loader = self._new_sinks(pollers, subscriber), self._new_loader(pollers)
+                    cache = self._map()
+                    dispatcher = self._parts.dispatcher(pollers, cache, subscriber, sinks=sinks, loader=loader)
                     dispatcher.start(deadline)
                     return dispatcher
 
@@ -470,13 +473,7 @@ class AsyncEngine(AsyncOperatorCommands):
             check_seconds(linger, "linger", most=60)
             if self._spooler is None:
                 self._open_driver(self._deadline())
-
-            def send(entries: Entries) -> list[Receipt]:
-                if self._spooler is not None:
-                    return self._spooler.push(entries, BATCH)
-                return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=BATCH))
-
-            return Buffer(self._packed, send, linger=linger, owner=self, timeout=self._options.timeout)
+            return Buffer(self._packed, self._store, linger=linger, owner=self, timeout=self._options.timeout)
 
     # ---- consumers and workers
 

@@ -21,10 +21,10 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
-from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
+from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms, instant_ms
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import Task
-from shardq.core.operation import Operation, succeeded
+from shardq.core.operation import Operation, run, succeeded
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
@@ -53,9 +53,14 @@ from shardq.features.sinks.senders import Senders
 from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
+    from shardq.core.dispatcher import Dispatcher
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.core.drivers.clients import RedisClient
     from shardq.core.drivers.credentials import CredentialProvider
+    from shardq.features.cold.cold import Cold
+    from shardq.features.cold.loader import Loader
+    from shardq.features.cold.report import ColdStats, LoaderReport
+    from shardq.features.cold.store import Counted
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
     from shardq.worker.handlers import Plan
@@ -87,6 +92,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         replay: float | None = None,
         replay_bytes: int = DEFAULT_BYTES,
         credentials: CredentialProvider | None = None,
+        cold: str | os.PathLike[str] | None = None,
+        cold_after: float | dt.timedelta | None = None,
     ) -> None:
         """Checks its arguments; connects later.
 
@@ -114,6 +121,10 @@ class EngineBase(forks.OfOneProcess, ABC):
 
         ``replay``: the seconds of acknowledged pushes, cancels and reschedules that this process remembers, in
         ``replay_bytes`` at most, and sends again when a new master lacks them after a failover.
+
+        ``cold``: a database in which tasks wait whose ids are made here, and that are due later than ``cold_after``
+        seconds (3600, if it is new) and a margin of 15 minutes: ``postgresql://…``, or the path of an SQLite file.
+        Every process of the engine needs the same; dispatchers load what falls due.
         """
         where, access = server_given(url, credentials)
         self._options = Options(
@@ -146,6 +157,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._functions: dict[str, tuple[Route, BatchFunction]] = {}
         """Topic → the route and the function that it is forwarded to in this process."""
         self._spool = self._spool_at(spool, spool_bytes)
+        self._cold_store = self._cold_at(cold, cold_after)
         self._forked()
         forks.watch(self, type(self)._forked)
 
@@ -183,6 +195,26 @@ class EngineBase(forks.OfOneProcess, ABC):
             timeout=options.timeout,
             drain=partial(drain_of, options=options),
         )
+
+    def _cold_at(self, url: str | os.PathLike[str] | None, after: float | dt.timedelta | None) -> Cold | None:
+        if url is None:
+            if after is not None:
+                raise InvalidOption("cold_after= is for an engine with a cold store: give cold= as well")
+            return None
+        from shardq.features.cold.cold import Cold, after_checked  # here: most engines have none
+
+        return Cold(self._options.name, url, after_checked(after))
+
+    def _check_cold(self, id: str) -> None:
+        """Raises InvalidOption for a task in a table that this engine was not given."""
+        if self._cold_store is None and self._cache is not None and self._cache.topology.cold is not None:
+            from shardq.features.cold.ids import place_in  # here: most engines have none
+
+            if place_in(id) is not None:
+                raise InvalidOption(
+                    f"the task {id} may wait in the cold store of this engine, which was opened without it: give "
+                    "cold=, the URL of the database that the other processes have"
+                )
 
     def _can_spool(self, error: ShardqError) -> bool:
         """True if the engine can be used without the servers for now, as they can't be reached and it has a spool."""
@@ -257,6 +289,35 @@ class EngineBase(forks.OfOneProcess, ABC):
         )
         return sinks
 
+    def _new_loader(self, driver: Driver) -> Callable[[Dispatcher], Loader] | None:
+        """Makes what loads from the cold store in a dispatcher."""
+        if self._cold_store is None:
+            return None
+        return lambda dispatcher: self._loader(driver, dispatcher.process, lambda: dispatcher.members)
+
+    def _loader(self, driver: Driver, process: str, members: Callable[[], tuple[str, ...]]) -> Loader:
+        from shardq.engine.versions import use_cold
+        from shardq.features.cold.loader import Loader
+
+        cold = self._cold_store
+        assert cold is not None, "there is a cold store"
+
+        def ready() -> None:
+            if cold.table is None:
+                deadline = self._deadline()
+                identity = cold.store.open(cold.engine, deadline)
+                cold.accept(run(driver, use_cold(self._map(), cold, identity), deadline=deadline), identity)
+
+        return Loader(
+            driver,
+            self._map(),
+            store=cold.store,
+            packer=self._packer,
+            ready=ready,
+            process=process,
+            members=members,
+        )
+
     def _batch_function(self, function: BatchFunction) -> BatchFunction:
         """The function as a sender's thread calls it."""
         if inspect.iscoroutinefunction(function):
@@ -330,9 +391,17 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)
 
-    def _stats(self, seen: Seen, spool: SpoolStats | None, *, shards: bool) -> Stats:
+    def _stats(
+        self, seen: Seen, spool: SpoolStats | None, cold: Counted | ShardqError | None, *, shards: bool
+    ) -> Stats:
         interval = self._rates.note(seen.counts, time.monotonic())
-        return stats_of(self._map(), seen, self._running.here(spool), interval, shards=shards)
+        here = self._running.here(spool, None if self._cold_store is None else self._cold_stats(self._cold_store, cold))
+        return stats_of(self._map(), seen, here, interval, shards=shards)
+
+    def _cold_stats(self, cold: Cold, counted: Counted | ShardqError | None) -> ColdStats:
+        from shardq.features.cold.cold import stats_of as stats_of_cold  # here: most engines have none
+
+        return stats_of_cold(cold, counted, self._running.loader())
 
     def _examine(
         self,
@@ -366,7 +435,14 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
         own, ours = self._running.reasons(), self._running.names()
         return judge(
-            stats, examined, max_late=max_late, max_ready_age=max_ready_age, max_dead=max_dead, own=own, ours=ours
+            stats,
+            examined,
+            max_late=max_late,
+            max_ready_age=max_ready_age,
+            max_dead=max_dead,
+            own=own,
+            ours=ours,
+            is_cold=self._map().topology.cold is not None,
         )
 
     @abstractmethod
@@ -407,6 +483,18 @@ class Inside:
     def open_driver(self) -> Any:
         """Opens the engine if it is not open. Returns its driver; for asyncio it is awaited."""
         return self._engine._open_driver(self._engine._deadline())
+
+    def load_cold(self) -> LoaderReport:
+        """Loads what is near from the cold store, once. Of an engine for threads."""
+        loader = self._engine._loader(self.open_driver(), "by hand", lambda: ())
+        loader.once()
+        return loader.report()
+
+    def drop_cold(self, due_before: float | dt.datetime) -> int:
+        """Removes what is due before an instant from the cold store. Returns how many."""
+        cold = self._engine._cold_store
+        assert cold is not None, "there is a cold store"
+        return cold.store.drop(instant_ms(due_before, "due_before"), self._engine._options.timeout)
 
     def declare_recurring(self, functions: Iterable[Registered]) -> Any:
         """Declares the schedules of these functions, as a worker does at its start. It is awaited for asyncio."""

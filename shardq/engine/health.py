@@ -4,6 +4,7 @@ an engine as a whole is built here, those on servers in ``advice`` and ``servers
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
 from shardq.engine.control import CountsByShard
 from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.errors import InvalidOption
+from shardq.features.cold.report import problems as problems_of_cold
 from shardq.features.listing.query import cause_of
 from shardq.features.spool.commands import SpoolStats
 from shardq.features.spool.commands import problems as problems_of_spool
@@ -81,6 +83,7 @@ Kind = (
         "trimmed",
         "schedule",
         "spool",
+        "cold",
     ]
     | Check
 )
@@ -233,8 +236,11 @@ def judge(
     max_dead: int,
     own: Iterable[Reason],
     ours: Collection[str],
+    is_cold: bool,
 ) -> Health:
-    """``own``: what is wrong with parts of this process. ``ours``: the names under which these report."""
+    """``own``: what is wrong with parts of this process. ``ours``: the names under which these report. ``is_cold``: the
+    engine has a cold store.
+    """
     fleet = examined.unserved.fleet if examined.unserved is not None else []
     others = [member for member in fleet if member.name not in ours]
     advised = [*examined.advised, *replicas_behind(stats.replication)]
@@ -253,6 +259,7 @@ def judge(
         *_schedules(stats),
         *(Reason(each.check, each.text) for each in advised if each.problem),
         *(of_spool(stats.spool) if stats.spool is not None else ()),
+        *(_cold(stats, fleet, others) if is_cold else ()),
     ]
     warnings = [each.text for each in advised if not each.problem]
     none = Health(ok=True, reasons=[], kinds=[], warnings=warnings, stats=stats, fleet=fleet)
@@ -271,6 +278,21 @@ def with_reasons(health: Health, reasons: Iterable[Reason]) -> Health:
 def of_spool(spool: SpoolStats) -> Iterator[Reason]:
     """The reasons of a spool that can't be replayed."""
     return (Reason("spool", text) for text in problems_of_spool(spool))
+
+
+def _cold(stats: Stats, fleet: Sequence[Member], others: Iterable[Member]) -> Iterator[Reason]:
+    """What keeps far tasks from being loaded."""
+    if stats.cold is not None:
+        yield from (Reason("cold", text) for text in problems_of_cold(stats.cold, dt.datetime.now(dt.UTC)))
+    for member in others:
+        if member.kind == "dispatcher":
+            for problem in member.problems:
+                yield Reason("cold", f"the dispatcher {member.host}:{member.pid}: {problem}")
+    lacking = [f"{member.host}:{member.pid}" for member in dispatchers(fleet) if member.host and not member.loads]
+    if lacking:
+        which = f"the dispatcher{'s' if len(lacking) > 1 else ''} {', '.join(lacking[:NAMED])}"
+        text = f"{which} can't load from the cold store of this engine: give cold= there, too"
+        yield Reason("cold", text)
 
 
 def _blind(shards: Sequence[ShardStats]) -> Iterator[Reason]:

@@ -29,6 +29,8 @@ from shardq.worker.handlers import Handler
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
+    from shardq.features.cold.loader import Loader
+    from shardq.features.cold.report import ColdStats, LoaderReport
     from shardq.features.replay.replayer import Replayer
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.drain import Drain
@@ -53,11 +55,19 @@ class Parts:
 
         return AsyncDriver(settings)
 
-    def dispatcher(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, sinks: Sinks) -> Dispatcher:
-        """Not started yet."""
+    def dispatcher(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        sinks: Sinks,
+        loader: Callable[[Dispatcher], Loader] | None = None,
+    ) -> Dispatcher:
+        """Not started yet. ``loader`` makes that of the cold store."""
 
         def beside(dispatcher: Dispatcher) -> tuple[Beside, ...]:
-            return tuple(
+            usual: list[Beside] = [
                 make(
                     driver,
                     cache,
@@ -66,7 +76,8 @@ class Parts:
                     clock_ms=dispatcher.clock_ms,
                 )
                 for make in (Scheduler, Recorder)
-            )
+            ]
+            return tuple(usual if loader is None else [*usual, loader(dispatcher)])
 
         return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)
 
@@ -155,15 +166,21 @@ class Running:
         beside = self.dispatcher.beside if self.dispatcher else ()
         return next((each.report() for each in beside if isinstance(each, Scheduler)), None)
 
-    def here(self, spool: SpoolStats | None) -> Here:
+    def loader(self) -> LoaderReport | None:
+        """The report of the loader from the cold store, while one runs."""
+        beside = self.dispatcher.beside if self.dispatcher else ()
+        return next((each.report() for each in beside if each.facts().get("loads")), None)  # type: ignore[attr-defined]
+
+    def here(self, spool: SpoolStats | None, cold: ColdStats | None) -> Here:
         """The part of ``stats`` that this process knows without asking a server."""
         relays = tuple(relay.stats() for relay in list(self.relays))
         replay = self.replayer.stats() if self.replayer else None
         if (dispatcher := self.dispatcher) is None:
-            return Here(relays=relays, spool=spool, replay=replay)
+            return Here(relays=relays, spool=spool, cold=cold, replay=replay)
         return Here(
             relays=relays,
             spool=spool,
+            cold=cold,
             replay=replay,
             reports=dispatcher.reports(),
             failing_routes=dispatcher.failing_routes(),

@@ -23,6 +23,7 @@ from shardq.core.operation import succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard, Interval, Rates
 from shardq.errors import ShardqError
+from shardq.features.cold.report import ColdStats
 from shardq.features.replay.journal import ReplayStats
 from shardq.features.schedules.declaring import Summary
 from shardq.features.schedules.scheduler import SchedulerReport
@@ -290,6 +291,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The outbox relays of this process that move rows to this engine."""
     spool: SpoolStats | None = None
     """The commands that wait in the file of ``spool=``; None for an engine without one."""
+    cold: ColdStats | None = None
+    """The tasks that wait in the table of ``cold=``; None for an engine without one."""
     replay: ReplayStats | None
     """The memory and the replays of this engine after failovers; None without ``replay=``."""
 
@@ -327,6 +330,7 @@ class Here:
     failing_routes: tuple[RouteFault, ...] = ()
     sinks: tuple[SinkStats, ...] = ()
     scheduler: SchedulerReport | None = None
+    cold: ColdStats | None = None
     dispatchers: tuple[str, ...] = ()
 
 
@@ -393,5 +397,6 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         replication=seen.replication,
         relays=here.relays,
         spool=here.spool,
+        cold=here.cold,
         replay=here.replay,
     )

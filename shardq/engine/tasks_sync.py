@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from shardq.core.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
 from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.durable import Durability
-from shardq.core.producer.packing import BATCH, Entries, each_task
+from shardq.core.producer.packing import BATCH, RUN, Entries, each_task
 from shardq.core.producer.stream import Stream
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
@@ -33,6 +34,7 @@ from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
+    from shardq.features.cold.storing_sync import ColdCommands
     from shardq.features.spool.spooling_sync import Spooler
 
 Progress = Callable[[BulkResult], object]
@@ -51,10 +53,11 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     @abstractmethod
     def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
 
-    def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T:
-        """Carries out a command within the engine's timeout."""
+    def _carry_out(self, make: Callable[[TopologyCache], Operation[T]], id: str = "") -> T:
+        """Carries out a command within the engine's timeout. ``id``: of the task that it is about."""
         deadline = self._deadline()
         driver = self._open_driver(deadline)
+        self._check_cold(id)
         return run(driver, make(self._map()), deadline=deadline)
 
     @cached_property
@@ -66,6 +69,19 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
         timeout = self._options.timeout
         return Spooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)
+
+    @property
+    def _cold(self) -> ColdCommands | None:
+        """Carries out commands if the engine has a cold store, and no test has put all on a clock of its own."""
+        return None if self._cold_store is None or self._parts.is_of_test else self._cold_commands
+
+    @cached_property
+    def _cold_commands(self) -> ColdCommands:
+        from shardq.engine.versions import use_cold
+        from shardq.features.cold.storing_sync import ColdCommands  # here: most engines have none
+
+        assert self._cold_store is not None, "there is a cold store"
+        return ColdCommands(self._cold_store, self._packer, use_cold, self._open_driver, self._map, self._deadline)
 
     # ---- pushing
 
@@ -127,6 +143,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
     def _push(self, task: Task, durability: Durability | None) -> Receipt:
         entries = self._packer.one(task)
+        if self._cold is not None and (receipt := self._cold.push_one(entries)) is not None:
+            return receipt
         if durability is not None:
             [receipt] = self._push_durably(entries, durability)
             return receipt
@@ -151,7 +169,18 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return span.pushed(self._push_many(span.tasks, batch, durability))
 
     def _push_many(self, tasks: Iterable[Task], batch: int, durability: Durability | None) -> list[Receipt]:
-        entries = self._packed_many(tasks, batch)
+        return self._store(self._packed_many(tasks, batch), batch, durability)
+
+    def _store(self, entries: Entries, batch: int = BATCH, durability: Durability | None = None) -> list[Receipt]:
+        """Stores packed tasks."""
+        if self._cold is not None:
+            receipts = self._cold.push(entries, lambda near: self._store_near(near, batch, durability))
+            if receipts is not None:
+                return receipts
+        return self._store_near(entries, batch, durability)
+
+    def _store_near(self, entries: Entries, batch: int, durability: Durability | None) -> list[Receipt]:
+        """Stores them in Redis."""
         if durability is not None:
             return self._push_durably(entries, durability, batch)
         if self._spooler is not None:
@@ -174,6 +203,10 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         source = each_task(tasks)
         if self._tracing is not None:
             source = self._tracing.stream(source)
+        if self._cold is not None:
+            while some := list(itertools.islice(source, RUN)):
+                yield self._push_many(some, batch, None)
+            return
         if self._spooler is not None:
             for stored in self._spooler.push_iter(source, batch):
                 if stored:
@@ -209,9 +242,15 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ...     print("it will not be delivered")
         """
         checked_id(id)
+        if self._cold is not None and self._cold.is_here(id):
+            return self._cold.cancel(id, lambda: self._cancel_near(id))
+        return self._cancel_near(id)
+
+    def _cancel_near(self, id: str) -> Outcome:
         if self._spooler is not None:
+            self._check_cold(id)
             return self._spooler.cancel(id)
-        return self._carry_out(lambda cache: by_id.cancel(cache, id))
+        return self._carry_out(lambda cache: by_id.cancel(cache, id), id)
 
     def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -224,9 +263,15 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         checked_id(id)
         due = moved_due(delay, at)
+        if self._cold is not None and self._cold.is_here(id):
+            return self._cold.reschedule(id, due, lambda: self._reschedule_near(id, due))
+        return self._reschedule_near(id, due)
+
+    def _reschedule_near(self, id: str, due: int) -> Outcome:
         if self._spooler is not None:
+            self._check_cold(id)
             return self._spooler.reschedule(id, due)
-        return self._carry_out(lambda cache: by_id.reschedule(cache, id, due))
+        return self._carry_out(lambda cache: by_id.reschedule(cache, id, due), id)
 
     def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -239,7 +284,12 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         checked_id(id)
         due = due_spec(delay, at)
-        return self._carry_out(lambda cache: by_id.requeue(cache, id, due))
+        if self._cold is not None and self._cold.is_here(id):
+            return self._cold.requeue(id, lambda: self._requeue_near(id, due))
+        return self._requeue_near(id, due)
+
+    def _requeue_near(self, id: str, due: int) -> Outcome:
+        return self._carry_out(lambda cache: by_id.requeue(cache, id, due), id)
 
     def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
         """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
@@ -251,7 +301,10 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         b'{"order":42}'
         """
         checked_id(id)
-        return self._carry_out(lambda cache: by_id.get(cache, id, self._options.codec if decode else None))
+        codec = self._options.codec if decode else None
+        if self._cold is not None and self._cold.is_here(id) and (info := self._cold.get(id, codec)) is not None:
+            return info
+        return self._carry_out(lambda cache: by_id.get(cache, id, codec), id)
 
     # ---- many tasks
 
@@ -285,6 +338,10 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
+        if self._cold is not None:
+            page = self._cold.page(self.name, query, cursor, limit, self._options.codec)
+            if page is not None:
+                return page
         return self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
 
     def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> Iterator[TaskInfo]:
@@ -311,7 +368,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         >>> print(forecast.overdue, max(count for start, count in forecast.buckets), forecast.later)
         """
         check_horizon(horizon)
-        return self._carry_out(lambda cache: forecast.forecast(cache, horizon))
+        near = self._carry_out(lambda cache: forecast.forecast(cache, horizon))
+        return near if self._cold is None else self._cold.forecast(near)
 
     def history(self, horizon: Horizon = "hour") -> History:
         """Returns what was in each minute of the last "hour", each hour of the last "day", or each day of the last
@@ -361,8 +419,13 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return (self._all(lambda cache: Bulk(cache, "cancel", query))).done
         driver = self._open_driver(self._deadline())
         cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
+        far = 0
+        if self._cold is not None:
+            bulk = Bulk(cache, "cancel", query)
+            self._cold.bulk(bulk, lambda _: None)
+            far = bulk.so_far.done
         # No deadline for the whole: it goes through all tasks.
-        return run(driver, noted(cache, purge(cache, topic), lambda done: f"{which}: purged of {done:,} tasks"))
+        return run(driver, noted(cache, purge(cache, topic, far), lambda done: f"{which}: purged of {done:,} tasks"))
 
     def requeue_all(
         self,
@@ -405,6 +468,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     def _all(self, make: Callable[[TopologyCache], Bulk], progress: Progress | None = None) -> BulkResult:
         driver = self._open_driver(self._deadline())
         bulk = make(self._map())
+        if self._cold is not None:
+            self._cold.bulk(bulk, progress or (lambda _: None))
         while run(driver, bulk.following(), deadline=self._deadline()):
             if progress is not None:
                 progress(bulk.so_far)

@@ -8,17 +8,21 @@ the topology, and say what is wrong: nothing is done by half.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout import formats
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import ColdTable, Topology
 from shardq.core.operation import Operation
 from shardq.core.recovery import refresh
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import edit_topology, note
-from shardq.errors import IncompatibleVersion
+from shardq.errors import IncompatibleVersion, InvalidOption
+
+if TYPE_CHECKING:
+    from shardq.features.cold.cold import Cold
 
 NAMED = 3
 """The most processes that a sentence names."""
@@ -48,6 +52,24 @@ def use_feature(cache: TopologyCache, feature: str) -> Operation[None]:
     yield from _refused_by(cache, lambda member: feature not in member.features, f"the feature {feature!r}")
     yield from edit_topology(cache, lambda topology: _with(topology, feature))
     yield from note(cache, f"uses the feature {feature!r} from now on")
+
+
+def use_cold(cache: TopologyCache, cold: Cold, identity: str) -> Operation[ColdTable]:
+    """Has the engine use a table for its far tasks, if it has none yet. Returns what is said of its table, which may be
+    another one.
+    """
+    asked = cold.asked(identity)
+    if cache.topology.cold is None:
+        yield from use_feature(cache, formats.COLD)
+        yield from edit_topology(cache, lambda topology: msgspec.structs.replace(topology, cold=topology.cold or asked))
+    stored = cache.topology.cold
+    assert stored is not None, "it was set"
+    if cold.given_after_s is not None and cold.given_after_s != stored.after:
+        raise InvalidOption(
+            f"cold_after={cold.given_after_s:g} is not possible: the engine has {stored.after:g}, which all of its "
+            "processes go by; give that, or leave it out"
+        )
+    return stored
 
 
 def _raised(topology: Topology) -> Topology:

@@ -18,9 +18,10 @@
 -- ARGV 5 '1' for a shard that an id may be in from an earlier number of shards only: an id that is not here is not pushed;
 --         '2' likewise, and a parcel of it that is still here was put at its target: the id is not moving; else '0'
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in
---         ms or 0, to which -MS may be added: for so long resends know of this push, and nobody else
+--         ms or 0, to which -MS may be added: for so long resends know of this push, and nobody else; and to that -AT, an
+--         instant in ms after which it is refused, unless it is known
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
---         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; moving: the id is on its way to another
+--         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; refused:late; moving: the id is on its way to another
 --         shard; elsewhere: it is not here, push it to the shard where it belongs
 -- ATOMIC all tasks in one step, each by the conflict table
 -- COST O(n log N)
@@ -49,9 +50,9 @@ end
 local function ours(id, trace, i) return trace and (sent[id .. '\n' .. trace] or 0) >= i end
 for i = 6, #ARGV, 5 do
   local id, at, record, mode, dedup = ARGV[i], instant(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
-  local own, own_ms -- for resends only: a member of seen that no other push asks for
+  local own, own_ms, last_ms -- for resends only: a member of seen that no other push asks for
   if not dedup then
-    dedup, own_ms = string.match(ARGV[i + 4], '^(%d+)%-(%d+)$')
+    dedup, own_ms, last_ms = string.match(ARGV[i + 4], '^(%d+)%-(%d+)%-?(%d*)$')
     -- what is no window fails here, before this task is written
     dedup, own_ms, own = dedup + 0, own_ms + 0, id .. '\n' .. (nonce_of(record) or '')
   end
@@ -74,6 +75,8 @@ for i = 6, #ARGV, 5 do
     answer = mode == 'keep' and 'seen' or 'refused:seen'
   elseif not present and ARGV[5] ~= '0' then
     answer = 'elsewhere'
+  elseif now_ms > (tonumber(last_ms) or math.huge) then
+    answer = 'refused:late'
   else
     answer = present and 'replaced' or 'pushed'
     -- due first: refused (no memory, no permission), it has changed nothing; later ones leave the id in one place at least

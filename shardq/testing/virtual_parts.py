@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.core.calls.request import Call, Command
 from shardq.core.dispatcher import Dispatcher, Sinks
@@ -20,6 +20,9 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.engine.parts import Parts
 from shardq.errors import ShardqError
 from shardq.testing.virtual import VirtualPollers
+
+if TYPE_CHECKING:
+    from shardq.features.cold.loader import Loader
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -174,9 +177,17 @@ class ClockParts(Parts):
         self._pollers.driver = driver = AsyncVirtualDriver(settings, self._entered, self._pollers, self._pushed)
         return driver
 
-    def dispatcher(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, *, sinks: Sinks) -> Dispatcher:
+    def dispatcher(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        subscriber: Subscriber,
+        *,
+        sinks: Sinks,
+        loader: Callable[[Dispatcher], Loader] | None = None,
+    ) -> Dispatcher:
         if self._pollers is None:
-            return super().dispatcher(driver, cache, subscriber, sinks=sinks)
+            return super().dispatcher(driver, cache, subscriber, sinks=sinks, loader=loader)
         return IdleDispatcher(driver, cache, subscriber)
 
 

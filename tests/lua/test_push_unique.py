@@ -329,3 +329,32 @@ def test_a_window_of_one_ms(shard: Shard, keys: ShardKeys) -> None:
         )
     )
     assert shard.state()["seen"] == {"a": T + 1}
+
+
+# ---- an instant after which it is refused
+
+
+@pytest.mark.parametrize("resent", ["0", "1"])
+@pytest.mark.parametrize(("last_ms", "answer"), [(T, "pushed"), (T - 1, "refused:late")])
+def test_a_push_after_its_last_instant_is_refused(
+    shard: Shard, keys: ShardKeys, last_ms: int, answer: str, resent: Resent
+) -> None:
+    case = push("keep", window=f"0-{WINDOW}-{last_ms}", resent=resent)
+    shard.seed({"meta": meta()})
+    before = shard.state()
+    assert shard.run(case.call(keys)) == [answer]
+    assert (shard.state() == before) is (answer != "pushed")
+
+
+@pytest.mark.parametrize("state", [*STATES])
+def test_what_is_there_is_told_however_late_it_is(shard: Shard, keys: ShardKeys, state: str) -> None:
+    told = "refused:late" if state == "gone" else ANSWERS["keep"][state]
+    case = push("keep", window=f"0-{WINDOW}-{T - 1}")
+    shard.seed({"meta": meta()} | STATES[state])
+    assert shard.run(case.call(keys)) == [told]
+
+
+def test_one_that_is_known_is_not_late(shard: Shard, keys: ShardKeys) -> None:
+    """Whoever brings it may remove it where it was."""
+    case = push("keep", record=record("new", nonce=MINE), window=f"0-{WINDOW}-{T - 1}", resent="1")
+    Case(case.call, ["ok", "pushed"], HIDDEN).check(shard, keys)

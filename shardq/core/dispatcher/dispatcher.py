@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from shardq.core.calls.control import CHANGED
 from shardq.core.dispatcher.forwarder import Forwarder
@@ -53,6 +53,9 @@ class Beside(Protocol):
 
     def members_changed(self) -> None:
         """The living dispatchers are others than before."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What it adds to the report of its process."""
 
 
 class Dispatcher:
@@ -165,6 +168,7 @@ class Dispatcher:
             error=self._last_error,
             dispatch=by_topic(lateness),
             sinks=sinks,
+            **{name: fact for each in self.beside for name, fact in each.facts().items()},
         )
 
     def report_soon(self) -> None:

@@ -19,7 +19,10 @@ FORMAT = 1
 OLDEST = 0
 """The oldest that is read: of builds from before the first release, which wrote no number. All else is the same."""
 
-FEATURES: frozenset[str] = frozenset()
+COLD = "cold"
+"""Far tasks wait in a table of a database (``Topology.cold``)."""
+
+FEATURES: frozenset[str] = frozenset({COLD})
 """Those that this build knows."""
 
 

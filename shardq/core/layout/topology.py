@@ -88,6 +88,15 @@ class Limit(msgspec.Struct, frozen=True):
     """Tasks at once."""
 
 
+class ColdTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The table in which the engine's far tasks wait. Who has another database at hand is refused."""
+
+    identity: str
+    """Stands in the table, too, and in no other."""
+    after: float
+    """What is due within so many seconds is loaded."""
+
+
 DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take some seven hours; without, they still end
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
@@ -125,6 +134,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     format: int = 0  # the number of the format in which the engine is stored; 0 where none was written
     features: tuple[str, ...] = ()  # what the engine uses that earlier builds of this format do not know
     settings: EngineSettings = EngineSettings()
+    cold: ColdTable | None = None  # the table in which far tasks wait
 
     @property
     def dead_age_ms(self) -> int:
@@ -180,6 +190,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         """The fields of the hash."""
         values = msgspec.structs.asdict(self) | {"pending": self.pending or 0}
         values |= msgspec.structs.asdict(values.pop("settings"))
+        if self.cold is None:
+            del values["cold"]
         return {name.encode(): _encode(value) for name, value in values.items()}
 
     def in_force(self) -> Topology:
@@ -205,7 +217,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_text(self) -> str:
         """The copy that every shard's meta keeps."""
-        return _encode(self).decode()
+        if self.cold is not None:
+            return _encode(self).decode()
+        return _encode({name: value for name, value in msgspec.structs.asdict(self).items() if name != "cold"}).decode()
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:

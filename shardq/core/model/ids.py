@@ -55,7 +55,7 @@ class Ids:
 
     def one(self, *, topic: str = "") -> str:
         """A new id."""
-        unique = _spell(self._reserve(1))
+        unique = spell(self._reserve(1))
         return full_id(topic, unique) if topic else unique
 
     def many(self, n: int, *, topic: str = "") -> list[str]:
@@ -66,7 +66,7 @@ class Ids:
         while number < last:
             start = number & _END_MASK
             stop = min(start + last - number, len(_ENDS))
-            begin = full_id(topic, _spell(number)[:-2])
+            begin = full_id(topic, spell(number)[:-2])
             ids += [begin + end for end in _ENDS[start:stop]]
             number += stop - start
         return ids
@@ -139,7 +139,7 @@ def topics_of(ids: Sequence[str]) -> Collection[str]:
     return (topic,) if alike and ids else sorted(set(map(topic_of, ids)))
 
 
-def _spell(number: int) -> str:
+def spell(number: int) -> str:
     """78 bits as 13 characters."""
     return (
         ALPHABET[number >> 72]

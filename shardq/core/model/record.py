@@ -230,6 +230,11 @@ def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
     return _headed(record[:1], _encode_head(head), encoded)
 
 
+def has_head(record: bytes) -> bool:
+    """True if there is more to a task than its payload."""
+    return bool(record[0] & _HEADED)
+
+
 def with_expiry(record: bytes, expires_ms: int) -> bytes:
     """The record with the instant after which its task is worth nothing."""
     number, head, encoded = _parts(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TypeVar
@@ -27,6 +28,20 @@ RECEIPTS = 8000
 
 IN_ORDER = 16_000
 """Tasks sent together, where ids come again: a call for each of 16 shards."""
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pauses the garbage collector while many objects are made that hold nothing that could be garbage. It would go
+    through all of a process's objects several times in a large push: half a microsecond a task.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @dataclass(slots=True)
@@ -57,14 +72,8 @@ class PushResults:
 
     def _make(self, until: int) -> None:
         made = self.ids[len(self._ready) : until]
-        # Each receipt is an object to the garbage collector, which would go through all of a process's objects several
-        # times in a large push: half a microsecond a task. Receipts hold nothing that could be garbage, so it is
-        # paused.
-        collecting = gc.isenabled()
-        gc.disable()
-        self._ready += map(Receipt, made)
-        if collecting:
-            gc.enable()
+        with uncollected():
+            self._ready += map(Receipt, made)
 
     def receipts(self) -> list[Receipt]:
         """The receipts in the order of the tasks. Raises PushError unless every task is stored, or kept as the caller

@@ -6,7 +6,7 @@ writes the row (``history.lua``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardq.core.calls import control, observe
@@ -76,6 +76,10 @@ class Recorder:
 
     def hear(self, message: str | None) -> None:
         """Does nothing: no news is about the history."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """None."""
+        return {}
 
     def members_changed(self) -> None:
         """Does nothing: each step finds its place among them."""

@@ -124,13 +124,15 @@ class Bulk:
         count_only: bool = False,
     ) -> None:
         self._cache = cache
-        self._verb = verb
-        self._query = self._asked = query
-        self._due = due
+        self.verb = verb
+        self._query = self.asked = query
+        self.due = due
         """A due word: of a reschedule, made an instant when the walk begins."""
         self._reason = reason
         """The cause of their deaths, as ``cause_of`` tells it; None: any."""
-        self._count_only = count_only
+        self.count_only = count_only
+        self.far_matched = self.far_done = 0
+        """Tasks that wait in the cold store, which this walk does not meet."""
         self._place: Place | None = query.first
         self._began_ms: int | None = None
         self._ready_ends: Mapping[tuple[int, str], int] | None = None
@@ -147,15 +149,15 @@ class Bulk:
         if walk is not None:
             running = tuple(sorted(walk.running))
             return BulkResult(
-                matched=walk.cancelled + len(running),
-                done=walk.cancelled,
+                matched=self.far_matched + walk.cancelled + len(running),
+                done=self.far_done + walk.cancelled,
                 others={Outcome.RUNNING: len(running)} if running else {},
                 running=running,
                 looked_at=walk.looked_at,
             )
         return BulkResult(
-            matched=self._matched,
-            done=self._done,
+            matched=self.far_matched + self._matched,
+            done=self.far_done + self._done,
             others=dict(self._others),
             running=tuple(self._running),
             looked_at=self._looked_at,
@@ -164,13 +166,13 @@ class Bulk:
     @property
     def words(self) -> str:
         """The command as a sentence; empty if nothing was done."""
-        query = self._asked
+        query = self.asked
         which = [f"topic {shown_topic(query.topic)}"] if query.topic is not None else []
         which += [f"died of {self._reason}"] if self._reason is not None else []
         which += [f"tag {query.tag}"] if query.tag is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
         done = self.so_far.done
-        return f"{DONE[self._verb]} {done:,} tasks: {', '.join(which) or 'every topic'}" if done else ""
+        return f"{DONE[self.verb]} {done:,} tasks: {', '.join(which) or 'every topic'}" if done else ""
 
     def following(self) -> Operation[bool]:
         """Deals with the next page. Returns False at the end."""
@@ -178,7 +180,7 @@ class Bulk:
             return (yield from self._following() if self._tag_walk is None else self._tag_walk.following())
         except ShardqError as exc:
             if done := self.so_far.done:
-                exc.add_note(f"{done} tasks were {DONE[self._verb]} before that; repeat it for the rest")
+                exc.add_note(f"{done} tasks were {DONE[self.verb]} before that; repeat it for the rest")
             raise
 
     def _following(self) -> Operation[bool]:
@@ -188,7 +190,7 @@ class Bulk:
             self._place = yield from self._begin(self._place)
             if self._place is None:
                 return False
-        if self._place.state == "ready" and self._verb == "reschedule" and self._ready_ends is None:
+        if self._place.state == "ready" and self.verb == "reschedule" and self._ready_ends is None:
             self._ready_ends = yield from pages.ready_ends(self._cache)
         entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
         if self._reason is not None:
@@ -198,7 +200,7 @@ class Bulk:
             entries = yield from self._of_tag(entries, self._query.tag)
         ids = [entry.id for entry in entries if not self._is_passed_over(entry.place)]
         self._matched += len(ids)
-        if self._count_only or not ids:
+        if self.count_only or not ids:
             return True
         outcomes = yield from call_each(self._cache, {id: self._make(id) for id in ids})
         failure: ShardqError | None = None
@@ -218,11 +220,11 @@ class Bulk:
     def _begin(self, first: Place) -> Operation[Place | None]:
         """Notes when the walk begins, by the servers' clock. Returns the place where it does."""
         self._began_ms = now_ms = yield from pages.server_now(self._cache)
-        if self._verb == "requeue":
+        if self.verb == "requeue":
             self._query = msgspec.structs.replace(self._query, end_ms=now_ms + 1)
-        elif self._verb == "reschedule" and self._due <= 0:
-            self._due = now_ms - self._due
-        if self._verb == "reschedule" and self._due <= now_ms:
+        elif self.verb == "reschedule" and self.due <= 0:
+            self.due = now_ms - self.due
+        if self.verb == "reschedule" and self.due <= now_ms:
             self._query = msgspec.structs.replace(self._query, states=("scheduled",))
             return first if first.state == "scheduled" else None
         return first
@@ -253,16 +255,16 @@ class Bulk:
 
     def _is_passed_over(self, place: Place) -> bool:
         """True if a rescheduled task may have come back to that place."""
-        if self._verb != "reschedule" or place.at is None:
+        if self.verb != "reschedule" or place.at is None:
             return False
         if self._ready_ends is None:
-            return place.at == self._due
+            return place.at == self.due
         return place.at > self._ready_ends.get((place.shard, place.topic), 0)
 
     def _make(self, id: str) -> Make[Outcome]:
-        if self._verb == "cancel":
+        if self.verb == "cancel":
             return partial(by_id.cancel, id=id)
-        return partial(by_id.requeue if self._verb == "requeue" else by_id.reschedule, id=id, due=self._due)
+        return partial(by_id.requeue if self.verb == "requeue" else by_id.reschedule, id=id, due=self.due)
 
 
 # ---- walks that no task escapes
@@ -303,9 +305,9 @@ class Walk:
         return None if shard is None else self._cache.keys(shard)
 
 
-def purge(cache: TopologyCache, topic: str | None) -> Operation[int]:
-    """Removes a topic's tasks, or all (None), that no consumer holds. Returns how many."""
-    removed, walk = 0, Walk(cache)
+def purge(cache: TopologyCache, topic: str | None, removed: int = 0) -> Operation[int]:
+    """Removes a topic's tasks, or all (None), that no consumer holds. Returns how many, with ``removed`` before."""
+    walk = Walk(cache)
     keys: ShardKeys | None = None
     try:
         while (keys := (yield from walk.following(keys))) is not None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
@@ -79,6 +80,10 @@ class Scheduler:
         """Takes a message of the ``news``; None: some may have been missed."""
         if self._schedules.hear(message):
             self.loop.wake()
+
+    def facts(self) -> Mapping[str, Any]:
+        """None."""
+        return {}
 
     def members_changed(self) -> None:
         if self._schedules:

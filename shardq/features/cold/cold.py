@@ -1,0 +1,174 @@
+"""The cold store of one engine in this process: its table, and which tasks go there. No request to Redis."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardq.core.layout.topology import ColdTable
+from shardq.core.model.checks import duration_ms, shown_instant
+from shardq.core.model.ids import topic_of
+from shardq.core.model.printable import quoted
+from shardq.core.model.record import dated, has_head, undecoded
+from shardq.core.producer.packing import FRESH, Entries
+from shardq.errors import InvalidOption, InvalidUrl, ShardqError
+from shardq.features.cold.databases import open_store
+from shardq.features.cold.ids import HOUR_MS, LAST_BUCKET, Place, Sequences, bucket_of, place_in, spelled
+from shardq.features.cold.report import ColdStats, LoaderReport
+from shardq.features.cold.rows import Horizon, Row, tags_text
+from shardq.features.cold.store import Counted, Store
+
+DEFAULT_AFTER_S = 3600.0
+
+LEAST_AFTER_S = 60.0
+"""Less leaves a loader no time to come back."""
+
+IN_PARTITIONS = 400 * 24
+"""What is due in later buckets is found by its name: each day has a partition."""
+
+CHUNK, CHUNK_BYTES = 5000, 4 << 20
+"""The most rows that are added together, and bytes of their records."""
+
+
+@dataclass(slots=True)
+class Split:
+    """The tasks of a push."""
+
+    far: dict[str, Row] = field(default_factory=dict)
+    """The id that was made for a task → its row."""
+    near: Entries = field(default_factory=Entries)
+    """The other tasks."""
+
+
+class Cold:
+    """The table of one engine. Threads may share it."""
+
+    def __init__(self, engine: str, url: str | os.PathLike[str], after_s: float | None) -> None:
+        self.engine = engine
+        self.given_after_s = after_s
+        self.store: Store = open_store(url_checked(url))
+        self.store.horizon = Horizon(round((after_s or DEFAULT_AFTER_S) * 1000))
+        self.table: ColdTable | None = None
+        """What the engine says of its table, once that is known to be this one."""
+        self._sequences = Sequences()
+
+    def asked(self, identity: str) -> ColdTable:
+        """The table as this process would have it."""
+        after = DEFAULT_AFTER_S if self.given_after_s is None else self.given_after_s
+        return ColdTable(identity=identity, after=after)
+
+    def accept(self, table: ColdTable, identity: str) -> None:
+        """Notes what the engine says. Raises InvalidUrl if that is of another table."""
+        if table.identity != identity:
+            raise InvalidUrl(
+                f"the cold store {self.store.where} is not the one of the engine {quoted(self.engine)}, whose tasks "
+                "wait in another database; give its URL, the same in every process"
+            )
+        self.store.horizon = Horizon(round(table.after * 1000))
+        self.table = table
+
+    def is_here(self, id: str) -> bool:
+        """True for an id that may be in the table."""
+        return place_in(id) is not None
+
+    def has_far(self, entries: Entries) -> bool:
+        """True if some of these tasks are far, as far as this process knows the horizon."""
+        now_ms, far_ms = self.store.now_ms, self.store.horizon.far_ms
+        dues: Sequence[int] = entries.fresh[1::FRESH]  # type: ignore[assignment]  # due words
+        if not dues:
+            return False
+        return max(dues) > now_ms + far_ms or -min(dues) > far_ms
+
+    def split(self, entries: Entries) -> Split | None:
+        """The far tasks of a push, and the others; None if none is far."""
+        if not self.has_far(entries):
+            return None
+        split, began_ms = Split(), math.ceil(self.store.now_ms)
+        far_ms, last_ms = began_ms + self.store.horizon.far_ms, (LAST_BUCKET + 1) * HOUR_MS
+        by_place = bucket_of(began_ms) + IN_PARTITIONS
+        words: list[Any] = entries.fresh
+        far, near = split.far, split.near.fresh
+        seqs = self._sequences.take(len(words) // FRESH)
+        for id, word, record, seq in zip(words[0::FRESH], words[1::FRESH], words[2::FRESH], seqs, strict=True):
+            due = word if word > 0 else began_ms - word
+            if far_ms < due < last_ms:
+                far[id] = _row(id, due, record, seq, began_ms, by_place)
+            else:
+                near += (id, word, record)
+        if not far:
+            return None
+        split.near.unique = entries.unique
+        split.near.ids = [id for id in entries.ids if id not in far]
+        return split
+
+    def anew(self, rows: Collection[Row]) -> list[Row]:
+        """The same tasks at other places: theirs were taken."""
+        seqs = self._sequences.take(len(rows))
+        return [
+            row._replace(seq=seq, name=row.name and spelled(row.topic, Place(row.bucket, seq)))
+            for row, seq in zip(rows, seqs, strict=True)
+        ]
+
+
+def _row(id: str, due: int, record: bytes, seq: int, began_ms: int, by_place: int) -> Row:
+    """The row of a task for which this id was made. ``by_place``: what is in later buckets is found by its name."""
+    topic, tags, bucket = topic_of(id), None, due // HOUR_MS
+    if has_head(record):
+        record, tags = dated(record, began_ms), tags_text(undecoded(record).tags)
+    name = spelled(topic, Place(bucket, seq)) if bucket > by_place else ""
+    return Row(bucket, seq, due, topic, tags, record, name)
+
+
+def stats_of(cold: Cold, counted: Counted | ShardqError | None, loader: LoaderReport | None) -> ColdStats:
+    """What ``stats`` tells of a table, which was counted, or could not be."""
+    problems = loader.problems if loader is not None else ()
+    tasks, exact, first = None, True, None
+    if isinstance(counted, Counted):
+        tasks, exact = counted.rows, counted.exact
+        first = None if counted.first_bucket is None else shown_instant(counted.first_bucket * HOUR_MS)
+    elif counted is not None and not problems:
+        problems = (f"the cold store {cold.store.where} can't be read: {counted}",)
+    return ColdStats(
+        database=cold.store.where,
+        after=cold.store.horizon.after_ms / 1000,
+        tasks=tasks,
+        exact=exact,
+        first=first,
+        loaded=loader.loaded if loader is not None else None,
+        left=loader.left_s if loader is not None else None,
+        problems=problems,
+    )
+
+
+def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Rows that are added together."""
+    begin = size = 0
+    for at, row in enumerate(rows):
+        if at > begin and (at - begin == CHUNK or size + len(row.record) > CHUNK_BYTES):
+            yield rows[begin:at]
+            begin, size = at, 0
+        size += len(row.record)
+    if rows:
+        yield rows[begin:]
+
+
+def url_checked(url: object) -> str:
+    if not isinstance(url, str | os.PathLike) or not os.fspath(url):
+        raise InvalidUrl(f"cold={quoted(url)} is not possible; give a URL of PostgreSQL, or the path of an SQLite file")
+    where = os.fspath(url)
+    if not isinstance(where, str):
+        raise InvalidUrl(f"cold={quoted(url)} is not possible; give the path as text")
+    return where
+
+
+def after_checked(after: object) -> float | None:
+    """The seconds of ``cold_after``; None where none were given."""
+    if after is None:
+        return None
+    seconds = duration_ms(after, "cold_after") / 1000  # type: ignore[arg-type]  # it is checked there
+    if seconds < LEAST_AFTER_S:
+        raise InvalidOption(f"cold_after={quoted(after)} is not possible; give {LEAST_AFTER_S:g} seconds or more")
+    return seconds

@@ -1,0 +1,100 @@
+"""The ids of tasks that wait in the table. No I/O.
+
+Such an id names the row: ``.`` and twelve characters, of which four are the hour in which the task was to be due when
+it was pushed (its *bucket*), and eight a number (its *sequence*). No other id that is made here begins with a dot.
+
+A sequence begins with the time in steps of sixteen seconds, and ends with a number that starts at random in each step
+and counts up. So what is pushed one after the other lies side by side in the table's index, whoever pushes it, which
+halves the cost of a row. Two processes that meet the same number in one bucket are told by the index; the later one
+draws anew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shardq.core import forks
+from shardq.core.model.ids import ALPHABET, full_id, spell
+
+HOUR_MS = 3_600_000
+
+LENGTH = 13  # as ids of the engine: one more would cost a task in Redis 16 bytes
+
+_MARK = "."
+_BUCKET_CHARACTERS = 4
+_SEQUENCE_BITS = 6 * 8
+LAST_BUCKET: int = (1 << 6 * _BUCKET_CHARACTERS) - 1
+"""The hour in which the year 3883 ends for this table: what is due later stays in Redis."""
+
+_STEP_S = 16
+_STEP_BITS = 20
+_NUMBER_BITS = 28
+
+_VALUES = {character: value for value, character in enumerate(ALPHABET)}
+
+
+class Place(NamedTuple):
+    """The place of a row: the key of its table."""
+
+    bucket: int
+    seq: int
+
+
+def bucket_of(due_ms: int) -> int:
+    """The bucket of an instant."""
+    return due_ms // HOUR_MS
+
+
+def spelled(topic: str, place: Place) -> str:
+    """The id of the task that was pushed to a place."""
+    # without the first of the characters of an id, which has none of these bits
+    return full_id(topic, _MARK + spell(place.bucket << _SEQUENCE_BITS | place.seq)[1:])
+
+
+def place_in(id: str) -> Place | None:
+    """The place that an id names; None for an id of another form."""
+    unique = id.rpartition("/")[2]
+    if len(unique) != LENGTH or unique[0] != _MARK:
+        return None
+    number = 0
+    for character in unique[1:]:
+        if (value := _VALUES.get(character)) is None:
+            return None
+        number = number << 6 | value
+    return Place(number >> _SEQUENCE_BITS, number & (1 << _SEQUENCE_BITS) - 1)
+
+
+class Sequences:
+    """A source of sequences. Threads may share it; a child of a fork gets numbers of its own."""
+
+    def __init__(self, *, clock_s: Callable[[], float] = time.time) -> None:
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._step = -1
+        self._next = 0
+        forks.watch(self, Sequences._forked)
+
+    def take(self, count: int) -> range:
+        """So many that follow each other, and that no other caller in this process gets."""
+        with self._lock:
+            step = int(self._clock_s()) // _STEP_S
+            if step > self._step:
+                self._begin(step)
+            elif (self._next + count) >> _NUMBER_BITS:
+                self._begin(self._step + 1)
+            first = (self._step & (1 << _STEP_BITS) - 1) << _NUMBER_BITS | self._next
+            self._next += count
+            return range(first, first + count)
+
+    def _begin(self, step: int) -> None:
+        # from the system, as ids; the top bit is clear, so that as many can follow
+        self._step = step
+        self._next = int.from_bytes(os.urandom(4), "big") & (1 << _NUMBER_BITS - 1) - 1
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+        self._step = -1

@@ -1,0 +1,169 @@
+"""Loads what falls due: a thread of each dispatcher, which moves the rows that are due within ``cold_after``.
+
+A pass begins some buckets before the present one, as what was removed before still costs a look; a full one, from the
+first row on, at the start and every few minutes. A dispatcher takes its share of the rows, by their sequence, and
+whatever is overdue for its load: so a row whose own dispatcher is stuck is late for its load, and not late.
+
+Rows of a shard that takes nothing are passed over until the next pass. An outage of the database, or of the loaders,
+that is shorter than ``cold_after`` makes nothing late.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shardq.core.drivers.sync import Driver
+from shardq.core.operation import run
+from shardq.core.producer.packing import Packer
+from shardq.core.threads import Loop
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import ServerFault
+from shardq.features.cold.ids import Place, bucket_of
+from shardq.features.cold.moving import Mover
+from shardq.features.cold.report import LoaderReport
+from shardq.features.cold.store import TABLES, Store
+from shardq.features.spool.drain import Failing
+
+log: logging.Logger = logging.getLogger("shardq.cold")
+
+PASS_S = 1.0
+"""The shortest pause between two passes."""
+
+SHARE = 10
+"""The pause after a pass is so many times as long as the pass, but for one that had all it could move."""
+
+FULL_S = 300.0
+"""Between two full passes."""
+
+BACK = 2
+"""Buckets before the present one from which a pass begins."""
+
+ROWS, BYTES = 2000, 4 << 20
+"""The most rows of a page, and bytes of their records."""
+
+TRIP_S = 5.0
+"""The time for a page: rows of other shards wait as long when a shard falls silent."""
+
+WHO = "the loader of the cold store"
+
+
+class Loader:
+    """The loader of one process, started once and stopped once."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        cache: TopologyCache,
+        *,
+        store: Store,
+        packer: Packer,
+        ready: Callable[[], object],
+        process: str,
+        members: Callable[[], tuple[str, ...]],
+    ) -> None:
+        """``ready`` opens the store, or raises why it can't be used."""
+        self._driver = driver
+        self._store = store
+        self._packer = packer
+        self._cache = cache
+        self._ready = ready
+        self._process, self._members = process, members
+        self._mover: Mover | None = None
+        self._full_at = 0.0
+        self._passed_at = time.monotonic()
+        """When the last pass began that came to its end."""
+        self._loaded = 0
+        self._refused: dict[str, str] = {}
+        self._said = set[str]()
+        self._failing = Failing()
+        self.loop: Loop = Loop(
+            "shardq-loader",
+            self._step,
+            log,
+            fails="what waits in the cold store can't be loaded, trying again",
+            works="what waits in the cold store is loaded again",
+            failed=lambda exc: driver.outages.failed(WHO, exc),
+            longest_pause_s=5.0,
+        )
+
+    def hear(self, message: str | None) -> None:
+        """Does nothing: no news is about the table."""
+
+    def members_changed(self) -> None:
+        """Does nothing: each page finds its place among them."""
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"loads": True, "problems": self.report().problems}
+
+    def report(self) -> LoaderReport:
+        after_s = self._store.horizon.after_ms / 1000
+        left_s = after_s - (time.monotonic() - self._passed_at)
+        problems = []
+        if self.loop.fault:
+            until = f"what it holds is late in {left_s:,.0f} s" if left_s > 0 else "what it holds is late"
+            problems.append(f"the cold store can't be loaded: {self.loop.fault}; {until}")
+        for id, why in list(self._refused.items())[:3]:
+            problems.append(f"the task {id} of the cold store can't be moved to Redis: {why}")
+        if self._failing.errors:
+            why = str(next(iter(self._failing.errors.values())))
+            problems.append(f"{len(self._failing.errors)} shards take nothing from the cold store: {why}")
+        return LoaderReport(self._loaded, left_s, tuple(problems))
+
+    def once(self) -> None:
+        """Moves what is near, in the calling thread."""
+        self._step()
+
+    def _step(self) -> float:
+        self._ready()
+        began = time.monotonic()
+        full = began >= self._full_at
+        low = 0 if full else bucket_of(int(self._store.now_ms)) - BACK
+        failing, refused, moved = Failing(), dict[str, str](), 0
+        for table in TABLES:
+            moved += self._pass(table, Place(low, -1), failing, refused)
+        self._passed_at = began
+        self._note(refused, failing)
+        took = time.monotonic() - began
+        if full:
+            self._full_at = began + FULL_S
+            self._store.tidied(bucket_of(int(self._store.now_ms)) - BACK, time.monotonic() + TRIP_S)
+        return PASS_S if moved else max(PASS_S, min(SHARE * took, self._store.horizon.after_ms / 8000))
+
+    def _pass(self, table: str, place: Place, failing: Failing, refused: dict[str, str]) -> int:
+        """Moves all rows of a table behind a place that are near. Returns how many."""
+        if self._mover is None:
+            self._mover = Mover(self._cache, self._packer, self._store.horizon)
+        moved = 0
+        while not self.loop.stopping.is_set():
+            members = sorted({*self._members(), self._process})
+            read_ms, deadline = self._store.now_ms, time.monotonic() + TRIP_S
+            rows = self._store.near(
+                table, place, members=len(members), member=members.index(self._process), most=ROWS, bytes=BYTES,
+                deadline=deadline,
+            )  # fmt: skip
+            if not rows:
+                break
+            place = rows[-1].place
+            result = run(self._driver, self._mover.move(rows, read_ms, failing), TRIP_S)
+            if result.done:
+                self._store.forget(result.done, time.monotonic() + TRIP_S)
+            refused.update((row.id, str(error)) for row, error in result.refused)
+            moved += len(result.done)
+            self._loaded += len(result.done)
+        return moved
+
+    def _note(self, refused: dict[str, str], failing: Failing) -> None:
+        for id in refused.keys() - self._said:
+            log.error(
+                "the task %s of the cold store can't be moved to Redis: %s", id, refused[id], extra={"task_id": id}
+            )
+        self._said = set(refused)
+        self._refused, self._failing = refused, failing
+        for error in failing.errors.values():
+            if isinstance(error, ServerFault) and not self._driver.outages.failed(WHO, error):
+                log.warning("a shard takes nothing from the cold store: %s", error)
+        if not failing.errors:
+            self._driver.outages.over(WHO)

@@ -1,0 +1,267 @@
+"""The table in PostgreSQL, in partitions of a day, which are made when a task is pushed for them and dropped when they
+are empty. What is due more than a year from now is found by its name instead, so that partitions stay few.
+
+Transactions and what is local to them, nothing prepared, no LISTEN: so it works through a pooler as well.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from shardq.errors import InvalidUrl, MissingPackage, ServerFault
+from shardq.features.cold import statements as sql
+from shardq.features.cold.rows import Fate, Row
+from shardq.features.cold.store import NONE, Lost, Session, Store, Values
+
+try:
+    import psycopg
+except ModuleNotFoundError as exc:
+    raise MissingPackage("cold= needs psycopg for PostgreSQL: pip install 'shardq[sql]'") from exc
+
+CREATE = (
+    f"""CREATE TABLE IF NOT EXISTS {sql.COLD} (
+        bucket int NOT NULL, seq bigint NOT NULL, due bigint NOT NULL, topic text NOT NULL, tags text,
+        record bytea NOT NULL, PRIMARY KEY (bucket, seq)
+    ) PARTITION BY RANGE (bucket)""",
+    f"""CREATE TABLE IF NOT EXISTS {sql.NAMED} (
+        id text PRIMARY KEY, bucket int NOT NULL, seq bigint NOT NULL, due bigint NOT NULL, topic text NOT NULL,
+        tags text, record bytea NOT NULL
+    )""",
+    f"CREATE INDEX IF NOT EXISTS {sql.NAMED}_place ON {sql.NAMED} (bucket, seq)",
+    f"CREATE TABLE IF NOT EXISTS {sql.OWNER} (engine text NOT NULL, identity text NOT NULL)",
+)
+
+HOURS = 24
+"""The buckets of a partition."""
+
+ALONE = "SELECT pg_advisory_xact_lock(hashtext('shardq_cold'))"
+"""One process changes the tables at a time."""
+
+DROP_WAIT = "SET LOCAL lock_timeout = '200ms'"
+"""Who drops a partition waits no longer for those who read: everybody else would wait behind it."""
+
+NO_PARTITION = "23514"
+IN_DOUBT = ("57P01", "57P02", "57P03")
+"""The server ends the connection, whatever became of its statement."""
+
+
+@lru_cache(256)
+def _in_their_way(statement: str) -> str:
+    return re.sub(r":(\w+)", r"%(\1)s", statement.replace("%", "%%"))
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    deadline = 0.0
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        return super().wait(_until(gen, self), *arguments, **options)
+
+
+def _until(gen: Generator[Any, Any, Any], connection: _Connection) -> Generator[Any, Any, Any]:
+    """The same work on a connection, which ends with an error when its deadline has passed."""
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if not ready and time.monotonic() > connection.deadline:
+                raise psycopg.OperationalError("no answer in time")
+            state = gen.send(ready)
+    except StopIteration as ended:
+        return ended.value
+
+
+class PostgresSession:
+    """One connection."""
+
+    def __init__(self, url: str, deadline: float) -> None:
+        left = max(1, int(deadline - time.monotonic()))
+        try:
+            # None: nothing is prepared
+            self.raw = _Connection.connect(url, autocommit=True, prepare_threshold=None, connect_timeout=left)
+        except psycopg.OperationalError as exc:
+            raise Lost(said(exc), sent=False) from exc
+        self.deadline = deadline
+
+    @property
+    def deadline(self) -> float:
+        return self.raw.deadline
+
+    @deadline.setter
+    def deadline(self, value: float) -> None:
+        self.raw.deadline = value
+
+    def run(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
+        with self.faults():
+            cursor = self.raw.execute(_in_their_way(statement), values)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def change(self, statement: str, values: Values = NONE) -> int:
+        with self.faults():
+            return self.raw.execute(_in_their_way(statement), values).rowcount
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self.faults(), self.raw.transaction():
+            yield
+
+    @property
+    def is_fresh(self) -> bool:
+        if self.raw.closed:
+            return False
+        asked = select.poll()
+        asked.register(self.raw.pgconn.socket, select.POLLIN)
+        return not asked.poll(0)
+
+    def close(self) -> None:
+        self.raw.close()
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as exc:
+            state = exc.sqlstate
+            if state in IN_DOUBT or (
+                state is None and isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError)
+            ):
+                raise Lost(said(exc), sent=True) from exc
+            if state == NO_PARTITION:
+                raise NoPartition from exc
+            if isinstance(exc, psycopg.errors.UniqueViolation):
+                raise Taken from exc
+            raise ServerFault(f"the cold store says: {said(exc)}") from exc
+
+
+class NoPartition(ServerFault):
+    """The partition of a row is missing."""
+
+
+class Taken(ServerFault):
+    """The place of a row is taken."""
+
+
+def said(exc: BaseException) -> str:
+    """An error in a line, without its statement."""
+    return str(exc).strip().partition("\n")[0] or type(exc).__name__
+
+
+class PostgresStore(Store):
+    now = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+    lock = " FOR UPDATE"
+    find_in = "strpos"
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            port = f":{parts.port}" if parts.port else ""
+            self._url = urlunsplit(parts._replace(scheme="postgresql"))
+            psycopg.conninfo.conninfo_to_dict(self._url)
+        except (psycopg.ProgrammingError, ValueError) as exc:
+            raise InvalidUrl(
+                f"cold= is no URL of PostgreSQL: {said(exc)}; write postgresql://user@host:port/database"
+            ) from exc
+        self._days = set[int]()
+        """Days whose partitions are there."""
+        super().__init__(f"postgresql://{parts.hostname or ''}{port}{parts.path}")
+
+    def connect(self, deadline: float) -> PostgresSession:
+        return PostgresSession(self._url, deadline)
+
+    def create(self, session: Session) -> None:
+        with session.transaction():
+            session.run(ALONE)
+            for statement in CREATE:
+                session.run(statement)
+
+    def prepare(self, session: Session, rows: Sequence[Row]) -> None:
+        missing = {row.bucket // HOURS for row in rows if not row.name} - self._days
+        if not missing:
+            return
+        with session.transaction():
+            session.run(ALONE)
+            there = {name for (name,) in session.run(_PARTITIONS)}
+            for day in sorted(missing):
+                name = f"{sql.COLD}_{day}"
+                if name not in there:
+                    # Attached, which blocks nobody; CREATE TABLE … PARTITION OF would wait for all who read.
+                    session.run(f"CREATE TABLE {name} (LIKE {sql.COLD} INCLUDING ALL)")
+                    span = f"FROM ({day * HOURS}) TO ({(day + 1) * HOURS})"
+                    session.run(f"ALTER TABLE {sql.COLD} ATTACH PARTITION {name} FOR VALUES {span}")
+        self._days |= missing
+
+    def insert(self, rows: Sequence[Row], deadline: float) -> list[Fate]:
+        try:
+            return super().insert(rows, deadline)
+        except NoPartition:  # it was dropped meanwhile
+            self._days = set()
+            return super().insert(rows, deadline)
+
+    def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
+        assert isinstance(session, PostgresSession)
+        try:
+            with session.transaction(), session.raw.cursor() as cursor:
+                with cursor.copy(_COPY) as copy:
+                    copy.set_types(_TYPES)
+                    for row in rows:
+                        copy.write_row(row[:6])
+                least = min(row.due for row in rows)
+                [(far,)] = session.run(
+                    f"SELECT :least > {self.now} + :far", {"least": least, "far": self.horizon.far_ms}
+                )
+                if not far:
+                    raise Taken
+        except Taken:
+            return False
+        return True
+
+    def take_out(self, session: Session, values: Values) -> int:
+        return session.change(self.text(_TAKE_OUT), values)
+
+    def forget_all(self, session: Session, bucket: int, seqs: Sequence[int]) -> None:
+        session.change(
+            f"DELETE FROM {sql.COLD} WHERE bucket = :bucket AND seq = ANY(CAST(:seqs AS bigint[]))",
+            {"bucket": bucket, "seqs": list(seqs)},
+        )
+
+    def estimate(self, session: Session, table: str) -> int | None:
+        [(rows,)] = session.run(_ESTIMATE, {"table": table})
+        return None if rows is None else int(rows)
+
+    def tidy(self, session: Session, before: int) -> None:
+        for (name,) in session.run(_PARTITIONS):
+            day = int(name.rpartition("_")[2])
+            if (day + 1) * HOURS > before:
+                continue
+            self._days.discard(day)
+            try:
+                with session.transaction():
+                    session.run(DROP_WAIT)
+                    session.run(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+                    if not session.run(f"SELECT 1 FROM {name} LIMIT 1"):
+                        session.run(f"DROP TABLE {name}")
+            except ServerFault:  # somebody reads it; another time
+                continue
+
+
+_COPY = f"COPY {sql.COLD} ({sql.COLUMNS}) FROM STDIN (FORMAT BINARY)"
+_TYPES = ("int4", "int8", "int8", "text", "text", "bytea")
+
+_PARTITIONS = f"""
+SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid
+WHERE inhparent = CAST('{sql.COLD}' AS regclass)"""
+
+_ESTIMATE = """
+SELECT sum(greatest(reltuples, 0)) FROM pg_class
+WHERE oid = CAST(CAST(:table AS text) AS regclass)
+   OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(CAST(:table AS text) AS regclass))"""
+
+_TAKE_OUT = f"""
+WITH taken AS ({sql.TAKE_OUT})
+{sql.PUT_BACK} SELECT :name, :to_bucket, :seq, :to, topic, tags, record FROM taken"""

@@ -1,0 +1,57 @@
+"""What is told of a cold store: by the loader of a process, and by ``engine.stats().cold``."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderReport:
+    loaded: int
+    """Rows that this process has moved."""
+    left_s: float
+    """The seconds until something may be late, if nothing is loaded from now on."""
+    problems: tuple[str, ...]
+
+
+class ColdStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the table of far tasks.
+
+    >>> if cold := engine.stats().cold:
+    ...     print("about" if not cold.exact else "", cold.tasks, "wait there, the first of", cold.first)
+    """
+
+    database: str
+    """Without its secrets."""
+    after: float
+    """``cold_after``: what is due within so many seconds is loaded."""
+    tasks: int | None = None
+    """The tasks in the table; None where it can't be read. They are in none of the other counts."""
+    exact: bool = True
+    """False: ``tasks`` is the database's estimate, or at least so many where it has none."""
+    first: dt.datetime | None = None
+    """The hour in which the first of them is due; None without one."""
+    loaded: int | None = None
+    """The tasks that this process has moved to Redis; None where no dispatcher runs here."""
+    left: float | None = None
+    """The seconds until a task may be late, if nothing is loaded from now on; likewise."""
+    problems: tuple[str, ...] = ()
+    """The reasons why tasks can't be loaded by this process, or the table can't be read."""
+
+
+LATE_S = 3600.0 + 60.0
+"""A task that is still in the table so long after the beginning of its hour was due, and is not loaded."""
+
+
+def problems(cold: ColdStats, now: dt.datetime) -> Iterator[str]:
+    """A sentence for each thing that an operator should look after."""
+    yield from cold.problems
+    if cold.first is not None and (now - cold.first).total_seconds() > LATE_S and not cold.problems:
+        yield (
+            f"tasks that were due at {cold.first:%Y-%m-%d %H:%M} UTC wait in the cold store {cold.database} still: no "
+            "dispatcher loads them; see that one runs that has cold="
+        )

@@ -1,0 +1,71 @@
+"""A task as the table has it, and what is said of rows. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from shardq.features.cold.ids import Place, spelled
+
+MARGIN_S = 900.0
+"""What is due later than ``cold_after`` and this much belongs to the table alone; what is due within ``cold_after`` is
+loaded. In between, who needs a task moves it first. It is more than any statement takes, and than any clock jumps.
+"""
+
+Fate = Literal["stored", "taken", "near", "doubtful"]
+"""What became of a row that was pushed: it is there; another task has its place; it is due too soon for the table; it
+is so now, and what was sent before may have been carried out.
+"""
+
+
+class Row(NamedTuple):
+    """One task. ``name`` is empty where the place is its id's; of any other task it is the whole id."""
+
+    bucket: int
+    seq: int
+    due: int
+    topic: str
+    tags: str | None
+    record: bytes
+    name: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.name or spelled(self.topic, Place(self.bucket, self.seq))
+
+    @property
+    def place(self) -> Place:
+        return Place(self.bucket, self.seq)
+
+
+def tags_text(tags: Iterable[str]) -> str | None:
+    """The tags as one text, in which each can be found as a whole; None for none."""
+    text = "\n".join(tags)
+    return f"\n{text}\n" if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How far a task has to be for the table."""
+
+    after_ms: int
+    """``cold_after``: who is due within it is loaded."""
+    margin_ms: int = field(default_factory=lambda: round(MARGIN_S * 1000))
+
+    @property
+    def far_ms(self) -> int:
+        """What is due later than so many ms from now belongs to the table alone."""
+        return self.after_ms + self.margin_ms
+
+    @property
+    def memory_ms(self) -> int:
+        """How long Redis remembers that a row was moved: longer than anybody who has read it may still push it, and
+        than a row waits that was moved early, by a process that died before it removed it.
+        """
+        return 2 * self.after_ms + self.margin_ms
+
+    @property
+    def stale_ms(self) -> int:
+        """How long after it was read a row may be pushed."""
+        return self.after_ms

@@ -1,0 +1,147 @@
+"""The table in a file of SQLite. One process writes at a time; readers do not wait."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from shardq.errors import ServerFault
+from shardq.features.cold import statements as sql
+from shardq.features.cold.rows import Row
+from shardq.features.cold.store import NONE, Lost, Session, Store, Values
+
+CREATE = (
+    f"""CREATE TABLE IF NOT EXISTS {sql.COLD} (
+        bucket INTEGER NOT NULL, seq INTEGER NOT NULL, due INTEGER NOT NULL, topic TEXT NOT NULL, tags TEXT,
+        record BLOB NOT NULL, PRIMARY KEY (bucket, seq)
+    ) WITHOUT ROWID""",
+    f"""CREATE TABLE IF NOT EXISTS {sql.NAMED} (
+        id TEXT PRIMARY KEY, bucket INTEGER NOT NULL, seq INTEGER NOT NULL, due INTEGER NOT NULL,
+        topic TEXT NOT NULL, tags TEXT, record BLOB NOT NULL
+    ) WITHOUT ROWID""",
+    f"CREATE INDEX IF NOT EXISTS {sql.NAMED}_place ON {sql.NAMED} (bucket, seq)",
+    f"CREATE TABLE IF NOT EXISTS {sql.OWNER} (engine TEXT NOT NULL, identity TEXT NOT NULL)",
+)
+
+
+class SqliteSession:
+    """One connection to the file."""
+
+    is_fresh = True
+
+    def __init__(self, path: str, deadline: float) -> None:
+        self.deadline = deadline
+        try:
+            self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as exc:
+            raise ServerFault(f"the cold store {path} can't be opened: {exc}") from exc
+        self.run("PRAGMA journal_mode = WAL")
+        self.run("PRAGMA synchronous = FULL")
+
+    def run(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
+        return self._execute(statement, values).fetchall()
+
+    def change(self, statement: str, values: Values = NONE) -> int:
+        return self._execute(statement, values).rowcount
+
+    def change_all(self, statement: str, rows: Sequence[Values]) -> int:
+        """The number of rows that it changed, for all of these values."""
+        try:
+            return self._connection.executemany(statement, rows).rowcount
+        except sqlite3.Error as exc:
+            raise _fault(exc) from exc
+
+    def _execute(self, statement: str, values: Values) -> sqlite3.Cursor:
+        # A process that waits for another, which writes, is told by SQLite to try again.
+        left_ms = max(0, int((self.deadline - time.monotonic()) * 1000))
+        try:
+            self._connection.execute(f"PRAGMA busy_timeout = {left_ms}")
+            return self._connection.execute(statement, values)
+        except sqlite3.Error as exc:
+            raise _fault(exc) from exc
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self.run("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _fault(exc: sqlite3.Error) -> Exception:
+    if isinstance(exc, sqlite3.OperationalError) and "locked" in str(exc):
+        return Lost("another process writes it", sent=False)
+    return ServerFault(f"the cold store says: {exc}")
+
+
+class SqliteStore(Store):
+    now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+    lock = ""  # all of it is locked by BEGIN IMMEDIATE
+    find_in = "instr"
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(os.fspath(path))
+
+    def connect(self, deadline: float) -> SqliteSession:
+        return SqliteSession(self.where, deadline)
+
+    def create(self, session: Session) -> None:
+        with session.transaction():
+            for statement in CREATE:
+                session.run(statement)
+
+    def prepare(self, session: Session, rows: Sequence[Row]) -> None:
+        """Its table has one part."""
+
+    def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
+        assert isinstance(session, SqliteSession)
+        far = self.horizon.far_ms
+        try:
+            with session.transaction():
+                values = [row._asdict() | {"far": far} for row in rows]
+                if session.change_all(self.text(sql.INSERT), values) != len(rows):
+                    raise _NotAll
+        except _NotAll:
+            return False
+        return True
+
+    def take_out(self, session: Session, values: Values) -> int:
+        with session.transaction():
+            taken = session.run(self.text(sql.TAKE_OUT), values)
+            if not taken:
+                return 0
+            topic, tags, record = taken[0]
+            put = {"record": record, "tags": tags, "topic": topic} | {name: values[name] for name in ("seq", "name")}
+            return session.change(
+                f"{sql.PUT_BACK} VALUES (:name, :bucket, :seq, :due, :topic, :tags, :record)",
+                put | {"bucket": values["to_bucket"], "due": values["to"]},
+            )
+
+    def forget_all(self, session: Session, bucket: int, seqs: Sequence[int]) -> None:
+        assert isinstance(session, SqliteSession)
+        with session.transaction():
+            session.change_all(
+                f"DELETE FROM {sql.COLD} WHERE bucket = :bucket AND seq = :seq",
+                [{"bucket": bucket, "seq": seq} for seq in seqs],
+            )
+
+    def tidy(self, session: Session, before: int) -> None:
+        """Its table has one part."""
+
+    def estimate(self, session: Session, table: str) -> int | None:
+        """It has none."""
+        return None
+
+
+class _NotAll(Exception):
+    """Some rows were not added."""

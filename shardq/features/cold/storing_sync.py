@@ -1,0 +1,401 @@
+# Generated from storing_aio.py by `make fmt`: change that one.
+"""The commands of an engine that has a cold store: on what is far away they are one statement, and Redis is not asked.
+What is near, and still in the table, is moved to Redis first, and is Redis' alone then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from shardq.core.layout.topology import ColdTable
+from shardq.core.model.checks import instant_ms, shown_instant
+from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
+from shardq.core.model.task import Outcome, Receipt, TaskInfo
+from shardq.core.operation import Operation, run
+from shardq.core.producer.packing import Entries, Packer
+from shardq.core.producer.pushing import uncollected
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
+from shardq.features.cold.cold import Cold, chunks
+from shardq.features.cold.ids import Place, bucket_of
+from shardq.features.cold.moving import Mover
+from shardq.features.cold.rows import Row
+from shardq.features.cold.store import Counted, Filtered
+from shardq.features.listing.bulk import Bulk, BulkResult
+from shardq.features.listing.forecast import Forecast
+from shardq.features.listing.pages import readable
+from shardq.features.listing.query import Place as QueryPlace
+from shardq.features.listing.query import Query, TaskPage
+from shardq.features.spool.drain import Failing
+
+if TYPE_CHECKING:
+    from shardq.core.drivers.sync import Driver
+
+T = TypeVar("T")
+
+MS = dt.timedelta(milliseconds=1)
+
+BULK_ROWS = 1000
+"""The rows that a command on many tasks deals with together."""
+
+BY_PLACE, BY_NAME = -1, -2
+"""In the place of a shard: a cursor is in the table, among rows that are found by their places, or by their names."""
+
+Declare = Callable[[TopologyCache, Cold, str], Operation[ColdTable]]
+"""Has the engine use a table of this identity. Returns what it says of its table."""
+
+
+class ColdCommands:
+    """Carries out the commands of one ``Engine`` that has a cold store."""
+
+    def __init__(
+        self,
+        cold: Cold,
+        packer: Packer,
+        declare: Declare,
+        opened: Callable[[float], Driver],
+        cache: Callable[[], TopologyCache],
+        deadline: Callable[[], float],
+    ) -> None:
+        """``deadline`` returns the end of a command that begins now."""
+        self._cold = cold
+        self._packer = packer
+        self._declare = declare
+        self._opened = opened
+        self._cache = cache
+        self._deadline = deadline
+
+    def _sql(self, call: Callable[..., T], *arguments: Any) -> T:
+        return call(*arguments)
+
+    def is_here(self, id: str) -> bool:
+        """True for an id that may be in the table."""
+        return self._cold.is_here(id)
+
+    def ready(self, deadline: float) -> None:
+        """Makes sure that the table is the engine's. Raises why it can't be used."""
+        if self._cold.table is None:
+            driver = self._opened(deadline)
+            identity = self._sql(self._cold.store.open, self._cold.engine, deadline)
+            declared = self._declare(self._cache(), self._cold, identity)
+            self._cold.accept(run(driver, declared, deadline=deadline), identity)
+
+    # ---- pushing
+
+    def push_one(self, entries: Entries) -> Receipt | None:
+        """Stores one task if it is far. Returns None if it is near."""
+        deadline = self._deadline()
+        if not self._cold.has_far(entries):
+            return None  # a database that is away holds nothing near up
+        self.ready(deadline)
+        if (split := self._cold.split(entries)) is None:
+            return None
+        [row], outcomes = self._inserted(list(split.far.values()), deadline)
+        outcome = outcomes.get(0)
+        if isinstance(outcome, ShardqError):
+            raise outcome
+        return Receipt(row.id) if outcome is None else None
+
+    def push(self, entries: Entries, near: Callable[[Entries], list[Receipt]]) -> list[Receipt] | None:
+        """Stores the far tasks, and has the others stored by ``near``. Returns None if none is far."""
+        deadline = self._deadline()
+        if not self._cold.has_far(entries):
+            return None
+        failed: ShardqError | None = None
+        try:
+            self.ready(deadline)
+        except ShardqError as exc:
+            failed = exc
+        with uncollected():
+            split = self._cold.split(entries)
+        if split is None:
+            return None
+        ids, stored, errors = iter(split.far), dict[str, Receipt](), dict[str, ShardqError]()
+        for chunk in chunks(list(split.far.values())):
+            if failed is None:
+                rows, outcomes = self._inserted(chunk, deadline)
+            else:
+                rows, outcomes = chunk, dict.fromkeys(range(len(chunk)), failed)
+            with uncollected():
+                told = dict(zip(itertools.islice(ids, len(rows)), (Receipt(row.id) for row in rows), strict=True))
+            for id, outcome in zip(list(told), map(outcomes.get, range(len(rows))), strict=True) if outcomes else ():
+                if outcome == "near":
+                    del told[id]
+                elif outcome is not None:
+                    errors[told[id]] = outcome
+            stored |= told
+        rest = split.near if len(stored) == len(split.far) else self._rest(entries, stored)
+        error: PushError | None = None
+        receipts: Sequence[str] = ()
+        if rest.ids:
+            try:
+                receipts = near(rest)
+            except PushError as exc:
+                error, receipts = exc, exc.ids
+        return _together(entries, stored, errors, iter(receipts), error)
+
+    @staticmethod
+    def _rest(entries: Entries, stored: Collection[str]) -> Entries:
+        """The tasks that are not in the table."""
+        rest = Entries()
+        for at in range(0, len(entries.fresh), 3):
+            if entries.fresh[at] not in stored:
+                rest.fresh += entries.fresh[at : at + 3]
+        rest.unique = entries.unique
+        rest.ids = [id for id in entries.ids if id not in stored]
+        return rest
+
+    def _inserted(
+        self, rows: Sequence[Row], deadline: float
+    ) -> tuple[Sequence[Row], dict[int, Literal["near"] | ShardqError]]:
+        """Adds rows. Returns them as they were added, and by number why some were not: they are near, or an error."""
+        done = list(rows)
+        outcomes: dict[int, Literal["near"] | ShardqError] = {}
+        left: Sequence[int] = range(len(done))
+        while left:
+            try:
+                fates = self._sql(self._cold.store.insert, [done[number] for number in left], deadline)
+            except ShardqError as exc:
+                outcomes |= dict.fromkeys(left, exc)
+                break
+            taken: list[int] = []
+            for number, fate in zip(left, fates, strict=True) if set(fates) != {"stored"} else ():
+                if fate == "taken":
+                    taken.append(number)
+                elif fate == "near":
+                    outcomes[number] = "near"
+                elif fate == "doubtful":
+                    where = self._cold.store.where
+                    outcomes[number] = Unanswered(f"the cold store {where} did not answer, and it is too late to ask")
+            for number, row in zip(taken, self._cold.anew([done[number] for number in taken]), strict=True):
+                done[number] = row
+            left = taken
+        return done, outcomes
+
+    # ---- by id
+
+    def cancel(self, id: str, near: Callable[[], Outcome]) -> Outcome:
+        """``near`` does it in Redis."""
+        return self._by_id(id, self._cold.store.cancel, (), Outcome.CANCELLED, near)
+
+    def reschedule(self, id: str, due: int, near: Callable[[], Outcome]) -> Outcome:
+        deadline = self._deadline()
+        self.ready(deadline)
+        store = self._cold.store
+        due_ms = due if due > 0 else int(store.now_ms) + 1 - due
+        outcome = self._by_id(id, store.reschedule, (due_ms,), Outcome.MOVED, near)
+        if outcome is Outcome.MOVED and not store.is_far(due_ms):
+            # Committed as near: what fails here is done by a loader.
+            with suppress(ShardqError):
+                self._moved_if_near(id, deadline)
+        return outcome
+
+    def _by_id(
+        self,
+        id: str,
+        statement: Callable[..., str],
+        arguments: tuple[Any, ...],
+        done: Outcome,
+        near: Callable[[], Outcome],
+    ) -> Outcome:
+        deadline = self._deadline()
+        self.ready(deadline)
+        in_doubt = False
+        while True:
+            said = self._sql(statement, id, *arguments, deadline)
+            if said == "done":
+                return done
+            in_doubt = in_doubt or said == "unknown"
+            match self._moved_if_near(id, deadline, drop=done is Outcome.CANCELLED):
+                case "dropped":
+                    return done
+                case "gone":
+                    break
+        outcome = near()
+        return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
+
+    def requeue(self, id: str, near: Callable[[], Outcome]) -> Outcome:
+        deadline = self._deadline()
+        self.ready(deadline)
+        return Outcome.SCHEDULED if self._moved_if_near(id, deadline) == "far" else near()
+
+    def get(self, id: str, codec: Codec | None) -> TaskInfo | None:
+        """A far task; None for one that Redis is to be asked for."""
+        deadline = self._deadline()
+        self.ready(deadline)
+        found = self._sql(self._cold.store.find, id, deadline)
+        if found is None:
+            return None
+        row, far = found
+        if not far and self._moved_if_near(id, deadline) == "gone":
+            return None
+        return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec))
+
+    # ---- many
+
+    def page(self, name: str, query: Query, cursor: str | None, limit: int, codec: Codec) -> TaskPage | None:
+        """A page of the table's tasks, which are listed before those of Redis: one that is loaded meanwhile may be
+        listed twice, and is not missed. None for a page of Redis.
+        """
+        place = query.place(name, cursor)
+        if "scheduled" not in query.states or (cursor is not None and place.shard >= 0):
+            return None
+        self.ready(self._deadline())
+        after: Place | str = Place(0, -1)
+        if cursor is not None:
+            after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
+        found = self._sql(self._cold.store.page, filtered(query), after, limit, self._deadline())
+        infos = [info_of(row, readable(row.record, codec)) for row, _ in found.rows]
+        if found.after is None:
+            following = query.first
+        elif isinstance(found.after, str):
+            following = QueryPlace("scheduled", 0, found.after, shard=BY_NAME)
+        else:
+            following = QueryPlace("scheduled", found.after.bucket, str(found.after.seq), shard=BY_PLACE)
+        return TaskPage(infos, query.cursor(name, following))
+
+    def bulk(self, bulk: Bulk, progress: Callable[[BulkResult], object]) -> None:
+        """Does the table's part of a command on many tasks: what is far is dealt with here, what is near is moved, so
+        that the walk through Redis meets it.
+        """
+        if bulk.verb == "requeue" or "scheduled" not in bulk.asked.states:
+            return
+        self.ready(self._deadline())
+        store, asked = self._cold.store, filtered(bulk.asked)
+        if bulk.verb == "reschedule" and bulk.due <= 0:
+            bulk.due = int(store.now_ms) + 1 - bulk.due
+        after: Place | str | None = Place(0, -1)
+        while after is not None:
+            page = self._sql(store.page, asked, after, BULK_ROWS, self._deadline())
+            after = page.after
+            rows = [row for row, _ in page.rows if bulk.verb != "reschedule" or row.due != bulk.due]
+            far = [row for row, is_far in page.rows if is_far and row in rows]
+            near = [row for row, is_far in page.rows if not is_far and row in rows]
+            if bulk.count_only:
+                bulk.far_matched += len(far)
+            elif bulk.verb == "cancel":
+                done = self._sql(store.cancel_all, far, self._deadline()) if far else 0
+                bulk.far_matched += done
+                bulk.far_done += done
+            else:
+                near += self._rescheduled(far, bulk)
+            if near and not bulk.count_only:
+                refused = [row for row, _ in self._moved(near, self._deadline())]
+                bulk.far_matched += len(refused)
+                if refused and bulk.verb == "cancel":
+                    self._sql(store.forget, refused, self._deadline())
+                    bulk.far_done += len(refused)
+            progress(bulk.so_far)
+
+    def _rescheduled(self, rows: Sequence[Row], bulk: Bulk) -> list[Row]:
+        """Gives far rows another due time. Returns those that are near now."""
+        store, near = self._cold.store, list[Row]()
+        for row in rows:
+            if self._sql(store.reschedule, row.id, bulk.due, self._deadline()) == "done":
+                bulk.far_matched += 1
+                bulk.far_done += 1
+                if not store.is_far(bulk.due):
+                    near.append(row._replace(due=bulk.due, bucket=bucket_of(bulk.due), name=row.id))
+        return near
+
+    def counted(self, deadline: float) -> Counted:
+        """How many tasks there are in the table."""
+        self.ready(deadline)
+        return self._sql(self._cold.store.counted, deadline)
+
+    def forecast(self, near: Forecast) -> Forecast:
+        """A forecast with the tasks of the table."""
+        self.ready(self._deadline())
+        begin, step = near.buckets[0][0], near.step
+        counts = self._sql(self._cold.store.spans, instant_ms(begin), step // MS, len(near.buckets), self._deadline())
+        buckets = [(start, count + more) for (start, count), more in zip(near.buckets, counts, strict=False)]
+        return msgspec.structs.replace(near, buckets=buckets, later=near.later + counts[-1])
+
+    # ---- to Redis
+
+    def _moved_if_near(self, id: str, deadline: float, *, drop: bool = False) -> Literal["far", "gone", "dropped"]:
+        """Moves a near task to Redis, if it is in the table. ``drop``: removes one that can't be moved, as what another
+        program has put there; else that raises why.
+        """
+        store = self._cold.store
+        found = self._sql(lambda: store.find(id, deadline, settled=True))
+        if found is None:
+            return "gone"
+        row, far = found
+        if far:
+            return "far"
+        for _, error in self._moved([row], deadline):
+            if not drop:
+                raise error
+            self._sql(store.forget, [row], deadline)
+            return "dropped"
+        return "gone"
+
+    def _moved(self, rows: Sequence[Row], deadline: float) -> list[tuple[Row, ShardqError]]:
+        """Moves near rows to Redis. Returns those that are refused for themselves. Raises why others can't be moved."""
+        store, driver = self._cold.store, self._opened(deadline)
+        mover, failing = Mover(self._cache(), self._packer, store.horizon), Failing()
+        moved = run(driver, mover.move(rows, store.now_ms, failing), deadline=deadline)
+        if moved.done:
+            self._sql(store.forget, moved.done, max(deadline, time.monotonic() + 1.0))
+        if len(moved.done) + len(moved.refused) < len(rows):
+            raise next(iter(failing.errors.values()), None) or Unavailable(
+                f"{rows[0].id} can't leave the cold store: the replicas of its shard do not confirm it"
+            )
+        return moved.refused
+
+
+def filtered(query: Query) -> Filtered:
+    """The rows that a query asks for."""
+    return Filtered(query.topic, query.begin_ms, query.end_ms, query.tag)
+
+
+def info_of(row: Row, record: Decoded) -> TaskInfo:
+    """The facts that a caller is told of a far task."""
+    return TaskInfo(
+        id=row.id,
+        topic=row.topic,
+        state="scheduled",
+        due=shown_instant(row.due),
+        deadline=None,
+        holder=None,
+        died=None,
+        attempt=1,
+        failures=0,
+        lapses=0,
+        reason=None,
+        payload=record.payload,
+        headers=record.headers,
+        max_attempts=record.max_attempts,
+        tags=record.tags,
+    )
+
+
+def _together(
+    entries: Entries,
+    stored: Mapping[str, Receipt],
+    errors: Mapping[str, ShardqError],
+    near: Iterator[str],
+    error: PushError | None,
+) -> list[Receipt]:
+    """The receipts of all tasks, in their order. ``stored``: the id that was made for a task that is not near → that of
+    its row. ``errors``: that → why it is not in the table. Raises PushError unless all are stored.
+    """
+    ids = [known if (known := stored.get(id)) is not None else next(near) for id in entries.ids]
+    if not errors and error is None:
+        return ids  # type: ignore[return-value]  # those of near tasks are receipts
+    ids = [str(id) if id in errors else id for id in ids]
+    failed = dict(error.failed) if error is not None else {}
+    unknown = list(error.unknown) if error is not None else []
+    failed |= {str(id): why for id, why in errors.items() if not isinstance(why, Unanswered)}
+    unknown += [str(id) for id, why in errors.items() if isinstance(why, Unanswered)]
+    raise PushError(
+        ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown
+    ) from error

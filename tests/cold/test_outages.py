@@ -1,0 +1,172 @@
+"""A database that is frozen, dead, or full of locks, and Redis that is: who is told, and what goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from cluster.postgres import Postgres
+from cluster.server import Server
+from shardq import Engine, Outcome, PushError, Task, Unanswered, Unavailable
+from shardq.features.cold import statements as sql
+from tests.support.states import counted
+from tests.support.waiting import wait_until
+
+FAR_S = 30 * 86_400.0
+TIMEOUT_S = 1.5
+
+
+@pytest.fixture(scope="module")
+def breakable() -> Iterator[Postgres]:
+    """A PostgreSQL that the tests here break."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def database(breakable: Postgres) -> str:
+    return breakable.make_database(f"d{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def engine(url: str, name: str, database: str) -> Iterator[Engine]:
+    with Engine(url, name=name, shards=2, cold=database, timeout=TIMEOUT_S) as engine:
+        engine.push("opened", delay=FAR_S)
+        yield engine
+
+
+def goes_on(engine: Engine, far: str) -> None:
+    """What needs no database goes on, and what does ends in time."""
+    began = time.monotonic()
+    near = engine.push("near", delay=60)
+    assert engine.cancel(near) is Outcome.CANCELLED
+    assert time.monotonic() - began < TIMEOUT_S
+    for call in (lambda: engine.push("far", delay=FAR_S), lambda: engine.cancel(far), lambda: engine.get(far)):
+        began = time.monotonic()
+        with pytest.raises((Unavailable, Unanswered), match="the cold store"):
+            call()
+        assert time.monotonic() - began < TIMEOUT_S + 1.0
+    with pytest.raises(PushError) as caught:
+        engine.push_many([Task("near", delay=60), Task("far", delay=FAR_S)])
+    assert len(caught.value.stored) == 1
+    began = time.monotonic()
+    cold = engine.stats().cold
+    assert time.monotonic() - began < 5
+    assert cold is not None
+    assert cold.tasks is None
+    assert cold.problems
+    assert "cold" in engine.health().kinds
+
+
+def test_a_frozen_database(engine: Engine, breakable: Postgres) -> None:
+    far = engine.push("far", delay=FAR_S)
+    with breakable.stopped():
+        goes_on(engine, far)
+    assert engine.cancel(far) in (Outcome.CANCELLED, Outcome.GONE)
+    wait_until(lambda: "cold" not in engine.health().kinds, "all is well again")
+
+
+def test_a_dead_database(engine: Engine, breakable: Postgres) -> None:
+    far = engine.push("far", delay=FAR_S)
+    breakable.kill()
+    try:
+        goes_on(engine, far)
+    finally:
+        breakable.start()
+    info = engine.get(far)
+    assert info is not None
+    assert engine.cancel(far) is Outcome.CANCELLED
+
+
+def test_a_database_that_comes_back_in_time(engine: Engine, breakable: Postgres, monkeypatch: Any) -> None:
+    """A restart is waited for."""
+    breakable.kill()
+    breakable.start()
+    engine.push("far", delay=FAR_S)
+    engine.push_many([Task(n, delay=FAR_S) for n in range(10)])
+
+
+def test_a_table_that_another_program_has_locked(engine: Engine, database: str) -> None:
+    far = engine.push("far", delay=FAR_S)
+    with psycopg.connect(database.replace("+psycopg", "")) as other:
+        other.execute(f"LOCK TABLE {sql.COLD} IN ACCESS EXCLUSIVE MODE".encode())
+        goes_on(engine, far)
+        other.rollback()
+    assert engine.get(far) is None or engine.cancel(far) is Outcome.CANCELLED
+
+
+def test_redis_away(own_server: Server, name: str, database: str) -> None:
+    """What is far goes on."""
+    with Engine(own_server.url, name=name, shards=2, cold=database, timeout=TIMEOUT_S) as engine:
+        id = engine.push("far", delay=FAR_S)
+        own_server.kill()
+        try:
+            other = engine.push("far", delay=FAR_S)
+            assert engine.reschedule(id, delay=2 * FAR_S) is Outcome.MOVED
+            assert engine.get(other) is not None
+            assert engine.cancel(other) is Outcome.CANCELLED
+            # committed as near, and moved when Redis is back
+            assert engine.reschedule(id, delay=0) is Outcome.MOVED
+        finally:
+            own_server.start()
+        engine.start()
+        [delivery] = engine.consumer().claim(1, wait=30)
+        assert delivery.id == id
+        engine.consumer().ack(delivery)
+
+
+def test_a_full_server(own_server: Server, name: str, database: str) -> None:
+    """It takes nothing: rows stay, and are told."""
+    with Engine(own_server.url, name=name, shards=2, cold=database, timeout=TIMEOUT_S) as engine:
+        id = engine.push("far", delay=FAR_S)
+        engine.start()
+        own_server.ask("CONFIG", "SET", "maxmemory", "1")
+        assert engine.reschedule(id, delay=0) is Outcome.MOVED
+        wait_until(
+            lambda: [text for text in engine.health().reasons if "take nothing from the cold store" in text],
+            "it is told",
+        )
+        own_server.ask("CONFIG", "SET", "maxmemory", "0")
+        [delivery] = engine.consumer().claim(1, wait=30)
+        assert delivery.id == id
+        engine.consumer().ack(delivery)
+
+
+def test_a_pooler_s_connections(engine: Engine, database: str) -> None:
+    """Each statement may go to another connection: nothing is prepared, and nothing set."""
+    engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
+    for n in range(20):
+        engine.cancel(engine.push(n, delay=FAR_S))
+    with psycopg.connect(database.replace("+psycopg", "")) as other:
+        [(prepared,)] = other.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
+        settings = other.execute("SELECT name FROM pg_settings WHERE source = 'session'").fetchall()
+    assert prepared == 0
+    assert not settings
+
+
+# ---- replicas
+
+
+def test_a_move_waits_for_replicas(own_server: Server, replica: Server, name: str, tmp_path: Path) -> None:
+    with Engine(own_server.url, name=name, shards=2, cold=str(tmp_path / "cold.db"), timeout=3) as engine:
+        id = engine.push("far", delay=FAR_S)
+        replica_pid = replica.pid
+        import os
+
+        os.kill(replica_pid, signal.SIGSTOP)
+        try:
+            assert engine.reschedule(id, delay=60) is Outcome.MOVED
+            assert counted(engine).scheduled == 1
+            assert engine.stats().cold.tasks == 1, "it stays until a replica has it"  # type: ignore[union-attr]
+        finally:
+            os.kill(replica_pid, signal.SIGCONT)
+        engine.start()
+        wait_until(lambda: engine.stats().cold.tasks == 0, "it is moved")  # type: ignore[union-attr]
+        assert counted(engine).scheduled == 1

@@ -1,0 +1,320 @@
+"""The table by itself, in both databases."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from shardq.errors import InvalidUrl
+from shardq.features.cold.databases import open_store
+from shardq.features.cold.ids import HOUR_MS, Place, bucket_of
+from shardq.features.cold.postgres import PostgresStore
+from shardq.features.cold.rows import Row
+from shardq.features.cold.statements import COLD, NAMED
+from shardq.features.cold.store import Filtered, Session, Store
+from tests.cold.conftest import later
+
+FAR_MS = 2 * HOUR_MS
+
+numbers = itertools.count()
+
+
+def row(store: Store, after_ms: int = FAR_MS, **columns: Any) -> Row:
+    due = int(store.now_ms) + after_ms
+    usual = Row(bucket_of(due), next(numbers), due, "mail", None, b"\x11{}")
+    return usual._replace(**columns)
+
+
+def add(store: Store, *rows: Row) -> None:
+    assert store.insert(rows, later()) == ["stored"] * len(rows)
+
+
+def there(store: Store, row: Row) -> bool:
+    found = store.find(row.id, later())
+    assert found is None or found[0].record == row.record
+    return found is not None
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_far_rows_are_added(store: Store, count: int) -> None:
+    rows = [row(store) for _ in range(count)]
+    add(store, *rows)
+    for each in rows:
+        assert store.find(each.id, later()) == (each, True)
+    assert store.counted(later()).rows == count
+
+
+def test_near_rows_are_not(store: Store) -> None:
+    rows = [row(store), row(store, 60_000), row(store)]
+    assert store.insert(rows, later()) == ["stored", "near", "stored"]
+    assert store.insert([row(store, 60_000)], later()) == ["near"]
+    assert store.counted(later()).rows == 2
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+def test_a_place_that_is_taken(store: Store, beside: int) -> None:
+    """Also by the same content: only who sends it again may take it for its own."""
+    first = row(store)
+    add(store, first)
+    others = [row(store) for _ in range(beside)]
+    assert store.insert([first, *others], later()) == ["taken"] + ["stored"] * beside
+    assert store.insert([first._replace(record=b"\x11[]")], later()) == ["taken"]
+
+
+def test_what_was_stored_by_a_lost_send(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(store), row(store)]
+    for some in (rows, [row(store)]):
+        lose_answers(store, monkeypatch, 1)
+        add(store, *some)
+        assert all(there(store, each) for each in some)
+
+
+def lose_answers(store: Store, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The connection ends after the next so many calls were carried out."""
+    from contextlib import contextmanager
+
+    from shardq.features.cold.store import Lost
+
+    left = [count]
+    session_of = store._session
+
+    @contextmanager
+    def losing(deadline: float) -> Any:
+        with session_of(deadline) as session:
+            yield session
+            if left[0]:
+                left[0] -= 1
+                raise Lost("it was cut", sent=True)
+
+    monkeypatch.setattr(store, "_session", losing)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_cancel(store: Store, named: bool) -> None:
+    one, other = row(store), row(store)
+    add(store, one, other)
+    if named:
+        assert store.reschedule(one.id, one.due + 1, later()) == "done"
+    assert store.cancel(one.id, later()) == "done"
+    assert store.cancel(one.id, later()) == "not far"
+    assert not there(store, one)
+    assert there(store, other)
+
+
+def test_a_cancel_whose_answer_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = row(store)
+    add(store, one)
+    lose_answers(store, monkeypatch, 1)
+    assert store.cancel(one.id, later()) == "unknown"
+    assert not there(store, one)
+
+
+def test_an_id_of_another_topic_is_not_it(store: Store) -> None:
+    one = row(store)
+    add(store, one)
+    other = one._replace(topic="sms")
+    assert store.find(other.id, later()) is None
+    assert store.cancel(other.id, later()) == "not far"
+    assert store.reschedule(other.id, one.due, later()) == "not far"
+    assert there(store, one)
+
+
+def test_reschedule(store: Store) -> None:
+    one = row(store, tags="\na\n")
+    add(store, one)
+    for to in (one.due + 5 * HOUR_MS, one.due + 400 * 24 * HOUR_MS, one.due, one.due - FAR_MS):
+        assert store.reschedule(one.id, to, later()) == "done"
+        moved = one._replace(due=to, bucket=bucket_of(to), name=one.id)
+        assert store.find(one.id, later()) == (moved, to >= one.due)
+    assert store.counted(later()).rows == 1
+    # near by now: it is Redis' alone
+    assert store.reschedule(one.id, one.due, later()) == "not far"
+    assert store.cancel(one.id, later()) == "not far"
+
+
+def test_what_is_more_than_a_year_away_is_found_by_its_name(store: Store) -> None:
+    one = row(store, 3 * 365 * 24 * HOUR_MS)
+    one = one._replace(name=one.id)
+    add(store, one, row(store))
+    assert store.find(one.id, later()) == (one, True)
+    assert store.cancel(one.id, later()) == "done"
+
+
+BEGIN = Place(0, -1)
+ALL = Filtered()
+
+
+def near(store: Store, table: str = COLD, after: Place = BEGIN, **options: Any) -> list[Row]:
+    usual = {"members": 1, "member": 0, "most": 1000, "bytes": 1 << 20, "deadline": later()}
+    return store.near(table, after, **{**usual, **options})
+
+
+def come_nearer(store: Store, *rows: Row, by_ms: int) -> list[Row]:
+    """The same rows as if time had passed."""
+    moved = [each._replace(due=each.due - by_ms, bucket=bucket_of(each.due - by_ms)) for each in rows]
+    far, store.horizon = store.horizon, type(store.horizon)(0, -100 * HOUR_MS)
+    add(store, *moved)
+    store.horizon = far
+    return moved
+
+
+def test_near_rows_in_their_order(store: Store) -> None:
+    rows = come_nearer(store, *(row(store, number * 600_000) for number in range(1, 9)), by_ms=HOUR_MS)
+    expected = sorted((each for each in rows if each.due <= store.now_ms + HOUR_MS), key=lambda each: each.place)
+    assert near(store) == expected
+    assert near(store, after=expected[2].place) == expected[3:]
+    assert near(store, most=3) == expected[:3]
+    assert near(store, bytes=5) == expected[:2]
+    assert near(store, NAMED) == []
+
+
+def test_a_row_larger_than_a_page_goes_alone(store: Store) -> None:
+    rows = come_nearer(store, *(row(store, record=bytes(100)) for _ in range(3)), by_ms=2 * HOUR_MS)
+    assert near(store, bytes=10) == [min(rows, key=lambda each: each.place)]
+
+
+def test_shares(store: Store) -> None:
+    rows = come_nearer(store, *(row(store, 3_300_000) for _ in range(20)), by_ms=0)
+    shares = [near(store, members=3, member=member) for member in range(3)]
+    assert sorted(itertools.chain(*shares)) == sorted(rows)
+    assert all(shares)
+    overdue = come_nearer(store, *(row(store) for _ in range(3)), by_ms=2 * HOUR_MS)
+    for member in range(3):
+        assert set(overdue) <= set(near(store, members=3, member=member)), "everybody takes what is overdue"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_redis_has_is_forgotten_unless_it_has_another_time_by_now(store: Store, named: bool) -> None:
+    rows = [row(store), row(store)]
+    add(store, *rows)
+    if named:
+        for each in rows:
+            store.reschedule(each.id, each.due + 1, later())
+        found = [store.find(each.id, later()) for each in rows]
+        rows = [each[0] for each in found if each]
+    store.reschedule(rows[0].id, rows[0].due + 5, later())
+    store.forget(rows, later())
+    assert there(store, rows[0])
+    assert not there(store, rows[1])
+
+
+def listed(store: Store, asked: Filtered = ALL, limit: int = 7) -> list[Row]:
+    rows = list[Row]()
+    after: Place | str | None = BEGIN
+    while after is not None:
+        page = store.page(asked, after, limit, later())
+        rows += [each for each, _ in page.rows]
+        after = page.after
+    return rows
+
+
+def test_lists(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardq.features.cold.store.LOOK", 5)
+    rows = [row(store, FAR_MS + number * HOUR_MS, topic=f"t{number % 2}") for number in range(20)]
+    rows += [row(store, FAR_MS + number, tags="\na\nb c\n") for number in range(3)]
+    add(store, *rows)
+    moved = []
+    for each in rows[:6]:
+        store.reschedule(each.id, each.due + 1, later())
+        moved.append(each._replace(due=each.due + 1, bucket=bucket_of(each.due + 1), name=each.id))
+    rows = [*moved, *rows[6:]]
+    assert sorted(listed(store)) == sorted(rows)
+    assert sorted(listed(store, limit=1)) == sorted(rows)
+    assert sorted(listed(store, Filtered(topic="t1"))) == sorted(each for each in rows if each.topic == "t1")
+    assert sorted(listed(store, Filtered(tag="b c"))) == sorted(rows[20:])
+    assert listed(store, Filtered(tag="b")) == []
+    begin, end = rows[3].due, rows[9].due
+    assert sorted(listed(store, Filtered(begin_ms=begin, end_ms=end))) == sorted(
+        each for each in rows if begin <= each.due < end
+    )
+
+
+def test_counts_by_time(store: Store) -> None:
+    rows = [row(store)]
+    rows += [rows[0]._replace(seq=next(numbers), due=rows[0].due + number * HOUR_MS) for number in range(1, 5)]
+    add(store, *(each._replace(bucket=bucket_of(each.due)) for each in rows))
+    assert store.spans(rows[0].due - FAR_MS, HOUR_MS, 4, later()) == [0, 0, 1, 1, 3]
+
+
+def test_many_are_estimated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(store, *(row(store) for _ in range(20)))
+    assert (store.counted(later()).rows, store.counted(later()).exact) == (20, True)
+    monkeypatch.setattr("shardq.features.cold.store.EXACT", 10)
+    counted = store.counted(later())
+    assert counted.rows >= 10
+    assert not counted.exact
+
+
+# ---- whose it is
+
+
+def test_a_table_keeps_its_identity(store: Store, database: str, name: str) -> None:
+    other = open_store(database)
+    try:
+        assert other.open(name, later()) == store.open(name, later())
+        with pytest.raises(InvalidUrl, match="belongs to the engine"):
+            other.open("another", later())
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://host/shop", "redis://127.0.0.1", "sqlite://", "postgresql://host:port:x/[", "http://x"]
+)
+def test_urls_that_name_no_database(url: str) -> None:
+    with pytest.raises(InvalidUrl, match="cold="):
+        open_store(url)
+
+
+def test_a_password_is_not_told() -> None:
+    assert (
+        open_store("postgresql+psycopg://app:secret@db.example:5433/shop").where == "postgresql://db.example:5433/shop"
+    )
+
+
+# ---- partitions
+
+
+def partitions(store: Store) -> set[int]:
+    def work(session: Session, _: bool) -> set[int]:
+        from shardq.features.cold.postgres import _PARTITIONS
+
+        return {int(name.rpartition("_")[2]) for (name,) in session.run(_PARTITIONS)}
+
+    return store.attempt(work, later())
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_days_come_and_go(store: Store, database: str, name: str) -> None:
+    assert isinstance(store, PostgresStore)
+    rows = [row(store, FAR_MS + number * 24 * HOUR_MS) for number in range(3)]
+    add(store, *rows)
+    days = {each.bucket // 24 for each in rows}
+    assert partitions(store) == days
+    store.forget(rows[:2], later())
+    store.tidied(rows[1].bucket // 24 * 24, later())
+    assert partitions(store) == days - {rows[0].bucket // 24}
+    store.tidied(rows[2].bucket + 100, later())
+    assert partitions(store) == {rows[2].bucket // 24}, "one with rows stays"
+    again = open_store(database)
+    try:
+        again.horizon = store.horizon
+        again.open(name, later())
+        again.insert([row(again, FAR_MS), row(again, FAR_MS)], later())
+        add(store, row(store, FAR_MS), row(store, FAR_MS + 24 * HOUR_MS))
+    finally:
+        again.close()
+    assert partitions(store) == days
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_partition_that_another_process_has_dropped(store: Store) -> None:
+    one = row(store)
+    add(store, one)
+    store.forget([one], later())
+    day = one.bucket // 24
+    store.attempt(lambda session, _: session.run(f"DROP TABLE {COLD}_{day}"), later())
+    add(store, row(store))
+    add(store, row(store), row(store))
