@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardq.core.model.checks import check_whole_id
 from shardq.core.model.ids import Ids
-from shardq.features.cold.ids import LAST_BUCKET, Place, Sequences, bucket_of, place_in, spelled
+from shardq.features.cold.ids import LAST_BUCKET, Place, Sequences, bucket_of, place_in, spelled, spelled_all
 
 places = st.builds(Place, st.integers(0, LAST_BUCKET), st.integers(0, (1 << 48) - 1))
 
@@ -21,6 +21,12 @@ def test_an_id_names_its_place(place: Place, topic: str) -> None:
     check_whole_id(id)
     assert len(id.rpartition("/")[2]) == 13
     assert place_in(id) == place
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "mail"]), st.integers(0, LAST_BUCKET), st.integers(0, (1 << 48) - 1))))
+def test_ids_of_many_are_those_of_each(many: list[tuple[str, int, int]]) -> None:
+    follow = [(topic, bucket, seq + 1) for topic, bucket, seq in many if seq + 1 < 1 << 48]
+    assert spelled_all([*many, *follow]) == [spelled(topic, Place(*place)) for topic, *place in [*many, *follow]]
 
 
 @given(places, places)

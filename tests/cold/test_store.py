@@ -213,7 +213,7 @@ def listed(store: Store, asked: Filtered = ALL, limit: int = 7) -> list[Row]:
 def test_lists(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardq.features.cold.store.LOOK", 5)
     rows = [row(store, FAR_MS + number * HOUR_MS, topic=f"t{number % 2}") for number in range(20)]
-    rows += [row(store, FAR_MS + number, tags="\na\nb c\n") for number in range(3)]
+    rows += [row(store, FAR_MS + number, tags="\na\nb c\nü\n") for number in range(3)]
     add(store, *rows)
     moved = []
     for each in rows[:6]:
@@ -224,6 +224,7 @@ def test_lists(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(listed(store, limit=1)) == sorted(rows)
     assert sorted(listed(store, Filtered(topic="t1"))) == sorted(each for each in rows if each.topic == "t1")
     assert sorted(listed(store, Filtered(tag="b c"))) == sorted(rows[20:])
+    assert sorted(listed(store, Filtered(tag="ü"))) == sorted(rows[20:])
     assert listed(store, Filtered(tag="b")) == []
     begin, end = rows[3].due, rows[9].due
     assert sorted(listed(store, Filtered(begin_ms=begin, end_ms=end))) == sorted(

@@ -39,8 +39,8 @@ _NUMBER_BITS = 46
 _START_BITS = _NUMBER_BITS - 1
 
 # Ids of one batch differ in their last two characters for runs of 4096: the rest is built once per run.
-_ENDS = [first + second for first in ALPHABET for second in ALPHABET]
-_END_MASK = len(_ENDS) - 1
+ENDS: Sequence[str] = [first + second for first in ALPHABET for second in ALPHABET]
+_END_MASK = len(ENDS) - 1
 
 
 class Ids:
@@ -65,9 +65,9 @@ class Ids:
         ids: list[str] = []
         while number < last:
             start = number & _END_MASK
-            stop = min(start + last - number, len(_ENDS))
+            stop = min(start + last - number, len(ENDS))
             begin = full_id(topic, spell(number)[:-2])
-            ids += [begin + end for end in _ENDS[start:stop]]
+            ids += [begin + end for end in ENDS[start:stop]]
             number += stop - start
         return ids
 
@@ -143,10 +143,10 @@ def spell(number: int) -> str:
     """78 bits as 13 characters."""
     return (
         ALPHABET[number >> 72]
-        + _ENDS[number >> 60 & _END_MASK]
-        + _ENDS[number >> 48 & _END_MASK]
-        + _ENDS[number >> 36 & _END_MASK]
-        + _ENDS[number >> 24 & _END_MASK]
-        + _ENDS[number >> 12 & _END_MASK]
-        + _ENDS[number & _END_MASK]
+        + ENDS[number >> 60 & _END_MASK]
+        + ENDS[number >> 48 & _END_MASK]
+        + ENDS[number >> 36 & _END_MASK]
+        + ENDS[number >> 24 & _END_MASK]
+        + ENDS[number >> 12 & _END_MASK]
+        + ENDS[number & _END_MASK]
     )

@@ -88,14 +88,18 @@ class Cold:
             return None
         split, began_ms = Split(), math.ceil(self.store.now_ms)
         far_ms, last_ms = began_ms + self.store.horizon.far_ms, (LAST_BUCKET + 1) * HOUR_MS
-        by_place = bucket_of(began_ms) + IN_PARTITIONS
+        by_place = bucket_of(began_ms) + IN_PARTITIONS  # what is in later buckets is found by its name
         words: list[Any] = entries.fresh
         far, near = split.far, split.near.fresh
         seqs = self._sequences.take(len(words) // FRESH)
         for id, word, record, seq in zip(words[0::FRESH], words[1::FRESH], words[2::FRESH], seqs, strict=True):
             due = word if word > 0 else began_ms - word
             if far_ms < due < last_ms:
-                far[id] = _row(id, due, record, seq, began_ms, by_place)
+                bucket, topic, tags = due // HOUR_MS, topic_of(id), None
+                if has_head(record):
+                    record, tags = dated(record, began_ms), tags_text(undecoded(record).tags)
+                name = spelled(topic, Place(bucket, seq)) if bucket > by_place else ""
+                far[id] = Row(bucket, seq, due, topic, tags, record, name)
             else:
                 near += (id, word, record)
         if not far:
@@ -111,15 +115,6 @@ class Cold:
             row._replace(seq=seq, name=row.name and spelled(row.topic, Place(row.bucket, seq)))
             for row, seq in zip(rows, seqs, strict=True)
         ]
-
-
-def _row(id: str, due: int, record: bytes, seq: int, began_ms: int, by_place: int) -> Row:
-    """The row of a task for which this id was made. ``by_place``: what is in later buckets is found by its name."""
-    topic, tags, bucket = topic_of(id), None, due // HOUR_MS
-    if has_head(record):
-        record, tags = dated(record, began_ms), tags_text(undecoded(record).tags)
-    name = spelled(topic, Place(bucket, seq)) if bucket > by_place else ""
-    return Row(bucket, seq, due, topic, tags, record, name)
 
 
 def stats_of(cold: Cold, counted: Counted | ShardqError | None, loader: LoaderReport | None) -> ColdStats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import select
+import struct
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -208,9 +209,7 @@ class PostgresStore(Store):
         try:
             with session.transaction(), session.raw.cursor() as cursor:
                 with cursor.copy(_COPY) as copy:
-                    copy.set_types(_TYPES)
-                    for row in rows:
-                        copy.write_row(row[:6])
+                    copy.write(_packed(rows))
                 least = min(row.due for row in rows)
                 [(far,)] = session.run(
                     f"SELECT :least > {self.now} + :far", {"least": least, "far": self.horizon.far_ms}
@@ -251,7 +250,27 @@ class PostgresStore(Store):
 
 
 _COPY = f"COPY {sql.COLD} ({sql.COLUMNS}) FROM STDIN (FORMAT BINARY)"
-_TYPES = ("int4", "int8", "int8", "text", "text", "bytea")
+_BEGIN, _END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+_NUMBERS = struct.Struct(">hiiiqiqi")  # of six columns: int4, int8, int8, and the length of the first text
+_LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
+
+
+def _packed(rows: Sequence[Row]) -> bytes:
+    """The rows as COPY takes them: half the time of ``write_row``, which asks for the type of each value."""
+    parts = [_BEGIN]
+    for bucket, seq, due, topic, tags, record, _ in rows:
+        first = topic.encode()
+        parts += (
+            _NUMBERS.pack(6, 4, bucket, 8, seq, 8, due, len(first)),
+            first,
+            _NULL if tags is None else _LENGTH.pack(len(tags.encode())) + tags.encode(),
+            _LENGTH.pack(len(record)),
+            record,
+        )
+    parts.append(_END)
+    return b"".join(parts)
+
 
 _PARTITIONS = f"""
 SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid

@@ -24,7 +24,7 @@ from shardq.core.producer.pushing import uncollected
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
 from shardq.features.cold.cold import Cold, chunks
-from shardq.features.cold.ids import Place, bucket_of
+from shardq.features.cold.ids import Place, bucket_of, spelled_all
 from shardq.features.cold.moving import Mover
 from shardq.features.cold.rows import Row
 from shardq.features.cold.store import Counted, Filtered
@@ -130,7 +130,9 @@ class AsyncColdCommands:
             else:
                 rows, outcomes = chunk, dict.fromkeys(range(len(chunk)), failed)
             with uncollected():
-                told = dict(zip(itertools.islice(ids, len(rows)), (Receipt(row.id) for row in rows), strict=True))
+                # by its place, also where it is found by its name
+                made = spelled_all((row.topic, row.bucket, row.seq) for row in rows)
+                told = dict(zip(itertools.islice(ids, len(rows)), map(Receipt, made), strict=True))
             for id, outcome in zip(list(told), map(outcomes.get, range(len(rows))), strict=True) if outcomes else ():
                 if outcome == "near":
                     del told[id]
