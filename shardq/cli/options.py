@@ -218,7 +218,7 @@ reporting: Final = joined(
 """The options of a command that is told nothing of an engine."""
 
 
-_COLD = "The database in which the engine's far tasks wait, if it has one: postgresql://…, or a file of SQLite."
+_COLD = "The database in which the engine's far tasks wait, if it has one: postgresql://HOST/NAME, or a file of SQLite."
 
 
 def sharing(*, url: str, name: str | None = None) -> Callable[[F], F]:
