@@ -22,6 +22,9 @@ from tests.support.waiting import wait_until
 FAR_S = 30 * 86_400.0
 TIMEOUT_S = 1.5
 
+SLACK_S = 5.0
+"""A busy machine stands still for so long, and no longer; a call without a deadline would wait for ever."""
+
 
 @pytest.fixture(scope="module")
 def breakable() -> Iterator[Postgres]:
@@ -47,18 +50,18 @@ def goes_on(engine: Engine, far: str) -> None:
     began = time.monotonic()
     near = engine.push("near", delay=60)
     assert engine.cancel(near) is Outcome.CANCELLED
-    assert time.monotonic() - began < TIMEOUT_S
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S
     for call in (lambda: engine.push("far", delay=FAR_S), lambda: engine.cancel(far), lambda: engine.get(far)):
         began = time.monotonic()
         with pytest.raises((Unavailable, Unanswered), match="the cold store"):
             call()
-        assert time.monotonic() - began < TIMEOUT_S + 1.0
+        assert time.monotonic() - began < TIMEOUT_S + SLACK_S
     with pytest.raises(PushError) as caught:
         engine.push_many([Task("near", delay=60), Task("far", delay=FAR_S)])
     assert len(caught.value.stored) == 1
     began = time.monotonic()
     cold = engine.stats().cold
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 3 + SLACK_S
     assert cold is not None
     assert cold.tasks is None
     assert cold.problems
