@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -259,6 +263,25 @@ def test_a_table_keeps_its_identity(store: Store, database: str, name: str) -> N
             other.open("another", later())
     finally:
         other.close()
+
+
+def test_many_that_open_a_new_table_at_once_agree(database: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All find that there is none, make it, and then give it to the engine."""
+    stores = [open_store(database) for _ in range(4)]
+    together = Barrier(len(stores))
+
+    def at_once(create: Callable[[Session], None], session: Session) -> None:
+        together.wait(30)
+        create(session)
+        together.wait(30)
+
+    for each in stores:
+        monkeypatch.setattr(each, "create", partial(at_once, each.create))
+    with ThreadPoolExecutor(len(stores)) as threads:
+        identities = set(threads.map(lambda each: each.open(name, later()), stores))
+    for each in stores:
+        each.close()
+    assert len(identities) == 1
 
 
 @pytest.mark.parametrize(

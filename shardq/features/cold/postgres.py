@@ -36,7 +36,7 @@ CREATE = (
         tags text, record bytea NOT NULL
     )""",
     f"CREATE INDEX IF NOT EXISTS {sql.NAMED}_place ON {sql.NAMED} (bucket, seq)",
-    f"CREATE TABLE IF NOT EXISTS {sql.OWNER} (engine text NOT NULL, identity text NOT NULL)",
+    f"CREATE TABLE IF NOT EXISTS {sql.OWNER} (number int PRIMARY KEY, engine text NOT NULL, identity text NOT NULL)",
 )
 
 HOURS = 24

@@ -1,4 +1,4 @@
-"""The statements of the table, for both databases. ``{now}`` is the database's clock in ms, ``{far}`` says that a row
+"""The statements of the table, for both databases. ``{now}`` is the database's clock in ms, ``FAR`` says that a row
 belongs to the table alone: its due time is past that clock by more than ``:far``. No statement that changes a row
 leaves that out, but for those that remove what Redis has.
 """
@@ -12,9 +12,8 @@ OWNER = "shardq_cold_engine"
 FAR = "due > {now} + :far"
 
 READ_OWNER = f"SELECT engine, identity FROM {OWNER}"
-CLAIM_OWNER = (
-    f"INSERT INTO {OWNER} (engine, identity) SELECT :engine, :identity WHERE NOT EXISTS (SELECT 1 FROM {OWNER})"
-)
+CLAIM_OWNER = f"INSERT INTO {OWNER} (number, engine, identity) VALUES (1, :engine, :identity) ON CONFLICT DO NOTHING"
+"""The key is the same for all: of several that begin at once, one makes the identity."""
 
 CLOCK = "SELECT {now}"
 
