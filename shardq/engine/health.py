@@ -281,7 +281,7 @@ def of_spool(spool: SpoolStats) -> Iterator[Reason]:
 
 
 def _cold(stats: Stats, fleet: Sequence[Member], others: Iterable[Member]) -> Iterator[Reason]:
-    """What keeps far tasks from being loaded."""
+    """The reasons why far tasks can't be loaded."""
     if stats.cold is not None:
         yield from (Reason("cold", text) for text in problems_of_cold(stats.cold, dt.datetime.now(dt.UTC)))
     for member in others:

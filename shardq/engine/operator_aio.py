@@ -250,7 +250,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         return self._judge(stats, await arun(driver, asked, deadline=deadline), max_late, max_ready_age, max_dead)
 
     async def _cold_counted(self) -> Counted | ShardqError | None:
-        """What the table of far tasks holds, or why that can't be said; None for an engine without one."""
+        """Counts the table of far tasks, or returns why it can't; None for an engine without one."""
         if self._cold is None:
             return None
         try:

@@ -248,7 +248,7 @@ class OperatorCommands(TaskCommands, ABC):
         return self._judge(stats, run(driver, asked, deadline=deadline), max_late, max_ready_age, max_dead)
 
     def _cold_counted(self) -> Counted | ShardqError | None:
-        """What the table of far tasks holds, or why that can't be said; None for an engine without one."""
+        """Counts the table of far tasks, or returns why it can't; None for an engine without one."""
         if self._cold is None:
             return None
         try:

@@ -168,8 +168,10 @@ class Running:
 
     def loader(self) -> LoaderReport | None:
         """The report of the loader from the cold store, while one runs."""
+        from shardq.features.cold.loader import Loader  # here: most engines have none
+
         beside = self.dispatcher.beside if self.dispatcher else ()
-        return next((each.report() for each in beside if each.facts().get("loads")), None)  # type: ignore[attr-defined]
+        return next((each.report() for each in beside if isinstance(each, Loader)), None)
 
     def here(self, spool: SpoolStats | None, cold: ColdStats | None) -> Here:
         """The part of ``stats`` that this process knows without asking a server."""

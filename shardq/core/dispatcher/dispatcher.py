@@ -55,7 +55,7 @@ class Beside(Protocol):
         """The living dispatchers are others than before."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What it adds to the report of its process."""
+        """Returns the facts that it adds to the report of its process."""
 
 
 class Dispatcher:

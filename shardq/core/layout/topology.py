@@ -94,7 +94,7 @@ class ColdTable(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     """Stands in the table, too, and in no other."""
     after: float
-    """What is due within so many seconds is loaded."""
+    """Tasks that are due within so many seconds are loaded."""
 
 
 DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take some seven hours; without, they still end

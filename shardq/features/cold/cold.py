@@ -27,7 +27,7 @@ LEAST_AFTER_S = 60.0
 """Less leaves a loader no time to come back."""
 
 IN_PARTITIONS = 400 * 24
-"""What is due in later buckets is found by its name: each day has a partition."""
+"""Tasks of later buckets are found by their names: each day has a partition."""
 
 CHUNK, CHUNK_BYTES = 5000, 4 << 20
 """The most rows that are added together, and bytes of their records."""

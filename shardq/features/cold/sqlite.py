@@ -24,7 +24,9 @@ CREATE = (
         topic TEXT NOT NULL, tags TEXT, record BLOB NOT NULL
     ) WITHOUT ROWID""",
     f"CREATE INDEX IF NOT EXISTS {sql.NAMED}_place ON {sql.NAMED} (bucket, seq)",
-    f"CREATE TABLE IF NOT EXISTS {sql.OWNER} (number INTEGER PRIMARY KEY, engine TEXT NOT NULL, identity TEXT NOT NULL)",
+    f"""CREATE TABLE IF NOT EXISTS {sql.OWNER} (
+        number INTEGER PRIMARY KEY, engine TEXT NOT NULL, identity TEXT NOT NULL
+    )""",
 )
 
 

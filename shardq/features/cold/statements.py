@@ -12,7 +12,8 @@ OWNER = "shardq_cold_engine"
 FAR = "due > {now} + :far"
 
 READ_OWNER = f"SELECT engine, identity FROM {OWNER}"
-CLAIM_OWNER = f"INSERT INTO {OWNER} (number, engine, identity) VALUES (1, :engine, :identity) ON CONFLICT DO NOTHING"
+CLAIM_OWNER = f"""
+INSERT INTO {OWNER} (number, engine, identity) VALUES (1, :engine, :identity) ON CONFLICT DO NOTHING"""
 """The key is the same for all: of several that begin at once, one makes the identity."""
 
 CLOCK = "SELECT {now}"

@@ -19,7 +19,7 @@ from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import Outcome, Receipt, TaskInfo
 from shardq.core.operation import Operation, run
-from shardq.core.producer.packing import Entries, Packer
+from shardq.core.producer.packing import FRESH, Entries, Packer
 from shardq.core.producer.pushing import uncollected
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
@@ -147,9 +147,9 @@ class ColdCommands:
     def _rest(entries: Entries, stored: Collection[str]) -> Entries:
         """The tasks that are not in the table."""
         rest = Entries()
-        for at in range(0, len(entries.fresh), 3):
+        for at in range(0, len(entries.fresh), FRESH):
             if entries.fresh[at] not in stored:
-                rest.fresh += entries.fresh[at : at + 3]
+                rest.fresh += entries.fresh[at : at + FRESH]
         rest.unique = entries.unique
         rest.ids = [id for id in entries.ids if id not in stored]
         return rest
@@ -277,9 +277,10 @@ class ColdCommands:
         while after is not None:
             page = self._sql(store.page, asked, after, BULK_ROWS, self._deadline())
             after = page.after
-            rows = [row for row, _ in page.rows if bulk.verb != "reschedule" or row.due != bulk.due]
-            far = [row for row, is_far in page.rows if is_far and row in rows]
-            near = [row for row, is_far in page.rows if not is_far and row in rows]
+            # A rescheduled one is met again, by its name.
+            met = [each for each in page.rows if bulk.verb != "reschedule" or each[0].due != bulk.due]
+            far = [row for row, is_far in met if is_far]
+            near = [row for row, is_far in met if not is_far]
             if bulk.count_only:
                 bulk.far_matched += len(far)
             elif bulk.verb == "cancel":
