@@ -5,7 +5,7 @@
     │   ├── InvalidDelay, NaiveDatetime, DelayAndAt, DedupWithoutId, InvalidShardCount
     │   ├── InvalidName, InvalidTopic, InvalidId, InvalidUrl
     │   ├── PayloadTooLarge, PayloadNotEncodable
-    │   └── InvalidOption                any other argument
+    │   └── InvalidOption                any other argument; ColdTopic is one
     ├── ServerFault
     │   ├── Unavailable                  TooManyOpenFiles is one
     │   ├── Unanswered
@@ -77,6 +77,20 @@ class InvalidId(BadInput):
 
 class InvalidOption(BadInput):
     """An option has a value outside what is allowed."""
+
+
+class ColdTopic(InvalidOption):
+    """Ids of the caller's own wait in the engine's cold store in this topic, which was not looked at."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(
+            f"the id {id!r:.300} may wait in the cold store of this engine, whose cold_topics name its topic: give "
+            "cold=, the URL of the database that the other processes have; or push again, if the topic is a new one"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.id,)
 
 
 class PayloadTooLarge(BadInput):

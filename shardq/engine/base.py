@@ -45,7 +45,7 @@ from shardq.engine.options import (
 )
 from shardq.engine.parts import Parts, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
-from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
+from shardq.errors import AccessDenied, ColdTopic, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.functions import BatchFunction
@@ -94,6 +94,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         credentials: CredentialProvider | None = None,
         cold: str | os.PathLike[str] | None = None,
         cold_after: float | dt.timedelta | None = None,
+        cold_topics: Iterable[str] = (),
     ) -> None:
         """Checks its arguments; connects later.
 
@@ -124,7 +125,8 @@ class EngineBase(forks.OfOneProcess, ABC):
 
         ``cold``: a database in which tasks wait whose ids are made here, and that are due later than ``cold_after``
         seconds (3600, if it is new) and a margin of 15 minutes: ``postgresql://…``, or the path of an SQLite file.
-        Every process of the engine needs the same; dispatchers load what falls due.
+        Every process of the engine needs the same; dispatchers load what falls due. ``cold_topics``: topics in which
+        tasks with an ``id`` of the caller's own wait there, too; without the database such a push fails.
         """
         where, access = server_given(url, credentials)
         self._options = Options(
@@ -157,7 +159,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._functions: dict[str, tuple[Route, BatchFunction]] = {}
         """Topic → the route and the function that it is forwarded to in this process."""
         self._spool = self._spool_at(spool, spool_bytes)
-        self._cold_store = self._cold_at(cold, cold_after)
+        self._cold_store = self._cold_at(cold, cold_after, cold_topics)
         self._forked()
         forks.watch(self, type(self)._forked)
 
@@ -196,20 +198,25 @@ class EngineBase(forks.OfOneProcess, ABC):
             drain=partial(drain_of, options=options),
         )
 
-    def _cold_at(self, url: str | os.PathLike[str] | None, after: float | dt.timedelta | None) -> Cold | None:
+    def _cold_at(
+        self, url: str | os.PathLike[str] | None, after: float | dt.timedelta | None, topics: Iterable[str]
+    ) -> Cold | None:
         if url is None:
-            if after is not None:
-                raise InvalidOption("cold_after= is for an engine with a cold store: give cold= as well")
+            if after is not None or topics:
+                given = "cold_after=" if after is not None else "cold_topics="
+                raise InvalidOption(f"{given} is for an engine with a cold store: give cold= as well")
             return None
-        from shardq.features.cold.cold import Cold, after_checked  # here: most engines have none
+        from shardq.features.cold.cold import Cold, after_checked, topics_checked  # here: most engines have none
 
-        return Cold(self._options.name, url, after_checked(after))
+        return Cold(self._options.name, url, after_checked(after), topics_checked(topics))
 
     def _check_cold(self, id: str) -> None:
         """Raises InvalidOption for a task in a table that this engine was not given."""
         if self._cold_store is None and self._cache is not None and self._cache.topology.cold is not None:
             from shardq.features.cold.ids import place_in  # here: most engines have none
 
+            if id and self._cache.topology.is_cold(id):
+                raise ColdTopic(id)
             if place_in(id) is not None:
                 raise InvalidOption(
                     f"the task {id} may wait in the cold store of this engine, which was opened without it: give "

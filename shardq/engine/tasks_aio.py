@@ -143,8 +143,12 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
     async def _push(self, task: Task, durability: Durability | None) -> Receipt:
         entries = self._packer.one(task)
-        if self._cold is not None and (receipt := await self._cold.push_one(entries)) is not None:
-            return receipt
+        if self._cold is not None:
+            return await self._cold.push_one(entries, lambda: self._push_near(entries, durability))
+        return await self._push_near(entries, durability)
+
+    async def _push_near(self, entries: Entries, durability: Durability | None) -> Receipt:
+        """Stores one packed task in Redis."""
         if durability is not None:
             [receipt] = await self._push_durably(entries, durability)
             return receipt
@@ -242,7 +246,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         ...     print("it will not be delivered")
         """
         checked_id(id)
-        if self._cold is not None and self._cold.is_here(id):
+        if self._cold is not None and await self._cold.concerns(id):
             return await self._cold.cancel(id, lambda: self._cancel_near(id))
         return await self._cancel_near(id)
 
@@ -263,7 +267,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         checked_id(id)
         due = moved_due(delay, at)
-        if self._cold is not None and self._cold.is_here(id):
+        if self._cold is not None and await self._cold.concerns(id):
             return await self._cold.reschedule(id, due, lambda: self._reschedule_near(id, due))
         return await self._reschedule_near(id, due)
 
@@ -284,7 +288,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         checked_id(id)
         due = due_spec(delay, at)
-        if self._cold is not None and self._cold.is_here(id):
+        if self._cold is not None and await self._cold.concerns(id):
             return await self._cold.requeue(id, lambda: self._requeue_near(id, due))
         return await self._requeue_near(id, due)
 
@@ -302,8 +306,10 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         checked_id(id)
         codec = self._options.codec if decode else None
-        if self._cold is not None and self._cold.is_here(id) and (info := await self._cold.get(id, codec)) is not None:
-            return info
+        if self._cold is not None and await self._cold.concerns(id):
+            info = await self._cold.get(id, codec)
+            if info is not None:
+                return info
         return await self._carry_out(lambda cache: by_id.get(cache, id, codec), id)
 
     # ---- many tasks

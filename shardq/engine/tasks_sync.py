@@ -143,8 +143,12 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
     def _push(self, task: Task, durability: Durability | None) -> Receipt:
         entries = self._packer.one(task)
-        if self._cold is not None and (receipt := self._cold.push_one(entries)) is not None:
-            return receipt
+        if self._cold is not None:
+            return self._cold.push_one(entries, lambda: self._push_near(entries, durability))
+        return self._push_near(entries, durability)
+
+    def _push_near(self, entries: Entries, durability: Durability | None) -> Receipt:
+        """Stores one packed task in Redis."""
         if durability is not None:
             [receipt] = self._push_durably(entries, durability)
             return receipt
@@ -242,7 +246,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ...     print("it will not be delivered")
         """
         checked_id(id)
-        if self._cold is not None and self._cold.is_here(id):
+        if self._cold is not None and self._cold.concerns(id):
             return self._cold.cancel(id, lambda: self._cancel_near(id))
         return self._cancel_near(id)
 
@@ -263,7 +267,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         checked_id(id)
         due = moved_due(delay, at)
-        if self._cold is not None and self._cold.is_here(id):
+        if self._cold is not None and self._cold.concerns(id):
             return self._cold.reschedule(id, due, lambda: self._reschedule_near(id, due))
         return self._reschedule_near(id, due)
 
@@ -284,7 +288,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         checked_id(id)
         due = due_spec(delay, at)
-        if self._cold is not None and self._cold.is_here(id):
+        if self._cold is not None and self._cold.concerns(id):
             return self._cold.requeue(id, lambda: self._requeue_near(id, due))
         return self._requeue_near(id, due)
 
@@ -302,8 +306,10 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         checked_id(id)
         codec = self._options.codec if decode else None
-        if self._cold is not None and self._cold.is_here(id) and (info := self._cold.get(id, codec)) is not None:
-            return info
+        if self._cold is not None and self._cold.concerns(id):
+            info = self._cold.get(id, codec)
+            if info is not None:
+                return info
         return self._carry_out(lambda cache: by_id.get(cache, id, codec), id)
 
     # ---- many tasks

@@ -7,7 +7,7 @@ the topology, and say what is wrong: nothing is done by half.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout import formats
 from shardq.core.layout.topology import ColdTable, Topology
+from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Operation
 from shardq.core.recovery import refresh
 from shardq.core.topology_cache import TopologyCache
@@ -64,12 +65,22 @@ def use_cold(cache: TopologyCache, cold: Cold, identity: str) -> Operation[ColdT
         yield from edit_topology(cache, lambda topology: msgspec.structs.replace(topology, cold=topology.cold or asked))
     stored = cache.topology.cold
     assert stored is not None, "it was set"
+    if stored.identity == identity and not set(asked.topics) <= set(stored.topics):
+        yield from edit_topology(cache, lambda topology: _with_cold_topics(topology, asked.topics))
+        yield from note(cache, f"has the topics {', '.join(map(quoted_topic, asked.topics))} in its cold store")
+        stored = cache.topology.cold or stored
     if cold.given_after_s is not None and cold.given_after_s != stored.after:
         raise InvalidOption(
             f"cold_after={cold.given_after_s:g} is not possible: the engine has {stored.after:g}, which all of its "
             "processes go by; give that, or leave it out"
         )
     return stored
+
+
+def _with_cold_topics(topology: Topology, topics: Iterable[str]) -> Topology:
+    assert topology.cold is not None, "it was set"
+    cold = msgspec.structs.replace(topology.cold, topics=tuple(sorted({*topology.cold.topics, *topics})))
+    return msgspec.structs.replace(topology, cold=cold)
 
 
 def _raised(topology: Topology) -> Topology:

@@ -55,6 +55,7 @@ for i = 6, #ARGV, 5 do
     dedup, own_ms, last_ms = string.match(ARGV[i + 4], '^(%d+)%-(%d+)%-?(%d*)$')
     -- what is no window fails here, before this task is written
     dedup, own_ms, own = dedup + 0, own_ms + 0, id .. '\n' .. (nonce_of(record) or '')
+    last_ms = tonumber(last_ms)
   end
   local present = redis.call('HGET', KEYS[2], id)
   local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
@@ -69,13 +70,13 @@ for i = 6, #ARGV, 5 do
     answer = 'pushed'
   elseif present and mode ~= 'replace' then
     answer = (mode == 'keep' and 'kept:' or 'refused:') .. state
-  elseif resent and open and ours(id, math.ceil(window) - window, i) then
-    answer = 'pushed' -- and dispatched, and acknowledged
+  elseif resent and open and not last_ms and ours(id, math.ceil(window) - window, i) then
+    answer = 'pushed' -- and dispatched, and acknowledged. Not with AT: own knows each send of such a push, and marks few
   elseif open and mode ~= 'replace' then
     answer = mode == 'keep' and 'seen' or 'refused:seen'
   elseif not present and ARGV[5] ~= '0' then
     answer = 'elsewhere'
-  elseif now_ms > (tonumber(last_ms) or math.huge) then
+  elseif now_ms > (last_ms or math.huge) then
     answer = 'refused:late'
   else
     answer = present and 'replaced' or 'pushed'

@@ -358,3 +358,14 @@ def test_one_that_is_known_is_not_late(shard: Shard, keys: ShardKeys) -> None:
     """Whoever brings it may remove it where it was."""
     case = push("keep", record=record("new", nonce=MINE), window=f"0-{WINDOW}-{T - 1}", resent="1")
     Case(case.call, ["ok", "pushed"], HIDDEN).check(shard, keys)
+
+
+def test_a_mark_that_two_pushes_share_is_no_answer_to_what_is_brought(shard: Shard, keys: ShardKeys) -> None:
+    """One push of a thousand has the mark of an earlier one, whose window is open: what is brought from elsewhere, and
+    replaces, would be taken for that.
+    """
+    twin = record("new", nonce=MINE + 1023)
+    case = push("replace", record=twin, window=f"0-{WINDOW}-{T + 1}", resent="1")
+    shard.seed({"meta": meta()} | {"seen": {"a": marked(T + WINDOW, MINE)}})
+    assert shard.run(case.call(keys)) == ["pushed"]
+    assert "a" in shard.state()["task"]

@@ -95,6 +95,8 @@ class ColdTable(msgspec.Struct, frozen=True, kw_only=True):
     """Stands in the table, too, and in no other."""
     after: float
     """Tasks that are due within so many seconds are loaded."""
+    topics: tuple[str, ...] = ()
+    """Ids of the caller's own wait there, too, in these topics."""
 
 
 DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take some seven hours; without, they still end
@@ -152,6 +154,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def open_routes(self) -> Mapping[str, Route]:
         """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
         return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}
+
+    def is_cold(self, id: str) -> bool:
+        """True for an id of the caller's own that has to be looked for in the table."""
+        if self.cold is None or not self.cold.topics:
+            return False
+        return (id.partition("/")[0] if "/" in id else "") in self.cold.topics
 
     def shard_of(self, id: str) -> int:
         """The shard that a new task of this id goes to. The whole id counts, its topic included."""

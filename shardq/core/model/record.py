@@ -235,6 +235,15 @@ def has_head(record: bytes) -> bool:
     return bool(record[0] & _HEADED)
 
 
+def nonce_of(record: bytes) -> int | None:
+    """The nonce of a push under an id of the caller's own; None for other records, and for one that can't be read."""
+    try:
+        _, head, _ = _parts(record)
+    except PayloadNotDecodable:
+        return None
+    return None if head is None else head.n
+
+
 def with_expiry(record: bytes, expires_ms: int) -> bytes:
     """The record with the instant after which its task is worth nothing."""
     number, head, encoded = _parts(record)

@@ -77,8 +77,8 @@ class Gatherer:
         try:
             # What is pushed first leaves first: in one turn no push goes alone once one was gathered.
             few = not self._gathered and self._under_way <= max(FEW, topology.shards // 2)
-            # While tasks move, one with an id of the caller's own is looked for where it may be.
-            if few or (entries.unique and topology.priors):
+            # While tasks move, an id of the caller's own is looked for where it may be; in a cold topic it is refused.
+            if few or (entries.unique and (topology.priors or topology.is_cold(entries.ids[0]))):
                 return await self._push_alone(entries, deadline)
             waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
             shared = self._gather(entries, topology, waiting)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mmh3
 
 from shardq.core.calls import by_id
-from shardq.core.calls.request import Word
+from shardq.core.calls.request import Call, Word
+from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.checks import (
     check_dedup,
     check_headers,
@@ -241,12 +243,22 @@ def windows(shards: int) -> Iterator[int]:
 
 
 def batches(
-    cache: TopologyCache, epoch: int, words: list[Word], width: int, *, most: int, sizes: Iterable[int]
+    cache: TopologyCache,
+    epoch: int,
+    words: list[Word],
+    width: int,
+    *,
+    most: int,
+    sizes: Iterable[int],
+    look: bool = False,
 ) -> Iterator[Batch]:
     """Groups the tasks of windows of these ``sizes`` by shard under the present topology; a call has at most ``most``
     tasks and 256 KiB. ``epoch`` was read before: a shard then refuses what a newer topology has routed meanwhile.
+    ``look``: tasks whose ids are not there are not stored.
     """
-    make = by_id.push if width == FRESH else by_id.push_unique
+    make: Callable[[ShardKeys, int, list[Word]], Call[list[str]]] = by_id.push if width == FRESH else by_id.push_unique
+    if look:
+        make = partial(by_id.push_unique, earlier="1")
     if len(words) == width:
         keys = cache.home(words[0])  # type: ignore[arg-type]  # the id
         yield Batch(keys, make(keys, epoch, words), words, width)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from shardq.core.calls import by_id
 from shardq.core.calls.by_id import unique
@@ -18,10 +18,14 @@ from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, 
 from shardq.core.recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import Conflict, PushError, ShardqError, Unanswered
+from shardq.errors import ColdTopic, Conflict, PushError, ShardqError, Unanswered
 
 T = TypeVar("T")
 
+Way = Literal["push", "direct", "look"]
+"""What is done with ids of the caller's own. ``direct``: they are stored in Redis also where the engine's cold store
+has to be asked first, as by who has done so. ``look``: likewise, and what is nowhere is answered ``elsewhere``.
+"""
 
 RECEIPTS = 8000
 """Receipts made at a time, in less than a millisecond."""
@@ -146,18 +150,26 @@ class PushResults:
 
 
 def push(
-    cache: TopologyCache, packer: Packer, entries: Entries, *, most: int, in_doubt: bool = False
+    cache: TopologyCache, packer: Packer, entries: Entries, *, most: int, in_doubt: bool = False, way: Way = "push"
 ) -> Operation[list[Receipt]]:
     """Stores packed tasks. All or nothing for each batch; raises PushError if not all of them are stored.
 
     ``in_doubt``: an earlier push of the same entries may have been executed. They are sent as after a lost answer: what
     is stored, or remembered, of that push counts as pushed.
     """
-    return (yield from complete(cache, packer, PushResults(entries.ids), entries, most=most, in_doubt=in_doubt))
+    results = PushResults(entries.ids)
+    return (yield from complete(cache, packer, results, entries, most=most, in_doubt=in_doubt, way=way))
 
 
 def complete(
-    cache: TopologyCache, packer: Packer, results: PushResults, entries: Entries, *, most: int, in_doubt: bool = False
+    cache: TopologyCache,
+    packer: Packer,
+    results: PushResults,
+    entries: Entries,
+    *,
+    most: int,
+    in_doubt: bool = False,
+    way: Way = "push",
 ) -> Operation[list[Receipt]]:
     """Stores the tasks of a push that are still to be sent. Tasks of one id are stored in their order, one call after
     the other: of two calls under way, either may be sent again after the other was executed.
@@ -173,10 +185,12 @@ def complete(
             # is decided anew.
             epoch = cache.topology.epoch
             if width == UNIQUE and cache.topology.priors:
-                yield from push_each(cache, results, words + later, UNIQUE, in_doubt=in_doubt)
+                yield from push_each(cache, results, words + later, UNIQUE, in_doubt=in_doubt, way=way)
                 break
+            if width == UNIQUE and way == "push":
+                words = _without_cold(cache, results, words)
             sizes = [len(words) // width] if in_order else windows(cache.topology.shards)
-            parts = batches(cache, epoch, words, width, most=most, sizes=sizes)
+            parts = batches(cache, epoch, words, width, most=most, sizes=sizes, look=way == "look")
             if in_doubt:
                 parts = _in_doubt(parts)
             held: list[Word] = []
@@ -188,14 +202,31 @@ def complete(
                     words += results.note(batch, result, packer)
                 elif batch.call.in_doubt:
                     # Some of it may be stored, under the older topology: each task is asked for where it may be.
-                    yield from push_each(cache, results, batch.words, width, in_doubt=True, number=batch.number)
+                    yield from push_each(
+                        cache, results, batch.words, width, in_doubt=True, way=way, number=batch.number
+                    )
                 else:
                     words += batch.words
             words += held
             if not words:
                 words, later = later[:at_once], later[at_once:]
+    if way == "look":
+        return []  # its answers are the caller's to read
     packer.pushed += len(results.ids) - results.failures
     return results.receipts()
+
+
+def _without_cold(cache: TopologyCache, results: PushResults, words: list[Word]) -> list[Word]:
+    """The tasks whose ids do not have to be looked for in the cold store; the others fail."""
+    if cache.topology.cold is None or not cache.topology.cold.topics:
+        return words
+    left: list[Word] = []
+    for at in range(0, len(words), UNIQUE):
+        if cache.topology.is_cold(id := str(words[at])):
+            results.answered([id], [ColdTopic(id)])
+        else:
+            left += words[at : at + UNIQUE]
+    return left
 
 
 def comes_again(ids: Sequence[Word]) -> bool:
@@ -229,6 +260,7 @@ def push_each(
     width: int,
     *,
     in_doubt: bool = False,
+    way: Way = "push",
     number: int | None = None,
 ) -> Operation[None]:
     """Pushes tasks one by one, each looked for where it may be before it is pushed where it belongs: caller-given ids
@@ -238,7 +270,10 @@ def push_each(
         task = words[at : at + width]
         id = str(task[0])
         try:
-            answer = yield from push_unique(cache, task if width == UNIQUE else unique(task), in_doubt=in_doubt)
+            if width == UNIQUE:
+                answer = yield from push_unique(cache, task, in_doubt=in_doubt, way=way)
+            else:
+                answer = yield from push_unique(cache, unique(task), in_doubt=in_doubt, way="direct")
         except ShardqError as exc:
             results.answered([id], [exc], number)
         else:
@@ -247,7 +282,9 @@ def push_each(
                 results.answered([id], [answer], number)
 
 
-def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = False) -> Operation[str]:
+def push_unique(
+    cache: TopologyCache, words: list[Word], *, in_doubt: bool = False, way: Way = "push"
+) -> Operation[str]:
     """Pushes one task under its id to a shard that already has the id, else to the shard where it belongs. Returns the
     answer.
 
@@ -260,6 +297,8 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
     def walk(chain: CallChain) -> Operation[str]:
         while True:
             topology, seen = cache.topology, ""
+            if way == "push" and topology.is_cold(id):
+                raise ColdTopic(id)
             *former, home = map(cache.keys, topology.homes(id))
             for keys in former:
                 (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="1"))
@@ -271,10 +310,11 @@ def push_unique(cache: TopologyCache, words: list[Word], *, in_doubt: bool = Fal
                     seen = answer
                 elif answer != "elsewhere":
                     return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
-            last = by_id.push_unique(home, topology.epoch, words, earlier="1" if seen else "0")
+            only_if_there = seen or way == "look"
+            last = by_id.push_unique(home, topology.epoch, words, earlier="1" if only_if_there else "0")
             (answer,) = yield chain.next(home, last)
             if answer != "moving":
-                return seen if answer == "elsewhere" else answer
+                return seen or answer if answer == "elsewhere" else answer
             yield from bring_in_and_clear(cache, home, id)
 
     return walk_shards(cache, walk, in_doubt=in_doubt)
@@ -299,7 +339,7 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
     except REFUSALS:
         in_doubt = call.in_doubt
     if in_doubt:
-        yield from push_unique(cache, unique(words), in_doubt=True)
+        yield from push_unique(cache, unique(words), in_doubt=True, way="direct")
         packer.pushed += 1
         return Receipt(id)
     # Refused, or the id is taken: begun anew like many.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardq.core.calls.request import Word
 from shardq.core.layout.topology import ColdTable
-from shardq.core.model.checks import duration_ms, shown_instant
+from shardq.core.model.checks import check_topic, duration_ms, shown_instant
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import dated, has_head, undecoded
-from shardq.core.producer.packing import FRESH, Entries
+from shardq.core.producer.packing import FRESH, UNIQUE, Entries
 from shardq.errors import InvalidOption, InvalidUrl, ShardqError
 from shardq.features.cold.databases import open_store
-from shardq.features.cold.ids import HOUR_MS, LAST_BUCKET, Place, Sequences, bucket_of, place_in, spelled
+from shardq.features.cold.ids import HOUR_MS, LAST_BUCKET, Place, Sequences, bucket_of, spelled
+from shardq.features.cold.own import Push
 from shardq.features.cold.report import ColdStats, LoaderReport
 from shardq.features.cold.rows import Horizon, Row, tags_text
 from shardq.features.cold.store import Counted, Store
@@ -39,6 +41,8 @@ class Split:
 
     far: dict[str, Row] = field(default_factory=dict)
     """The id that was made for a task → its row."""
+    own: list[Word] = field(default_factory=list)
+    """Those under ids of the caller's own in a cold topic, far or near: words of ``push_unique``."""
     near: Entries = field(default_factory=Entries)
     """The other tasks."""
 
@@ -46,9 +50,12 @@ class Split:
 class Cold:
     """The table of one engine. Threads may share it."""
 
-    def __init__(self, engine: str, url: str | os.PathLike[str], after_s: float | None) -> None:
+    def __init__(
+        self, engine: str, url: str | os.PathLike[str], after_s: float | None, topics: frozenset[str] = frozenset()
+    ) -> None:
         self.engine = engine
         self.given_after_s = after_s
+        self.given_topics = topics
         self.store: Store = open_store(url_checked(url))
         self.store.horizon = Horizon(round((after_s or DEFAULT_AFTER_S) * 1000))
         self.table: ColdTable | None = None
@@ -58,7 +65,7 @@ class Cold:
     def asked(self, identity: str) -> ColdTable:
         """The table as this process would have it."""
         after = DEFAULT_AFTER_S if self.given_after_s is None else self.given_after_s
-        return ColdTable(identity=identity, after=after)
+        return ColdTable(identity=identity, after=after, topics=tuple(sorted(self.given_topics)))
 
     def accept(self, table: ColdTable, identity: str) -> None:
         """Notes what the engine says. Raises InvalidUrl if that is of another table."""
@@ -70,9 +77,9 @@ class Cold:
         self.store.horizon = Horizon(round(table.after * 1000))
         self.table = table
 
-    def is_here(self, id: str) -> bool:
-        """True for an id that may be in the table."""
-        return place_in(id) is not None
+    def push_of(self, words: Sequence[Word]) -> Push:
+        """A push under an id of the caller's own, which begins now."""
+        return Push(words, math.ceil(self.store.now_ms), self._sequences.take(1)[0])
 
     def has_far(self, entries: Entries) -> bool:
         """True if some of these tasks are far, as far as this process knows the horizon."""
@@ -82,9 +89,12 @@ class Cold:
             return False
         return max(dues) > now_ms + far_ms or -min(dues) > far_ms
 
-    def split(self, entries: Entries) -> Split | None:
-        """The far tasks of a push, and the others; None if none is far."""
-        if not self.has_far(entries):
+    def split(self, entries: Entries, is_cold: Callable[[str], bool]) -> Split | None:
+        """The tasks of a push that concern the table, and the others; None if none does. ``is_cold``: whether an id of
+        the caller's own does.
+        """
+        own = {id for id in map(str, entries.unique[::UNIQUE]) if is_cold(id)}
+        if not own and not self.has_far(entries):
             return None
         split, began_ms = Split(), math.ceil(self.store.now_ms)
         far_ms, last_ms = began_ms + self.store.horizon.far_ms, (LAST_BUCKET + 1) * HOUR_MS
@@ -102,11 +112,13 @@ class Cold:
                 far[id] = Row(bucket, seq, due, topic, tags, record, name)
             else:
                 near += (id, word, record)
-        if not far:
-            return None
-        split.near.unique = entries.unique
-        split.near.ids = [id for id in entries.ids if id not in far]
-        return split
+        for at in range(0, len(entries.unique), UNIQUE) if own else ():
+            some = split.own if entries.unique[at] in own else split.near.unique
+            some += entries.unique[at : at + UNIQUE]
+        if not own:
+            split.near.unique = entries.unique
+        split.near.ids = [id for id in entries.ids if id not in far and id not in own]
+        return split if far or own else None
 
     def anew(self, rows: Collection[Row]) -> list[Row]:
         """The same tasks at other places: theirs were taken."""
@@ -167,3 +179,13 @@ def after_checked(after: object) -> float | None:
     if seconds < LEAST_AFTER_S:
         raise InvalidOption(f"cold_after={quoted(after)} is not possible; give {LEAST_AFTER_S:g} seconds or more")
     return seconds
+
+
+def topics_checked(topics: object) -> frozenset[str]:
+    """The names of ``cold_topics``."""
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidOption(f'cold_topics={quoted(topics)} is not possible; give a list: cold_topics=["mail"]')
+    names = list[str](topics)
+    for name in names:
+        check_topic(name)
+    return frozenset(names)

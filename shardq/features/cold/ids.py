@@ -3,6 +3,9 @@
 Such an id names the row: ``.`` and twelve characters, of which four are the hour in which the task was to be due when
 it was pushed (its *bucket*), and eight a number (its *sequence*). No other id that is made here begins with a dot.
 
+What the outbox stores has its id before anybody knows whether the engine has a table. Such an id has random bits in
+their place, and is found by its name.
+
 A sequence begins with the time in steps of sixteen seconds, and ends with a number that starts at random in each step
 and counts up. So what is pushed one after the other lies side by side in the table's index, whoever pushes it, which
 halves the cost of a row. Two processes that meet the same number in one bucket are told by the index; the later one
@@ -28,8 +31,8 @@ _MARK = "."
 _BUCKET_CHARACTERS = 4
 _SEQUENCE_CHARACTERS = 8
 _SEQUENCE_BITS = 6 * _SEQUENCE_CHARACTERS
-LAST_BUCKET: int = (1 << 6 * _BUCKET_CHARACTERS) - 1
-"""The hour in which the year 3883 ends for this table: what is due later stays in Redis."""
+LAST_BUCKET: int = (1 << 6 * _BUCKET_CHARACTERS - 1) - 1
+"""An hour of the year 2926: what is due later stays in Redis. In ids, later buckets are random bits."""
 
 _STEP_S = 16
 _STEP_BITS = 20
@@ -71,8 +74,15 @@ def spelled_all(places: Iterable[tuple[str, int, int]]) -> list[str]:
     return ids
 
 
+def made_before(topic: str) -> str:
+    """A new id for a task whose engine may have a table, or none."""
+    bits = 6 * LENGTH - 6
+    number = int.from_bytes(os.urandom(bits // 8), "big") | 1 << bits - 1
+    return full_id(topic, _MARK + spell(number)[1:])
+
+
 def place_in(id: str) -> Place | None:
-    """The place that an id names; None for an id of another form."""
+    """The place that an id names, behind ``LAST_BUCKET`` where it names none; None for an id of another form."""
     unique = id.rpartition("/")[2]
     if len(unique) != LENGTH or unique[0] != _MARK:
         return None

@@ -46,10 +46,10 @@ class Mover:
         nothing, whose rows are passed over, and is given more of them.
         """
         until = int(read_ms) + self._horizon.stale_ms
-        memory = f"0-{self._horizon.memory_ms}-{until}"
+        memory = f"-{self._horizon.memory_ms}-{until}"
         ids = [row.id for row in rows]
         commands = [
-            Spooled(number, Command("push", id, row.due, row.record, "keep", memory))
+            Spooled(number, Command("push", id, row.due, row.record, row.rule, f"{row.window_left(read_ms)}{memory}"))
             for number, (row, id) in enumerate(zip(rows, ids, strict=True))
         ]
         shards = {shard for id in ids for shard in self._cache.topology.homes(id)}
@@ -59,7 +59,7 @@ class Mover:
         # Of another program, or of another version.
         faults = {each.seq: fault for each in commands if (fault := each.command.fault) is not None}
         sound = [each for each in commands if each.seq not in faults]
-        drained = yield from drain(self._cache, self._packer, sound, failing)
+        drained = yield from drain(self._cache, self._packer, sound, failing, way="direct")
         behind = (yield from self._barrier.behind(ends)) if drained.done else set()
         moved = Moved()
         for number in drained.done:

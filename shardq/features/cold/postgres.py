@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from shardq.errors import InvalidUrl, MissingPackage, ServerFault
 from shardq.features.cold import statements as sql
 from shardq.features.cold.rows import Fate, Row
-from shardq.features.cold.store import NONE, Lost, Session, Store, Values
+from shardq.features.cold.store import NONE, STRIPE_COUNT, Lost, Session, Store, Values
 
 try:
     import psycopg
@@ -33,10 +33,16 @@ CREATE = (
     ) PARTITION BY RANGE (bucket)""",
     f"""CREATE TABLE IF NOT EXISTS {sql.NAMED} (
         id text PRIMARY KEY, bucket int NOT NULL, seq bigint NOT NULL, due bigint NOT NULL, topic text NOT NULL,
-        tags text, record bytea NOT NULL
+        tags text, record bytea NOT NULL, until bigint NOT NULL DEFAULT 0, known bigint NOT NULL DEFAULT 0,
+        nonce bigint, rule text NOT NULL DEFAULT 'keep'
     )""",
     f"CREATE INDEX IF NOT EXISTS {sql.NAMED}_place ON {sql.NAMED} (bucket, seq)",
     f"CREATE TABLE IF NOT EXISTS {sql.OWNER} (number int PRIMARY KEY, engine text NOT NULL, identity text NOT NULL)",
+    # half empty, as a row is changed by each push of an id of the caller's own: the next version stays on its page
+    f"CREATE TABLE IF NOT EXISTS {sql.STRIPES} (stripe int PRIMARY KEY, version bigint NOT NULL) WITH (fillfactor=50)",
+    f"""CREATE TABLE IF NOT EXISTS {sql.WINDOWS} (
+        id text PRIMARY KEY, until bigint NOT NULL, known bigint NOT NULL, nonce bigint
+    )""",
 )
 
 HOURS = 24
@@ -180,6 +186,7 @@ class PostgresStore(Store):
             session.run(ALONE)
             for statement in CREATE:
                 session.run(statement)
+            session.run(sql.MAKE_STRIPES, {"last": STRIPE_COUNT - 1})
 
     def prepare(self, session: Session, rows: Sequence[Row]) -> None:
         missing = {row.bucket // HOURS for row in rows if not row.name} - self._days
@@ -223,6 +230,17 @@ class PostgresStore(Store):
     def take_out(self, session: Session, values: Values) -> int:
         return session.change(self.text(_TAKE_OUT), values)
 
+    def cancel_named(self, session: Session, name: str) -> int:
+        [(count,)] = session.run(self.text(_CANCEL_NAMED), {"name": name, "far": self.horizon.far_ms})
+        return int(count)
+
+    def add_own(self, session: Session, values: Values) -> int:
+        return session.change(_ADD_OWN, values)
+
+    def among(self, values: Sequence[str] | Sequence[int]) -> tuple[str, Any]:
+        kind = "text" if isinstance(values[0], str) else "int"
+        return f"= ANY(CAST(:among AS {kind}[]))", list(values)
+
     def forget_all(self, session: Session, bucket: int, seqs: Sequence[int]) -> None:
         session.change(
             f"DELETE FROM {sql.COLD} WHERE bucket = :bucket AND seq = ANY(CAST(:seqs AS bigint[]))",
@@ -259,7 +277,7 @@ _NULL = _LENGTH.pack(-1)
 def _packed(rows: Sequence[Row]) -> bytes:
     """The rows as COPY takes them: half the time of ``write_row``, which asks for the type of each value."""
     parts = [_BEGIN]
-    for bucket, seq, due, topic, tags, record, _ in rows:
+    for bucket, seq, due, topic, tags, record, *_ in rows:
         first = topic.encode()
         parts += (
             _NUMBERS.pack(6, 4, bucket, 8, seq, 8, due, len(first)),
@@ -280,6 +298,14 @@ _ESTIMATE = """
 SELECT sum(greatest(reltuples, 0)) FROM pg_class
 WHERE oid = CAST(CAST(:table AS text) AS regclass)
    OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(CAST(:table AS text) AS regclass))"""
+
+_CANCEL_NAMED = f"""
+WITH gone AS ({sql.CANCEL_NAMED}),
+remembered AS ({sql.REMEMBER.format(source="SELECT * FROM gone WHERE until > {now} OR known > {now}")})
+SELECT count(*) FROM gone"""
+
+_ADD_OWN = f"""
+WITH bumped AS ({sql.BUMP_STRIPE} RETURNING stripe) {sql.ADD_OWN.format(source=" FROM bumped")}"""
 
 _TAKE_OUT = f"""
 WITH taken AS ({sql.TAKE_OUT})

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from shardq.core.model.task import OnConflict
 from shardq.features.cold.ids import Place, spelled
 
 MARGIN_S = 900.0
@@ -20,7 +21,12 @@ is so now, and what was sent before may have been carried out.
 
 
 class Row(NamedTuple):
-    """One task. ``name`` is empty where the place is its id's; of any other task it is the whole id."""
+    """One task. ``name`` is empty where the place is its id's; of any other task it is the whole id.
+
+    ``until``: the end of its dedup window, in ms by the database's clock, or 0. ``known``: likewise, until when resends
+    know of its push, whatever becomes of the row. ``rule``: its conflict rule when it is moved to Redis, where nothing
+    has its id but its own earlier moves. It is "replace" only where the caller said so, and no window counts.
+    """
 
     bucket: int
     seq: int
@@ -29,6 +35,13 @@ class Row(NamedTuple):
     tags: str | None
     record: bytes
     name: str = ""
+    until: int = 0
+    known: int = 0
+    rule: OnConflict = "keep"
+
+    def window_left(self, now_ms: float) -> int:
+        """What is left of its dedup window, in ms."""
+        return max(0, int(self.until - now_ms))
 
     @property
     def id(self) -> str:

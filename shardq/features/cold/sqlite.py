@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -12,7 +13,7 @@ from typing import Any
 from shardq.errors import ServerFault
 from shardq.features.cold import statements as sql
 from shardq.features.cold.rows import Row
-from shardq.features.cold.store import NONE, Lost, Session, Store, Values
+from shardq.features.cold.store import NONE, STRIPE_COUNT, Lost, Session, Store, Values
 
 CREATE = (
     f"""CREATE TABLE IF NOT EXISTS {sql.COLD} (
@@ -21,12 +22,17 @@ CREATE = (
     ) WITHOUT ROWID""",
     f"""CREATE TABLE IF NOT EXISTS {sql.NAMED} (
         id TEXT PRIMARY KEY, bucket INTEGER NOT NULL, seq INTEGER NOT NULL, due INTEGER NOT NULL,
-        topic TEXT NOT NULL, tags TEXT, record BLOB NOT NULL
+        topic TEXT NOT NULL, tags TEXT, record BLOB NOT NULL, until INTEGER NOT NULL DEFAULT 0,
+        known INTEGER NOT NULL DEFAULT 0, nonce INTEGER, rule TEXT NOT NULL DEFAULT 'keep'
     ) WITHOUT ROWID""",
     f"CREATE INDEX IF NOT EXISTS {sql.NAMED}_place ON {sql.NAMED} (bucket, seq)",
     f"""CREATE TABLE IF NOT EXISTS {sql.OWNER} (
         number INTEGER PRIMARY KEY, engine TEXT NOT NULL, identity TEXT NOT NULL
     )""",
+    f"CREATE TABLE IF NOT EXISTS {sql.STRIPES} (stripe INTEGER PRIMARY KEY, version INTEGER NOT NULL)",
+    f"""CREATE TABLE IF NOT EXISTS {sql.WINDOWS} (
+        id TEXT PRIMARY KEY, until INTEGER NOT NULL, known INTEGER NOT NULL, nonce INTEGER
+    ) WITHOUT ROWID""",
 )
 
 
@@ -68,6 +74,9 @@ class SqliteSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        if self._connection.in_transaction:
+            yield  # a part of that
+            return
         self.run("BEGIN IMMEDIATE")
         try:
             yield
@@ -101,6 +110,7 @@ class SqliteStore(Store):
         with session.transaction():
             for statement in CREATE:
                 session.run(statement)
+            session.run(sql.MAKE_STRIPES, {"last": STRIPE_COUNT - 1})
 
     def prepare(self, session: Session, rows: Sequence[Row]) -> None:
         """Its table has one part."""
@@ -129,6 +139,22 @@ class SqliteStore(Store):
                 put | {"bucket": values["to_bucket"], "due": values["to"]},
             )
 
+    def cancel_named(self, session: Session, name: str) -> int:
+        with session.transaction():
+            gone = session.run(self.text(sql.CANCEL_NAMED), {"name": name, "far": self.horizon.far_ms})
+            for id, until, known, nonce in gone:
+                if max(until, known) > self.now_ms:
+                    values = {"name": id, "until": until, "known": known, "nonce": nonce}
+                    session.change(_REMEMBER, values)
+        return len(gone)
+
+    def add_own(self, session: Session, values: Values) -> int:
+        with session.transaction():
+            return session.change(_ADD_OWN, values) if session.change(sql.BUMP_STRIPE, values) else 0
+
+    def among(self, values: Sequence[str] | Sequence[int]) -> tuple[str, Any]:
+        return "IN (SELECT value FROM json_each(:among))", json.dumps(list(values))
+
     def forget_all(self, session: Session, bucket: int, seqs: Sequence[int]) -> None:
         assert isinstance(session, SqliteSession)
         with session.transaction():
@@ -143,6 +169,10 @@ class SqliteStore(Store):
     def estimate(self, session: Session, table: str) -> int | None:
         """It has none."""
         return None
+
+
+_REMEMBER = sql.REMEMBER.format(source="VALUES (:name, :until, :known, :nonce)")
+_ADD_OWN = sql.ADD_OWN.format(source=" WHERE true")  # as it has to tell a conflict from a join
 
 
 class _NotAll(Exception):

@@ -48,6 +48,9 @@ EXACT = 100_000
 
 TABLES = (sql.COLD, sql.NAMED)
 
+STRIPE_COUNT = 1024
+"""The stripes of ids of the caller's own: two pushes of one stripe at one time cost the later one a second look."""
+
 MOST_SEQ = (1 << 48) - 1
 
 
@@ -185,6 +188,20 @@ class Store(ABC):
         """Makes a row one that its name finds, with another due time."""
 
     @abstractmethod
+    def cancel_named(self, session: Session, name: str) -> int:
+        """Removes a far row by its name, and remembers its windows. Returns the number of rows."""
+
+    @abstractmethod
+    def add_own(self, session: Session, values: Values) -> int:
+        """Adds a row by its name, if the version of its stripe is as given, and raises that. Returns the number of
+        rows.
+        """
+
+    @abstractmethod
+    def among(self, values: Sequence[str] | Sequence[int]) -> tuple[str, Any]:
+        """The condition that a column is one of these values, ``:among``, and what is to be given for that."""
+
+    @abstractmethod
     def forget_all(self, session: Session, bucket: int, seqs: Sequence[int]) -> None:
         """Removes rows of one bucket that Redis has."""
 
@@ -201,6 +218,13 @@ class Store(ABC):
     def text(self, statement: str) -> str:
         """The statement with this database's clock."""
         return statement.replace("{now}", self.now)
+
+    def run_among(
+        self, session: Session, statement: str, values: Sequence[str] | Sequence[int], more: Values = NONE
+    ) -> list[tuple[Any, ...]]:
+        """The rows that a statement returns on several ids, or numbers."""
+        condition, given = self.among(values)
+        return session.run(self.text(statement.replace("{among}", condition)), {**more, "among": given})
 
     def attempt(self, work: Callable[[Session, bool], T], deadline: float) -> T:
         """Does work on a connection, again if that is lost, until the deadline. The work is told whether what it did
@@ -314,7 +338,7 @@ class Store(ABC):
         if session.change(self.text(insert), values):
             return "stored"
         if there := session.run(self.text(find), values):
-            return "stored" if again and _row(there[0])[2:] == row[2:] else "taken"
+            return "stored" if again and row_of(there[0])[2:] == row[2:] else "taken"
         return "doubtful" if again else "near"
 
     # ---- by id
@@ -330,16 +354,17 @@ class Store(ABC):
             with session.transaction() if settled else nullcontext():
                 found = session.run(statement + suffix, values)
             if found:
-                return _row(found[0]), bool(found[0][-1])
+                return row_of(found[0]), bool(found[0][-1])
         return None
 
     def cancel(self, id: str, deadline: float) -> Literal["done", "unknown", "not far"]:
         """Removes a far task."""
 
         def work(session: Session, again: bool) -> Literal["done", "unknown", "not far"]:
-            for statement, values in self._ways(id, sql.CANCEL, sql.CANCEL_NAMED):
-                if session.change(statement, values):
-                    return "done"
+            if (place := _place_of(id)) and session.change(self.text(sql.CANCEL), self._at(id, place)):
+                return "done"
+            if self.cancel_named(session, id):
+                return "done"
             return "unknown" if again else "not far"
 
         return self.attempt(work, deadline)
@@ -349,7 +374,7 @@ class Store(ABC):
         to = {"to": due_ms, "to_bucket": min(bucket_of(due_ms), LAST_BUCKET), "name": id}
 
         def work(session: Session, again: bool) -> Literal["done", "unknown", "not far"]:
-            if (place := place_in(id)) is not None and self.take_out(session, self._at(id, place) | to):
+            if (place := _place_of(id)) and self.take_out(session, self._at(id, place) | to):
                 return "done"
             if session.change(self.text(sql.MOVE_NAMED), to | {"far": self.horizon.far_ms}):
                 return "done"
@@ -358,7 +383,7 @@ class Store(ABC):
         return self.attempt(work, deadline)
 
     def _ways(self, id: str, by_place: str, by_name: str) -> Iterator[tuple[str, Values]]:
-        if (place := place_in(id)) is not None:
+        if place := _place_of(id):
             yield self.text(by_place), self._at(id, place)
         yield self.text(by_name), {"name": id, "far": self.horizon.far_ms}
 
@@ -385,7 +410,7 @@ class Store(ABC):
             "bytes": bytes,
         }
         statement = self.text(sql.near(table))
-        return [_row(each) for each in self.attempt(lambda session, _: session.run(statement, values), deadline)]
+        return [row_of(each) for each in self.attempt(lambda session, _: session.run(statement, values), deadline)]
 
     def forget(self, rows: Sequence[Row], deadline: float) -> None:
         """Removes rows that Redis has; not one that got another due time meanwhile."""
@@ -394,7 +419,7 @@ class Store(ABC):
             by_bucket: dict[int, list[int]] = {}
             for row in rows:
                 if row.name:
-                    session.change(sql.FORGET_NAMED, {"name": row.name, "due": row.due})
+                    session.change(sql.FORGET_NAMED, {"name": row.name, "due": row.due, "seq": row.seq})
                 else:
                     by_bucket.setdefault(row.bucket, []).append(row.seq)
             for bucket, seqs in by_bucket.items():
@@ -404,7 +429,12 @@ class Store(ABC):
 
     def tidied(self, before: int, deadline: float) -> None:
         """Removes what is left of buckets before this one."""
-        self.attempt(lambda session, _: self.tidy(session, before), deadline)
+
+        def work(session: Session, _: bool) -> None:
+            self.tidy(session, before)
+            session.change(self.text(sql.FORGET_WINDOWS))
+
+        self.attempt(work, deadline)
 
     # ---- many
 
@@ -421,7 +451,7 @@ class Store(ABC):
             ends = session.run(sql.END_OF_LOOK_NAMED, values | {"after": after})
             end = ends[0][0] if ends else None
             found = session.run(self.text(sql.listed_named(filters)), values | {"after": after, "end": end})
-            rows = [(_row(each), bool(each[-1])) for each in found]
+            rows = [(row_of(each), bool(each[-1])) for each in found]
             return Page(rows, rows[-1][0].name if len(rows) == limit else end)
         first = max(after, Place(asked.first_bucket, -1))
         values |= {"bucket": first.bucket, "seq": first.seq, "last": asked.last_bucket}
@@ -429,7 +459,7 @@ class Store(ABC):
         last = Place(*ends[0]) if ends else None
         end_bucket, end_seq = last or (LAST_BUCKET, MOST_SEQ)
         found = session.run(self.text(sql.listed(filters)), values | {"end_bucket": end_bucket, "end_seq": end_seq})
-        rows = [(_row(each), bool(each[-1])) for each in found]
+        rows = [(row_of(each), bool(each[-1])) for each in found]
         return Page(rows, rows[-1][0].place if len(rows) == limit else last or "")
 
     def cancel_all(self, rows: Sequence[Row], deadline: float) -> int:
@@ -439,8 +469,10 @@ class Store(ABC):
             done = 0
             with session.transaction():
                 for row in rows:
-                    values = row._asdict() | {"far": self.horizon.far_ms}
-                    done += session.change(self.text(sql.CANCEL_NAMED if row.name else sql.CANCEL), values)
+                    if row.name:
+                        done += self.cancel_named(session, row.name)
+                    else:
+                        done += session.change(self.text(sql.CANCEL), row._asdict() | {"far": self.horizon.far_ms})
             return done
 
         return self.attempt(work, deadline)
@@ -499,6 +531,12 @@ class Store(ABC):
         return Counted(rows, exact, min(firsts, default=None))
 
 
-def _row(columns: Sequence[Any]) -> Row:
-    bucket, seq, due, topic, tags, record, name = columns[:7]
-    return Row(bucket, seq, due, topic, tags, bytes(record), name)
+def row_of(columns: Sequence[Any]) -> Row:
+    bucket, seq, due, topic, tags, record, name, until, known, rule = columns[:10]
+    return Row(bucket, seq, due, topic, tags, bytes(record), name, until, known, rule)
+
+
+def _place_of(id: str) -> Place | None:
+    """The place of a row that an id names; None where only its name does."""
+    place = place_in(id)
+    return place if place is not None and place.bucket <= LAST_BUCKET else None

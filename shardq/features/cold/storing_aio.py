@@ -10,22 +10,25 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
+from shardq.core.model.ids import topic_of
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import Outcome, Receipt, TaskInfo
 from shardq.core.operation import Operation, arun
-from shardq.core.producer.packing import FRESH, Entries, Packer
+from shardq.core.producer.packing import FRESH, UNIQUE, Entries, Packer
 from shardq.core.producer.pushing import uncollected
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
-from shardq.features.cold.cold import Cold, chunks
-from shardq.features.cold.ids import Place, bucket_of, spelled_all
+from shardq.errors import ColdTopic, PushError, ShardqError, Unanswered, Unavailable
+from shardq.features.cold.cold import Cold, Split, chunks
+from shardq.features.cold.ids import Place, bucket_of, place_in, spelled_all
 from shardq.features.cold.moving import Mover
+from shardq.features.cold.own_aio import Answer, AsyncOwnIds
 from shardq.features.cold.rows import Row
 from shardq.features.cold.store import Counted, Filtered
 from shardq.features.listing.bulk import Bulk, BulkResult
@@ -81,9 +84,37 @@ class AsyncColdCommands:
         else:
             return call(*arguments)
 
-    def is_here(self, id: str) -> bool:
+    async def concerns(self, id: str) -> bool:
         """True for an id that may be in the table."""
-        return self._cold.is_here(id)
+        return place_in(id) is not None or await self._owns([id])
+
+    async def _concerns_any(self, entries: Entries) -> bool:
+        """True if the table has to be asked about some of these: a database that is away holds nothing else up."""
+        if self._cold.has_far(entries):
+            return True
+        return bool(entries.unique) and await self._owns(list(map(str, entries.unique[::UNIQUE])))
+
+    async def _owns(self, ids: Sequence[str]) -> bool:
+        """True if some of these ids of the caller's own are in a cold topic."""
+        if any(topic_of(id) in self._cold.given_topics for id in ids):
+            return True
+        with suppress(ShardqError):  # it is said by what is done instead
+            await self._opened(self._deadline())
+            return any(map(self._cache().topology.is_cold, ids))
+        return False
+
+    def _is_cold(self, id: str) -> bool:
+        if topic_of(id) in self._cold.given_topics:
+            return True
+        return self._cold.table is not None and self._cache().topology.is_cold(id)
+
+    @cached_property
+    def _own(self) -> AsyncOwnIds:
+        return AsyncOwnIds(self._cold, self._packer, query=self._sql, redis=self._redis, moved=self._moved)
+
+    async def _redis(self, make: Callable[[TopologyCache], Operation[T]], deadline: float) -> T:
+        driver = await self._opened(deadline)
+        return await arun(driver, make(self._cache()), deadline=deadline)
 
     async def ready(self, deadline: float) -> None:
         """Makes sure that the table is the engine's. Raises why it can't be used."""
@@ -95,14 +126,29 @@ class AsyncColdCommands:
 
     # ---- pushing
 
-    async def push_one(self, entries: Entries) -> Receipt | None:
-        """Stores one task if it is far. Returns None if it is near."""
+    async def push_one(self, entries: Entries, near: Callable[[], Awaitable[Receipt]]) -> Receipt:
+        """Stores one task, or has it stored by ``near`` if it is Redis' alone."""
+        if (receipt := await self._push_one(entries)) is not None:
+            return receipt
+        try:
+            return await near()
+        except ColdTopic:  # one that was added meanwhile
+            if (receipt := await self._push_one(entries)) is None:
+                raise
+            return receipt
+
+    async def _push_one(self, entries: Entries) -> Receipt | None:
         deadline = self._deadline()
-        if not self._cold.has_far(entries):
-            return None  # a database that is away holds nothing near up
-        await self.ready(deadline)
-        if (split := self._cold.split(entries)) is None:
+        if not await self._concerns_any(entries):
             return None
+        await self.ready(deadline)
+        if (split := self._cold.split(entries, self._is_cold)) is None:
+            return None
+        if split.own:
+            [answer] = await self._own.push(split.own, deadline)
+            if isinstance(answer, ShardqError):
+                raise answer
+            return Receipt.of(entries.ids[0], answer)
         [row], outcomes = await self._inserted(list(split.far.values()), deadline)
         outcome = outcomes.get(0)
         if isinstance(outcome, ShardqError):
@@ -110,9 +156,9 @@ class AsyncColdCommands:
         return Receipt(row.id) if outcome is None else None
 
     async def push(self, entries: Entries, near: Callable[[Entries], Awaitable[list[Receipt]]]) -> list[Receipt] | None:
-        """Stores the far tasks, and has the others stored by ``near``. Returns None if none is far."""
+        """Stores the tasks that concern the table, and has the others stored by ``near``. Returns None if none does."""
         deadline = self._deadline()
-        if not self._cold.has_far(entries):
+        if not await self._concerns_any(entries):
             return None
         failed: ShardqError | None = None
         try:
@@ -120,7 +166,7 @@ class AsyncColdCommands:
         except ShardqError as exc:
             failed = exc
         with uncollected():
-            split = self._cold.split(entries)
+            split = self._cold.split(entries, self._is_cold)
         if split is None:
             return None
         ids, stored, errors = iter(split.far), dict[str, Receipt](), dict[str, ShardqError]()
@@ -139,7 +185,10 @@ class AsyncColdCommands:
                 elif outcome is not None:
                     errors[told[id]] = outcome
             stored |= told
-        rest = split.near if len(stored) == len(split.far) else self._rest(entries, stored)
+        owned: list[Answer] = [failed] * (len(split.own) // UNIQUE) if failed is not None else []
+        if split.own and failed is None:
+            owned = await self._own.push(split.own, deadline)
+        rest = split.near if len(stored) == len(split.far) else self._rest(entries, split, stored)
         error: PushError | None = None
         receipts: Sequence[str] = ()
         if rest.ids:
@@ -147,17 +196,18 @@ class AsyncColdCommands:
                 receipts = await near(rest)
             except PushError as exc:
                 error, receipts = exc, exc.ids
-        return _together(entries, stored, errors, iter(receipts), error)
+        return _together(entries, stored, errors, _by_id(split.own[::UNIQUE], owned), iter(receipts), error)
 
     @staticmethod
-    def _rest(entries: Entries, stored: Collection[str]) -> Entries:
-        """The tasks that are not in the table."""
+    def _rest(entries: Entries, split: Split, stored: Collection[str]) -> Entries:
+        """The tasks that are not in the table, and are not to be."""
         rest = Entries()
         for at in range(0, len(entries.fresh), FRESH):
             if entries.fresh[at] not in stored:
                 rest.fresh += entries.fresh[at : at + FRESH]
-        rest.unique = entries.unique
-        rest.ids = [id for id in entries.ids if id not in stored]
+        own = set(split.own[::UNIQUE])
+        rest.unique = split.near.unique
+        rest.ids = [id for id in entries.ids if id not in stored and id not in own]
         return rest
 
     async def _inserted(
@@ -391,24 +441,46 @@ def info_of(row: Row, record: Decoded) -> TaskInfo:
     )
 
 
+def _by_id(ids: Sequence[object], answers: Sequence[Answer]) -> dict[str, Iterator[Answer]]:
+    """Id → the answers to its pushes, in their order."""
+    found: dict[str, list[Answer]] = {}
+    for id, answer in zip(ids, answers, strict=True):
+        found.setdefault(str(id), []).append(answer)
+    return {id: iter(answers) for id, answers in found.items()}
+
+
 def _together(
     entries: Entries,
     stored: Mapping[str, Receipt],
     errors: Mapping[str, ShardqError],
+    own: Mapping[str, Iterator[Answer]],
     near: Iterator[str],
     error: PushError | None,
 ) -> list[Receipt]:
     """The receipts of all tasks, in their order. ``stored``: the id that was made for a task that is not near → that of
-    its row. ``errors``: that → why it is not in the table. Raises PushError unless all are stored.
+    its row. ``errors``: that → why it is not in the table. ``own``: an id of the caller's own in a cold topic → its
+    answers. Raises PushError unless all are stored.
     """
-    ids = [known if (known := stored.get(id)) is not None else next(near) for id in entries.ids]
-    if not errors and error is None:
+    failures = dict(errors)
+
+    def told(id: str) -> str:
+        if (known := stored.get(id)) is not None:
+            return str(known) if known in errors else known
+        if id not in own:
+            return next(near)
+        answer = next(own[id])
+        if isinstance(answer, ShardqError):
+            failures.setdefault(id, answer)
+            return id
+        return Receipt.of(id, answer)
+
+    ids = [told(id) for id in entries.ids]
+    if not failures and error is None:
         return ids  # type: ignore[return-value]  # those of near tasks are receipts
-    ids = [str(id) if id in errors else id for id in ids]
     failed = dict(error.failed) if error is not None else {}
     unknown = list(error.unknown) if error is not None else []
-    failed |= {str(id): why for id, why in errors.items() if not isinstance(why, Unanswered)}
-    unknown += [str(id) for id, why in errors.items() if isinstance(why, Unanswered)]
+    failed |= {str(id): why for id, why in failures.items() if not isinstance(why, Unanswered)}
+    unknown += [str(id) for id, why in failures.items() if isinstance(why, Unanswered)]
     raise PushError(
         ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown
     ) from error

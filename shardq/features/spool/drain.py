@@ -21,9 +21,11 @@ from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.packing import BATCH, Packer
+from shardq.core.producer.pushing import Way
 from shardq.core.recovery import Make
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import (
+    ColdTopic,
     Conflict,
     EngineClosed,
     PushError,
@@ -99,7 +101,13 @@ Met = list[tuple[Spooled, ShardqError | None]]
 
 
 def drain(
-    cache: TopologyCache, packer: Packer, layer: Sequence[Spooled], failing: Failing, *, most: int = BATCH
+    cache: TopologyCache,
+    packer: Packer,
+    layer: Sequence[Spooled],
+    failing: Failing,
+    *,
+    most: int = BATCH,
+    way: Way = "push",
 ) -> Operation[Drained]:
     """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
     result = Drained()
@@ -108,25 +116,25 @@ def drain(
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]
     refused: list[Spooled] = []
-    for each, error in (yield from _push(cache, packer, pushes, most)):
+    for each, error in (yield from _push(cache, packer, pushes, most, way)):
         if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
             refused.append(each)
         else:
             failing.judge(cache, each, error, result)
     # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
     alone = [each for each in refused if not failing.concerns(cache, each.command.id)]
-    for each, error in [*(yield from _push(cache, packer, alone, 1)), *(yield from _by_id(cache, others))]:
+    for each, error in [*(yield from _push(cache, packer, alone, 1, way)), *(yield from _by_id(cache, others))]:
         failing.judge(cache, each, error, result)
     return result
 
 
-def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most: int) -> Operation[Met]:
+def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most: int, way: Way) -> Operation[Met]:
     if not pushes:
         return []
     entries = entries_of(each.command for each in pushes)
     results = pushing.PushResults(entries.ids)
     with contextlib.suppress(PushError):  # its errors are read below
-        yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True)
+        yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True, way=way)
     return [(each, _met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
 
 
@@ -155,7 +163,7 @@ def is_refusal(error: ShardqError | None) -> bool:
     """True if a command was refused for itself. Other errors are about a server, and pass: it is away, out of memory,
     read-only, or forbids what every command needs.
     """
-    return isinstance(error, Conflict) or type(error) is ServerFault
+    return isinstance(error, Conflict | ColdTopic) or type(error) is ServerFault
 
 
 log: logging.Logger = logging.getLogger("shardq.spool")
