@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from shardq.core.drivers.credentials import CredentialProvider
     from shardq.features.cold.cold import Cold
     from shardq.features.cold.loader import Loader
+    from shardq.features.cold.relaying import ColdRelaying
     from shardq.features.cold.report import ColdStats, LoaderReport
     from shardq.features.cold.store import Counted
     from shardq.features.spool.commands import SpoolStats
@@ -496,6 +497,14 @@ class Inside:
         loader = self._engine._loader(self.open_driver(), "by hand", lambda: ())
         loader.once()
         return loader.report()
+
+    def cold_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> ColdRelaying:
+        """What a relay does with commands on ids that may be in the cold store."""
+        from shardq.engine.versions import use_cold
+        from shardq.features.cold.relaying import ColdRelaying  # here: most programs have no relay
+
+        cold = None if self.parts.is_of_test else self._engine._cold_store
+        return ColdRelaying(cold, packer, use_cold, opened)
 
     def drop_cold(self, due_before: float | dt.datetime) -> int:
         """Removes what is due before an instant from the cold store. Returns how many."""

@@ -228,9 +228,12 @@ class Target:
 
     def topology(self) -> Topology:
         """The topology as it is known here."""
+        return self.opened()[1].topology
+
+    def opened(self) -> tuple[Driver, TopologyCache]:
+        """For what is more than one operation."""
         with self._lock:
-            _, cache = self._opened or self._open()
-            return cache.topology
+            return self._opened or self._open()
 
     def run(
         self,

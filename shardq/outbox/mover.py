@@ -31,6 +31,7 @@ from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.parts import Target
 from shardq.errors import Conflict, ShardqError
+from shardq.features.cold.relaying import COLD
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
 from shardq.features.spool.drain import Drained, Failing, drain
@@ -99,6 +100,7 @@ class Mover:
         self._engine = engine
         self._target: Target | None = None
         self._packer = Packer(options.codec, max_payload=options.max_payload)
+        self._cold = Inside(engine).cold_relaying(self._packer, lambda: self._opened().opened())
         self._timeout_s = options.timeout
         self._lock = None if self._locks else _lock_of(database.url, self._table.fullname)
         self._epoch = 0
@@ -145,7 +147,7 @@ class Mover:
 
     def _scan(self, connection: sa.Connection) -> float:
         """Moves the first rows that can be moved."""
-        if self.stuck and len(self.stuck) >= len(self._topology().span()):
+        if self.stuck and len(self.stuck.keys() - {COLD}) >= len(self._topology().span()):
             return math.inf
         if not self.stuck or time.monotonic() >= self._pass_at:
             self._begin_pass()
@@ -213,14 +215,15 @@ class Mover:
         return chosen, looked_at
 
     def _is_stuck(self, id: str) -> bool:
-        return (
-            bool(self.stuck)
-            and isinstance(id, str)
-            and any(shard in self.stuck for shard in self._topology().homes(id))
-        )
+        return bool(self.stuck) and isinstance(id, str) and any(shard in self.stuck for shard in self._homes(id))
+
+    def _homes(self, id: str) -> list[int]:
+        """The shards that an id may be in, and ``COLD`` if it may be in the cold store."""
+        topology = self._topology()
+        return topology.homes(id) + [COLD] * self._cold.concerns(topology, id)
 
     def _note_first(self, row: Any) -> None:
-        for shard in self._topology().homes(row.id):
+        for shard in self._homes(row.id):
             known = self.stuck.get(shard)
             if known is not None and row.seq < known.seq:
                 self.stuck[shard] = Stuck(row.seq, row.id, row.created, known.error)
@@ -342,10 +345,15 @@ class Mover:
         """Ids of which a row was not carried out."""
         for layer in layers(each for each in commands if each.seq not in faults):
             left = [each for each in layer if each.command.id not in waiting]
+            cold = [each for each in left if self._cold.concerns(self._topology(), each.command.id)]
             found = self._opened().run(
-                lambda cache, left=left: drain(cache, self._packer, left, failing, most=most),  # type: ignore[misc]
+                lambda cache, left=left, cold=cold: drain(  # type: ignore[misc]
+                    cache, self._packer, [each for each in left if each not in cold], failing, most=most
+                ),
                 timeout=timeout,
             )
+            if cold:
+                found = found.with_more(self._cold.carry_out(cold, failing, timeout=timeout))
             done = {*found.done, *(seq for seq, error in found.failed if isinstance(error, Conflict))}
             waiting.update(each.command.id for each in left if each.seq not in done)
             result.done += found.done
@@ -360,7 +368,6 @@ class Mover:
 
     def _note_stuck(self, rows: Sequence[Any], failing: Failing, result: Drained) -> None:
         """Notes the first row of each shard that takes nothing from now on."""
-        topology = self._topology()
         if not (new := failing.errors.keys() - self.stuck.keys()):
             return
         if not self.stuck:
@@ -370,7 +377,7 @@ class Mover:
         settled = {*result.done, *(seq for seq, _ in result.failed)}
         for row in rows:
             if row.seq not in settled:
-                for shard in new.intersection(topology.homes(row.id)):
+                for shard in new.intersection(self._homes(row.id)):
                     self.stuck.setdefault(shard, Stuck(row.seq, row.id, row.created, failing.errors[shard]))
 
     def _note(self, connection: sa.Connection, rows: Sequence[Any], result: Drained) -> int:

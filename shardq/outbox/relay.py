@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase, Inside
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
+from shardq.features.cold.relaying import COLD
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
@@ -203,7 +205,7 @@ class OutboxRelay:
         texts = []
         for shards in by_cause.values():
             first = min((self._mover.stuck[shard] for shard in shards), key=lambda stuck: stuck.seq)
-            named = f"shard {shards[0]}" if len(shards) == 1 else f"shards {', '.join(map(str, shards))}"
+            named = _named(shards)
             texts.append(f"those for {named} wait, first row {first.seq} (id {first.id}): {first.error}")
         self._tell("; ".join(texts), set(by_cause))
 
@@ -290,6 +292,13 @@ class OutboxRelay:
     def waiting(self) -> Waiting:
         """How many rows wait to be moved, and since when the oldest does."""
         return waiting(self._database, self.outbox)
+
+
+def _named(shards: Sequence[int]) -> str:
+    """Shards in a sentence; ``COLD`` is the cold store."""
+    numbers = [str(shard) for shard in shards if shard != COLD]
+    names = [f"shard{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] if numbers else []
+    return " and ".join(names + ["the cold store"] * (COLD in shards))
 
 
 def _cause(exc: BaseException) -> str:

@@ -21,6 +21,8 @@ from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
+from shardq.features.cold.ids import made_before
+from shardq.features.cold.rows import LEAST_AFTER_S, MARGIN_S
 from shardq.features.spool.commands import Kind
 
 NAME = "shardq_outbox"  # the table, unless another is named
@@ -34,6 +36,9 @@ DEDUP_S = 600.0
 """How long resends know of the push of a row. A relay that died between a push and the removal of its rows is
 replaced well before that.
 """
+
+FAR_MS = round(1000 * (LEAST_AFTER_S + MARGIN_S))
+"""Tasks that are due later may wait in the cold store of their engine, if it has one: their ids are made for that."""
 
 LONGEST_NAME = 63  # PostgreSQL cuts longer names, and MySQL refuses those above 64
 
@@ -75,6 +80,8 @@ class RowPacker:
         if len(words) == FRESH:
             words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
+        if entries.fresh and due > created + FAR_MS:
+            id = made_before(task.topic)
         return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=created)
 
     def pack_one(self, payload: Any, options: PushOptions) -> Row:

@@ -13,7 +13,8 @@ from tests.support.workers import say, wait_for_the_end
 
 
 def main(after_s: float, margin_s: float, url: str, name: str, database: str) -> None:
-    rows.MARGIN_S, cold.LEAST_AFTER_S = margin_s, 0.1
+    rows.MARGIN_S = margin_s
+    vars(cold)["LEAST_AFTER_S"] = 0.1
     with Engine(url, name=name, cold=database, cold_after=after_s) as engine:
         engine.start()
         say(str(os.getpid()))

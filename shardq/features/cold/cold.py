@@ -20,13 +20,10 @@ from shardq.features.cold.databases import open_store
 from shardq.features.cold.ids import HOUR_MS, LAST_BUCKET, Place, Sequences, bucket_of, spelled
 from shardq.features.cold.own import Push
 from shardq.features.cold.report import ColdStats, LoaderReport
-from shardq.features.cold.rows import Horizon, Row, tags_text
+from shardq.features.cold.rows import LEAST_AFTER_S, Horizon, Row, tags_text
 from shardq.features.cold.store import Counted, Store
 
 DEFAULT_AFTER_S = 3600.0
-
-LEAST_AFTER_S = 60.0
-"""Less leaves a loader no time to come back."""
 
 IN_PARTITIONS = 400 * 24
 """Tasks of later buckets are found by their names: each day has a partition."""

@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 from shardq.core.model.task import OnConflict
 from shardq.features.cold.ids import Place, spelled
 
+LEAST_AFTER_S = 60.0
+"""The least ``cold_after``: less leaves a loader no time to come back."""
+
 MARGIN_S = 900.0
 """What is due later than ``cold_after`` and this much belongs to the table alone; what is due within ``cold_after`` is
 loaded. In between, who needs a task moves it first. It is more than any statement takes, and than any clock jumps.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from shardq.core.calls.request import Word
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.ids import topic_of
@@ -136,6 +137,11 @@ class AsyncColdCommands:
             if (receipt := await self._push_one(entries)) is None:
                 raise
             return receipt
+
+    async def push_own(self, words: Sequence[Word], deadline: float) -> list[Answer]:
+        """Stores tasks by their ids, given as words of ``push_unique``, as after a lost answer."""
+        await self.ready(deadline)
+        return await self._own.push(words, deadline, in_doubt=True)
 
     async def _push_one(self, entries: Entries) -> Receipt | None:
         deadline = self._deadline()

@@ -62,6 +62,10 @@ class Drained:
     done: list[int] = field(default_factory=list)
     failed: list[tuple[int, ShardqError]] = field(default_factory=list)
 
+    def with_more(self, other: Drained) -> Drained:
+        """The results of both."""
+        return Drained(self.done + other.done, self.failed + other.failed)
+
     @property
     def reasons(self) -> list[tuple[int, str]]:
         """The commands that were refused, and why."""
@@ -135,7 +139,7 @@ def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most:
     results = pushing.PushResults(entries.ids)
     with contextlib.suppress(PushError):  # its errors are read below
         yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True, way=way)
-    return [(each, _met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
+    return [(each, met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
 
 
 def _by_id(cache: TopologyCache, commands: Sequence[Spooled]) -> Operation[Met]:
@@ -149,10 +153,10 @@ def _by_id(cache: TopologyCache, commands: Sequence[Spooled]) -> Operation[Met]:
         else:
             makes[command.id] = partial(calls.reschedule, id=command.id, due=command.due)
     answers = yield from by_id.call_each(cache, makes)
-    return [(each, _met(answers[each.command.id])) for each in commands]
+    return [(each, met(answers[each.command.id])) for each in commands]
 
 
-def _met(outcome: object) -> ShardqError | None:
+def met(outcome: object) -> ShardqError | None:
     """The error itself: a command is sent in doubt, so what a server says to it is told as unanswered."""
     if isinstance(outcome, Unanswered):
         return outcome.last or outcome
