@@ -143,7 +143,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
     async def _push(self, task: Task, durability: Durability | None) -> Receipt:
         entries = self._packer.one(task)
-        if self._cold is not None:
+        if self._cold_store is not None and self._cold is not None:  # most engines have none, and ask no further
             return await self._cold.push_one(entries, lambda: self._push_near(entries, durability))
         return await self._push_near(entries, durability)
 

@@ -14,7 +14,7 @@ from tests.sim.branches.reached import Reached, summary, wrong
 from tests.sim.conformance.many import compared
 from tests.sim.runs import many as runs
 from tests.sim.search import many as search
-from tests.sim.search.plans import GROUPS
+from tests.sim.search.many import GROUPS
 
 SHARE_OF_RUNS, SHARE_OF_SEARCH = 0.6, 0.2
 """Of the time, without a command; the rest is for the comparison with servers."""

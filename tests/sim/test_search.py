@@ -6,8 +6,8 @@ import pytest
 
 from tests.sim.planted import PLANTED, Planted
 from tests.sim.search.kinds import KINDS
-from tests.sim.search.many import Place, of_place, places
-from tests.sim.search.plans import BEGINNINGS, GROUPS
+from tests.sim.search.many import GROUPS, Place, of_place, places
+from tests.sim.search.plans import BEGINNINGS
 from tests.sim.search.searching import Budget, Found, Search
 
 PARTS = 4

@@ -47,8 +47,8 @@ class Known:
     remembered: Remembered | None
 
     def said_to(self, push: Push, *, in_doubt: bool, now_ms: float) -> str | None:
-        """The answer to a push, as of ``push_unique``; None where the id is free, as far as the table knows, or its row
-        is to be replaced or moved.
+        """The answer to a push, as of ``push_unique``; None where Redis has to be asked, or a far row is to be
+        replaced.
         """
         if self.row is not None:
             if in_doubt and nonce_of(self.row.record) == push.nonce:
@@ -57,11 +57,13 @@ class Known:
                 return None
             return "kept:scheduled" if push.rule == "keep" else "refused:scheduled"
         was = self.remembered
-        if was is None:
-            return None
-        if in_doubt and was.nonce == push.nonce and was.known > now_ms:
+        if was is not None and in_doubt and was.nonce == push.nonce and was.known > now_ms:
             return "pushed"
-        if push.rule == "replace" or was.until <= now_ms:
+        return None
+
+    def seen_by(self, push: Push, *, now_ms: float) -> str | None:
+        """The answer where Redis has no task of the id; None where it may be added."""
+        if self.far or self.remembered is None or self.remembered.until <= now_ms or push.rule == "replace":
             return None
         return "seen" if push.rule == "keep" else "refused:seen"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -85,22 +84,25 @@ class OwnIds:
             if answer is not None:
                 said[id] = _conflict_in(id, answer)
                 del left[id]
-        said |= self._moved_first([row for id in left if (row := known[id].row) and not known[id].far], deadline)
-        asked = [push for id, push in left.items() if not known[id].far and id not in said]
+        near = [id for id in left if known[id].row is not None and not known[id].far]
+        if near:
+            said |= self._moved_first(near, deadline)
+            left = {id: push for id, push in left.items() if id not in near}  # those are looked for again
+        asked = [push for id, push in left.items() if not known[id].far]
         said |= self._asked(asked, in_doubt, deadline)
+        for push in asked:
+            if push.id not in said and (answer := known[push.id].seen_by(push, now_ms=now_ms)) is not None:
+                said[push.id] = _conflict_in(push.id, answer)
         left = {id: push for id, push in left.items() if id not in said}
-        # What was near is in Redis now, and was found there, or is done with: nothing is known of it any more.
-        known = {id: each if each.far else replace(each, row=None) for id, each in known.items()}
         said |= self._added(left, known, in_doubt, deadline)
 
-    def _moved_first(self, rows: Sequence[Row], deadline: float) -> dict[str, Answer]:
+    def _moved_first(self, ids: Sequence[str], deadline: float) -> dict[str, Answer]:
         """Moves near rows to Redis, which then says what becomes of a push. Returns the errors."""
-        if not rows:
-            return {}
         try:
-            refused = self._moved(rows, deadline)
+            rows = self._query(self._cold.store.settled, ids, deadline)
+            refused = self._moved(rows, deadline) if rows else []
         except ShardqError as exc:
-            return {row.id: exc for row in rows}
+            return dict.fromkeys(ids, exc)
         return {row.id: error for row, error in refused}
 
     def _asked(self, pushes: Sequence[Push], in_doubt: set[str], deadline: float) -> dict[str, Answer]:

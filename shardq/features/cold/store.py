@@ -357,6 +357,17 @@ class Store(ABC):
                 return row_of(found[0]), bool(found[0][-1])
         return None
 
+    def settled(self, ids: Sequence[str], deadline: float) -> list[Row]:
+        """Those of some rows that are near, and that nobody is changing. What was near in a list may have been far for
+        a statement that is still to be committed: it is not moved before that.
+        """
+
+        def work(session: Session, _: bool) -> list[Row]:
+            found = (self._find(session, id, settled=True) for id in ids)
+            return [each[0] for each in found if each is not None and not each[1]]
+
+        return self.attempt(work, deadline)
+
     def cancel(self, id: str, deadline: float) -> Literal["done", "unknown", "not far"]:
         """Removes a far task."""
 

@@ -352,7 +352,8 @@ class AsyncColdCommands:
             else:
                 near += await self._rescheduled(far, bulk)
             if near and not bulk.count_only:
-                refused = [row for row, _ in await self._moved(near, self._deadline())]
+                settled = await self._sql(store.settled, [row.id for row in near], self._deadline())
+                refused = [row for row, _ in await self._moved(settled, self._deadline())] if settled else []
                 bulk.far_matched += len(refused)
                 if refused and bulk.verb == "cancel":
                     await self._sql(store.forget, refused, self._deadline())

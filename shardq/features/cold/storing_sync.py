@@ -346,7 +346,8 @@ class ColdCommands:
             else:
                 near += self._rescheduled(far, bulk)
             if near and not bulk.count_only:
-                refused = [row for row, _ in self._moved(near, self._deadline())]
+                settled = self._sql(store.settled, [row.id for row in near], self._deadline())
+                refused = [row for row, _ in self._moved(settled, self._deadline())] if settled else []
                 bulk.far_matched += len(refused)
                 if refused and bulk.verb == "cancel":
                     self._sql(store.forget, refused, self._deadline())

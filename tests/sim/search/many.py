@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -12,9 +12,13 @@ from typing import NamedTuple
 
 from tests.sim.branches.points import instrumented
 from tests.sim.branches.reached import Reached, counting
+from tests.sim.cold import plans as of_cold
+from tests.sim.cold.searching import Search as ColdSearch
 from tests.sim.parallel import Counts, Progress, in_processes
-from tests.sim.search.plans import GROUPS
+from tests.sim.search import plans
 from tests.sim.search.searching import Search
+
+GROUPS: dict[str, Callable[[], Iterator[Search | ColdSearch]]] = {**plans.GROUPS, **of_cold.GROUPS}
 
 
 class Place(NamedTuple):
@@ -40,7 +44,7 @@ class Tally(Counts):
 
 
 @cache
-def _searches(group: str) -> Sequence[Search]:
+def _searches(group: str) -> Sequence[Search | ColdSearch]:
     return list(GROUPS[group]())
 
 

@@ -101,7 +101,8 @@ _last: list[World] = []
 """The world of the last search: to make another one each time would take longer than many a search."""
 
 
-def _world(instead: Mapping[str, Script]) -> World:
+def world_of(instead: Mapping[str, Script]) -> World:
+    """An empty world."""
     if not _last or _last[0].instead is not instead:
         _last[:] = [World(instead)]
     _last[0].forget()
@@ -126,7 +127,7 @@ class Search:
 
     def _run(self) -> Found:
         found = Found()
-        world = self._world = _world(self.instead)
+        world = self._world = world_of(self.instead)
         self._stands: dict[Any, Stand] = {}
         try:
             self._history = self.beginning.build(world)

@@ -1,0 +1,117 @@
+"""All that is searched of the cold store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement
+
+from shardq.features.cold import statements as sql
+from tests.judge.model import Op
+from tests.sim.cold.kinds import (
+    FAR_MS,
+    FARTHER_MS,
+    KINDS,
+    LOADER,
+    MADE,
+    NEAR_MS,
+    RELAY,
+    RELAYED_ID,
+    TICK_MS,
+    Kind,
+    loaded,
+    order,
+    push,
+    row_of_made,
+)  # fmt: skip
+from tests.sim.cold.searching import Beginning, Budget, Search
+from tests.sim.cold.tables import Rows
+from tests.sim.search.kinds import LIMIT
+
+WAITS_MS = 2 * TICK_MS
+
+
+def _made_row() -> Rows:
+    row = row_of_made(1)
+    return {(sql.COLD, (row.bucket, row.seq)): (row.bucket, row.seq, row.due, row.topic, None, row.record)}
+
+
+def _made(name: str, *steps: Kind | int) -> Beginning:
+    pushed = Op(
+        "push", -1.001e11, -1.0009e11, outcome="pushed", number=1, delay_us=FAR_MS * 1e3, mode="keep", limit=LIMIT
+    )
+    return Beginning(f"a made id, {name}", MADE, _made_row, steps, [pushed])
+
+
+def _moved_and_left(search: Search) -> Sequence[Op]:
+    """A loader has moved its row, and died before it removed it."""
+    rows = search.rows
+    search.alone(loaded, 60)
+    search.rows = rows
+    return []
+
+
+def _handled(search: Search) -> Sequence[Op]:
+    """What is due is claimed and acknowledged."""
+    return search.handled()
+
+
+FAR, WINDOWED = push("keep", FAR_MS), push("keep", FAR_MS, 10**9)
+
+OWN_BEGINNINGS: Sequence[Beginning] = [
+    Beginning("gone"),
+    Beginning("far", steps=[FAR]),
+    Beginning("far in its window", steps=[WINDOWED]),
+    Beginning("cancelled in its window", steps=[WINDOWED, order("cancel")]),
+    Beginning("near in the table", steps=[FAR, TICK_MS]),
+    Beginning("near in the table, in its window", steps=[WINDOWED, TICK_MS]),
+    Beginning("loaded", steps=[FAR, WAITS_MS, LOADER]),
+    Beginning("loaded and left", steps=[FAR, WAITS_MS, _moved_and_left]),
+    Beginning("handled and left", steps=[FAR, WAITS_MS, _moved_and_left, FAR_MS, _handled]),
+    Beginning("near", steps=[push("keep", NEAR_MS)]),
+    Beginning("handled in its window", steps=[push("keep", NEAR_MS, 10**9), NEAR_MS * 2, _handled]),
+    Beginning("replaced far after its window", steps=[
+        push("keep", NEAR_MS, 10**9), NEAR_MS * 2, _handled, push("replace", FAR_MS), TICK_MS,
+    ]),
+]  # fmt: skip
+
+MADE_BEGINNINGS: Sequence[Beginning] = [
+    _made("far"),
+    _made("rescheduled", order("reschedule", FARTHER_MS)),
+    _made("near in the table", TICK_MS),
+    _made("loaded", WAITS_MS, LOADER),
+]
+
+RELAYED_BEGINNINGS: Sequence[Beginning] = [
+    Beginning("of the outbox, not relayed yet", RELAYED_ID),
+    Beginning("of the outbox, relayed", RELAYED_ID, steps=[RELAY]),
+    Beginning("of the outbox, relayed and cancelled", RELAYED_ID, steps=[RELAY, order("cancel")]),
+    Beginning("of the outbox, near in the table", RELAYED_ID, steps=[RELAY, TICK_MS // 2]),
+]
+
+BEGINNINGS: Sequence[Beginning] = [*OWN_BEGINNINGS, *MADE_BEGINNINGS, *RELAYED_BEGINNINGS]
+
+
+def _pairs(beginning: Beginning, kinds: Sequence[Kind]) -> Iterator[tuple[Kind, Kind]]:
+    fit = [kind for kind in kinds if beginning.id in kind.ids]
+    return combinations_with_replacement(fit, 2)
+
+
+def two() -> Iterator[Search]:
+    """Any two commands, with a crash and a lost answer."""
+    for beginning in BEGINNINGS:
+        for pair in _pairs(beginning, KINDS):
+            yield Search(beginning, pair, Budget(1, 1))
+
+
+def ticks() -> Iterator[Search]:
+    """Any two, with a crash or a lost answer, while what is far comes near, or is to be loaded. A relay is followed by
+    another before that.
+    """
+    kinds = [kind for kind in KINDS if kind is not RELAY]
+    for beginning in BEGINNINGS:
+        for pair in _pairs(beginning, kinds):
+            yield Search(beginning, pair, Budget(1, 0, 1))
+            yield Search(beginning, pair, Budget(0, 1, 1))
+
+
+GROUPS = {"cold": two, "cold-ticks": ticks}
