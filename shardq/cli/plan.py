@@ -41,6 +41,9 @@ from shardq.features.planning import plan as planned
 @click.option(
     "--node-memory", default="8GB", show_default=True, type=SIZE, help="The most memory of tasks on a master."
 )
+@click.option(
+    "--cold-after", "cold_after_s", type=TIME, help="With a cold store: what is due later waits in a database: 1h."
+)
 @sharing(url=NO_SERVER)
 def plan(given: Given, push: str, busy: float, **load: Any) -> None:
     """Say how many masters, shards, bytes, connections and processes a load needs, and how late tasks will be, with
@@ -50,6 +53,7 @@ def plan(given: Given, push: str, busy: float, **load: Any) -> None:
       shardq plan --rate 50000/s --delay 30m --payload 200
       shardq plan --rate 3M/day --delay 1d --payload 2KiB --handler 50ms
       shardq plan --rate 20k/s --delay 5m --payload 1kB --push many --forward
+      shardq plan --rate 5M/day --delay 30d --cold-after 1h
 
     The costs come with the package: of one machine and one server version. To
     measure yours, `make bench report` in a checkout of the source; leave room.
@@ -78,8 +82,9 @@ def _show(found: Plan) -> None:
     rows = {
         "masters": f"{found.masters:,}, with {counted(found.replicas, 'replica')} each",
         "shards": f"{found.shards:,}",
-        "pending": f"{found.pending:,} tasks",
+        "pending": f"{found.pending:,} tasks" + (" in Redis" if found.cold_rows else ""),
         "memory": f"{decimal(found.memory)} of tasks on the fullest master; maxmemory {decimal(found.maxmemory)}",
+        "cold store": f"{found.cold_rows:,} rows, {decimal(found.cold_disk)} on the disk" if found.cold_rows else "",
         "network": f"{decimal(found.bandwidth)}/s of payloads through the fullest master",
         "processes": ", ".join(processes),
         "connections": f"at most {found.connections:,} to a master",
@@ -87,7 +92,8 @@ def _show(found: Plan) -> None:
         "lateness": f"p50 {found.late_p50_ms:.1f} ms, p99 {found.late_p99_ms:.0f} ms, from due to claimed",
     }
     for name, value in rows.items():
-        say(f"{name:<12} {value}")
+        if value:
+            say(f"{name:<12} {value}")
     width = max(40, min(100, get_terminal_size().columns))
     for title, sentences in (("why", found.reasons), ("mind", found.cautions)):
         say(f"\n{title}")

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from shardq.features.planning import (
+    COLD_MEMORY,
+    COLD_ROW,
     EVEN,
     HEADROOM,
     MOST_MASTERS,
@@ -120,3 +122,21 @@ def test_more_load_never_needs_less() -> None:
     sizes = [plan(Load(rate=rate, delay_s=600, payload=200), costs) for rate in (10, 1_000, 5_000, 20_000, 100_000)]
     assert [each.masters for each in sizes] == sorted(each.masters for each in sizes)
     assert sizes[-1].masters > sizes[0].masters == 1
+
+
+def test_with_a_cold_store_only_what_is_near_is_in_redis() -> None:
+    load = Load(rate=100, delay_s=30 * 86_400, payload=100, replicas=0)
+    plain, cold = plan(load, COSTS), plan(changed(load, cold_after_s=3600), COSTS)
+    assert (plain.pending, plain.cold_rows, plain.cold_disk) == (100 * 30 * 86_400, 0, 0)
+    assert (cold.pending, cold.cold_rows) == (360_000, plain.pending - 360_000)
+    assert cold.cold_disk == cold.cold_rows * (100 + COLD_ROW)
+    remembered = 100 * (2 * 3600 + 900) * COLD_MEMORY
+    assert cold.memory == pytest.approx(360_000 * 200 * 1.5 + remembered)
+    assert (plain.masters, cold.masters) == (11, 1)
+    assert any("rows of 210 bytes" in reason for reason in cold.reasons)
+
+
+def test_what_is_not_far_is_told() -> None:
+    cold = plan(changed(LOAD, cold_after_s=3600), COSTS)
+    assert cold.cold_rows == 0
+    assert any("is not far" in caution for caution in cold.cautions)
