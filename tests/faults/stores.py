@@ -1,9 +1,10 @@
-"""The outbox, the spool and schedules: what they keep goes to the engine, whose Redis is broken."""
+"""The outbox, the spool, schedules and the cold store: what they keep goes to the engine, whose Redis is broken."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import logging
 import re
 import sqlite3
@@ -16,14 +17,22 @@ from typing import Any, ClassVar
 from cluster.ports import free_port
 from shardq import Engine, outbox
 from shardq.core.layout.keys import control_keys
+from shardq.engine.base import Inside
 from shardq.errors import ShardqError
+from shardq.features.cold import sqlite
+from shardq.features.cold.databases import open_store
+from shardq.features.cold.ids import bucket_of
+from shardq.features.cold.report import LoaderReport
+from shardq.features.cold.rows import Row
 from shardq.features.embedded import locks
 from shardq.features.spool.drain import lock_of
 from shardq.features.spool.file import SpoolFile
 from shardq.outbox import OutboxRelay
 from shardq.outbox.database import failed, open_database
+from shardq.outbox.rows import RowPacker
 from tests.faults.neighbours import RedisNeighbour
 from tests.faults.way import Way
+from tests.support.waiting import wait_until
 
 TOPIC = "mail"
 
@@ -358,3 +367,82 @@ class ScheduleWay(StoreWay):
             self.neighbour.set("requirepass", "")
         else:
             super().mends(fault)
+
+
+class ColdWay(StoreWay):
+    """Rows of a cold store that are near, and the loader that moves them to Redis."""
+
+    kind = "cold-store"
+    store = "tmp_path"
+    tells = "fails, its shards are not dispatched|can't be loaded|takes nothing from the cold store"
+    not_here: ClassVar[Mapping[str, str]] = {
+        **StoreWay.not_here,
+        "wrong address": "a loader is a part of a dispatcher, and one that never reached its Redis does not start",
+    }
+    patience: ClassVar[Mapping[str, float]] = {
+        "shardq.features.cold.loader.TRIP_S": TIMEOUT_S,
+        "shardq.features.cold.loader.PASS_S": 0.02,
+    }
+    _engine: Engine | None = None
+
+    def run(self, url: str) -> None:
+        self._engine = self.engine(url, cold=self.store_at / "cold.db")
+        self._engine.start()
+        self._table = open_store(str(self.store_at / "cold.db"))
+        self._packer = RowPacker()
+        wait_until(lambda: self._loader() is not None, "the loader runs")
+        self._table.open(self.name, time.monotonic() + 10)
+
+    def _loader(self) -> LoaderReport | None:
+        assert self._engine is not None, "it runs"
+        return Inside(self._engine).running.loader()
+
+    def stop(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+            self._table.close()
+
+    def put(self, unique: str, *, payload: Any = None, **options: Any) -> None:
+        packed = self._packer.pack_one(payload, {"topic": TOPIC, "id": unique, "delay": 600.0, **options})
+        self._add(unique, packed["due"], packed["record"])
+
+    def put_bad(self, fault: str, unique: str) -> None:
+        """What another program has put there."""
+        self._add(unique, int(time.time() * 1000) + 600_000, b"")
+
+    def _add(self, unique: str, due: int, record: bytes) -> None:
+        row = Row(bucket_of(due), next(_SEQS), due, TOPIC, None, record, f"{TOPIC}/{unique}")
+        values = row._asdict() | {"nonce": None}
+        text = sqlite._ADD_OWN
+        self._table.attempt(lambda session, _: session.change(text, values), time.monotonic() + 10)
+
+    def aside(self) -> Mapping[str, str]:
+        said = [text for text in self._problems() if "can't be moved to Redis" in text]
+        return {text.split()[2].removeprefix(f"{TOPIC}/"): text.partition(": ")[2] for text in said}
+
+    def counted(self) -> int:
+        return len(self.aside())
+
+    def trouble(self) -> str:
+        return "; ".join(text for text in self._problems() if "can't be moved to Redis" not in text)
+
+    def _problems(self) -> Sequence[str]:
+        report = self._loader()
+        return () if report is None else report.problems
+
+    def breaks(self, fault: str) -> str:
+        if fault != "wrong password":
+            return super().breaks(fault)
+        self.neighbour.set("requirepass", "another")
+        self.neighbour.server.ask("CLIENT", "KILL", "TYPE", "normal")
+        return self.neighbour.address
+
+    def mends(self, fault: str) -> None:
+        if fault == "wrong password":
+            self.neighbour.set("requirepass", "")
+        else:
+            super().mends(fault)
+
+
+_SEQS = itertools.count(1)

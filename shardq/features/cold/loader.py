@@ -20,7 +20,7 @@ from shardq.core.operation import run
 from shardq.core.producer.packing import Packer
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ServerFault
+from shardq.errors import ServerFault, ShardqError
 from shardq.features.cold.ids import Place, bucket_of
 from shardq.features.cold.moving import Mover
 from shardq.features.cold.report import LoaderReport
@@ -78,6 +78,8 @@ class Loader:
         self._loaded = 0
         self._refused: dict[str, str] = {}
         self._said = set[str]()
+        self._causes = set[str]()
+        """Why shards take nothing, as far as the log has said it since the last pass without a problem."""
         self._failing = Failing()
         self.loop: Loop = Loop(
             "shardq-loader",
@@ -162,8 +164,20 @@ class Loader:
             )
         self._said = set(refused)
         self._refused, self._failing = refused, failing
+        causes: dict[str, ShardqError] = {}
         for error in failing.errors.values():
-            if isinstance(error, ServerFault) and not self._driver.outages.failed(WHO, error):
-                log.warning("a shard takes nothing from the cold store: %s", error)
+            if not isinstance(error, ServerFault) or not self._driver.outages.failed(WHO, error):
+                causes.setdefault(_cause(error), error)
+        for cause in causes.keys() - self._causes:  # once, and not for each pass and shard
+            log.warning("a shard takes nothing from the cold store, trying again: %s", causes[cause])
         if not failing.errors:
             self._driver.outages.over(WHO)
+            if self._causes:
+                log.warning("all shards take what is in the cold store again")
+        self._causes = causes.keys() | (self._causes if failing.errors else set())
+
+
+def _cause(error: ShardqError) -> str:
+    """The node that failed, or the kind of error: texts differ from try to try."""
+    node: str = getattr(error, "node", "")
+    return node or type(error).__name__
