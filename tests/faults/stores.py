@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cluster.ports import free_port
-from shardq import Engine, outbox
+from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import control_keys
 from shardq.engine.base import Inside
 from shardq.errors import ShardqError
@@ -404,7 +404,7 @@ class ColdWay(StoreWay):
             self._table.close()
 
     def put(self, unique: str, *, payload: Any = None, **options: Any) -> None:
-        packed = self._packer.pack_one(payload, {"topic": TOPIC, "id": unique, "delay": 600.0, **options})
+        packed = self._packer.pack(Task(payload, topic=TOPIC, id=unique, delay=600.0, **options))
         self._add(unique, packed["due"], packed["record"])
 
     def put_bad(self, fault: str, unique: str) -> None:
