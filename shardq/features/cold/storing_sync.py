@@ -232,8 +232,9 @@ class ColdCommands:
                 elif fate == "doubtful":
                     where = self._cold.store.where
                     outcomes[number] = Unanswered(f"the cold store {where} did not answer, and it is too late to ask")
-            for number, row in zip(taken, self._cold.anew([done[number] for number in taken]), strict=True):
-                done[number] = row
+            if taken:
+                for number, row in zip(taken, self._cold.anew([done[number] for number in taken]), strict=True):
+                    done[number] = row
             left = taken
         return done, outcomes
 
