@@ -159,7 +159,10 @@ def _by_id(cache: TopologyCache, commands: Sequence[Spooled]) -> Operation[Met]:
 def met(outcome: object) -> ShardqError | None:
     """The error itself: a command is sent in doubt, so what a server says to it is told as unanswered."""
     if isinstance(outcome, Unanswered):
-        return outcome.last or outcome
+        last = outcome.last
+        if isinstance(last, ServerFault) and not last.node:
+            last.node = outcome.node
+        return last or outcome
     return outcome if isinstance(outcome, ShardqError) else None
 
 
