@@ -345,11 +345,11 @@ class Mover:
         """Ids of which a row was not carried out."""
         for layer in layers(each for each in commands if each.seq not in faults):
             left = [each for each in layer if each.command.id not in waiting]
-            cold = [each for each in left if self._cold.concerns(self._topology(), each.command.id)]
+            near, cold, topology = list[Spooled](), list[Spooled](), self._topology()
+            for each in left:
+                (cold if self._cold.concerns(topology, each.command.id) else near).append(each)
             found = self._opened().run(
-                lambda cache, left=left, cold=cold: drain(  # type: ignore[misc]
-                    cache, self._packer, [each for each in left if each not in cold], failing, most=most
-                ),
+                lambda cache, near=near: drain(cache, self._packer, near, failing, most=most),  # type: ignore[misc]
                 timeout=timeout,
             )
             if cold:

@@ -23,6 +23,7 @@ from shardq.engine.base import EngineBase, Inside
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.features.cold.relaying import COLD
+from shardq.features.spool.drain import cause_of
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
@@ -201,7 +202,7 @@ class OutboxRelay:
         """Says which shards take nothing, and which row waits for them first."""
         by_cause: defaultdict[str, list[int]] = defaultdict(list)
         for shard, stuck in sorted(self._mover.stuck.items()):
-            by_cause[_cause(stuck.error)].append(shard)
+            by_cause[cause_of(stuck.error)].append(shard)
         texts = []
         for shards in by_cause.values():
             first = min((self._mover.stuck[shard] for shard in shards), key=lambda stuck: stuck.seq)
@@ -211,7 +212,7 @@ class OutboxRelay:
 
     def _failed(self, exc: BaseException) -> bool:
         self._forget_notices()
-        self._tell(said(exc), {_cause(exc)})
+        self._tell(said(exc), {cause_of(exc)})
         return True
 
     def _tell(self, problem: str, causes: set[str]) -> None:
@@ -299,8 +300,3 @@ def _named(shards: Sequence[int]) -> str:
     numbers = [str(shard) for shard in shards if shard != COLD]
     names = [f"shard{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] if numbers else []
     return " and ".join(names + ["the cold store"] * (COLD in shards))
-
-
-def _cause(exc: BaseException) -> str:
-    """The node that failed, or the kind of error: texts differ from try to try."""
-    return getattr(exc, "node", "") or type(exc).__name__

@@ -267,7 +267,26 @@ AHEAD_MS = 400
 """No occurrence is pushed sooner before its time, here."""
 
 
-class ScheduleWay(StoreWay):
+class DispatcherWay(StoreWay):
+    """A part of a dispatcher, which runs when its Redis begins to ask for a password."""
+
+    _engine: Engine | None = None
+
+    def breaks(self, fault: str) -> str:
+        if fault != "wrong password":
+            return super().breaks(fault)
+        self.neighbour.set("requirepass", "another")
+        self.neighbour.server.ask("CLIENT", "KILL", "TYPE", "normal")
+        return self.neighbour.address
+
+    def mends(self, fault: str) -> None:
+        if fault == "wrong password":
+            self.neighbour.set("requirepass", "")
+        else:
+            super().mends(fault)
+
+
+class ScheduleWay(DispatcherWay):
     """Schedules, and the scheduler that pushes them. An item is an occurrence, the next one that nobody has pushed."""
 
     kind = "schedules"
@@ -284,7 +303,6 @@ class ScheduleWay(StoreWay):
         "shardq.features.schedules.planning.HORIZON_MS": AHEAD_MS,
         "shardq.features.schedules.scheduler.CALL_TIMEOUT_S": TIMEOUT_S,
     }
-    _engine: Engine | None = None
 
     def __init__(self, neighbour: RedisNeighbour, name: str, store: Path) -> None:
         self._awaited: dict[tuple[str, int], str] = {}
@@ -355,21 +373,8 @@ class ScheduleWay(StoreWay):
             return str(exc)
         return "; ".join(reason for reason in reasons if "can't be pushed" in reason or "can't be served" in reason)
 
-    def breaks(self, fault: str) -> str:
-        if fault != "wrong password":
-            return super().breaks(fault)
-        self.neighbour.set("requirepass", "another")
-        self.neighbour.server.ask("CLIENT", "KILL", "TYPE", "normal")
-        return self.neighbour.address
 
-    def mends(self, fault: str) -> None:
-        if fault == "wrong password":
-            self.neighbour.set("requirepass", "")
-        else:
-            super().mends(fault)
-
-
-class ColdWay(StoreWay):
+class ColdWay(DispatcherWay):
     """Rows of a cold store that are near, and the loader that moves them to Redis."""
 
     kind = "cold-store"
@@ -383,7 +388,6 @@ class ColdWay(StoreWay):
         "shardq.features.cold.loader.TRIP_S": TIMEOUT_S,
         "shardq.features.cold.loader.PASS_S": 0.02,
     }
-    _engine: Engine | None = None
 
     def run(self, url: str) -> None:
         self._engine = self.engine(url, cold=self.store_at / "cold.db")
@@ -430,19 +434,6 @@ class ColdWay(StoreWay):
     def _problems(self) -> Sequence[str]:
         report = self._loader()
         return () if report is None else report.problems
-
-    def breaks(self, fault: str) -> str:
-        if fault != "wrong password":
-            return super().breaks(fault)
-        self.neighbour.set("requirepass", "another")
-        self.neighbour.server.ask("CLIENT", "KILL", "TYPE", "normal")
-        return self.neighbour.address
-
-    def mends(self, fault: str) -> None:
-        if fault == "wrong password":
-            self.neighbour.set("requirepass", "")
-        else:
-            super().mends(fault)
 
 
 _SEQS = itertools.count(1)

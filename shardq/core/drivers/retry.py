@@ -188,9 +188,10 @@ class RetryingCall(Generic[T]):
         if fault.reaction is Reaction.IN_FULL and not self._in_full:  # its time is over before the script was sent
             fault = dataclasses.replace(fault, reaction=Reaction.WAIT, error=Unavailable)
         error = self._told(fault, node)
-        if isinstance(error, ServerFault):
-            error.node = node
-            error.tried_s = now - self._began
+        for each in (error, error.last) if isinstance(error, Unanswered) else (error,):
+            if isinstance(each, ServerFault):
+                each.node = node
+                each.tried_s = now - self._began
         return error
 
     def _told(self, fault: Fault, node: str) -> ShardqError:

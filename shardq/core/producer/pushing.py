@@ -122,7 +122,7 @@ class PushResults:
 
     def answered(self, ids: Sequence[str], answers: Sequence[str | ShardqError], number: int | None = None) -> None:
         """Notes push_unique's answers for ids of the caller, or the errors of any tasks. ``number``: their batch's."""
-        said = [_conflict_in(id, answer) or answer for id, answer in zip(ids, answers, strict=True)]
+        said = [conflict_in(id, answer) or answer for id, answer in zip(ids, answers, strict=True)]
         self.failures += sum(isinstance(outcome, ShardqError) for outcome in said)
         self._answers.append((self._sent_count if number is None else number, ids, said))
 
@@ -355,11 +355,12 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
 
 def receipt_of(id: str, answer: str) -> Receipt:
     """The receipt that an answer of push_unique means. Raises Conflict."""
-    if conflict := _conflict_in(id, answer):
+    if conflict := conflict_in(id, answer):
         raise conflict
     return Receipt.of(id, answer)
 
 
-def _conflict_in(id: str, answer: str | ShardqError) -> Conflict | None:
+def conflict_in(id: str, answer: str | ShardqError) -> Conflict | None:
+    """The conflict that an answer of push_unique means."""
     refused = isinstance(answer, str) and answer.startswith("refused:")
     return Conflict(id, str(answer).removeprefix("refused:")) if refused else None

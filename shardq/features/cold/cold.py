@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardq.core.calls.request import Word
-from shardq.core.layout.topology import ColdTable
+from shardq.core.layout.topology import ColdTable, Topology
 from shardq.core.model.checks import check_topic, duration_ms, shown_instant
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
@@ -77,6 +77,10 @@ class Cold:
     def push_of(self, words: Sequence[Word]) -> Push:
         """A push under an id of the caller's own, which begins now."""
         return Push(words, math.ceil(self.store.now_ms), self._sequences.take(1)[0])
+
+    def owns(self, id: str, topology: Topology | None) -> bool:
+        """True for an id in a cold topic. ``topology``: the engine's, once it is known."""
+        return topic_of(id) in self.given_topics or (topology is not None and topology.is_cold(id))
 
     def has_far(self, entries: Entries) -> bool:
         """True if some of these tasks are far, as far as this process knows the horizon."""

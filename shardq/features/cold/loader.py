@@ -25,7 +25,7 @@ from shardq.features.cold.ids import Place, bucket_of
 from shardq.features.cold.moving import Mover
 from shardq.features.cold.report import LoaderReport
 from shardq.features.cold.store import TABLES, Store
-from shardq.features.spool.drain import Failing
+from shardq.features.spool.drain import Failing, cause_of
 
 log: logging.Logger = logging.getLogger("shardq.cold")
 
@@ -167,7 +167,7 @@ class Loader:
         causes: dict[str, ShardqError] = {}
         for error in failing.errors.values():
             if not isinstance(error, ServerFault) or not self._driver.outages.failed(WHO, error):
-                causes.setdefault(_cause(error), error)
+                causes.setdefault(cause_of(error), error)
         for cause in causes.keys() - self._causes:  # once, and not for each pass and shard
             log.warning("a shard takes nothing from the cold store, trying again: %s", causes[cause])
         if not failing.errors:
@@ -175,9 +175,3 @@ class Loader:
             if self._causes:
                 log.warning("all shards take what is in the cold store again")
         self._causes = causes.keys() | (self._causes if failing.errors else set())
-
-
-def _cause(error: ShardqError) -> str:
-    """The node that failed, or the kind of error: texts differ from try to try."""
-    node: str = getattr(error, "node", "")
-    return node or type(error).__name__

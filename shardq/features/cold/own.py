@@ -78,7 +78,6 @@ class Push:
         self.id: str = id
         self.rule: OnConflict = rule
         window, _, memory = str(dedup).partition("-")
-        self.window_ms = int(window)
         self.nonce: int | None = nonce_of(record)
         due, tags = word if word > 0 else now_ms - word, None
         if has_head(record):
@@ -91,7 +90,7 @@ class Push:
             tags=tags,
             record=record,
             name=id,
-            until=now_ms + self.window_ms if self.window_ms else 0,
+            until=now_ms + int(window) if int(window) else 0,
             known=now_ms + int(memory) if memory else 0,
             rule="replace" if rule == "replace" else "keep",
         )

@@ -7,19 +7,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from shardq.core.calls.request import Word
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, UNIQUE, Entries, Packer
-from shardq.core.producer.pushing import PushResults, complete
+from shardq.core.producer.pushing import PushResults, complete, conflict_in
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import Conflict, PushError, ShardqError, Unanswered, Unavailable
+from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
 from shardq.features.cold.cold import Cold
 from shardq.features.cold.own import TOGETHER, Known, Push, add, known_of
 from shardq.features.cold.rows import Row
-
-T = TypeVar("T")
 
 Refused = list[tuple[Row, ShardqError]]
 
@@ -82,7 +80,7 @@ class AsyncOwnIds:
         for id, push in list(left.items()):
             answer = known[id].said_to(push, in_doubt=id in in_doubt, now_ms=now_ms)
             if answer is not None:
-                said[id] = _conflict_in(id, answer)
+                said[id] = conflict_in(id, answer) or answer
                 del left[id]
         near = [id for id in left if known[id].row is not None and not known[id].far]
         if near:
@@ -92,7 +90,7 @@ class AsyncOwnIds:
         said |= await self._asked(asked, in_doubt, deadline)
         for push in asked:
             if push.id not in said and (answer := known[push.id].seen_by(push, now_ms=now_ms)) is not None:
-                said[push.id] = _conflict_in(push.id, answer)
+                said[push.id] = conflict_in(push.id, answer) or answer
         left = {id: push for id, push in left.items() if id not in said}
         said |= await self._added(left, known, in_doubt, deadline)
 
@@ -153,7 +151,3 @@ def _in_turn(tasks: Sequence[Sequence[Word]]) -> Iterator[Sequence[Sequence[Word
         ids.add(task[0])
     if group:
         yield group
-
-
-def _conflict_in(id: str, answer: str) -> Answer:
-    return Conflict(id, answer.removeprefix("refused:")) if answer.startswith("refused:") else answer

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Topology
-from shardq.core.model.ids import topic_of
 from shardq.core.operation import run
 from shardq.core.producer import by_id
 from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import InvalidOption, ServerFault, ShardqError
 from shardq.features.cold.cold import Cold
 from shardq.features.cold.ids import place_in
 from shardq.features.cold.storing_sync import ColdCommands, Declare
@@ -42,9 +41,9 @@ class ColdRelaying:
         """True for an id that may be in the table."""
         if self._cold is None and topology.cold is None:
             return False
-        if place_in(id) is not None or topology.is_cold(id):
+        if place_in(id) is not None:
             return True
-        return self._cold is not None and topic_of(id) in self._cold.given_topics
+        return topology.is_cold(id) if self._cold is None else self._cold.owns(id, topology)
 
     def carry_out(self, some: Sequence[Spooled], failing: Failing, *, timeout: float) -> Drained:
         """Carries out commands on different ids, all of which may be in the table. ``failing`` is given the shards that
@@ -69,7 +68,7 @@ class ColdRelaying:
         for each in open:
             error = errors[each.seq]
             # An error of Redis is about a shard, and has its node; every other one about the table.
-            if error is None or is_refusal(error) or _is_of_a_node(error):
+            if error is None or is_refusal(error) or (isinstance(error, ServerFault) and error.node):
                 failing.judge(cache, each, error, result)
             else:
                 failing.errors[COLD] = error
@@ -97,8 +96,3 @@ class ColdRelaying:
         except ShardqError as exc:
             return met(exc)
         return None
-
-
-def _is_of_a_node(error: ShardqError) -> bool:
-    node: str = getattr(error, "node", "")
-    return bool(node)

@@ -18,7 +18,6 @@ import msgspec
 from shardq.core.calls.request import Word
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
-from shardq.core.model.ids import topic_of
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import Outcome, Receipt, TaskInfo
 from shardq.core.operation import Operation, run
@@ -91,7 +90,7 @@ class ColdCommands:
 
     def _owns(self, ids: Sequence[str]) -> bool:
         """True if some of these ids of the caller's own are in a cold topic."""
-        if any(topic_of(id) in self._cold.given_topics for id in ids):
+        if any(self._cold.owns(id, None) for id in ids):
             return True
         with suppress(ShardqError):  # it is said by what is done instead
             self._opened(self._deadline())
@@ -99,9 +98,7 @@ class ColdCommands:
         return False
 
     def _is_cold(self, id: str) -> bool:
-        if topic_of(id) in self._cold.given_topics:
-            return True
-        return self._cold.table is not None and self._cache().topology.is_cold(id)
+        return self._cold.owns(id, None if self._cold.table is None else self._cache().topology)
 
     @cached_property
     def _own(self) -> OwnIds:

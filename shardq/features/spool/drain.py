@@ -159,11 +159,13 @@ def _by_id(cache: TopologyCache, commands: Sequence[Spooled]) -> Operation[Met]:
 def met(outcome: object) -> ShardqError | None:
     """The error itself: a command is sent in doubt, so what a server says to it is told as unanswered."""
     if isinstance(outcome, Unanswered):
-        last = outcome.last
-        if isinstance(last, ServerFault) and not last.node:
-            last.node = outcome.node
-        return last or outcome
+        return outcome.last or outcome
     return outcome if isinstance(outcome, ShardqError) else None
+
+
+def cause_of(error: BaseException) -> str:
+    """The node that failed, or the kind of error: texts differ from try to try."""
+    return getattr(error, "node", "") or type(error).__name__
 
 
 def is_refusal(error: ShardqError | None) -> bool:

@@ -11,13 +11,13 @@ from typing import Any
 
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.record import JSON, encode_head, encode_record
-from shardq.core.model.task import Outcome, Receipt
+from shardq.core.model.task import Receipt
 from shardq.core.operation import run
 from shardq.core.producer import by_id
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import Conflict, ShardqError, Unanswered
+from shardq.errors import ShardqError
 from shardq.features.cold.cold import Cold
 from shardq.features.cold.ids import LAST_BUCKET, Place, bucket_of, spelled
 from shardq.features.cold.loader import Loader
@@ -26,7 +26,7 @@ from shardq.features.cold.storing_sync import ColdCommands
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.judge.model import Op
 from tests.sim.cold.actors import DEADLINE, Env, SimDriver, SimStore
-from tests.sim.search.kinds import LIMIT, TOPIC
+from tests.sim.search.kinds import TOPIC, bulk_judged, order_judged, push_judged
 
 START_MS = 1_700_000_000_000
 AFTER_MS, MARGIN_MS = 3_600_000, 900_000
@@ -113,24 +113,10 @@ def _relayed(env: Env, cache: TopologyCache, id: str) -> Any:
 RELAYED = 90
 
 
-def _push_judged(mode: str, delay_ms: int, window_ms: int, number: int) -> Judged:
-    def judged(result: Any) -> list[Op]:
-        op = Op("push", 0, number=number, delay_us=delay_ms * 1e3, mode=mode, window_us=window_ms * 1e3, limit=LIMIT)
-        if isinstance(result, Receipt):
-            op.outcome = f"{result.outcome}:{result.state}" if result.state else str(result.outcome)
-        elif isinstance(result, Conflict):
-            op.outcome = f"refused:{result.state}"
-        elif not isinstance(result, Unanswered):
-            return []
-        return [op]
-
-    return judged
-
-
 def push(mode: str, delay_ms: int, window_ms: int = 0) -> Kind:
     name = f"push {mode} {'near' if delay_ms == NEAR_MS else 'far'}{' with a window' if window_ms else ''}"
     make = partial(_push, mode, delay_ms, window_ms)
-    return Kind(name, make, partial(_push_judged, mode, delay_ms, window_ms), (OWN,))
+    return Kind(name, make, partial(push_judged, mode, delay_ms, window_ms), (OWN,))
 
 
 # ---- orders
@@ -148,23 +134,9 @@ def _order(kind: str, delay_ms: int, env: Env, cache: TopologyCache, id: str) ->
     return commands.reschedule(id, -delay_ms, lambda: run(driver, by_id.reschedule(cache, id, -delay_ms)))
 
 
-def _order_judged(kind: Any, delay_ms: int, number: int) -> Judged:
-    def judged(result: Any) -> list[Op]:
-        op = Op(kind, 0, delay_us=delay_ms * 1e3)
-        if isinstance(result, Outcome):
-            op.outcome = "" if result is Outcome.UNKNOWN else str(result)
-        elif kind == "get" and not isinstance(result, ShardqError):
-            op.outcome = "gone" if result is None else result.state
-        elif not isinstance(result, Unanswered):
-            return []
-        return [op]
-
-    return judged
-
-
 def order(kind: str, delay_ms: int = 0) -> Kind:
     name = kind if not delay_ms else f"{kind} {'near' if delay_ms == NEAR_MS else 'far'}"
-    return Kind(name, partial(_order, kind, delay_ms), partial(_order_judged, kind, delay_ms))
+    return Kind(name, partial(_order, kind, delay_ms), partial(order_judged, kind, delay_ms))
 
 
 def _cancel_all(env: Env, cache: TopologyCache, id: str) -> Any:
@@ -174,10 +146,6 @@ def _cancel_all(env: Env, cache: TopologyCache, id: str) -> Any:
     while run(driver, bulk.following()):
         pass
     return bulk.so_far
-
-
-def _bulk_judged(number: int) -> Judged:
-    return lambda result: [Op("bulk", 0, outcome="" if isinstance(result, ShardqError) else "applied", mode="cancel")]
 
 
 # ---- services
@@ -214,7 +182,7 @@ PUSHES = [
     push("reject", NEAR_MS, WINDOW_MS),
 ]
 
-RELAY = Kind("relay", _relayed, lambda _: _push_judged("keep", FAR_MS, 0, RELAYED), (OWN, RELAYED_ID))
+RELAY = Kind("relay", _relayed, lambda _: push_judged("keep", FAR_MS, 0, RELAYED), (OWN, RELAYED_ID))
 
 ORDERS = [
     order("cancel"),
@@ -225,6 +193,6 @@ ORDERS = [
 ]
 
 LOADER = Kind("load", loaded, _nothing_judged)
-CANCEL_ALL = Kind("cancel all", _cancel_all, _bulk_judged)
+CANCEL_ALL = Kind("cancel all", _cancel_all, bulk_judged)
 
 KINDS: Sequence[Kind] = [*PUSHES, RELAY, *ORDERS, LOADER, CANCEL_ALL]

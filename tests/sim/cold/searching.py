@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleAck
-from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import Conflict, Unanswered
@@ -43,7 +42,7 @@ from tests.sim.cold.kinds import MARGIN_MS, OWN, RELAYED, START_MS, TICK_MS, Kin
 from tests.sim.cold.tables import Changes, Rows, Tables, committed_with
 from tests.sim.invariants import Violation
 from tests.sim.search.actors import shown
-from tests.sim.search.kinds import LEASE_MS, LIMIT, TOPIC
+from tests.sim.search.kinds import LEASE_MS, LIMIT, TOPIC, claim_op
 from tests.sim.search.searching import OURS, Found, world_of
 from tests.sim.search.world import World, _dispatched
 
@@ -476,22 +475,6 @@ def state_in_redis(world: World, id: str) -> str:
         if raw in world.shards[0].scores(key):
             return name
     return "ready"
-
-
-def claim_op(claimed: Claim, token: str, id: str) -> Op:
-    place = claimed.ids.index(id)
-    failures, lapses = claimed.pasts.get(place, (0, 0))
-    number = decode_record(claimed.records[place], own=None).payload
-    return Op(
-        "claim",
-        0,
-        outcome="given",
-        number=number,
-        token=token,
-        lease_us=LEASE_MS * 1e3,
-        failures=failures,
-        lapses=lapses,
-    )
 
 
 def _one_of(relayed: Sequence[Op], *, in_doubt: bool) -> Op:

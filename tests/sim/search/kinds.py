@@ -92,7 +92,7 @@ class _Packer(Packer):
         raise AssertionError(f"{id} is taken")
 
 
-def _push_judged(mode: str, delay_ms: int, window_ms: int, number: int) -> Judged:
+def push_judged(mode: str, delay_ms: int, window_ms: int, number: int) -> Judged:
     def judged(result: Any) -> list[Op]:
         op = Op("push", 0, number=number, delay_us=delay_ms * 1e3, mode=mode, window_us=window_ms * 1e3, limit=LIMIT)
         if isinstance(result, Receipt):
@@ -108,13 +108,13 @@ def _push_judged(mode: str, delay_ms: int, window_ms: int, number: int) -> Judge
 
 def push(mode: str, delay_ms: int = 0, window_ms: int = 0) -> Kind:
     name = f"push {mode}{' later' if delay_ms else ''}{' with a window' if window_ms else ''}"
-    return Kind(name, partial(_pushing, mode, delay_ms, window_ms), partial(_push_judged, mode, delay_ms, window_ms))
+    return Kind(name, partial(_pushing, mode, delay_ms, window_ms), partial(push_judged, mode, delay_ms, window_ms))
 
 
 # ---- orders
 
 
-def _order_judged(kind: Any, delay_ms: int, number: int) -> Judged:
+def order_judged(kind: Any, delay_ms: int, number: int) -> Judged:
     def judged(result: Any) -> list[Op]:
         op = Op(kind, 0, delay_us=delay_ms * 1e3)
         if isinstance(result, Outcome):
@@ -136,10 +136,10 @@ def _order(kind: Any, delay_ms: int = 0) -> Kind:
             return get(cache, ID, JSON)
         return (reschedule if kind == "reschedule" else requeue)(cache, ID, -delay_ms)
 
-    return Kind(f"{kind}{' later' if delay_ms else ''}", make, partial(_order_judged, kind, delay_ms))
+    return Kind(f"{kind}{' later' if delay_ms else ''}", make, partial(order_judged, kind, delay_ms))
 
 
-def _bulk_judged(number: int) -> Judged:
+def bulk_judged(number: int) -> Judged:
     return lambda result: [Op("bulk", 0, outcome="" if isinstance(result, ShardqError) else "applied", mode="cancel")]
 
 
@@ -181,8 +181,8 @@ def _claim_judged(number: int) -> Judged:
     return judged
 
 
-def claim_op(claimed: Claim, token: str) -> Op:
-    place = claimed.ids.index(ID)
+def claim_op(claimed: Claim, token: str, id: str = ID) -> Op:
+    place = claimed.ids.index(id)
     failures, lapses = claimed.pasts.get(place, (0, 0))
     payload = decode_record(claimed.records[place], own=None).payload
     return Op(
@@ -302,8 +302,8 @@ def _retraction(cache: TopologyCache, number: int) -> Operation[Any]:
 
 def _retraction_judged(number: int) -> Judged:
     far_ms = MAX_AT_MS // 2  # far enough from whatever the time is
-    parts = [_push_judged("keep", far_ms, WINDOW_MS, number), _order_judged("reschedule", far_ms, number)]
-    parts.append(_order_judged("cancel", 0, number))
+    parts = [push_judged("keep", far_ms, WINDOW_MS, number), order_judged("reschedule", far_ms, number)]
+    parts.append(order_judged("cancel", 0, number))
 
     def judged(result: Any) -> list[Op]:
         results = result if isinstance(result, list) else []
@@ -341,9 +341,9 @@ SERVICE = [
 ]
 
 BULK = [
-    Kind("purge", _purge, _bulk_judged),
-    Kind("cancel by tag", _cancel_tag, _bulk_judged, is_short=False),
-    Kind("trim", _trim, _bulk_judged),
+    Kind("purge", _purge, bulk_judged),
+    Kind("cancel by tag", _cancel_tag, bulk_judged, is_short=False),
+    Kind("trim", _trim, bulk_judged),
 ]
 
 SIMILAR = ("reschedule", "get", "bury", "snooze", "give back", "push keep later", "trim")
@@ -357,7 +357,7 @@ CHANGES = [
 ]
 
 SCHEDULE = [
-    Kind("occurrence", _occurrence, partial(_push_judged, "keep", LATER_MS, WINDOW_MS)),
+    Kind("occurrence", _occurrence, partial(push_judged, "keep", LATER_MS, WINDOW_MS)),
     Kind("retraction", _retraction, _retraction_judged, is_short=False),
 ]
 
