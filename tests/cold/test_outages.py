@@ -14,8 +14,11 @@ import pytest
 
 from cluster.postgres import Postgres
 from cluster.server import Server
-from shardq import Engine, Outcome, PushError, Task, Unanswered, Unavailable
+from shardq import Engine, Outcome, PushError, ServerFault, Task, Unanswered, Unavailable
+from shardq.errors import AccessDenied, ReadOnly
 from shardq.features.cold import statements as sql
+from shardq.features.spool.drain import is_refusal
+from tests.support.refusing import Way, plain, refuse
 from tests.support.states import counted
 from tests.support.waiting import wait_until
 
@@ -98,7 +101,7 @@ def test_a_database_that_comes_back_in_time(engine: Engine, breakable: Postgres,
 
 def test_a_table_that_another_program_has_locked(engine: Engine, database: str) -> None:
     far = engine.push("far", delay=FAR_S)
-    with psycopg.connect(database.replace("+psycopg", "")) as other:
+    with psycopg.connect(plain(database)) as other:
         other.execute(f"LOCK TABLE {sql.COLD} IN ACCESS EXCLUSIVE MODE".encode())
         goes_on(engine, far)
         other.rollback()
@@ -147,7 +150,7 @@ def test_a_pooler_s_connections(engine: Engine, database: str) -> None:
     engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
     for n in range(20):
         engine.cancel(engine.push(n, delay=FAR_S))
-    with psycopg.connect(database.replace("+psycopg", "")) as other:
+    with psycopg.connect(plain(database)) as other:
         [(prepared,)] = other.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
         settings = other.execute("SELECT name FROM pg_settings WHERE source = 'session'").fetchall()
     assert prepared == 0
@@ -173,3 +176,43 @@ def test_a_move_waits_for_replicas(own_server: Server, replica: Server, name: st
         engine.start()
         wait_until(lambda: engine.stats().cold.tasks == 0, "it is moved")  # type: ignore[union-attr]
         assert counted(engine).scheduled == 1
+
+
+WAYS: dict[tuple[str, Way], type[ServerFault]] = {
+    ("postgresql", "full"): ReadOnly,
+    ("postgresql", "forbidden"): AccessDenied,
+    ("postgresql", "read-only"): ReadOnly,
+    ("postgresql", "no table"): Unavailable,
+    ("sqlite", "full"): ReadOnly,
+    ("sqlite", "read-only"): ReadOnly,
+}
+
+
+@pytest.mark.parametrize(("kind", "how"), WAYS)
+def test_a_database_that_refuses_every_row(
+    request: pytest.FixtureRequest, url: str, name: str, tmp_path: Path, monkeypatch: Any, kind: str, how: Way
+) -> None:
+    """What it says is not about a task: the outbox would put its row aside, where it has to wait."""
+    cold = str(tmp_path / "cold.db") if kind == "sqlite" else request.getfixturevalue("database")
+    with Engine(url, name=name, shards=2, cold=cold, timeout=TIMEOUT_S) as engine:
+        engine.push("opened", delay=FAR_S)
+        refuse(engine, cold, how, monkeypatch)
+        payload = "x" * 100_000  # more than a page has room for
+        with pytest.raises(WAYS[kind, how], match="the cold store says") as caught:
+            engine.push(payload, delay=FAR_S)
+        assert not is_refusal(caught.value)
+        with pytest.raises(PushError) as several:
+            engine.push_many([Task(payload, delay=FAR_S), Task("near", delay=60)])
+        assert [type(error) for error in several.value.failed.values()] == [caught.type]
+        assert engine.get(engine.push("near", delay=60)) is not None
+
+
+def test_a_row_that_is_refused_for_itself(url: str, name: str, database: str) -> None:
+    with Engine(url, name=name, shards=2, cold=database, timeout=TIMEOUT_S) as engine:
+        engine.push("opened", delay=FAR_S)
+        with psycopg.connect(plain(database), autocommit=True) as connection:
+            connection.execute(f"ALTER TABLE {sql.COLD} ADD CHECK (topic <> 'bad')")
+        with pytest.raises(ServerFault, match="the cold store says") as caught:
+            engine.push("x", topic="bad", delay=FAR_S)
+        assert is_refusal(caught.value)
+        assert engine.push("x", topic="good", delay=FAR_S)

@@ -12,9 +12,11 @@ import sqlalchemy as sa
 
 import shardq
 from shardq import Outcome, Task, outbox
+from shardq.errors import ReadOnly
 from shardq.features.cold.ids import place_in
 from shardq.features.cold.store import Lost
 from shardq.outbox import OutboxRelay
+from tests.support.refusing import refuse
 
 FAR_S = 30 * 86_400.0
 
@@ -140,6 +142,33 @@ def test_a_table_that_is_away_holds_up_what_is_for_it(
             time.sleep(0.05)
     assert engine.get(later) is not None
     assert in_table(engine) == 3
+
+
+def test_a_table_that_is_full_puts_no_row_aside(
+    database: sa.Engine, engine: shardq.Engine, cold: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.push("opens it", delay=FAR_S)
+    refuse(engine, cold, "full", monkeypatch)
+    with database.begin() as connection:
+        far = outbox.push(connection, "x" * 100_000, delay=FAR_S)
+        near = outbox.push(connection, "near", delay=60)
+    with contextlib.closing(OutboxRelay(engine, database)) as relay:
+        told = []
+        for _ in range(3):
+            try:
+                relay.step()
+            except shardq.ShardqError as exc:
+                told.append(exc)
+    assert {type(exc) for exc in told} == {ReadOnly}
+    assert engine.get(near) is not None
+    with database.connect() as connection:  # one that waits, and has had no tries
+        assert connection.execute(sa.select(outbox.table.c.attempts)).scalars().all() == [0]
+    monkeypatch.undo()
+    if not cold.endswith(".db"):
+        with database.begin() as connection:
+            connection.execute(sa.text("DROP FUNCTION refuse CASCADE"))
+    assert moved(engine, database) == 1
+    assert engine.get(far) is not None
 
 
 def test_a_relay_without_the_table_leaves_its_rows(

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from shardq.errors import InvalidUrl, MissingPackage, ServerFault
+from shardq.errors import AccessDenied, InvalidUrl, MissingPackage, ReadOnly, ServerFault, Unavailable
 from shardq.features.cold import statements as sql
 from shardq.features.cold.rows import Fate, Row
 from shardq.features.cold.store import NONE, STRIPE_COUNT, Lost, Session, Store, Values
@@ -54,9 +54,17 @@ ALONE = "SELECT pg_advisory_xact_lock(hashtext('shardq_cold'))"
 DROP_WAIT = "SET LOCAL lock_timeout = '200ms'"
 """Who drops a partition waits no longer for those who read: everybody else would wait behind it."""
 
-NO_PARTITION = "23514"
+NO_PARTITION = "23514"  # without the name of a constraint
 IN_DOUBT = ("57P01", "57P02", "57P03")
 """The server ends the connection, whatever became of its statement."""
+
+OF_A_ROW = ("22", "23", "54", "P0")
+"""States of a statement that is refused for its values: data, constraints, limits, triggers. Every other state is about
+the database, and passes.
+"""
+FORBIDDEN = ("28", "42501")
+NOT_WRITABLE = ("25006", "53100", "58030")
+"""A standby, or a setting; a full disk; a broken one."""
 
 
 @lru_cache(256)
@@ -139,11 +147,20 @@ class PostgresSession:
                 state is None and isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError)
             ):
                 raise Lost(said(exc), sent=True) from exc
-            if state == NO_PARTITION:
+            if state == NO_PARTITION and exc.diag.constraint_name is None:
                 raise NoPartition from exc
             if isinstance(exc, psycopg.errors.UniqueViolation):
                 raise Taken from exc
-            raise ServerFault(f"the cold store says: {said(exc)}") from exc
+            raise _fault_of(exc)(f"the cold store says: {said(exc)}") from exc
+
+
+def _fault_of(exc: psycopg.Error) -> type[ServerFault]:
+    state = exc.sqlstate
+    if state is None or state.startswith(OF_A_ROW):
+        return ServerFault
+    if state.startswith(FORBIDDEN):
+        return AccessDenied
+    return ReadOnly if state.startswith(NOT_WRITABLE) else Unavailable
 
 
 class NoPartition(ServerFault):

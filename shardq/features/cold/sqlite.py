@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from shardq.errors import ServerFault
+from shardq.errors import AccessDenied, ReadOnly, ServerFault, Unavailable
 from shardq.features.cold import statements as sql
 from shardq.features.cold.rows import Row
 from shardq.features.cold.store import NONE, STRIPE_COUNT, Lost, Session, Store, Values
@@ -35,6 +35,11 @@ CREATE = (
     ) WITHOUT ROWID""",
 )
 
+OF_A_ROW = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_MISUSE)
+"""What a statement is refused with for its values. Every other code is about the database, and passes."""
+FORBIDDEN = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+
 
 class SqliteSession:
     """One connection to the file."""
@@ -46,7 +51,7 @@ class SqliteSession:
         try:
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as exc:
-            raise ServerFault(f"the cold store {path} can't be opened: {exc}") from exc
+            raise _fault_of(exc)(f"the cold store {path} can't be opened: {exc}") from exc
         self.run("PRAGMA journal_mode = WAL")
         self.run("PRAGMA synchronous = FULL")
 
@@ -90,9 +95,23 @@ class SqliteSession:
 
 
 def _fault(exc: sqlite3.Error) -> Exception:
-    if isinstance(exc, sqlite3.OperationalError) and "locked" in str(exc):
+    if _code(exc) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Lost("another process writes it", sent=False)
-    return ServerFault(f"the cold store says: {exc}")
+    return _fault_of(exc)(f"the cold store says: {exc}")
+
+
+def _fault_of(exc: sqlite3.Error) -> type[ServerFault]:
+    code = _code(exc)
+    if code in OF_A_ROW:
+        return ServerFault
+    if code in FORBIDDEN:
+        return AccessDenied
+    return ReadOnly if code in NOT_WRITABLE else Unavailable
+
+
+def _code(exc: sqlite3.Error) -> int:
+    """What SQLite said, without its details. MISUSE for an error of Python's module, which is about a value."""
+    return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
 
 
 class SqliteStore(Store):

@@ -1,9 +1,9 @@
 """The table of tasks that are far away: its rows by id, in pages, and in numbers. What differs between databases is in
 ``postgres.py`` and ``sqlite.py``; all statements are in ``statements.py``.
 
-Threads may share a store. Every call ends at its deadline. It raises ``Unavailable`` where the database could not be
-asked, and nothing was done; ``Unanswered`` where what was sent may have been carried out; ``ServerFault`` for all else
-that a database says.
+Threads may share a store. Every call ends at its deadline. ``Unavailable`` says that the database could not be asked,
+or can't do it, and that nothing was done; so do ``ReadOnly`` and ``AccessDenied``. ``Unanswered`` says that what was
+sent may have been done, and ``ServerFault`` itself that a row is refused for what is in it.
 """
 
 from __future__ import annotations
@@ -235,6 +235,12 @@ class Store(ABC):
             try:
                 with self._session(deadline) as session:
                     return work(session, sent)
+            except ServerFault as exc:
+                if not sent:
+                    raise
+                unanswered = Unanswered(f"the answer of the cold store {self.where} was lost, and now: {exc}")
+                unanswered.last = exc
+                raise unanswered from exc
             except Lost as exc:
                 sent = sent or exc.sent
                 left = deadline - time.monotonic()
