@@ -15,9 +15,9 @@ from shardq.errors import InvalidUrl
 from shardq.features.cold.databases import open_store
 from shardq.features.cold.ids import HOUR_MS, Place, bucket_of
 from shardq.features.cold.postgres import PostgresStore
-from shardq.features.cold.rows import Row
+from shardq.features.cold.rows import Horizon, Row
 from shardq.features.cold.statements import COLD, NAMED
-from shardq.features.cold.store import Filtered, Session, Store
+from shardq.features.cold.store import LOOK, Filtered, Session, Store
 from tests.cold.conftest import later
 
 FAR_MS = 2 * HOUR_MS
@@ -187,6 +187,34 @@ def test_shares(store: Store) -> None:
     overdue = come_nearer(store, *(row(store) for _ in range(3)), by_ms=2 * HOUR_MS)
     for member in range(3):
         assert set(overdue) <= set(near(store, members=3, member=member)), "everybody takes what is overdue"
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_page_reads_no_more_than_a_page(store: Store) -> None:
+    """Also of a table that was filled this minute, of which PostgreSQL has no statistics."""
+    count, page = 20_000, 100
+    bucket = bucket_of(int(store.now_ms) + FAR_MS)
+    add(store, *(row(store)._replace(bucket=bucket) for _ in range(count)))
+    before = read(store)
+    store.horizon = Horizon(24 * HOUR_MS)
+    assert len(near(store, most=page)) == page
+    assert read(store) - before < 3 * page
+    before = read(store)
+    assert len(store.page(ALL, BEGIN, page, later()).rows) == page
+    assert read(store) - before < 2 * LOOK + 3 * page, "to its end, and what is between"
+
+
+def read(store: Store) -> int:
+    """How many rows PostgreSQL has read for what was asked on the store's connection."""
+
+    def work(session: Session, _: bool) -> int:
+        session.run("SELECT pg_stat_force_next_flush()")
+        session.run("SELECT 1")
+        reads = "sum(seq_tup_read + coalesce(idx_tup_fetch, 0))"
+        [(rows,)] = session.run(f"SELECT {reads} FROM pg_stat_user_tables WHERE relname LIKE '{COLD}%'")
+        return int(rows)
+
+    return store.attempt(work, later())
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -54,6 +54,9 @@ ALONE = "SELECT pg_advisory_xact_lock(hashtext('shardq_cold'))"
 DROP_WAIT = "SET LOCAL lock_timeout = '200ms'"
 """Who drops a partition waits no longer for those who read: everybody else would wait behind it."""
 
+NEVER_SORT = "SET LOCAL enable_sort = off"
+"""Of a partition without statistics PostgreSQL expects a few rows: it would sort all that is near for each page."""
+
 NO_PARTITION = "23514"  # without the name of a constraint
 IN_DOUBT = ("57P01", "57P02", "57P03")
 """The server ends the connection, whatever became of its statement."""
@@ -116,6 +119,11 @@ class PostgresSession:
         with self.faults():
             cursor = self.raw.execute(_in_their_way(statement), values)
             return cursor.fetchall() if cursor.description is not None else []
+
+    def run_in_order(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
+        with self.transaction():
+            self.run(NEVER_SORT)
+            return self.run(statement, values)
 
     def change(self, statement: str, values: Values = NONE) -> int:
         with self.faults():

@@ -58,6 +58,9 @@ class SqliteSession:
     def run(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
         return self._execute(statement, values).fetchall()
 
+    def run_in_order(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
+        return self.run(statement, values)
+
     def change(self, statement: str, values: Values = NONE) -> int:
         return self._execute(statement, values).rowcount
 

@@ -71,6 +71,9 @@ class Session(Protocol):
     def run(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
         """The rows that it returns."""
 
+    def run_in_order(self, statement: str, values: Values = NONE) -> list[tuple[Any, ...]]:
+        """The first rows of an index, whatever the database knows of the table: it does not sort all of them."""
+
     def change(self, statement: str, values: Values = NONE) -> int:
         """The number of rows that it changed."""
 
@@ -427,7 +430,8 @@ class Store(ABC):
             "bytes": bytes,
         }
         statement = self.text(sql.near(table))
-        return [row_of(each) for each in self.attempt(lambda session, _: session.run(statement, values), deadline)]
+        found = self.attempt(lambda session, _: session.run_in_order(statement, values), deadline)
+        return [row_of(each) for each in found]
 
     def forget(self, rows: Sequence[Row], deadline: float) -> None:
         """Removes rows that Redis has; not one that got another due time meanwhile."""
@@ -472,7 +476,7 @@ class Store(ABC):
             return Page(rows, rows[-1][0].name if len(rows) == limit else end)
         first = max(after, Place(asked.first_bucket, -1))
         values |= {"bucket": first.bucket, "seq": first.seq, "last": asked.last_bucket}
-        ends = session.run(sql.END_OF_LOOK, values)
+        ends = session.run_in_order(sql.END_OF_LOOK, values)
         last = Place(*ends[0]) if ends else None
         end_bucket, end_seq = last or (LAST_BUCKET, MOST_SEQ)
         found = session.run(self.text(sql.listed(filters)), values | {"end_bucket": end_bucket, "end_seq": end_seq})
