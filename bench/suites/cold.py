@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
 import psycopg
 
-from bench.figures import Figure, Spent, median, middle, percentiles, rate
+from bench.figures import Figure, Spent, lateness, median, middle, percentiles, rate
 from bench.loads import PAYLOAD
 from bench.stand import Stand
 from bench.suite import Suite
+from bench.suites.lateness import claimed
 from cluster.postgres import Postgres
 from shardq import Engine, Task
-from shardq.engine.base import Inside
 from shardq.features.cold import statements as sql
 from shardq.features.cold.ids import HOUR_MS
 from shardq.features.cold.rows import Horizon
@@ -30,67 +33,145 @@ BATCH = 5_000
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
-    count, singles = stand.pick(5_000, 100_000), stand.pick(50, 1_000)
-    source = random.Random(count)
-    delays = [FIRST_S + source.uniform(0, SPREAD_S) for _ in range(count)]
+    marks = stand.pick([5_000], [1_000_000, 5_000_000], [1_000_000, 10_000_000, 100_000_000])
     with Postgres() as postgres:
         url = postgres.make_database("cold")
         with (
-            Engine(stand.url, name="cold", shards=16, cold=url) as engine,
+            Engine(stand.url, name="cold", shards=16, cold=url, timeout=60) as engine,
             psycopg.connect(url.replace("+psycopg", ""), autocommit=True, prepare_threshold=None) as bare,
         ):
             engine.push_many([Task(PAYLOAD, delay=FIRST_S + day * DAY_S) for day in range(31)])
             bare.execute(f"CREATE TABLE bare (LIKE {sql.COLD} INCLUDING ALL)".encode())
-            stand.say(f"cold store, {count:,} tasks in {ROUNDS} rounds")
-            ours: list[Spent] = []
-            theirs: list[Spent] = []
-            for number in range(ROUNDS):
-                with stand.metering() as spent:
-                    ids = engine.push_many([Task(PAYLOAD, delay=delay) for delay in delays])
-                ours.append(spent)
-                with stand.metering() as spent:
-                    _copy(bare, delays, number)
-                theirs.append(spent)
-            fastest = count / middle(theirs).wall_s
-            yield rate(
-                "cold, push_many of far tasks",
-                count,
-                middle(ours),
-                reference=f"a bare COPY of such rows: {fastest:,.0f}/s; aim: ≥ 0.8",
-                ratio=count / middle(ours).wall_s / fastest,
-            )
-            one = median(_times(lambda: engine.push(PAYLOAD, delay=FIRST_S + source.uniform(0, SPREAD_S)), singles))
-            alone = median(_times(lambda: _insert(bare, source), singles))
-            yield Figure(
-                "cold, push of a far task",
-                one * 1000,
-                "ms",
-                reference=f"a bare INSERT: {alone * 1000:.3f} ms; aim: ≤ 1.5",
-                ratio=one / alone,
-            )
-            for name, call in (("get", engine.get), ("cancel", engine.cancel)):
-                times = _times_of(call, source.sample(ids, singles))
-                found = percentiles([each * 1000 for each in times])
-                yield Figure(f"cold, {name} of a far task", found["p50"], "ms", found, "aim: p99 ≤ 2")
-            store = engine._cold_store.store  # type: ignore[union-attr]  # it has one
-            store.horizon = Horizon(400 * 24 * HOUR_MS)  # all of it is near now
-            with stand.metering() as spent:
-                loaded = Inside(engine).load_cold().loaded
-            yield rate("cold, loaded into 16 shards", loaded, spent, reference=f"{loaded:,} of them; aim: ≥ 20,000")
+            table = _Table(stand, engine, bare)
+            for mark in marks:
+                table.fill(mark)
+                yield from table.pushes(mark)
+                yield from table.commands(mark)
+                yield from table.sizes(mark)
+            yield from _loading(stand, engine, stand.pick(4_000, 400_000))
 
 
-def _times_of(call: Callable[[str], object], ids: Sequence[str]) -> list[float]:
-    left = iter(ids)
-    return _times(lambda: call(next(left)), len(ids))
+class _Table:
+    """The table of an engine beside a bare one, and what is measured at each number of rows."""
+
+    def __init__(self, stand: Stand, engine: Engine, bare: psycopg.Connection[tuple[object, ...]]) -> None:
+        self._stand, self._engine, self._bare = stand, engine, bare
+        self._source = random.Random(0)
+        self._rows = 0
+        self._ids: list[str] = []
+        """The last ones."""
+        self._per_round, self._singles = stand.pick(1_000, 100_000), stand.pick(50, 1_000)
+        self._first_rate = 0.0
+        self._copies = 0
+
+    def _push(self, count: int) -> None:
+        self._ids = self._engine.push_many([Task(PAYLOAD, delay=self._delay()) for _ in range(count)])
+        self._rows += count
+
+    def _delay(self) -> float:
+        return FIRST_S + self._source.uniform(0, SPREAD_S)
+
+    def fill(self, mark: int) -> None:
+        while (left := mark - self._rows) > 0:
+            if self._rows % 1_000_000 == 0:
+                self._stand.say(f"cold store, {self._rows:,} of {mark:,} far tasks")
+            self._push(min(left, self._per_round))
+        for table in (sql.COLD, "bare"):
+            self._bare.execute(f"ANALYZE {table}".encode())  # as autovacuum has done it by then
+
+    def pushes(self, mark: int) -> Iterator[Figure]:
+        self._stand.say(f"cold store, pushes beside {mark:,} far tasks")
+        ours: list[Spent] = []
+        theirs: list[Spent] = []
+        for _ in range(ROUNDS):
+            with self._stand.metering() as spent:
+                self._push(self._per_round)
+            ours.append(spent)
+            delays = [self._delay() for _ in range(self._per_round)]
+            with self._stand.metering() as spent:
+                _copy(self._bare, delays, self._copies)
+            self._copies += 1
+            theirs.append(spent)
+        pushed, fastest = self._per_round / middle(ours).wall_s, self._per_round / middle(theirs).wall_s
+        self._first_rate = self._first_rate or pushed
+        yield rate(
+            f"cold, push_many beside {mark:,} far tasks",
+            self._per_round,
+            middle(ours),
+            reference=f"a bare COPY of such rows: {fastest:,.0f}/s; aim: ≥ 0.8",
+            ratio=pushed / fastest,
+            at={"pending": mark, "of the first": round(pushed / self._first_rate, 2)},
+        )
+        one, alone = [], []
+        for _ in range(self._singles):
+            delay = self._delay()
+            one.append(_time(lambda: self._engine.push(PAYLOAD, delay=delay)))  # noqa: B023  # called at once
+            alone.append(_time(lambda: _insert(self._bare, self._source)))
+        yield Figure(
+            f"cold, push beside {mark:,} far tasks",
+            median(one) * 1000,
+            "ms",
+            reference=f"a bare INSERT: {median(alone) * 1000:.3f} ms; aim: ≤ 1.5",
+            ratio=median(one) / median(alone),
+            at={"pending": mark},
+        )
+
+    def commands(self, mark: int) -> Iterator[Figure]:
+        for name, call in (("get", self._engine.get), ("cancel", self._engine.cancel)):
+            times = [_time(partial(call, id)) * 1000 for id in self._source.sample(self._ids, self._singles)]
+            found = percentiles(times)
+            title = f"cold, {name} beside {mark:,} far tasks"
+            yield Figure(title, found["p50"], "ms", found, "aim: p99 ≤ 2", at={"pending": mark})
+
+    def sizes(self, mark: int) -> Iterator[Figure]:
+        """What the far tasks take."""
+        size = "SELECT sum(pg_total_relation_size(inhrelid)) FROM pg_inherits WHERE inhparent = %s::regclass"
+        [(taken,)] = self._bare.execute(size, (sql.COLD,)).fetchall()
+        at = {"pending": mark}
+        yield Figure(f"cold, disk of a far task, of {mark:,}", int(str(taken)) / self._rows, "bytes", at=at)
+        memory = self._stand.memory() / 1e6
+        yield Figure(f"cold, RAM of Redis beside {mark:,} far tasks", memory, "MB", reference="aim: ≤ 100", at=at)
 
 
-def _times(call: Callable[[], object], count: int) -> list[float]:
-    times = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begun)
-    return times
+def _loading(stand: Stand, engine: Engine, count: int) -> Iterator[Figure]:
+    """Loads what comes near, beside dispatch in the same process, as in a service."""
+    name, tasks = "cold, due → claimed by the process that loads", stand.pick(50, 500)
+    stand.say("cold store, dispatch without loading")
+    engine.start()
+    alone = lateness(name, claimed(engine, tasks), expected=tasks, aim="", at={"loaded": 0})
+    yield alone
+    stand.say(f"cold store, dispatch while {count:,} tasks are loaded")
+    store = engine._cold_store.store  # type: ignore[union-attr]  # it has one
+    before = _loaded(engine)
+    with ThreadPoolExecutor(1) as pool, stand.metering() as spent:
+        late_ms = pool.submit(claimed, engine, tasks)
+        store.horizon = Horizon(_due_of(engine, count) - int(store.now_ms))  # so many are near now
+        stand.until(lambda: _loaded(engine) - before >= count, "all that is near is loaded", look_s=0.1)
+    loaded = _loaded(engine) - before
+    yield rate("cold, loaded into 16 shards", loaded, spent, reference=f"{loaded:,} of them; aim: ≥ 20,000")
+    aim = "aim: p99 ≤ 1.5 of that without"
+    beside = lateness(name, late_ms.result(), expected=tasks, aim=aim, at={"loaded": loaded})
+    yield replace(beside, ratio=beside.percentiles["p99"] / alone.percentiles["p99"])
+
+
+def _loaded(engine: Engine) -> int:
+    report = engine._running.loader()  # its own count: stats() counts the table, which others would wait for
+    assert report is not None
+    return report.loaded
+
+
+def _due_of(engine: Engine, count: int) -> int:
+    """The instant before which at least so many tasks are due."""
+    statement = f"SELECT bucket FROM {sql.COLD} ORDER BY bucket, seq LIMIT 1 OFFSET {count}"
+    store = engine._cold_store.store  # type: ignore[union-attr]  # it has one
+    [(bucket,)] = store.attempt(lambda session, _: session.run_in_order(statement), time.monotonic() + 60)
+    return (int(bucket) + 1) * HOUR_MS
+
+
+def _time(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
 
 
 def _copy(bare: psycopg.Connection[tuple[object, ...]], delays: list[float], number: int) -> None:

@@ -88,25 +88,30 @@ def _ready(stand: Stand, count: int) -> list[float]:
 
 
 def _claimed(stand: Stand, count: int) -> list[float]:
-    late_ms: list[float] = []
     with stand.engine() as engine:
         engine.start()
-        consumer = engine.consumer()
+        return claimed(engine, count)
 
-        def consume() -> None:
-            # a closed consumer returns nothing
-            while deliveries := consumer.claim(10, wait=GRACE_S + LEAD_S):
-                late_ms.extend(map(_late_ms, deliveries))
-                consumer.ack(deliveries)
 
-        thread = threading.Thread(target=consume, name="consumer")
-        thread.start()
-        try:
-            dues = _push(engine, count)
-            _until_late(dues, lambda: len(late_ms) >= count)
-        finally:
-            consumer.close()
-            thread.join()
+def claimed(engine: Engine, count: int) -> list[float]:
+    """The latenesses in ms of tasks that are claimed by a consumer of this process. The engine is started."""
+    late_ms: list[float] = []
+    consumer = engine.consumer()
+
+    def consume() -> None:
+        # a closed consumer returns nothing
+        while deliveries := consumer.claim(10, wait=GRACE_S + LEAD_S):
+            late_ms.extend(map(_late_ms, deliveries))
+            consumer.ack(deliveries)
+
+    thread = threading.Thread(target=consume, name="consumer")
+    thread.start()
+    try:
+        dues = _push(engine, count)
+        _until_late(dues, lambda: len(late_ms) >= count)
+    finally:
+        consumer.close()
+        thread.join()
     return late_ms
 
 

@@ -71,6 +71,7 @@ NOT_WRITABLE = ("25006", "53100", "58030")
 
 
 @lru_cache(256)
+@lru_cache(maxsize=256)
 def _in_their_way(statement: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", statement.replace("%", "%%"))
 
