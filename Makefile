@@ -80,9 +80,10 @@ test-all: $(STAMP) ## the tests on every server version found on this machine
 test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
 
-test-brokers: $(STAMP) ## the tests on RabbitMQ and Sidekiq, which this does not install: it says how to get them
+test-brokers: $(STAMP) ## the tests on RabbitMQ, Sidekiq and PgBouncer, which this does not install: it says how to get them
 	@$(CLEAN) $(BIN)/python -m cluster.rabbitmq
 	@$(CLEAN) $(BIN)/python -m cluster.sidekiq
+	@$(CLEAN) $(BIN)/python -m cluster.pgbouncer
 	$(CLEAN) $(BIN)/python -m pytest --brokers tests/brokers
 
 test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of all dependencies

@@ -17,7 +17,7 @@ from cluster.other_server import OtherServer
 from cluster.ports import HOST
 
 USER = "shardq"
-_NOBODY = 65534
+NOBODY = 65534
 """PostgreSQL does not run as root; whoever is root starts it as this user."""
 
 
@@ -28,8 +28,8 @@ class Postgres(OtherServer):
         super().__init__()
         self._as: dict[str, Any] = {"cwd": self.folder}
         if os.geteuid() == 0:
-            self._as |= {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-            os.chown(self.folder, _NOBODY, _NOBODY)
+            self._as |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            os.chown(self.folder, NOBODY, NOBODY)
         self._programs = _programs(self.folder, self._as)
 
     def _prepare(self) -> None:

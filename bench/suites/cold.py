@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -58,7 +58,7 @@ class _Table:
         self._stand, self._engine, self._bare = stand, engine, bare
         self._source = random.Random(0)
         self._rows = 0
-        self._ids: list[str] = []
+        self._ids: Sequence[str] = []
         """The last ones."""
         self._per_round, self._singles = stand.pick(1_000, 100_000), stand.pick(50, 1_000)
         self._first_rate = 0.0

@@ -10,6 +10,7 @@ import msgspec
 from shardq.cli.options import INSTANT, Given, command, shared
 from shardq.cli.output import complain
 from shardq.cli.session import opened
+from shardq.core.model.printable import quoted
 from shardq.engine import Engine
 from shardq.engine.base import Inside
 from shardq.engine.tables import counted
@@ -57,7 +58,8 @@ def shown(seen: ColdStats) -> str:
         return "it can't be read"
     tasks = f"{'' if seen.exact else 'about '}{counted(seen.tasks, 'task')}"
     first = f", the first due in the hour from {seen.first:%Y-%m-%d %H:%M} UTC" if seen.first is not None else ""
-    return f"{tasks}{first}; loaded when due within {seen.after:,.0f} s"
+    own = f"; own ids of {', '.join(map(quoted, seen.topics))}" if seen.topics else ""
+    return f"{tasks}{first}; loaded when due within {seen.after:,.0f} s{own}"
 
 
 @command("Load what is near now.", of=cold)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardq import AsyncEngine, BadInput, Engine, ShardqError, Task
+from shardq import AsyncEngine, Backoff, BadInput, Engine, ShardqError, Task
 from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 
@@ -161,6 +161,12 @@ def test_deliveries(running: Engine) -> None:
     for row, given, words in SETTLING:
         refused(row, words, given, consumer, delivery)
     consumer.ack(delivery)
+
+
+@pytest.mark.parametrize(("base", "cap"), [(2, 1), (-1, 1), (0, math.inf), ("1", 2)])
+def test_a_backoff(base: Any, cap: Any) -> None:
+    with pytest.raises(InvalidOption, match="give 0 <= base <= cap"):
+        Backoff(base=base, cap=cap)
 
 
 @pytest.mark.parametrize("kind", [Engine, AsyncEngine])

@@ -42,6 +42,19 @@ def test_no_push_is_confirmed_that_no_replica_has(
     assert engine.push_many([Task(n, delay=FAR_S) for n in range(99)], durability="replicated")
 
 
+def test_all_replicas_have_to_have_it(engines: Engines, own_server: Server, replica: Server, name: str) -> None:
+    with Server(own_server.binary, options={"replicaof": own_server.address.replace(":", " ")}) as other:
+        wait_until(lambda: own_server.ask("INFO", "replication")["connected_slaves"] == 2, "both are there", timeout=30)
+        wait_until(lambda: other.ask("INFO", "replication")["master_link_status"] == "up", "it is in step", timeout=30)
+        engine = engines.opened(own_server.url, name=name, shards=SHARDS)
+        assert engine.push("x", id="a", delay=FAR_S, durability="replicated")
+        other.pause()
+        with pytest.raises(NotReplicated) as caught:
+            engine.push("x", id="b", delay=FAR_S, durability="replicated")
+        assert (caught.value.ids, caught.value.reached) == (["b"], 1)
+        other.resume()
+
+
 def confirmed(engine: Engine) -> bool:
     try:
         return engine.push("x", id="a", delay=FAR_S, durability="replicated").outcome == "kept"

@@ -142,6 +142,7 @@ def stats_of(cold: Cold, counted: Counted | ShardqError | None, loader: LoaderRe
     return ColdStats(
         database=cold.store.where,
         after=cold.store.horizon.after_ms / 1000,
+        topics=cold.table.topics if cold.table is not None else tuple(sorted(cold.given_topics)),
         tasks=tasks,
         exact=exact,
         first=first,

@@ -139,7 +139,8 @@ class Loader:
 
     def _pass(self, table: str, place: Place, failing: Failing, refused: dict[str, str]) -> int:
         """Moves all rows of a table behind a place that are near. Returns how many."""
-        moved, after = 0, place
+        moved = 0
+        after: Place | None = place
         while after is not None and not self.loop.stopping.is_set():
             # A page leaves no garbage, but so many objects that all of the process's would be gone through each second.
             with uncollected():
@@ -148,9 +149,7 @@ class Loader:
             self._loaded += count
         return moved
 
-    def _page(
-        self, table: str, after: Place, failing: Failing, refused: dict[str, str]
-    ) -> tuple[Place | None, int]:
+    def _page(self, table: str, after: Place, failing: Failing, refused: dict[str, str]) -> tuple[Place | None, int]:
         """Moves a page of rows behind a place. Returns the place of the last row, if any, and how many it moved."""
         if self._mover is None:
             self._mover = Mover(self._cache, self._packer, self._store.horizon)

@@ -29,6 +29,8 @@ class ColdStats(msgspec.Struct, frozen=True, kw_only=True):
     """Without its secrets."""
     after: float
     """``cold_after``: what is due within so many seconds is loaded."""
+    topics: tuple[str, ...] = ()
+    """``cold_topics``: far tasks of these have their place there under ids of the caller's own, too."""
     tasks: int | None = None
     """The tasks in the table; None where it can't be read. They are in none of the other counts."""
     exact: bool = True
