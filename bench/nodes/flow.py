@@ -98,9 +98,9 @@ class Flow:
         """Starts so many threads that push in each way, and a consumer. The end of the block waits for all of them."""
         self._records = [*(_Record(None) for _ in range(plain)), *(_Record("replicated") for _ in range(replicated))]
         with Monitor(servers) as monitor, ThreadPoolExecutor(len(self._records) + 1) as threads:
-            pushing = [threads.submit(self._push, record) for record in self._records]
-            consuming = threads.submit(self._consume)
-            try:
+            try:  # from here on: a Ctrl-C may come while they start
+                pushing = [threads.submit(self._push, record) for record in self._records]
+                consuming = threads.submit(self._consume)
                 yield
                 time.sleep(max(0.0, self.end_s - time.time()))
                 self._pushed.set()
