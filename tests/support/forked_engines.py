@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from shardq import AsyncEngine, Delivery, Engine, Task
+from shardq.core.producer.pushing import uncollected
 from shardq.errors import EngineClosed
 from shardq.features import embedded
 from tests.support.states import FAR_S, claim, state_of
@@ -141,7 +142,7 @@ def locks() -> list[Any]:
 
 @contextmanager
 def all_held() -> Iterator[None]:
-    """Lets another thread hold every lock of the library during the block."""
+    """Lets another thread hold every lock of the library during the block, and pause the garbage collector."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -152,8 +153,9 @@ def all_held() -> Iterator[None]:
                     break  # whoever holds it waits for one that we hold
                 taken.append(lock)
             else:
-                held.set()
-                over.wait()
+                with uncollected():
+                    held.set()
+                    over.wait()
             for lock in taken:
                 lock.release()
 
@@ -179,6 +181,7 @@ def locked_case(url: str, name: str) -> None:
     assert len(locks()) > 20
 
     def child() -> None:
+        assert gc.isenabled()
         engine.push("x", delay=FAR_S)
         assert buffer.push("x", delay=FAR_S).result(30.0).outcome == "pushed"
         buffer.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Literal, TypeVar
 
+from shardq.core import forks
 from shardq.core.calls import by_id
 from shardq.core.calls.by_id import unique
 from shardq.core.calls.request import Call, Word
@@ -39,13 +40,30 @@ def uncollected() -> Iterator[None]:
     """Pauses the garbage collector while many objects are made that hold nothing that could be garbage. It would go
     through all of a process's objects several times in a large push: half a microsecond a task.
     """
-    collecting = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
+    _collector.is_paused = True
     gc.disable()
     try:
         yield
     finally:
-        if collecting:
+        gc.enable()
+        _collector.is_paused = False
+
+
+class _Collector:
+    is_paused = False
+    """By a thread, which the child of a fork does not have."""
+
+    def forked(self) -> None:
+        if self.is_paused:
             gc.enable()
+            self.is_paused = False
+
+
+_collector = _Collector()
+forks.watch(_collector, _Collector.forked)
 
 
 @dataclass(slots=True)
