@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import Any
 
 import pytest
 
 from shardq import Engine, Outcome, PushError, Task
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, Unavailable
 from shardq.features.cold.ids import place_in
 from tests.cold.conftest import DAY_S, Make
 from tests.support.servers import Servers
@@ -225,6 +226,28 @@ def test_an_engine_that_was_opened_without_it(engine: Engine, make: Make) -> Non
     assert [text for text in seen.reasons if "can't load from the cold store of this engine" in text]
     assert "cold" in seen.kinds
     assert "cold" in other.health().kinds
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_was_read_too_long_ago_is_not_moved(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still behind its look at the row: Redis may have forgotten what was moved since."""
+    engine = make(cold_after=0.5)
+    id = engine.push("x", delay=1.7)
+    time.sleep(0.4)  # it is near now
+    assert engine._cold_store is not None
+    store = engine._cold_store.store
+    found = store.find
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        row = found(*arguments, **options)
+        time.sleep(0.7)
+        return row
+
+    monkeypatch.setattr(store, "find", slow)
+    with pytest.raises(Unavailable, match="too long ago"):
+        engine.cancel(id)
+    assert engine.stats().cold.tasks == 1  # type: ignore[union-attr]
+    monkeypatch.undo()
 
 
 def test_another_table_is_refused(engine: Engine, make: Make, tmp_path: Any) -> None:

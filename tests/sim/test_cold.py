@@ -9,9 +9,10 @@ import pytest
 
 from shardq.features.cold import own, sqlite
 from shardq.features.cold import statements as sql
+from shardq.features.cold.rows import Horizon
 from tests.sim.cold import actors
 from tests.sim.cold.kinds import KINDS
-from tests.sim.cold.plans import BEGINNINGS, GROUPS
+from tests.sim.cold.plans import BEGINNINGS, GROUPS, HELD
 from tests.sim.cold.searching import Budget, Search
 from tests.sim.search.many import of_place, places
 
@@ -70,6 +71,10 @@ def always_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cold, "Push", Keeping)
 
 
+def nothing_is_stale(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Horizon, "stale_ms", property(lambda _: 10**12))
+
+
 @pytest.mark.parametrize(
     ("plant", "beginning", "kinds", "budget"),
     [
@@ -79,6 +84,7 @@ def always_kept(patch: pytest.MonkeyPatch) -> None:
         (not_only_far_ones, "loaded and left", ["reschedule far", "cancel"], Budget(0, 0)),
         (no_windows, "cancelled in its window", ["push keep far", "get"], Budget(0, 0)),
         (nothing_is_remembered, "of the outbox, relayed", ["relay", "cancel"], Budget(0, 0)),
+        (nothing_is_stale, "a made id, handled and left", ["load", "load"], Budget(0, 0, holds=1)),
         (always_kept, "handled in its window", ["push replace far", "get"], Budget(0, 0)),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -98,6 +104,6 @@ def test_a_planted_fault_is_found(
 
 
 def searched(beginning: str, kinds: list[str], budget: Budget) -> Any:
-    (begins,) = [each for each in BEGINNINGS if each.name == beginning]
+    (begins,) = [each for each in (*BEGINNINGS, *(begins for begins, _ in HELD)) if each.name == beginning]
     by_name = {kind.name: kind for kind in KINDS}
     return Search(begins, [by_name[name] for name in kinds], budget).run()

@@ -23,13 +23,13 @@ from shardq.features.spool.drain import Failing, drain
 
 @dataclass(slots=True)
 class Moved:
-    """What became of some rows. Those that are in neither list stay: their shard takes nothing, or its replicas are
-    behind.
-    """
+    """What became of some rows. Those in no list stay: their shard takes nothing, or its replicas are behind."""
 
     done: list[Row] = field(default_factory=list)
     """Redis has them: they may be removed."""
     refused: list[tuple[Row, ShardqError]] = field(default_factory=list)
+    late: list[Row] = field(default_factory=list)
+    """They were read so long ago that Redis may have forgotten an earlier move: they are to be read again."""
 
 
 class Mover:
@@ -66,6 +66,8 @@ class Mover:
             if behind.isdisjoint(self._cache.topology.homes(ids[number])):
                 moved.done.append(rows[number])
         for number, error in (*faults.items(), *drained.failed):
-            if not (isinstance(error, Conflict) and error.state == "late"):
+            if isinstance(error, Conflict) and error.state == "late":
+                moved.late.append(rows[number])
+            else:
                 moved.refused.append((rows[number], error))
         return moved

@@ -35,10 +35,10 @@ class AsyncOwnIds:
         *,
         query: Callable[..., Awaitable[Any]],
         redis: Callable[[Callable[[TopologyCache], Operation[Any]], float], Awaitable[Any]],
-        moved: Callable[[Sequence[Row], float], Awaitable[Refused]],
+        moved: Callable[[Sequence[Row], float, float], Awaitable[Refused]],
     ) -> None:
         """``query`` carries out a call of the store, ``redis`` an operation until a deadline; ``moved`` moves near rows
-        to Redis, and returns those that are refused.
+        to Redis, which were read at an instant of the database's clock, and returns those that are refused.
         """
         self._cold = cold
         self._packer = packer
@@ -96,9 +96,10 @@ class AsyncOwnIds:
 
     async def _moved_first(self, ids: Sequence[str], deadline: float) -> dict[str, Answer]:
         """Moves near rows to Redis, which then says what becomes of a push. Returns the errors."""
+        read_ms = self._cold.store.now_ms
         try:
             rows = await self._query(self._cold.store.settled, ids, deadline)
-            refused = await self._moved(rows, deadline) if rows else []
+            refused = await self._moved(rows, read_ms, deadline) if rows else []
         except ShardqError as exc:
             return dict.fromkeys(ids, exc)
         return {row.id: error for row, error in refused}
@@ -122,6 +123,7 @@ class AsyncOwnIds:
         """Adds rows. Returns the answers to those that were added; the others are to be looked for again."""
         if not pushes:
             return {}
+        added_ms = self._cold.store.now_ms
         done: dict[str, bool | None] = await self._query(add, self._cold.store, pushes, known, deadline)
         in_doubt |= {id for id, stored in done.items() if stored is None}
         near = [
@@ -129,7 +131,7 @@ class AsyncOwnIds:
         ]
         if near:
             with suppress(ShardqError):  # they are stored: what fails here is done by a loader
-                await self._moved([pushes[row.name].after(known[row.name]) for row in near], deadline)
+                await self._moved([pushes[row.name].after(known[row.name]) for row in near], added_ms, deadline)
         return {id: "replaced" if known[id].row else "pushed" for id, stored in done.items() if stored}
 
 

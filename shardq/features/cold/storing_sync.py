@@ -344,8 +344,9 @@ class ColdCommands:
             else:
                 near += self._rescheduled(far, bulk)
             if near and not bulk.count_only:
+                read_ms = store.now_ms
                 settled = self._sql(store.settled, [row.id for row in near], self._deadline())
-                refused = [row for row, _ in self._moved(settled, self._deadline())] if settled else []
+                refused = [row for row, _ in self._moved(settled, read_ms, self._deadline())] if settled else []
                 bulk.far_matched += len(refused)
                 if refused and bulk.verb == "cancel":
                     self._sql(store.forget, refused, self._deadline())
@@ -383,26 +384,31 @@ class ColdCommands:
         program has put there; else that raises why.
         """
         store = self._cold.store
+        read_ms = store.now_ms
         found = self._sql(lambda: store.find(id, deadline, settled=True))
         if found is None:
             return "gone"
         row, far = found
         if far:
             return "far"
-        for _, error in self._moved([row], deadline):
+        for _, error in self._moved([row], read_ms, deadline):
             if not drop:
                 raise error
             self._sql(store.forget, [row], deadline)
             return "dropped"
         return "gone"
 
-    def _moved(self, rows: Sequence[Row], deadline: float) -> list[tuple[Row, ShardqError]]:
-        """Moves near rows to Redis. Returns those that are refused for themselves. Raises why others can't be moved."""
+    def _moved(self, rows: Sequence[Row], read_ms: float, deadline: float) -> list[tuple[Row, ShardqError]]:
+        """Moves near rows to Redis, which were read at an instant of the database's clock, or later. Returns those that
+        are refused for themselves. Raises why others can't be moved.
+        """
         store, driver = self._cold.store, self._opened(deadline)
         mover, failing = Mover(self._cache(), self._packer, store.horizon), Failing()
-        moved = run(driver, mover.move(rows, store.now_ms, failing), deadline=deadline)
+        moved = run(driver, mover.move(rows, read_ms, failing), deadline=deadline)
         if moved.done:
             self._sql(store.forget, moved.done, max(deadline, time.monotonic() + 1.0))
+        if moved.late:
+            raise Unavailable(f"{moved.late[0].id} was read from the cold store too long ago to be moved; try again")
         if len(moved.done) + len(moved.refused) < len(rows):
             raise next(iter(failing.errors.values()), None) or Unavailable(
                 f"{rows[0].id} can't leave the cold store: the replicas of its shard do not confirm it"

@@ -32,6 +32,7 @@ START_MS = 1_700_000_000_000
 AFTER_MS, MARGIN_MS = 3_600_000, 900_000
 
 TICK_MS = 600_000
+HELD_MS: int = Horizon(AFTER_MS, MARGIN_MS).memory_ms + AFTER_MS
 """One makes a far task a near one, and two have it loaded."""
 
 NEAR_MS, FAR_MS, FARTHER_MS = 60_000, AFTER_MS + MARGIN_MS + 300_000, 3 * AFTER_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations_with_replacement
 
 from shardq.features.cold import statements as sql
@@ -14,6 +14,7 @@ from tests.sim.cold.kinds import (
     LOADER,
     MADE,
     NEAR_MS,
+    ORDERS,
     RELAY,
     RELAYED_ID,
     TICK_MS,
@@ -35,7 +36,7 @@ def _made_row() -> Rows:
     return {(sql.COLD, (row.bucket, row.seq)): (row.bucket, row.seq, row.due, row.topic, None, row.record)}
 
 
-def _made(name: str, *steps: Kind | int) -> Beginning:
+def _made(name: str, *steps: Kind | int | Callable[[Search], Sequence[Op]]) -> Beginning:
     pushed = Op(
         "push", -1.001e11, -1.0009e11, outcome="pushed", number=1, delay_us=FAR_MS * 1e3, mode="keep", limit=LIMIT
     )
@@ -88,6 +89,13 @@ RELAYED_BEGINNINGS: Sequence[Beginning] = [
     Beginning("of the outbox, near in the table", RELAYED_ID, steps=[RELAY, TICK_MS // 2]),
 ]
 
+HELD: Sequence[tuple[Beginning, Sequence[Kind]]] = [
+    (_made("to be loaded", WAITS_MS), [LOADER, *ORDERS]),
+    (_made("loaded and left", WAITS_MS, _moved_and_left), [LOADER, *ORDERS]),
+    # Whoever looks at that row hours later moves it anew, as the page says; loaders look at once.
+    (_made("handled and left", WAITS_MS, _moved_and_left, FAR_MS, _handled), [LOADER]),
+]
+
 BEGINNINGS: Sequence[Beginning] = [*OWN_BEGINNINGS, *MADE_BEGINNINGS, *RELAYED_BEGINNINGS]
 
 
@@ -114,4 +122,11 @@ def ticks() -> Iterator[Search]:
             yield Search(beginning, pair, Budget(0, 1, 1))
 
 
-GROUPS = {"cold": two, "cold-ticks": ticks}
+def held() -> Iterator[Search]:
+    """A loader and another command, with a crash and a lost answer, while both are held for hours."""
+    for beginning, kinds in HELD:
+        for kind in kinds:
+            yield Search(beginning, (LOADER, kind), Budget(1, 1, holds=1))
+
+
+GROUPS = {"cold": two, "cold-ticks": ticks, "cold-held": held}

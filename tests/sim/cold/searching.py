@@ -20,7 +20,7 @@ from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleAck
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import Conflict, Unanswered
+from shardq.errors import Conflict, Unanswered, Unavailable
 from shardq.features.cold import statements as sql
 from shardq.features.cold.own import stripe_of
 from tests.judge.judge import Undecided, Violated, judged
@@ -38,7 +38,7 @@ from tests.sim.cold.actors import (
     patched,
     stand_of,
 )  # fmt: skip
-from tests.sim.cold.kinds import MARGIN_MS, OWN, RELAYED, START_MS, TICK_MS, Kind, loaded, order
+from tests.sim.cold.kinds import HELD_MS, MARGIN_MS, OWN, RELAYED, START_MS, TICK_MS, Kind, loaded, order
 from tests.sim.cold.tables import Changes, Rows, Tables, committed_with
 from tests.sim.invariants import Violation
 from tests.sim.search.actors import shown
@@ -58,6 +58,8 @@ class Budget(NamedTuple):
     crashes: int = 1
     losses: int = 1
     ticks: int = 0
+    holds: int = 0
+    """How often all commands are held, when each has begun, for longer than Redis remembers that a row was moved."""
 
 
 class Pending(NamedTuple):
@@ -263,6 +265,11 @@ class Search:
                 self.world.now_us += TICK_MS * 1000
                 left = state.left._replace(ticks=state.left.ticks - 1)
                 yield self._later(state, "time goes by")._replace(kept=self.world.keep(), left=left)
+        if state.left.holds and not state.pending and all(each.given for each in state.actors):
+            self.world.restore(state.kept)
+            self.world.now_us += HELD_MS * 1000
+            left = state.left._replace(holds=state.left.holds - 1)
+            yield self._later(state, "all are held for three hours")._replace(kept=self.world.keep(), left=left)
 
     def _answered(self, state: _State, number: int, request: Request) -> Iterator[_State]:
         self.world.restore(state.kept)
@@ -378,12 +385,16 @@ class Search:
     # ---- the end
 
     def _heard(self, number: int, stand: Stand) -> list[Op]:
+        if self.budget.holds and isinstance(stand.result, Unavailable):
+            return []  # what it had read is too old, and it did nothing
         if isinstance(stand.result, Exception) and not isinstance(stand.result, Unanswered | Conflict):
             raise Violation(f"{self.kinds[number].name} raises {stand.result!r}")
         return self.kinds[number].judged(number + 2)(stand.result)
 
     def _ended(self, state: _State, stands: Sequence[Stand]) -> bool:
         """Judges a last state. Returns True if the judge can't decide."""
+        if state.left.holds < self.budget.holds and any(table != sql.STRIPES for (table, _), _ in state.rows):
+            return False  # no loader came by while Redis remembered: the row is moved anew, as the page says
         world = self.world
         world.restore(state.kept)
         history = [copy(op) for op in self._history]
