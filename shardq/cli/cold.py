@@ -58,7 +58,7 @@ def shown(seen: ColdStats) -> str:
         return "it can't be read"
     tasks = f"{'' if seen.exact else 'about '}{counted(seen.tasks, 'task')}"
     first = f", the first due in the hour from {seen.first:%Y-%m-%d %H:%M} UTC" if seen.first is not None else ""
-    own = f"; own ids of {', '.join(map(quoted, seen.topics))}" if seen.topics else ""
+    own = f"; also ids of your own in {', '.join(map(quoted, seen.topics))}" if seen.topics else ""
     return f"{tasks}{first}; loaded when due within {seen.after:,.0f} s{own}"
 
 

@@ -38,6 +38,16 @@ def test_status(shardq: Shell, engine: Engine, database: str) -> None:
     assert (seen["tasks"], seen["database"], seen["problems"]) == (3, database, [])
 
 
+def test_status_names_the_topics(shardq: Shell, url: str, name: str, database: str) -> None:
+    """Those of the engine, which another process has told it."""
+    with Engine(url, name=name, shards=SHARDS, cold=database, cold_topics=["sms", "mail"]) as engine:
+        engine.push("x", id="a", topic="mail", delay=FAR_S)
+    told = shardq.run("cold", "status", "--cold", database)
+    assert "1 task, " in told.out
+    assert told.out.rstrip().endswith("also ids of your own in 'mail', 'sms'")
+    assert shardq.run("cold", "status", "--cold", database, "--json").object["topics"] == ["mail", "sms"]
+
+
 def test_without_the_database(shardq: Shell, engine: Engine) -> None:
     told = shardq.run("cold", "status")
     assert told.code == 2
