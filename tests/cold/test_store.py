@@ -271,6 +271,16 @@ def test_counts_by_time(store: Store) -> None:
     assert store.spans(rows[0].due - FAR_MS, HOUR_MS, 4, later()) == [0, 0, 1, 1, 3]
 
 
+def test_what_is_due_before_an_instant_is_dropped(store: Store) -> None:
+    rows = [row(store, FAR_MS + number * HOUR_MS // 2) for number in range(6)]
+    add(store, *rows)
+    store.reschedule(rows[1].id, rows[1].due + 1, later())  # it is found by its name now
+    assert store.drop(rows[3].due, 10) == 3
+    assert [there(store, each) for each in rows if each is not rows[1]] == [False, False, True, True, True]
+    assert store.drop(rows[3].due, 10) == 0
+    assert store.counted(later()).rows == 3
+
+
 def test_many_are_estimated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     add(store, *(row(store) for _ in range(20)))
     assert (store.counted(later()).rows, store.counted(later()).exact) == (20, True)

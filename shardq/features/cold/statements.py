@@ -124,11 +124,8 @@ WHERE id > :after AND (CAST(:end AS text) IS NULL OR id <= CAST(:end AS text)){f
 ORDER BY id LIMIT :most"""
 
 
-def drop(table: str) -> str:
-    """Removes the rows of the first bucket that has some that are due before an instant."""
-    return f"""
-DELETE FROM {table} WHERE due < :before AND bucket = (
-  SELECT bucket FROM {table} WHERE bucket <= :last AND due < :before ORDER BY bucket, seq LIMIT 1)"""
+FIRST_BEFORE = "SELECT bucket FROM {table} WHERE bucket <= :last AND due < :before ORDER BY bucket, seq LIMIT 1"
+DROP = "DELETE FROM {table} WHERE bucket = :bucket AND due < :before"
 
 
 def spans(table: str) -> str:

@@ -504,18 +504,18 @@ class Store(ABC):
         """
         dropped = 0
         for table in TABLES:
-            while True:
-                values = {"last": bucket_of(before_ms), "before": before_ms}
-                work = partial(self._changed, statement=sql.drop(table), values=values)
-                count = self.attempt(work, time.monotonic() + timeout)
-                if not count:
-                    break
+            while count := self.attempt(partial(self._drop, table, before_ms), time.monotonic() + timeout):
                 dropped += count
         return dropped
 
     @staticmethod
-    def _changed(session: Session, _: bool, *, statement: str, values: Values) -> int:
-        return session.change(statement, values)
+    def _drop(table: str, before_ms: int, session: Session, _: bool) -> int:
+        """Removes the rows of the first hour that has some."""
+        values = {"last": bucket_of(before_ms), "before": before_ms}
+        first = session.run_in_order(sql.FIRST_BEFORE.format(table=table), values)
+        if not first:
+            return 0
+        return session.change(sql.DROP.format(table=table), values | {"bucket": first[0][0]})
 
     def spans(self, begin_ms: int, step_ms: int, steps: int, deadline: float) -> list[int]:
         """The rows that are due in each of so many spans, and as the last number those that are due later."""
