@@ -102,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="use small sizes: everything runs, little is measured")
-    size.add_argument("--big", action="store_true", help="use a million tasks where that makes a difference")
+    about = "use a million tasks where that makes a difference, and a hundred million in the cold store: 20 GB of disk"
+    size.add_argument("--big", action="store_true", help=about)
     add_json(parser, "write the figures there too")
     parser.add_argument("--merge", action="store_true", help="keep the figures of other suites in that file")
     parser.add_argument("--list", action="store_true", help="show the suites, and do nothing")

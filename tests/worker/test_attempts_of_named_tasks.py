@@ -73,7 +73,7 @@ def test_attempts_ride_in_the_task(engines: Engines, running: Engine) -> None:
     """So they hold for leases that run out, too, and for whichever program has the task."""
     send = running.task(topic="mail", name="send", max_attempts=1)(print)
     id, by_hand = engines.done(send.push()), running.push({"task": "send", "args": []}, topic="mail")
-    consumer = running.consumer("mail", lease=0.1)
+    consumer = running.consumer("mail", lease=1.0)  # longer than a claim whose answer was late
     seen: set[str] = set()
 
     def claimed() -> bool:
