@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
+from shardq.core.drivers.aioconnection import AsyncConnectionPool
 from shardq.core.drivers.connection import CONNECTING, Connection, ConnectionPool
+from shardq.core.drivers.faults import OVERDUE
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable
@@ -154,3 +157,23 @@ def test_connections_are_counted(opened: Callable[..., Driver], name: str) -> No
     dedicated.close()
     (counted,) = driver.connections().values()
     assert counted.own == 0
+
+
+def test_whose_time_is_over_makes_no_attempt() -> None:
+    """Neither on threads nor on asyncio: what was met before is told, and not that nothing was connected in 0 s."""
+    attempts = []
+
+    def connect(*_: object) -> Any:
+        attempts.append("sync")
+
+    async def connect_async(_: str) -> Any:
+        attempts.append("async")
+
+    pool = ConnectionPool("127.0.0.1:1", bound=2, connect=connect)
+    assert pool.take(time.monotonic() - 0.1) is OVERDUE
+
+    async def late() -> object:
+        return await AsyncConnectionPool("127.0.0.1:1", bound=2, connect=connect_async).connection(0.0)
+
+    assert asyncio.run(late()) is OVERDUE
+    assert attempts == []

@@ -372,9 +372,12 @@ class AsyncConnectionPool:
             return ready
         if self._closed:
             return dropped(self.address)
+        within = deadline - time.monotonic()
+        if within <= 0:
+            return self._best() or OVERDUE
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-        return self._best() or await self._wait_for(self._connecting, max(0.0, deadline - time.monotonic()))
+        return self._best() or await self._wait_for(self._connecting, within)
 
     def ready(self) -> AsyncConnection | None:
         """The least busy connection. None if there is none yet, or another is wanted."""
