@@ -26,6 +26,18 @@ from cluster.server import ServerFailed
 START_TIMEOUT_S = 90.0  # a slow machine under load, after a crash
 
 
+def installed(name: str, *, missing: str, places: str = "") -> str:
+    """The path of a program that no package brings: in ``$SHARDQ_BROKERS``, in these places, or on the PATH. Raises
+    ServerFailed with what is missing, and how to get it.
+    """
+    found = shutil.which(
+        name, path=os.pathsep.join([os.environ.get("SHARDQ_BROKERS", ""), places, os.environ.get("PATH", "")])
+    )
+    if found is None:
+        raise ServerFailed(missing)
+    return found
+
+
 class OtherServer(ABC):
     """One server, for a ``with`` block. ``kill()`` is SIGKILL to all of its processes; ``start()`` starts it again with
     what it had stored.
@@ -71,10 +83,16 @@ class OtherServer(ABC):
     def kill(self) -> None:
         """SIGKILL, as a crash is."""
         processes, self._processes = self._processes, []
+        # Some of their children have groups of their own, as PostgreSQL's, which would answer a little longer.
+        children = [child for process in processes for child in _children(process)]
         if any(process.poll() is None for process in processes):
             os.killpg(processes[0].pid, signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
         for process in processes:
             process.wait()
+        psutil.wait_procs(children, timeout=5)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -121,3 +139,10 @@ class OtherServer(ABC):
     @abstractmethod
     def _answers(self) -> bool:
         """True when it is up."""
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    except psutil.NoSuchProcess:
+        return []

@@ -7,12 +7,11 @@ free port before a server of ``postgres``, and gone with the process that starte
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
 import psycopg
 
-from cluster.other_server import OtherServer
+from cluster.other_server import OtherServer, installed
 from cluster.ports import HOST
 from cluster.postgres import NOBODY, USER, Postgres
 from cluster.server import ServerFailed
@@ -45,11 +44,7 @@ pidfile =
 
 def program() -> str:
     """The path of the program. Raises ServerFailed with how to get it."""
-    places = os.pathsep.join([os.environ.get("SHARDQ_BROKERS", ""), PLACES, os.environ.get("PATH", "")])
-    found = shutil.which("pgbouncer", path=places)
-    if found is None:
-        raise ServerFailed(MISSING.format(places=PLACES.replace(":", ", ")))
-    return found
+    return installed("pgbouncer", places=PLACES, missing=MISSING.format(places=PLACES.replace(":", ", ")))
 
 
 class PgBouncer(OtherServer):

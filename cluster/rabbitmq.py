@@ -7,12 +7,11 @@ gone with the process that started it.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 
-from cluster.other_server import OtherServer
+from cluster.other_server import OtherServer, installed
 from cluster.ports import HOST, free_port
 from cluster.server import ServerFailed
 
@@ -28,11 +27,7 @@ MISSING = (
 
 def program(name: str) -> str:
     """The path of one of RabbitMQ's programs. Raises ServerFailed with how to get it."""
-    places = os.pathsep.join([os.environ.get("SHARDQ_BROKERS", ""), PLACES, os.environ.get("PATH", "")])
-    found = shutil.which(name, path=places)
-    if found is None:
-        raise ServerFailed(MISSING.format(program=name, places=PLACES.replace(":", ", ")))
-    return found
+    return installed(name, places=PLACES, missing=MISSING.format(program=name, places=PLACES.replace(":", ", ")))
 
 
 class RabbitServer(OtherServer):

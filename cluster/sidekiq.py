@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster.other_server import installed
 from cluster.server import ServerFailed
 
 MISSING = (
@@ -25,11 +25,7 @@ STOP_S = 30.0
 
 def program() -> str:
     """The path of the command. Raises ServerFailed with how to get it."""
-    places = os.pathsep.join([os.environ.get("SHARDQ_BROKERS", ""), os.environ.get("PATH", "")])
-    found = shutil.which("sidekiq", path=places)
-    if found is None:
-        raise ServerFailed(MISSING)
-    return found
+    return installed("sidekiq", missing=MISSING)
 
 
 @contextmanager
