@@ -24,6 +24,7 @@ from shardq import Engine, Task
 from shardq.features.cold import statements as sql
 from shardq.features.cold.ids import HOUR_MS
 from shardq.features.cold.rows import Horizon
+from shardq.features.cold.store import Store
 
 DAY_S = 86_400.0
 SPREAD_S = 30 * DAY_S
@@ -105,7 +106,7 @@ class _Table:
         one, alone = [], []
         for _ in range(self._singles):
             delay = self._delay()
-            one.append(_time(lambda: self._engine.push(PAYLOAD, delay=delay)))  # noqa: B023  # called at once
+            one.append(_time(partial(self._engine.push, PAYLOAD, delay=delay)))
             alone.append(_time(lambda: _insert(self._bare, self._source)))
         yield Figure(
             f"cold, push beside {mark:,} far tasks",
@@ -141,7 +142,7 @@ def _loading(stand: Stand, engine: Engine, count: int) -> Iterator[Figure]:
     alone = lateness(name, claimed(engine, tasks), expected=tasks, aim="", at={"loaded": 0})
     yield alone
     stand.say(f"cold store, dispatch while {count:,} tasks are loaded")
-    store = engine._cold_store.store  # type: ignore[union-attr]  # it has one
+    store = _store(engine)
     before = _loaded(engine)
     with ThreadPoolExecutor(1) as pool, stand.metering() as spent:
         late_ms = pool.submit(claimed, engine, tasks)
@@ -154,6 +155,11 @@ def _loading(stand: Stand, engine: Engine, count: int) -> Iterator[Figure]:
     yield replace(beside, ratio=beside.percentiles["p99"] / alone.percentiles["p99"])
 
 
+def _store(engine: Engine) -> Store:
+    assert engine._cold_store is not None
+    return engine._cold_store.store
+
+
 def _loaded(engine: Engine) -> int:
     report = engine._running.loader()  # its own count: stats() counts the table, which others would wait for
     assert report is not None
@@ -163,8 +169,7 @@ def _loaded(engine: Engine) -> int:
 def _due_of(engine: Engine, count: int) -> int:
     """The instant before which at least so many tasks are due."""
     statement = f"SELECT bucket FROM {sql.COLD} ORDER BY bucket, seq LIMIT 1 OFFSET {count}"
-    store = engine._cold_store.store  # type: ignore[union-attr]  # it has one
-    [(bucket,)] = store.attempt(lambda session, _: session.run_in_order(statement), time.monotonic() + 60)
+    [(bucket,)] = _store(engine).attempt(lambda session, _: session.run_in_order(statement), time.monotonic() + 60)
     return (int(bucket) + 1) * HOUR_MS
 
 

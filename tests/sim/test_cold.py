@@ -18,7 +18,7 @@ from tests.sim.search.many import of_place, places
 
 PARTS = 2
 EVERY = 151
-"""One search in so many. All of them take some 40 minutes."""
+"""One search in so many. All of them take more than an hour."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from shardq import AsyncEngine, Delivery, Engine, Task
-from shardq.core.producer.pushing import uncollected
+from shardq.core.collector import uncollected
 from shardq.errors import EngineClosed
 from shardq.features import embedded
 from tests.support.states import FAR_S, claim, state_of

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Literal, TypeVar
 
-from shardq.core import forks
 from shardq.core.calls import by_id
 from shardq.core.calls.by_id import unique
 from shardq.core.calls.request import Call, Word
+from shardq.core.collector import uncollected
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
@@ -33,37 +31,6 @@ RECEIPTS = 8000
 
 IN_ORDER = 16_000
 """Tasks sent together, where ids come again: a call for each of 16 shards."""
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Pauses the garbage collector while many objects are made that hold nothing that could be garbage. It would go
-    through all of a process's objects several times in a large push: half a microsecond a task.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    _collector.is_paused = True
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        _collector.is_paused = False
-
-
-class _Collector:
-    is_paused = False
-    """By a thread, which the child of a fork does not have."""
-
-    def forked(self) -> None:
-        if self.is_paused:
-            gc.enable()
-            self.is_paused = False
-
-
-_collector = _Collector()
-forks.watch(_collector, _Collector.forked)
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shardq.core.collector import uncollected
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
 from shardq.core.producer.packing import Packer
-from shardq.core.producer.pushing import uncollected
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ServerFault, ShardqError

@@ -36,15 +36,18 @@ class AsyncOwnIds:
         query: Callable[..., Awaitable[Any]],
         redis: Callable[[Callable[[TopologyCache], Operation[Any]], float], Awaitable[Any]],
         moved: Callable[[Sequence[Row], float, float], Awaitable[Refused]],
+        moved_settled: Callable[[Sequence[str], float], Awaitable[Refused]],
     ) -> None:
         """``query`` carries out a call of the store, ``redis`` an operation until a deadline; ``moved`` moves near rows
-        to Redis, which were read at an instant of the database's clock, and returns those that are refused.
+        to Redis, which were read at an instant of the database's clock, and returns those that are refused;
+        ``moved_settled`` reads them first, by their ids.
         """
         self._cold = cold
         self._packer = packer
         self._query = query
         self._redis = redis
         self._moved = moved
+        self._moved_settled = moved_settled
 
     async def push(self, words: Sequence[Word], deadline: float, *, in_doubt: bool = False) -> list[Answer]:
         """Stores tasks, given as words of ``push_unique``. Returns their answers in their order. ``in_doubt``: an
@@ -96,10 +99,8 @@ class AsyncOwnIds:
 
     async def _moved_first(self, ids: Sequence[str], deadline: float) -> dict[str, Answer]:
         """Moves near rows to Redis, which then says what becomes of a push. Returns the errors."""
-        read_ms = self._cold.store.now_ms
         try:
-            rows = await self._query(self._cold.store.settled, ids, deadline)
-            refused = await self._moved(rows, read_ms, deadline) if rows else []
+            refused = await self._moved_settled(ids, deadline)
         except ShardqError as exc:
             return dict.fromkeys(ids, exc)
         return {row.id: error for row, error in refused}

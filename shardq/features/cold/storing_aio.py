@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from shardq.core.calls.request import Word
+from shardq.core.collector import uncollected
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import Outcome, Receipt, TaskInfo
 from shardq.core.operation import Operation, arun
 from shardq.core.producer.packing import FRESH, UNIQUE, Entries, Packer
-from shardq.core.producer.pushing import uncollected
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ColdTopic, PushError, ShardqError, Unanswered, Unavailable
 from shardq.features.cold.cold import Cold, Split, chunks
@@ -108,7 +108,10 @@ class AsyncColdCommands:
 
     @cached_property
     def _own(self) -> AsyncOwnIds:
-        return AsyncOwnIds(self._cold, self._packer, query=self._sql, redis=self._redis, moved=self._moved)
+        return AsyncOwnIds(
+            self._cold, self._packer, query=self._sql, redis=self._redis, moved=self._moved,
+            moved_settled=self._moved_settled,
+        )  # fmt: skip
 
     async def _redis(self, make: Callable[[TopologyCache], Operation[T]], deadline: float) -> T:
         driver = await self._opened(deadline)
@@ -350,9 +353,7 @@ class AsyncColdCommands:
             else:
                 near += await self._rescheduled(far, bulk)
             if near and not bulk.count_only:
-                read_ms = store.now_ms
-                settled = await self._sql(store.settled, [row.id for row in near], self._deadline())
-                refused = [row for row, _ in await self._moved(settled, read_ms, self._deadline())] if settled else []
+                refused = [row for row, _ in await self._moved_settled([row.id for row in near], self._deadline())]
                 bulk.far_matched += len(refused)
                 if refused and bulk.verb == "cancel":
                     await self._sql(store.forget, refused, self._deadline())
@@ -407,6 +408,12 @@ class AsyncColdCommands:
             await self._sql(store.forget, [row], deadline)
             return "dropped"
         return "gone"
+
+    async def _moved_settled(self, ids: Sequence[str], deadline: float) -> list[tuple[Row, ShardqError]]:
+        """Moves those of some rows that are near, and that nobody is changing; else as ``_moved``."""
+        read_ms = self._cold.store.now_ms
+        rows = await self._sql(self._cold.store.settled, ids, deadline)
+        return await self._moved(rows, read_ms, deadline) if rows else []
 
     async def _moved(self, rows: Sequence[Row], read_ms: float, deadline: float) -> list[tuple[Row, ShardqError]]:
         """Moves near rows to Redis, which were read at an instant of the database's clock, or later. Returns those that

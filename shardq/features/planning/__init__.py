@@ -14,6 +14,7 @@ import msgspec
 
 from shardq.core.drivers.settings import CONNECTIONS
 from shardq.core.layout.slots import MAX_SHARDS, SLOTS, table, target_slot
+from shardq.features.cold.rows import MARGIN_S
 
 FILE = "costs.json"
 
@@ -45,16 +46,13 @@ MIGRATED = 100_000
 """Pending tasks of a shard above which MIGRATE, which moves a key in one piece, holds up its server."""
 
 
-COLD_MARGIN_S = 900.0
-"""What is due within ``cold_after`` and this much goes to Redis at once, with a cold store, too."""
-
 COLD_ROW = 110
 """Bytes of a row of the cold store on the disk beside its payload: table and index in PostgreSQL 18, of 200,000 rows
 with payloads of 20 and 100 bytes, all due within 30 days. With payloads of 500 bytes it is 140: pages are less full.
 """
 
 COLD_MEMORY = 90
-"""Bytes of Redis by which it remembers for ``2 × cold_after + COLD_MARGIN_S`` that a row was loaded."""
+"""Bytes of Redis by which it remembers for ``2 × cold_after + MARGIN_S`` that a row was loaded."""
 
 
 class NotPossible(ValueError):
@@ -122,7 +120,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_cold(self) -> bool:
         """True if the tasks wait in the cold store at first."""
-        return self.cold_after_s is not None and self.delay_s > self.cold_after_s + COLD_MARGIN_S
+        return self.cold_after_s is not None and self.delay_s > self.cold_after_s + MARGIN_S
 
     @property
     def pending(self) -> float:
@@ -137,7 +135,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def remembered(self) -> float:
         """The loads that Redis remembers."""
-        return self.rate * (2 * (self.cold_after_s or 0.0) + COLD_MARGIN_S) if self.is_cold else 0.0
+        return self.rate * (2 * (self.cold_after_s or 0.0) + MARGIN_S) if self.is_cold else 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,7 +351,7 @@ def _cautions(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mas
     if load.cold_after_s is not None and not load.is_cold:
         found.append(
             f"a delay of {load.delay_s:,.0f} s is not far: with cold_after={load.cold_after_s:g} only what is due in "
-            f"more than {load.cold_after_s + COLD_MARGIN_S:,.0f} s waits in the cold store."
+            f"more than {load.cold_after_s + MARGIN_S:,.0f} s waits in the cold store."
         )
     if load.is_cold:
         found.append("all tasks are taken to have the mean delay; those that are nearer wait in Redis.")
