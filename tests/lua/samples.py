@@ -132,9 +132,17 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
         control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}),
         *(
             control.heartbeat(
-                control_keys, "me", alive_ms=3000, others_ms=3000, epoch=1, report=b"r", leave=leave, now_us=NOW
+                control_keys,
+                "me",
+                alive_ms=3000,
+                others_ms=3000,
+                epoch=1,
+                report=b"r",
+                unreached=unreached,
+                leave=leave,
+                now_us=NOW,
             )
-            for leave in (False, True)
+            for leave, unreached in ((False, [3, 4]), (True, []))
         ),
         *(
             control.report(control_keys, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
@@ -178,6 +186,7 @@ WHOLE: State = {
     "members": {"me": T - 5, "late": T - 9000, "ahead": T + 9000},
     "workers": {"worker": T + 5, "late": T - 9000, "ahead": T + 9000},
     "reports": {"me": "r", "worker": "r", "late": "r"},
+    "unreached": {"me": "3", "late": "0,1"},
     "limits/rate/mail": {"tokens": "3.000000", "at_us": NOW},
     "limits/permits/mail": {"p1": T + 50, "old": T - 5},
     "limits/waiting/mail": {"p9": T - 9},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import pytest
 
@@ -20,7 +21,13 @@ OTHERS_MS = 3000
 
 
 def heartbeat(
-    control: ControlKeys, *, epoch: int = 1, report: bytes = b"", leave: bool = False, now_us: str = NOW
+    control: ControlKeys,
+    *,
+    epoch: int = 1,
+    report: bytes = b"",
+    unreached: Collection[int] = (),
+    leave: bool = False,
+    now_us: str = NOW,
 ) -> Call[HeartbeatAnswer]:
     return calls.heartbeat(
         control,
@@ -29,13 +36,16 @@ def heartbeat(
         others_ms=OTHERS_MS,
         epoch=epoch,
         report=report,
+        unreached=unreached,
         leave=leave,
         now_us=now_us,
     )
 
 
-def answer(joined: bool = False, **members: int) -> HeartbeatAnswer:
-    return HeartbeatAnswer(T * 1000, members, 0, {}, joined)
+def answer(
+    joined: bool = False, unreached: Mapping[str, Collection[int]] | None = None, **members: int
+) -> HeartbeatAnswer:
+    return HeartbeatAnswer(T * 1000, members, 0, {}, joined, unreached or {})
 
 
 ME = T + ALIVE_MS
@@ -48,7 +58,8 @@ class Beat:
     after: State
     rung: bool = False
     leave: bool = False
-    report: bytes = field(default=b"")
+    report: bytes = b""
+    unreached: Collection[int] = ()
 
 
 BEATS = {
@@ -99,6 +110,43 @@ BEATS = {
         rung=True,
         leave=True,
     ),
+    "it can't reach two shards": Beat(
+        {"members": {"me": T + 500, "other": T + 300}},
+        answer(other=T + 300, me=ME),
+        {"members": {"me": ME, "other": T + 300}, "unreached": {"me": "4,7"}},
+        rung=True,
+        unreached={7, 4},
+    ),
+    "it still can't": Beat(
+        {"members": {"me": T + 500}, "unreached": {"me": "4,7"}},
+        answer(me=ME, unreached={"me": {4, 7}}),
+        {"members": {"me": ME}, "unreached": {"me": "4,7"}},
+        unreached=[4, 7],
+    ),
+    "it can reach them again": Beat(
+        {"members": {"me": T + 500, "other": T + 300}, "unreached": {"me": "4,7", "other": "1"}},
+        answer(other=T + 300, me=ME, unreached={"me": {4, 7}, "other": {1}}),
+        {"members": {"me": ME, "other": T + 300}, "unreached": {"other": "1"}},
+        rung=True,
+    ),
+    "one that could not reach a shard is dead": Beat(
+        {"members": {"me": T + 500, "other": T - 1}, "unreached": {"other": "1"}},
+        answer(me=ME, unreached={"other": {1}}),
+        {"members": {"me": ME}},
+        rung=True,
+    ),
+    "I leave, and could not reach a shard": Beat(
+        {"members": {"me": T + 500}, "unreached": {"me": "1"}},
+        answer(unreached={"me": {1}}),
+        {},
+        rung=True,
+        leave=True,
+    ),
+    "what no build of ours wrote": Beat(
+        {"members": {"me": T + 500}, "unreached": {"x": "", "y": "-1,two,3,99999999999999999999"}},
+        answer(me=ME, unreached={"x": set(), "y": {3}}),
+        {"members": {"me": ME}, "unreached": {"x": "", "y": "-1,two,3,99999999999999999999"}},
+    ),
     "I left already": Beat(
         {"members": {"other": T + 300}}, answer(other=T + 300), {"members": {"other": T + 300}}, leave=True
     ),
@@ -108,7 +156,7 @@ BEATS = {
 @pytest.mark.parametrize("beat", BEATS.values(), ids=list(BEATS))
 def test_heartbeat(centre: Shard, control: ControlKeys, beat: Beat) -> None:
     centre.seed(beat.before)
-    call = heartbeat(control, report=beat.report, leave=beat.leave)
+    call = heartbeat(control, report=beat.report, unreached=beat.unreached, leave=beat.leave)
     with centre.listener(control.news) as news:
         assert centre.run(call) == beat.says
         assert centre.state() == beat.after

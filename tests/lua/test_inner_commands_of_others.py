@@ -314,7 +314,12 @@ OF_THE_WHOLE: dict[str, tuple[State, Call[Any], list[str]]] = {
     "heartbeat: another lives for as long as any may": (
         {"members": {"p1": T + 100, "p2": T + 3000}},
         control.heartbeat(CONTROL, "p1", alive_ms=3000, others_ms=3000, epoch=EPOCH, now_us=NOW),
-        [f"ZADD members {T + 3000} p1", "ZRANGE members 0 -1 WITHSCORES", "HGET topology epoch"],
+        [
+            "HGETALL unreached",
+            f"ZADD members {T + 3000} p1",
+            "ZRANGE members 0 -1 WITHSCORES",
+            "HGET topology epoch",
+        ],
     ),
     "set_schedule: told": (
         {"schedules": {"s": "old"}},

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shardq.core.dispatcher.membership import shares
+from shardq.core.dispatcher.sharing import shares
 from shardq.core.fleet.report import Report
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of, table, tag
@@ -83,7 +83,7 @@ def test_every_key_and_channel_has_a_row() -> None:
     names = [shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
     names += [getattr(shard, field) for field in shard.__dataclass_fields__ if field not in ("shard", "slot", "prefix")]
     names += [whole.topology, whole.members, whole.bucket("TOPIC"), whole.permits("TOPIC"), whole.schedules]
-    names += [whole.history, whole.changes, whole.workers, whole.reports, whole.news]
+    names += [whole.history, whole.changes, whole.workers, whole.reports, whole.unreached, whole.news]
     names += [whole.waiting("TOPIC"), whole.wake("PROCESS")]
     described = rows("key of a shard", width=3) + rows("key of the whole", width=3)
     channels = rows("channel (SPUBLISH, SSUBSCRIBE)", width=3)

@@ -5,7 +5,7 @@ The values of schedules are in ``schedules.entry``; ``features.history`` has the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,9 @@ class HeartbeatAnswer:
     members: Mapping[str, int]  # name → the instant until which it counts as alive, in ms
     epoch: int  # the epoch of the stored topology; 0 when there is none
     topology: Fields  # empty when its epoch is the one that the caller knows
-    joined: bool = False  # true if the process was no member before: then nothing is stored of an earlier report
+    joined: bool  # true if the process was no member before: then nothing is stored of an earlier report
+    unreached: Mapping[str, Collection[int]]
+    """Process → the shards that it said it can't reach; some are no members any more."""
 
 
 def heartbeat(
@@ -129,29 +131,34 @@ def heartbeat(
     others_ms: int,
     epoch: int,
     report: bytes = b"",
+    unreached: Collection[int] = (),
     leave: bool = False,
     now_us: str = "",
 ) -> Call[HeartbeatAnswer]:
     """``alive_ms``: how long the process counts as alive without another heartbeat; ``others_ms``: how long the others
-    do at most, whatever they said themselves. ``report``: empty when it is the one before.
+    do at most, whatever they said themselves. ``report``: empty when it is the one before. ``unreached``: the shards
+    that the process can't reach.
     """
-    return Call.of(
-        "heartbeat",
-        keys,
-        [process, now_us, alive_ms, others_ms, epoch, "leave" if leave else "stay", keys.news, report],
-        _heartbeat_answer,
-    )
+    stay, shards = "leave" if leave else "stay", ",".join(map(str, sorted(unreached)))
+    words: list[Word] = [process, now_us, alive_ms, others_ms, epoch, stay, keys.news, report, shards]
+    return Call.of("heartbeat", keys, words, _heartbeat_answer)
 
 
 def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
-    _, now_us, members, epoch, topology, joined = answer
+    _, now_us, members, epoch, topology, joined, unreached = answer
     return HeartbeatAnswer(
         now_us=int(now_us),
         members=_untils(members),
         epoch=number_of(epoch),
         topology=pairs(topology),
         joined=bool(joined),
+        unreached={text_of(name): _shards(shards) for name, shards in pairs(unreached).items()},
     )
+
+
+def _shards(text: bytes) -> frozenset[int]:
+    """The shards of a list with commas; what is no number is passed over."""
+    return frozenset(int(word) for word in text.split(b",") if word.isdigit() and len(word) < 6)
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:

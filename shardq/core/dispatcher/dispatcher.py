@@ -6,14 +6,15 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from shardq.core.calls.control import CHANGED
 from shardq.core.dispatcher.forwarder import Forwarder
 from shardq.core.dispatcher.forwarding import RouteFault, RouteFaults
-from shardq.core.dispatcher.membership import Membership, shares
+from shardq.core.dispatcher.membership import Membership
 from shardq.core.dispatcher.poller import Lead, NodeClock, Poller, PollerReport
+from shardq.core.dispatcher.sharing import share
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
@@ -77,6 +78,8 @@ class Dispatcher:
         self._lock = threading.Lock()
         """Held while the set of pollers changes: a heartbeat and a stop may come at once."""
         self._pollers: dict[int, Poller] = {}
+        self._left: frozenset[int] = frozenset()
+        """The shards of ``_pollers`` that this process can't reach, and another serves."""
         self.members: tuple[str, ...] = ()
         """The living dispatchers, as of the last heartbeat."""
         self._stopped = False
@@ -93,6 +96,7 @@ class Dispatcher:
             self._rebalance,
             hears=lambda: subscriber.is_subscribed(cache.control.news),
             report=self._report,
+            unreached=self._unreached,
         )
         self.process: str = self._membership.process
         """The name under which this process sends its heartbeats."""
@@ -163,13 +167,17 @@ class Dispatcher:
         return Report(
             since=self._since,
             alive_s=alive_s,
-            shards=runs(reports),
+            shards=runs(reports.keys() - self._left),
             dispatched=sum(each.count for each in lateness.values()),
             error=self._last_error,
             dispatch=by_topic(lateness),
             sinks=sinks,
             **{name: fact for each in self.beside for name, fact in each.facts().items()},
         )
+
+    def _unreached(self) -> list[int]:
+        with self._lock:
+            return [shard for shard, poller in self._pollers.items() if poller.is_cut_off]
 
     def report_soon(self) -> None:
         """Has the next heartbeat sent now: what this process serves has changed."""
@@ -209,14 +217,19 @@ class Dispatcher:
             for poller in self._pollers.values():
                 poller.loop.wake()
 
-    def _rebalance(self, members: tuple[str, ...]) -> None:
+    def _rebalance(self, members: tuple[str, ...], unreached: Mapping[str, Collection[int]]) -> None:
         """Serves exactly this process's share of the shards. Called after each heartbeat."""
         if members != self.members:
             self.members = members
             for each in self.beside:
                 each.members_changed()
         span = self._cache.topology.span()
-        mine = set(shares(members, len(span)).get(self.process, ()))
+        mine, left = share(self.process, members, unreached, len(span))
+        if left - self._left:
+            log.warning("other dispatchers serve shards that this process can't reach: %s", sorted(left))
+        elif self._left and not left and not unreached.get(self.process):
+            log.warning("this process reaches its shards again, and serves them alone")
+        self._left = left
         with self._lock:
             if self._stopped or mine == self._pollers.keys():
                 return

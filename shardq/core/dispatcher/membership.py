@@ -1,5 +1,5 @@
-"""Sends this process's heartbeat, with its report, and hears from it which members live. Called by ``dispatcher``. A
-thread of its own; every heartbeat is one script.
+"""Sends this process's heartbeat, with its report, and hears from it which members live, and what they can't
+reach. Called by ``dispatcher``. A thread of its own; every heartbeat is one script.
 
 A process that is alone, and subscribed to the news, sends few: nobody waits for them. A process that joins cuts the
 time of the others, so that their silence is noticed as soon as ever (``heartbeat.lua``), and the news make them answer.
@@ -17,10 +17,8 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-
-import mmh3
 
 from shardq.core.calls import control
 from shardq.core.drivers.sync import Driver
@@ -57,11 +55,13 @@ LEAVE_TIMEOUT_S = 0.25
 WHO = "the heartbeat"
 """The heartbeat's name where an outage is logged, beside the numbers of shards."""
 
-Changed = Callable[[tuple[str, ...]], None]
+Changed = Callable[[tuple[str, ...], Mapping[str, Collection[int]]], None]
 
 
 class Membership:
-    """After each heartbeat calls ``changed`` with the living members, sorted: in its thread, and once in ``join``."""
+    """After each heartbeat calls ``changed`` with the living members, sorted, and the shards that each says it can't
+    reach: in its thread, and once in ``join``.
+    """
 
     def __init__(
         self,
@@ -71,9 +71,10 @@ class Membership:
         *,
         hears: Callable[[], bool],
         report: Callable[[float], Report],
+        unreached: Callable[[], Collection[int]],
     ) -> None:
         """``hears``: says if the news reach this process. ``report``: makes its report, given the seconds for which the
-        heartbeat counts.
+        heartbeat counts. ``unreached``: the shards that it can't reach.
         """
         self.process: str = f"{socket.gethostname()[:32]}-{secrets.token_hex(4)}"
         self._driver = driver
@@ -83,6 +84,7 @@ class Membership:
         self._changed = changed
         self._hears = hears
         self._reports = Reports(report)
+        self._unreached = unreached
         self._members: dict[str, float] = {}
         """Member → the monotonic instant until which it counts as alive."""
         self._graced: set[str] = set()
@@ -165,6 +167,7 @@ class Membership:
         cache, began = self._cache, time.monotonic()
         alive_s = self._alive_s()
         report = b"" if self._is_aside else self._reports.next(began, alive_s)
+        unreached = self._unreached()
         roll = self._connection.call(
             control.heartbeat(
                 cache.control,
@@ -173,6 +176,7 @@ class Membership:
                 others_ms=_ms(PERIOD_S),
                 epoch=cache.topology.epoch,
                 report=report,
+                unreached=unreached,
                 leave=self._is_aside,
             ),
             timeout=CALL_TIMEOUT_S if deadline is None else None,
@@ -209,7 +213,7 @@ class Membership:
         self._graced = set(living) - set(roll.members)
         self._members = living
         self._alone = living.keys() == {self.process}
-        self._changed(tuple(sorted(living)))
+        self._changed(tuple(sorted(living)), {**roll.unreached, self.process: unreached})
         alive_s = self._alive_s()
         if self._reports.has_news(alive_s):
             return NEWS_GAP_S
@@ -225,7 +229,7 @@ class Membership:
         log.error("%s", self.problem)
         self._is_aside, self._members, self._graced = True, {}, set()
         self._reports.forgotten()
-        self._changed(())
+        self._changed((), {})
         return 0.0
 
     def _alive_s(self) -> float:
@@ -238,24 +242,6 @@ def dispatchers(keys: ControlKeys) -> Operation[list[str]]:
     now_ms = yield control.clock_ms(keys)
     names: list[str] = yield control.alive(keys, now_ms)
     return names
-
-
-def shares(members: Collection[str], shards: int) -> dict[str, list[int]]:
-    """Member → its shards. Each shard has exactly one member, and no member has more than ⌈shards ÷ members⌉.
-
-    A pure function of the members, so all of them agree without talking to each other. A shard goes to the member that
-    hashes highest with it (rendezvous hashing) among those with room, so few shards change hands when a member joins or
-    leaves.
-    """
-    names = sorted(members)
-    owned: dict[str, list[int]] = {name: [] for name in names}
-    if not names:
-        return owned
-    room = -(-shards // len(names))
-    for shard in range(shards):
-        free = [name for name in names if len(owned[name]) < room]
-        owned[max(free, key=lambda name: (mmh3.hash(f"{name}/{shard}"), name))].append(shard)
-    return owned
 
 
 def _ms(seconds: float) -> int:

@@ -70,6 +70,9 @@ CALL_TIMEOUT_S = 2.0
 STUCK_S = LONGEST_SLEEP_S + 2 * CALL_TIMEOUT_S
 """A poller that has completed no step for this long stands still."""
 
+CUT_OFF_S = 3.0
+"""Where a poller has failed for this long, a deputy serves its shard as well: as soon as if its process were dead."""
+
 TRIM_S = 300.0
 """The time between two looks for dead tasks to remove."""
 
@@ -267,18 +270,15 @@ class Poller:
         self._quiet = QuietShard(self._connection, keys, lambda: clocks[driver.node_of(keys.slot)])
         self._until_us: int | None = None
         """The server's time at which the present sleep ends, if it is exact and no wake-up ends it."""
-        self._stopping = False
-        self._state: LoopState = "starting"
-        self._error: str | None = None
-        self._said = False
-        """True if it was logged that this shard fails."""
         self._recovery = Recovery(cache)
         """The recovery from steps in a row that the shard refused."""
         self._dispatched = 0
         self._late_ms: int | None = None
         self._lateness = LatenessRecorder()
         self._topics_lateness = topics_lateness
-        self._stepped = time.monotonic()
+        self._stepped = self._tried = time.monotonic()
+        self._failing_since: float | None = None
+        """When the first of the steps in a row that failed began."""
         self.loop: Loop = Loop(
             f"shardq-poller-{keys.shard}",
             self._recovering_step,
@@ -288,7 +288,7 @@ class Poller:
             fields={"shard": keys.shard},
             woken=self._woken,
             failed=self._failed,
-            healed=partial(driver.outages.over, keys.shard),
+            healed=self._healed,
             ended=self._ended,
         )
 
@@ -300,6 +300,12 @@ class Poller:
     def rung(self, _: str | None) -> None:
         """Wakes the poller: a task is due earlier than it knows, or a ring may have been lost. From any thread."""
         self.loop.wake()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if it has not reached its shard for some seconds, whatever the reason."""
+        since = self._failing_since
+        return since is not None and time.monotonic() - since >= CUT_OFF_S
 
     def report(self) -> PollerReport:
         return PollerReport(
@@ -321,7 +327,12 @@ class Poller:
         self._caller = secrets.token_hex(6)
         self._woken()
         self._recovery.over()
+        self._failing_since = self._failing_since or self._tried
         return self._driver.outages.failed(self.keys.shard, exc)
+
+    def _healed(self) -> None:
+        self._failing_since = None
+        self._driver.outages.over(self.keys.shard)
 
     def _ended(self) -> None:
         self._driver.outages.left(self.keys.shard)
@@ -329,6 +340,7 @@ class Poller:
 
     def _recovering_step(self) -> float:
         """Takes a step. A shard that refuses it for an old topology is asked again under the one that is read then."""
+        self._tried = time.monotonic()
         while not self.loop.stopping.is_set():
             try:
                 wait = self.step()

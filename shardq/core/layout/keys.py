@@ -61,6 +61,7 @@ class ControlKeys:
     members: str
     workers: str
     reports: str
+    unreached: str
     limits: str
     schedules: str
     history: str

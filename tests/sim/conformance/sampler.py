@@ -255,7 +255,8 @@ class Sampler:
             ),
             *(each(topic) for each in (keys.ready, keys.waiting) for topic in TOPICS),
             *(self._out(), self._out()),
-            *(CONTROL.topology, CONTROL.members, CONTROL.workers, CONTROL.reports, CONTROL.schedules, CONTROL.history),
+            *(CONTROL.topology, CONTROL.members, CONTROL.workers, CONTROL.reports, CONTROL.unreached),
+            *(CONTROL.schedules, CONTROL.history),
             *(each("mail") for each in (CONTROL.bucket, CONTROL.permits, CONTROL.waiting)),
         ]
         key, id, now = self._draw.choice(names), self._id(), self._now_ms()
@@ -523,7 +524,7 @@ class Sampler:
                 self._draw.choice([3000, 0]),
             ),
             *(self._draw.choice([self._epoch(CONTROL.topology), 0]), self._draw.choice(["stay", "stay", "leave"])),
-            *(CONTROL.news, self._draw.choice(["", "report"])),
+            *(CONTROL.news, self._draw.choice(["", "report"]), self._draw.choice(["", "", "3", "0,3"])),
         ]
         return self._named("heartbeat", CONTROL), words
 
