@@ -1,4 +1,4 @@
-"""Recovery from an old topology, and the upkeep of the stored one. Operations, for both drivers.
+"""Recovery from an old topology. Operations, for both drivers.
 
 A shard may answer that the caller's topology is old (``Stale``), or that the shard was never opened (``Missing``). The
 guard of every script answers so before anything is written. A ``Recovery`` then refreshes or repairs the topology, and
@@ -20,14 +20,15 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from shardq.core.calls import control, node_info, resharding
+from shardq.core.calls import control, resharding
 from shardq.core.calls.request import Call, Command, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
-from shardq.core.layout.formats import FORMAT
-from shardq.core.layout.keys import ShardKeys, control_keys
-from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology
-from shardq.core.operation import Confirm, Histories, Many, Operation, Pause, values
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Topology, UnreadableTopology
+from shardq.core.operation import Many, Operation, Pause, values
+from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import declare, open_shards, refresh
 from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 
 K = TypeVar("K")
@@ -46,69 +47,6 @@ any change of topology needs to reach both.
 ARRIVAL_ROUNDS = 10  # in each round the replicas have a second to confirm what has arrived
 
 TAKEN_ROUNDS = 3  # in each round the replicas have a second to confirm what was taken
-
-
-def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
-    """Returns the topology of this name: the stored one, or a new one of ``shards`` shards, with all of them opened."""
-    first = Topology(epoch=1, shards=shards, settings=settings or EngineSettings(), format=FORMAT)
-    answer = yield control.declare(control_keys(name), 0, first.to_fields())
-    topology = Topology.from_fields(answer.fields)
-    if answer.changed:
-        cache = TopologyCache(name, topology)
-        yield from open_shards(cache, cache.span())
-    return topology
-
-
-def open_shards(
-    cache: TopologyCache, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
-) -> Operation[None]:
-    """Writes an epoch and a copy of its topology to these shards, unless they have a newer one.
-
-    No process is registered as waiting in a shard that was empty: those who wait are told to register again. ``anew``:
-    the shards are to be used from now on.
-    """
-    known = cache.topology if topology is None else topology
-    text = known.to_text()
-    requests = {keys.shard: control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards}
-    empty: list[int] = []
-    failure: ShardqError | None = None
-    for shard, result in (yield Many(requests)):
-        if isinstance(result, ShardqError):
-            failure = failure or (None if isinstance(result, Stale) else result)
-        elif result:
-            empty.append(shard)
-    if empty:
-        # A process that does not hear it asks by itself after a while.
-        with contextlib.suppress(ServerFault):
-            yield control.tell_opened(cache.control, sorted(empty))
-    if failure is not None:
-        raise failure
-
-
-def refresh(cache: TopologyCache) -> Operation[None]:
-    """Reads the stored topology. One that is older than the known one (a failover lost the newer) is restored."""
-    yield from _learn(cache, (yield control.read_topology(cache.control)))
-
-
-def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operation[bool]:
-    """Publishes a topology in place of the one of ``seen_epoch``, and learns what is published then. Returns True if it
-    is ours. If not, and a failover has lost the known one, that is restored: who begins again meets it.
-    """
-    answer = yield control.declare(cache.control, seen_epoch, topology.to_fields())
-    yield from _learn(cache, answer.fields)
-    return bool(answer.changed)
-
-
-def _learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
-    """Learns the stored topology; where there is none, or an older one than the known one, stores that, once."""
-    stored = Topology.from_fields(fields) if fields else None
-    if stored is not None:
-        cache.learn(stored)
-    known, epoch = cache.topology, stored.epoch if stored else 0
-    if epoch < known.epoch:
-        answer = yield control.declare(cache.control, epoch, known.to_fields())
-        if answer.fields:
-            cache.learn(Topology.from_fields(answer.fields))
 
 
 def put_in_force(cache: TopologyCache) -> Operation[None]:
@@ -230,34 +168,6 @@ def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[N
         for target, some in resharding.loads(moving_tasks)
     ]
     values((yield from call_shards(cache, dict(enumerate(puts)))).items())
-
-
-class ReplicaBarrier:
-    """Knows what is on replicas. What was written to a shard between two questions of one barrier is on its replicas if
-    the second says so, whatever became of its node in between.
-    """
-
-    def __init__(self, cache: TopologyCache) -> None:
-        self._cache = cache
-        self._histories: dict[int, str] = {}  # shard → its replication history, as last confirmed
-
-    def knows(self, shard: int) -> bool:
-        return shard in self._histories
-
-    def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
-        """Those of the shards whose replicas may lack something; among them all that are asked about for the first
-        time.
-        """
-        asked, epoch = list(shards), self._cache.topology.epoch
-        histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked])
-        behind = set()
-        for keys in asked:
-            history = histories[keys.slot]
-            if history is None or self._histories.get(keys.shard) != history:
-                behind.add(keys.shard)
-            if history is not None:
-                self._histories[keys.shard] = history
-        return behind
 
 
 Refusal = Stale | Missing

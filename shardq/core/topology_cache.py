@@ -1,7 +1,7 @@
 """The topology cache of one engine: its name, the present topology, and the keys of every shard. No I/O.
 
 Everything that talks to shards asks the cache where to go. A newer topology replaces the present one as a whole, and
-calls the listeners. ``recovery.refresh`` reads the stored topology and tells it to ``learn``.
+calls the listeners. ``upkeep.refresh`` reads the stored topology and tells it to ``learn``.
 """
 
 from __future__ import annotations

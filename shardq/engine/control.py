@@ -27,8 +27,9 @@ from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Many, Operation, succeeded
-from shardq.core.recovery import call_every_shard, declare, open_shards, refresh, topology_in_force
+from shardq.core.recovery import call_every_shard, topology_in_force
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import declare, open_shards, refresh
 from shardq.errors import BadInput, InvalidOption, ShardqError
 
 

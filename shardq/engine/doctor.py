@@ -20,9 +20,10 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import number_of, raw
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, Pause, succeeded, values
-from shardq.core.recovery import call_shard, open_shards
+from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import open_shards
 from shardq.engine.advice import Advice, named, replicas_behind
 from shardq.engine.health import Examined, Health, Kind
 from shardq.version import __version__

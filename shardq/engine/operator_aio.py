@@ -13,7 +13,7 @@ from functools import partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from shardq.core import recovery
+from shardq.core import upkeep
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
@@ -121,7 +121,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         deadline = self._deadline()
         driver = await self._open_driver(deadline)
         cache = self._map()
-        await arun(driver, recovery.refresh(cache), deadline=deadline)
+        await arun(driver, upkeep.refresh(cache), deadline=deadline)
         estimated: Estimate | None = None
         if shards is not None and dry_run:
             estimated = await arun(driver, estimate_resize(cache, shards, driver.node_of), deadline=deadline)

@@ -17,8 +17,8 @@ from shardq.core.layout import formats
 from shardq.core.layout.topology import ColdTable, Topology
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Operation
-from shardq.core.recovery import refresh
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import refresh
 from shardq.engine.control import edit_topology, note
 from shardq.errors import IncompatibleVersion, InvalidOption
 

@@ -11,9 +11,9 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import run
-from shardq.core.recovery import create_topology
 from shardq.core.resharding.resizing import resize
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import create_topology
 from shardq.errors import ShardqError
 from tests.resharding.stepping import Stepped
 from tests.support.waiting import wait_until

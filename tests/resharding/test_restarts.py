@@ -12,9 +12,9 @@ from shardq.core.calls import resharding
 from shardq.core.calls.request import Call
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
-from shardq.core.recovery import create_topology
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import create_topology
 from tests.resharding.migration import moving_ids
 from tests.resharding.stepping import Stepped
 from tests.support.states import claim

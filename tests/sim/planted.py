@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from shardq.core.calls.request import Call
 from shardq.core.dispatcher.poller import Poller
 from shardq.core.operation import Operation, Pause
-from shardq.core.recovery import ReplicaBarrier
+from shardq.core.replicas import ReplicaBarrier
 from shardq.core.scripts import Script, script
 from tests.sim.runs.plan import FaultKind
 

@@ -23,7 +23,8 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.record import UNREADABLE, UnreadableRecord
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
-from shardq.core.recovery import REFUSALS, Refusal, refresh
+from shardq.core.recovery import REFUSALS, Refusal
+from shardq.core.upkeep import refresh
 from shardq.errors import PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.consumer")

@@ -26,9 +26,9 @@ from shardq.core.fleet.report import Report, Reports
 from shardq.core.layout.keys import ControlKeys
 from shardq.core.layout.topology import Topology, UnreadableTopology
 from shardq.core.operation import Operation, run
-from shardq.core.recovery import refresh
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import refresh
 from shardq.errors import IncompatibleVersion, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")

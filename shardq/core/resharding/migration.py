@@ -22,7 +22,8 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import NotConfirmed, ReplicaBarrier, deliver, deliver_all, put, taken
+from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put, taken
+from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 

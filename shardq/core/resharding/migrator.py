@@ -11,11 +11,12 @@ from shardq.core.calls.request import Stale
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import run
-from shardq.core.recovery import NotConfirmed, put_in_force, refresh
+from shardq.core.recovery import NotConfirmed, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import refresh
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.resharding")

@@ -19,8 +19,10 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import BUCKETS, table
 from shardq.core.layout.words import number_of
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import ReplicaBarrier, call_every_shard, declare, open_shards, put_in_force, refresh
+from shardq.core.recovery import call_every_shard, put_in_force
+from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import declare, open_shards, refresh
 from shardq.errors import ChangeUnderWay, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import Packer
-from shardq.core.recovery import ReplicaBarrier
+from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import Conflict, ShardqError
 from shardq.features.cold.rows import Horizon, Row

@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[3]
 
 MODULES = (
     "shardq/core/recovery.py",
+    "shardq/core/replicas.py",
+    "shardq/core/upkeep.py",
     "shardq/core/drivers/retry.py",
     "shardq/core/producer/pushing.py",
     "shardq/core/resharding/migration.py",

@@ -29,10 +29,10 @@ QUICK_SEARCHES, QUICK_RUNS, QUICK_CPU_S = 4, 5, 40
 MINUTE_S = 60.0
 
 LIKELY = 120
-"""Tests in the first stage."""
+"""Tests in the first stage, and at once."""
 
 TESTS_S = 300.0
-"""Far more than all tests of a script take. Those of a module that waits may take long on a busy machine."""
+"""Far more than so many tests take, also those that wait, on a busy machine."""
 
 MEMORY = 4 << 30
 """Of a fork that simulates: an endless loop must not take the machine's."""
@@ -93,7 +93,13 @@ class Killer:
         return self._by_tests(mutant, tests)
 
     def _rest(self, mutant: Mutant) -> Verdict:
-        return self._by_tests(mutant, self._tests_of(mutant)[LIKELY:])
+        tests = self._tests_of(mutant)
+        verdict = Verdict(False)
+        for first in range(LIKELY, len(tests), LIKELY):  # in parts, as each has its time
+            verdict = self._by_tests(mutant, tests[first : first + LIKELY])
+            if verdict.is_killed:
+                break
+        return verdict
 
     def _by_tests(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
         lately = self._lately.setdefault(mutant.file, Counter())

@@ -55,7 +55,7 @@ def _is_taken(file: Path) -> bool:
     if file.name.removesuffix(".py").endswith("aio"):
         return False
     if file.parent.name == "core":
-        return file.name in ("operation.py", "recovery.py", "topology_cache.py", "subscriber.py")
+        return file.stem in ("operation", "recovery", "replicas", "subscriber", "topology_cache", "upkeep")
     return file.name not in ("__init__.py", "handle_sync.py")
 
 

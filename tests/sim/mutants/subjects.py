@@ -79,7 +79,7 @@ OPERATIONS = Subject(
     "operations",
     ("tests/lua", *(f"tests/{folder}" for folder in ("producer", "consumer", "dispatcher", "resharding"))),
     ("shardq/lua", "shardq/core"),
-    ("quick", "tests", "minute"),
+    ("quick", "tests", "rest", "minute"),
     is_timed=True,
 )
 """The tests of scripts are theirs, too: they make their calls by them."""

@@ -20,11 +20,12 @@ from shardq.core.operation import Operation
 from shardq.core.producer.by_id import cancel, get, requeue, reschedule
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
-from shardq.core.recovery import call_shards, open_shards, put_in_force, refresh
-from shardq.core.recovery import declare as declare_topology
+from shardq.core.recovery import call_shards, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, resize, unswept
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import declare as declare_topology
+from shardq.core.upkeep import open_shards, refresh
 from shardq.errors import Conflict, ShardqError, Unanswered
 from shardq.features.listing.bulk import Bulk, bulk_query, purge
 from tests.judge.model import Op

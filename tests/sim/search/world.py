@@ -14,11 +14,12 @@ from shardq.core.calls.request import Call, Command
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Confirm, Many, Operation, Pause
-from shardq.core.recovery import call_shards, create_topology, refresh
+from shardq.core.recovery import call_shards
 from shardq.core.resharding.migration import MoveTokens
 from shardq.core.resharding.resizing import resize
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import create_topology, refresh
 from shardq.errors import ShardqError
 from tests.judge.model import Op
 from tests.sim.invariants import Shard, Violation, check_once

@@ -1,0 +1,38 @@
+"""What of a shard's writes is on its replicas. An operation, for both drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardq.core.calls import node_info
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.operation import Confirm, Histories, Operation
+from shardq.core.topology_cache import TopologyCache
+
+
+class ReplicaBarrier:
+    """Knows what is on replicas. What was written to a shard between two questions of one barrier is on its replicas if
+    the second says so, whatever became of its node in between.
+    """
+
+    def __init__(self, cache: TopologyCache) -> None:
+        self._cache = cache
+        self._histories: dict[int, str] = {}  # shard → its replication history, as last confirmed
+
+    def knows(self, shard: int) -> bool:
+        return shard in self._histories
+
+    def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
+        """Those of the shards whose replicas may lack something; among them all that are asked about for the first
+        time.
+        """
+        asked, epoch = list(shards), self._cache.topology.epoch
+        histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked])
+        behind = set()
+        for keys in asked:
+            history = histories[keys.slot]
+            if history is None or self._histories.get(keys.shard) != history:
+                behind.add(keys.shard)
+            if history is not None:
+                self._histories[keys.shard] = history
+        return behind
