@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from typing import Any
 
 import pytest
 
 from shardq import Engine, Task
+from shardq.core.calls.request import Call
 from shardq.core.dispatcher.forwarding import MAX_TOPICS, RETRY_S
 from shardq.core.layout.slots import slot_of, tag
 from shardq.core.layout.topology import Route
@@ -41,6 +43,28 @@ def test_payloads_arrive_as_they_were_encoded(engines: Engines, url: str, server
     assert sorted(on_list(servers, list_name)) == sorted(payloads)
     stats = engine.stats()
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
+
+
+def test_a_list_on_the_node_of_a_shard_takes_one_script(
+    engines: Engines, url: str, name: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard's poller forwards to it in its own step. Only other lists need a claim and a settlement, too."""
+    sent = set[str]()
+    packed = Call.packed
+
+    def packing(call: Call[Any]) -> bytes:
+        sent.add(call.script.name)
+        return packed(call)
+
+    key = f"mine:{{{tag(name, 0)}}}"
+    engine = engines.opened(url, name=name, shards=1)
+    engine.start()
+    engine.forward("email", to=key)
+    monkeypatch.setattr(Call, "packed", packing)
+    engine.push("x", topic="email")
+    wait_until(lambda: on_list(servers, key), "it has arrived")
+    assert "forward" in sent
+    assert not sent & {"claim", "settle"}
 
 
 def tag_free(list_name: str) -> str:
