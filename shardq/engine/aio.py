@@ -7,7 +7,7 @@ Pollers are threads for both flavours: they sleep exactly, whatever the event lo
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -34,10 +34,7 @@ from shardq.worker.handlers import Plan
 if True:  # ASYNC
     import asyncio
     import inspect
-    from concurrent.futures import Future, ThreadPoolExecutor
-    from dataclasses import dataclass
     from functools import partial
-    from typing import TypeVar
 
     from shardq.core.consumer.ahead import Ahead
     from shardq.core.consumer.aio import Trip
@@ -48,12 +45,10 @@ if True:  # ASYNC
     from shardq.core.drivers.sync import Driver
     from shardq.core.model.task import Delivery
     from shardq.core.producer.gathering import Gatherer
-    from shardq.core.threads import begun
+    from shardq.engine.beside import Threads, ended_in_thread, made_in_thread
     from shardq.errors import EngineClosed
     from shardq.features.embedded import Embedded
     from shardq.features.sinks.functions import BatchFunction
-
-    T = TypeVar("T")
 else:
     import threading
 
@@ -609,48 +604,3 @@ class AsyncEngine(AsyncOperatorCommands):
             driver = self._open_driver(deadline)
             consumer = Consumer(driver, claims, self._open_wakeups)
         return self._running.add(Processor(driver, claims, consumer, plan, loop=loop))
-
-
-if True:  # ASYNC
-
-    @dataclass(frozen=True, slots=True)
-    class Threads:
-        """The connections and the thread pool that work beside the loop, however busy that is."""
-
-        driver: Driver
-        subscriber: Subscriber
-        durable_pushes: ThreadPoolExecutor
-        """One thread for each that may borrow connections."""
-
-        @classmethod
-        def opened(cls, driver: Driver, deadline: float) -> Threads:
-            driver.open(deadline)
-            pushes = ThreadPoolExecutor(driver.settings.borrowers, thread_name_prefix="shardq-durable")
-            return cls(driver, Subscriber(driver), pushes)
-
-        def close(self) -> None:
-            self.subscriber.close()
-            self.driver.close()
-            self.durable_pushes.shutdown(wait=False)
-
-    # Threads of their own, not the loop's executor: that drops work that waits for a free thread when the caller is
-    # cancelled, and a program's own work may take all of its threads.
-
-    ASIDE = "shardq-aside"
-
-    async def made_in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
-        """Returns what a thread made. When the caller is cancelled, it is undone in a thread as soon as it is made."""
-        made = begun(work, ASIDE)
-        try:
-            return await asyncio.wrap_future(made)
-        except asyncio.CancelledError:
-            made.add_done_callback(partial(_undo, undo))
-            raise
-
-    def _undo(undo: Callable[[T], object], made: Future[T]) -> None:
-        if made.exception() is None:
-            begun(lambda: undo(made.result()), ASIDE, daemon=False)
-
-    def ended_in_thread(work: Callable[[], object]) -> asyncio.Future[object]:
-        """Runs ``work`` in a non-daemon thread, begun at once; cancelling the future does not stop it."""
-        return asyncio.wrap_future(begun(work, ASIDE, daemon=False))
