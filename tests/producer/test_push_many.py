@@ -13,6 +13,7 @@ from cluster.server import Server
 from shardq import Conflict, Engine, PushError, ServerFault, Task, Unanswered, Unavailable
 from shardq.core.producer.packing import MOST_OF_SHARD, windows
 from shardq.errors import InvalidDelay
+from tests.producer.gathered import calls_of
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim, counted, state_of
@@ -178,6 +179,13 @@ def test_push_iter_yields_all_ids_in_order(engine: Engine) -> None:
         task = engine.get(ids[n])
         assert task is not None
         assert task.payload == n
+
+
+def test_push_iter_sends_a_batch_once(engine: Engine, servers: Servers) -> None:
+    """Only one whose answer was lost is looked after, task by task."""
+    before = calls_of(servers)
+    assert sum(map(len, engine.push_iter(far(n) for n in range(WINDOW)))) == WINDOW
+    assert calls_of(servers) - before < WINDOW / 10
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["no ids", "ids that come again"])
