@@ -28,6 +28,7 @@ examples:
   python -m tests.sim runs --seed 4711 --hours 2
   python -m tests.sim runs --story 4711            what happened in that run
   python -m tests.sim search --group two changes   these groups, whole
+  python -m tests.sim search --every 12 --part 3   a twelfth of all: the fourth
   python -m tests.sim search --number two 1234     one search
   python -m tests.sim compare --calls 100000 --server all
 """
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     some = commands.add_parser("search", parents=[together], help="all interleavings of operations on one id")
     some.add_argument("--group", nargs="+", choices=GROUPS, default=list(GROUPS), help="which (default: all)")
     some.add_argument("--every", type=int, default=1, metavar="N", help="only one search in N")
+    some.add_argument("--part", type=int, default=0, metavar="K", help="of these N parts another one: 0 to N - 1")
     some.add_argument("--number", nargs=2, metavar=("GROUP", "NUMBER"), help="only this one")
     some.set_defaults(run=searched)
 
@@ -128,7 +130,7 @@ def searched(options: argparse.Namespace) -> bool:
     if options.number is not None:
         group, number = options.number
         return _searched(options, [search.Place(group, int(number))], None)
-    return _searched(options, search.places(options.group, every=options.every), None)
+    return _searched(options, search.places(options.group, every=options.every, first=options.part), None)
 
 
 def _searched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,13 +26,13 @@ class Stored(NamedTuple):
 
 class Picture(NamedTuple):
     tasks: dict[bytes, Stored]
-    windows: dict[bytes, float]
-    """Id → the latest end of a dedup window, in any shard."""
+    windows: dict[bytes, int]
+    """Id → the latest end of a dedup window, in any shard. Its fraction is no time, but marks the push."""
 
 
 def picture(shards: Sequence[Shard]) -> Picture:
     tasks: dict[bytes, Stored] = {}
-    windows: dict[bytes, float] = {}
+    windows: dict[bytes, int] = {}
     for shard in shards:
         keys = shard.keys
         lease, why = shard.fields(keys.lease), shard.fields(keys.why)
@@ -47,5 +48,5 @@ def picture(shards: Sequence[Shard]) -> Picture:
                 parts = rest[:first], rest[first:second], rest[second:]
                 tasks[id] = Stored(kind.decode(), instant, *parts)
         for member, until in shard.scores(keys.seen).items():
-            windows[member] = max(windows.get(member, 0.0), until)
+            windows[member] = max(windows.get(member, 0), math.ceil(until))
     return Picture(tasks, windows)
