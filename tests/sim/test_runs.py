@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
-from tests.sim.runs.plan import directed, drawn
+from tests.sim.runs.plan import Fault, Plan, Program, directed, drawn
 from tests.sim.runs.running import Told, run
 from tests.sim.runs.stories import cut_down, story
 
@@ -24,6 +24,30 @@ def test_no_run_shows_a_fault(part: int) -> None:
         assert not told.violation, story(told)
         assert told.verdict is not None
         assert told.verdict.undecided * 20 <= told.verdict.ids
+
+
+DISPATCHERS = 2
+PROGRAMS = (*(Program("dispatch", 0, number) for number in range(DISPATCHERS)), Program("produce", 60, DISPATCHERS))
+
+
+@pytest.mark.parametrize("target", [0, 1, 3, 4])
+def test_while_a_dispatcher_is_cut_off_from_a_node_another_dispatches_what_is_due_there(target: int) -> None:
+    """Each of two dispatchers, and each of two nodes: also the one of the heartbeats."""
+    assert target % len(PROGRAMS) < DISPATCHERS
+    told = run(
+        Plan(
+            seed=target,
+            nodes=2,
+            is_cluster=True,
+            replicated=False,
+            shards=6,
+            seconds=40,
+            programs=PROGRAMS,
+            faults=(Fault(5.0, "part", target, 30.0),),
+        )
+    )
+    assert not told.violation, story(told)
+    assert told.verdict is not None
 
 
 def test_the_same_seed_is_the_same_run() -> None:

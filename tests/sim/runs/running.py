@@ -28,7 +28,7 @@ from tests.sim.invariants import Shard, Violation, check_once
 from tests.sim.model.server import Failure
 from tests.sim.runs.faulting import Faulting
 from tests.sim.runs.plan import NAME, Plan, Program
-from tests.sim.runs.punctuality import Punctuality
+from tests.sim.runs.punctuality import CUT_OFF_MS, Punctuality
 from tests.sim.world.hub import START_US, Hub, Process, Stuck, Thread
 from tests.sim.world.network import Link, Network
 from tests.sim.world.nodes import Node
@@ -124,8 +124,16 @@ class Run:
             keys.meta.encode(): keys for keys in (shard_keys(NAME, shard) for shard in range(MOST_SHARDS))
         }
         self._faulting = Faulting(self)
-        is_open = all(program.kind != "administer" for program in plan.programs)
-        self._punctuality = Punctuality(self.books, is_open=is_open)
+        self._punctuality = self._new_punctuality()
+
+    def _new_punctuality(self) -> Punctuality | None:
+        """None: with these faults anything may be late."""
+        kinds, faults = {program.kind for program in self.plan.programs}, self.plan.faults
+        if not faults:
+            return Punctuality(self.books, is_open="administer" not in kinds)
+        if len(faults) == 1 and faults[0].kind == "part" and kinds <= {"dispatch", "produce"}:
+            return Punctuality(self.books, is_open=False, late_ms=CUT_OFF_MS)
+        return None
 
     # ---- from the beginning to the end
 
@@ -394,7 +402,7 @@ class Run:
         owner = node or self.servers.owners[keys.slot]
         shard = Shard(keys, owner.space)
         shard.check(TOPICS, is_rung=keys.shard in self._rung, now_ms=owner.now_us() / 1000)
-        if not self.plan.faults and not self.is_over:
+        if self._punctuality is not None and not self.is_over:
             self._punctuality.look(shard, now_ms=self.hub.now_us / 1000)
 
     def _all_shards(self) -> list[Shard]:
