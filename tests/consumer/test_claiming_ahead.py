@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardq import AsyncEngine, Delivery, Engine, Task
-from shardq.core.consumer.ahead import MOST_HELD
+from shardq.core.consumer.ahead import MOST_HELD, STALE_S, Ahead
+from shardq.core.consumer.background import BackgroundTasks
+from shardq.core.operation import Begun
 from tests.consumer.streams import AT_ONCE, TASKS, drained, filled, hold_ahead
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import counted
@@ -51,6 +54,39 @@ def test_closing_gives_it_back_at_once(engines: Engines, running: Engine, url: s
     own.close()
     wait_until(lambda: counted(running).leased == 0, "it is given back")
     drained(running.consumer(), TASKS - len(done))
+
+
+def test_what_holds_nothing_is_looked_at_no_more() -> None:
+    async def run() -> None:
+        ahead = Ahead[Any](3600.0)
+        BackgroundTasks().watch(ahead)
+        assert ahead.watched
+        await asyncio.sleep(STALE_S)
+        assert not ahead.watched
+
+    asyncio.run(run())
+
+
+def test_a_program_that_is_interrupted_while_its_claim_ahead_comes(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gave goes back at once."""
+    finish = Begun.finish
+
+    def interrupted(begun: Begun[Any], deadline: float) -> None:
+        finish(begun, deadline)
+        raise KeyboardInterrupt
+
+    with Engine(url, name=name, shards=SHARDS) as engine:
+        engine.start()
+        filled(engine, TASKS)
+        consumer = engine.consumer(prefetch=True, lease=3600)
+        hold_ahead(engine, consumer)
+        with monkeypatch.context() as patch:
+            patch.setattr(Begun, "finish", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                drained(consumer, 2 * TASKS)
+        wait_until(lambda: counted(engine).leased == 0, "no lease is left")
 
 
 def test_others_get_what_a_program_leaves_lying(running: Engine, other: Engine) -> None:
