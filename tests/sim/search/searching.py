@@ -119,7 +119,8 @@ class Search:
     kinds: Sequence[Kind]
     budget: Budget = field(default_factory=Budget)
     instead: Mapping[str, Script] = field(default_factory=lambda: OURS)
-    most: int = 2_000_000
+    most: int = 20_000_000
+    """States: far more than the largest search has."""
 
     def run(self) -> Found:
         with mock.patch.object(recovery, "REPAIR_ROUND", 1):
