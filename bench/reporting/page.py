@@ -213,7 +213,8 @@ def _soak(inputs: Inputs) -> Section:
         section.text = (
             f"The same programs ran for {found.seconds / 3600:.1f} hours under a steady load of {found.per_s:,.0f} "
             f"bulk tasks a second and some of each other kind, {found.tasks:,} tasks in all. Growth is the median "
-            f"slope between any two samples, from {found.warm_up_s / 60:.0f} minutes on; beyond its bound it is a leak."
+            f"slope between any two samples, from {found.warm_up_s / 60:.0f} minutes on; beyond its bound, a leak. "
+            "The process that takes the samples keeps them all, and grows by them (this process, where it is listed)."
         )
         section.plots = breaking.soaked(found)
         section.table = breaking.flat(found)

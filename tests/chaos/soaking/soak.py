@@ -4,7 +4,6 @@ must be flat.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -120,7 +119,7 @@ class Soaking:
         pids = {name: process.popen.pid for name, process in self._processes.current.items()}
         pids |= {f"server {number}": each.pid for number, each in enumerate(self._ground.servers, 1)}
         pids |= {f"sentinel {number}": each.pid for number, each in enumerate(self._ground.sentinels, 1)}
-        pids |= {"proxies": self._proxies.pid, "this process": os.getpid()}
+        pids |= {"proxies": self._proxies.pid}
         yield from of_processes(pids)
         counts: Counter[str] = Counter()
         entries: Counter[str] = Counter()
