@@ -48,6 +48,7 @@ def test_the_names_of_the_engine_as_a_whole() -> None:
         "members": "shardq:{orders}:members",
         "workers": "shardq:{orders}:workers",
         "reports": "shardq:{orders}:reports",
+        "unreached": "shardq:{orders}:unreached",
         "limits": "shardq:{orders}:limits",
         "schedules": "shardq:{orders}:schedules",
         "history": "shardq:{orders}:history",
@@ -78,7 +79,7 @@ def test_no_two_names_are_the_same() -> None:
             made += dataclasses.asdict(shard_keys(name, shard)).values()
         made += dataclasses.asdict(control_keys(name)).values()
     made = [value for value in made if isinstance(value, str)]
-    assert len(made) == 3 * (20 * 15 + 10)
+    assert len(made) == 3 * (20 * 15 + 11)
     assert len(made) == len(set(made))
 
 
