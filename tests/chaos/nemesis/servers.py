@@ -11,10 +11,12 @@ import redis
 from cluster.server import Server
 from shardq.core.layout.keys import shard_keys
 from tests.chaos.grounds.ground import NAME, set_clock
-from tests.chaos.nemesis.nemesis import LeftOut, Nemesis, Way, effective, stood_still, until
+from tests.chaos.nemesis.nemesis import BEHIND_US, LeftOut, Nemesis, Way, effective, stood_still, until
 from tests.chaos.nemesis.programs import files_of
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.proxy import HOST
+from tests.judge.judge import Setback
+from tests.judge.witness import monotonic_us
 
 REPLIES = (1, 20, 300, 5000)
 """Bytes of answers after which a connection is cut."""
@@ -97,6 +99,7 @@ def _seconds_of_a_ping(port: int) -> float:
 
 def _fill_disk(nemesis: Nemesis, fault: Fault) -> str:
     with nemesis.master(fault) as master, nemesis.losing():
+        from_us, shards = monotonic_us(), nemesis.ground.shards_of(master)
         try:
             with files_of(master.pid, most=0):
                 nemesis.lasts(fault.seconds)
@@ -105,9 +108,10 @@ def _fill_disk(nemesis: Nemesis, fault: Fault) -> str:
             with suppress(redis.RedisError):
                 master.ask("PING")
             # where each write is to be on the disk, Valkey ends at one that can't be, and in a cluster at a change of
-            # roles that it can't note
+            # roles that it can't note. What it had answered, and not written, is gone.
             if not master.running:
                 nemesis.ground.restart(master)
+                nemesis.facts.setbacks.append((Setback(monotonic_us(), from_us - BEHIND_US, is_failover=False), shards))
         until(lambda: _ask(master, "INFO", "persistence")["aof_last_write_status"] == "ok", "it writes again")
         effective(is_full)
         return master.address
