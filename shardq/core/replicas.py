@@ -1,4 +1,4 @@
-"""What of a shard's writes is on its replicas. An operation, for both drivers."""
+"""The replica barrier: it knows which writes of a shard its replicas have. An operation, for both drivers."""
 
 from __future__ import annotations
 

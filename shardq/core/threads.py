@@ -60,6 +60,7 @@ class Loop:
         """
         self.name = name
         self.fault: str = ""  # the error of the last step; empty if it did not fail
+        self.failing_since: float | None = None  # when the first of the steps in a row that failed began
         self._step = step
         self._log = log
         self._fails, self._works, self._fields = fails, works, dict(fields or {})
@@ -138,12 +139,13 @@ class Loop:
             self._ended()
 
     def _guarded_step(self) -> float | None:
+        began = time.monotonic()
         try:
             wait = self._step()
         except BaseException as exc:  # also SystemExit: a step may call code of the user's own
             if self.thread is None and not isinstance(exc, Exception):
                 raise  # ``run`` was called in a thread of the caller's, which is interrupted
-            return 0.0 if self.stopping.is_set() else self._note(exc)
+            return 0.0 if self.stopping.is_set() else self._note(exc, began)
         self._stepped = True
         if self.fault:
             self._pause_s = 0.0
@@ -151,11 +153,12 @@ class Loop:
             if self._said:
                 self._said.clear()
                 self._tell(logging.WARNING, "%s", self._works)
-            self.fault = ""
+            self.fault, self.failing_since = "", None
         return wait
 
-    def _note(self, exc: BaseException) -> float:
+    def _note(self, exc: BaseException, began: float) -> float:
         """Notes and logs an error. Returns the pause, random so that loops do not retry in step."""
+        self.failing_since = self.failing_since or began
         self.fault = type(exc).__name__
         with contextlib.suppress(BaseException):  # the text may be made by the user's own code
             self.fault = f"{self.fault}: {exc}"

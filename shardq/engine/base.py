@@ -499,7 +499,7 @@ class Inside:
         return loader.report()
 
     def cold_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> ColdRelaying:
-        """What a relay does with commands on ids that may be in the cold store."""
+        """Returns the part of a relay that carries out commands on ids which may be in the cold store."""
         from shardq.engine.versions import use_cold
         from shardq.features.cold.relaying import ColdRelaying  # here: most programs have no relay
 

@@ -231,7 +231,7 @@ class Target:
         return self.opened()[1].topology
 
     def opened(self) -> tuple[Driver, TopologyCache]:
-        """For what is more than one operation."""
+        """Returns the open driver and the topology cache, for more than one operation."""
         with self._lock:
             return self._opened or self._open()
 

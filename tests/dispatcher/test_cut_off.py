@@ -14,6 +14,7 @@ from shardq import Engine, Task
 from shardq.core.dispatcher.membership import PERIOD_S
 from shardq.core.fleet.member import servers as serving
 from shardq.core.layout.keys import control_keys, shard_keys
+from tests.dispatcher.shards import id_in, mine
 from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.waiting import wait_until
@@ -62,11 +63,6 @@ def engine(cut: Engine, url: str, name: str) -> Iterator[Engine]:
         yield engine
 
 
-def mine(engine: Engine) -> set[int]:
-    """The shards that this process serves."""
-    return {shard.shard for shard in engine.stats().shards if shard.poller == "running"}
-
-
 def served_by(engine: Engine) -> dict[int, str]:
     """Shard → the dispatcher that says it serves it."""
     return {shard: member.name for shard, member in serving(engine.fleet()).items()}
@@ -77,7 +73,7 @@ def lateness_in(engine: Engine, shards: Collection[int]) -> float:
     may sleep for 20 s.
     """
     draw = uuid.uuid4().hex
-    ids = [next(id for n in range(999) if engine.topology.shard_of(id := f"{draw}-{n}") == shard) for shard in shards]
+    ids = [id_in(engine, shard, draw) for shard in shards]
     engine.push_many([Task("x", id=id) for id in ids])
     began = time.monotonic()
     wait_until(lambda: all(state_of(engine, id) == "ready" for id in ids), "all are ready", timeout=20)

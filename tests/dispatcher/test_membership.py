@@ -10,6 +10,7 @@ import pytest
 from shardq import Engine, Task
 from shardq.core.dispatcher.membership import PERIOD_S
 from shardq.core.layout.keys import control_keys, shard_keys
+from tests.dispatcher.shards import id_in, mine
 from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.waiting import wait_until
@@ -32,11 +33,6 @@ def other(engine: Engine, url: str, name: str) -> Iterator[Worker]:
         yield worker
 
 
-def mine(engine: Engine) -> set[int]:
-    """The shards that this process serves."""
-    return {shard.shard for shard in engine.stats().shards if shard.poller == "running"}
-
-
 def members(servers: Servers, name: str) -> list[str]:
     keys = control_keys(name)
     return [member.decode() for member in servers.ask(keys.slot, "ZRANGE", keys.members, 0, -1)]
@@ -44,7 +40,7 @@ def members(servers: Servers, name: str) -> list[str]:
 
 def served(engine: Engine, shards: Collection[int] = range(SHARDS)) -> bool:
     """Whether a task due now becomes ready in half a second in all of these shards, whoever does it."""
-    ids = {shard: _id_in(engine, shard) for shard in shards}
+    ids = {shard: id_in(engine, shard) for shard in shards}
     receipts = engine.push_many([Task("x", id=id, on_conflict="replace") for id in ids.values()])
     assert len(receipts) == len(shards)
     deadline = time.monotonic() + 0.5
@@ -52,10 +48,6 @@ def served(engine: Engine, shards: Collection[int] = range(SHARDS)) -> bool:
         if all(state_of(engine, id) == "ready" for id in ids.values()):
             return True
     return False
-
-
-def _id_in(engine: Engine, shard: int) -> str:
-    return next(id for n in range(999) if engine.topology.shard_of(id := f"mine-{n}") == shard)
 
 
 ALL = set(range(SHARDS))

@@ -14,6 +14,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, Stats, Task
 from shardq.core.layout.keys import shard_keys
+from tests.dispatcher.shards import id_in
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.stalls import Stopwatch
@@ -149,7 +150,7 @@ def test_an_error_is_said_once_and_shown(
 
     servers.ask(broken.slot, "DEL", broken.due)
     wait_until(lambda: "shard 1 is dispatched again" in caplog.text, "it says that it is well again")
-    bad = next(id for n in range(99) if engine.topology.shard_of(id := f"mine-{n}") == 1)
+    bad = id_in(engine, 1)
     engine.push("x", id=bad)
     wait_until(lambda: state_of(engine, bad) == "ready", "its shard goes on too")
     stats = wait_until(lambda: (seen := engine.health()) and seen.stats, "every poller is well")

@@ -157,7 +157,7 @@ def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
 
 
 def _shards(text: bytes) -> frozenset[int]:
-    """The shards of a list with commas; what is no number is passed over."""
+    """The shards of a list with commas; a word that is the number of none is passed over, however long it is."""
     return frozenset(int(word) for word in text.split(b",") if word.isdigit() and len(word) < 6)
 
 

@@ -276,9 +276,7 @@ class Poller:
         self._late_ms: int | None = None
         self._lateness = LatenessRecorder()
         self._topics_lateness = topics_lateness
-        self._stepped = self._tried = time.monotonic()
-        self._failing_since: float | None = None
-        """When the first of the steps in a row that failed began."""
+        self._stepped = time.monotonic()
         self.loop: Loop = Loop(
             f"shardq-poller-{keys.shard}",
             self._recovering_step,
@@ -288,7 +286,7 @@ class Poller:
             fields={"shard": keys.shard},
             woken=self._woken,
             failed=self._failed,
-            healed=self._healed,
+            healed=partial(driver.outages.over, keys.shard),
             ended=self._ended,
         )
 
@@ -304,7 +302,7 @@ class Poller:
     @property
     def is_cut_off(self) -> bool:
         """True if it has not reached its shard for some seconds, whatever the reason."""
-        since = self._failing_since
+        since = self.loop.failing_since
         return since is not None and time.monotonic() - since >= CUT_OFF_S
 
     def report(self) -> PollerReport:
@@ -327,12 +325,7 @@ class Poller:
         self._caller = secrets.token_hex(6)
         self._woken()
         self._recovery.over()
-        self._failing_since = self._failing_since or self._tried
         return self._driver.outages.failed(self.keys.shard, exc)
-
-    def _healed(self) -> None:
-        self._failing_since = None
-        self._driver.outages.over(self.keys.shard)
 
     def _ended(self) -> None:
         self._driver.outages.left(self.keys.shard)
@@ -340,7 +333,6 @@ class Poller:
 
     def _recovering_step(self) -> float:
         """Takes a step. A shard that refuses it for an old topology is asked again under the one that is read then."""
-        self._tried = time.monotonic()
         while not self.loop.stopping.is_set():
             try:
                 wait = self.step()

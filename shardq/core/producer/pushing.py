@@ -22,7 +22,7 @@ from shardq.errors import ColdTopic, Conflict, PushError, ShardqError, Unanswere
 T = TypeVar("T")
 
 Way = Literal["push", "direct", "look"]
-"""What is done with ids of the caller's own. ``direct``: they are stored in Redis also where the engine's cold store
+"""The way of ids of the caller's own. ``direct``: they are stored in Redis also where the engine's cold store
 has to be asked first, as by who has done so. ``look``: likewise, and what is nowhere is answered ``elsewhere``.
 """
 

@@ -56,7 +56,7 @@ class Cold:
         self.store: Store = open_store(url_checked(url))
         self.store.horizon = Horizon(round((after_s or DEFAULT_AFTER_S) * 1000))
         self.table: ColdTable | None = None
-        """What the engine says of its table, once that is known to be this one."""
+        """The engine's entry of its table, once that is known to be this one."""
         self._sequences = Sequences()
 
     def asked(self, identity: str) -> ColdTable:
@@ -131,7 +131,7 @@ class Cold:
 
 
 def stats_of(cold: Cold, counted: Counted | ShardqError | None, loader: LoaderReport | None) -> ColdStats:
-    """What ``stats`` tells of a table, which was counted, or could not be."""
+    """Returns the statistics of a table, which was counted, or could not be."""
     problems = loader.problems if loader is not None else ()
     tasks, exact, first = None, True, None
     if isinstance(counted, Counted):
