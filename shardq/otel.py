@@ -21,7 +21,8 @@ from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
 from shardq.core.model.checks import check_headers
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import Delivery, Receipt, Task
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.errors import BadInput, InvalidOption, MissingPackage
 from shardq.version import __version__
 from shardq.worker.functions import check_result

@@ -12,7 +12,7 @@ from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.core.model.printable import quoted
 from shardq.engine import Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.tables import counted
 from shardq.features.cold.report import ColdStats, problems
 

@@ -24,7 +24,7 @@ from shardq.cli.table import show
 from shardq.core.layout.topology import EngineSettings
 from shardq.core.model.checks import MAX_ATTEMPTS, check_name
 from shardq.engine import Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
 from shardq.engine.tables import Column, View, age, counted
 from shardq.errors import BadInput

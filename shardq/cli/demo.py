@@ -37,7 +37,7 @@ from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
 from shardq.core.threads import begun
 from shardq.engine import Engine, Stats
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_SHARDS
 from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, milliseconds

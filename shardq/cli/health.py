@@ -20,9 +20,9 @@ from shardq.core.operation import Operation, run
 from shardq.engine import Engine, Health, control
 from shardq.engine import doctor as checks
 from shardq.engine.advice import named, unsaid
-from shardq.engine.base import Inside
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
+from shardq.engine.inside import Inside
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
 from shardq.errors import AccessDenied, BadInput, ShardqError

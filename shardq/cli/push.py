@@ -41,7 +41,7 @@ from shardq.core.model.task import Receipt, Task
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
 from shardq.engine import Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.tables import counted, ranges
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
 

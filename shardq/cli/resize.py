@@ -20,7 +20,7 @@ from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
 from shardq.engine import Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, Column
 

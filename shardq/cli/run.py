@@ -18,7 +18,7 @@ from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.engine import Engine, Health
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, POLLER, counted
 from shardq.worker.supervisor import ProcessSupervisor
 

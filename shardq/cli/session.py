@@ -20,7 +20,7 @@ from shardq.core.layout.keys import control_keys
 from shardq.core.threads import Loop
 from shardq.engine import Engine
 from shardq.engine.advice import find_failed, lost
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.errors import ServerFault, ShardqError, Unavailable
 

@@ -22,7 +22,7 @@ from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
 from shardq.engine import Engine, Health, ShardStats, Stats
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard

@@ -16,7 +16,7 @@ from shardq.cli.output import complain, set_up_logging
 from shardq.cli.serving import Ending
 from shardq.core.layout.words import shown_id
 from shardq.core.model.checks import shown_instant
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError, SpoolFault
 from shardq.features.embedded import locks

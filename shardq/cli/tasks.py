@@ -20,7 +20,7 @@ from shardq.cli.serving import Ending
 from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.engine import Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
 from shardq.features.listing.bulk import DONE, STATES, BulkResult, Verb

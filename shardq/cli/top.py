@@ -25,7 +25,7 @@ from shardq.cli.top_keys import KEYS, VIEWS, Keyboard, State
 from shardq.core.fleet import Lateness
 from shardq.core.model.printable import printable
 from shardq.engine import Engine, tables
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.snapshot import Snapshot, SnapshotReader, Snapshots
 from shardq.engine.tables import Column, View, age, milliseconds
 

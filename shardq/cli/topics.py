@@ -15,7 +15,7 @@ from shardq.cli.table import show
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import MAX_LENGTH, route_of
 
 

@@ -6,7 +6,7 @@ from shardq.cli.options import Given, command, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.core.operation import run
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from shardq.engine.versions import upgrade as raise_format
 

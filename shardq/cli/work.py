@@ -32,7 +32,7 @@ from shardq.cli.serving import MAX_PROCESSES, Shutdown, check_one_process, child
 from shardq.cli.target import LoadFailed, Target, engine_behind
 from shardq.core.model.ids import shown_topic
 from shardq.core.threads import begun
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.tables import counted
 from shardq.errors import BadInput
 from shardq.worker import Worker

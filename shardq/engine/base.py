@@ -10,7 +10,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
-from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms, instant_ms
+from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import Task
 from shardq.core.operation import Operation, run, succeeded
@@ -34,7 +34,6 @@ from shardq.engine.control import CountsByShard, RateMeter, edit_topology
 from shardq.engine.health import MAX_DEAD, Examined, Health, find_deaths, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
-    DEFAULT_LEASE_S,
     DEFAULT_NAME,
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -59,8 +58,7 @@ if TYPE_CHECKING:
     from shardq.core.drivers.credentials import CredentialProvider
     from shardq.features.cold.cold import Cold
     from shardq.features.cold.loader import Loader
-    from shardq.features.cold.relaying import ColdRelaying
-    from shardq.features.cold.report import ColdStats, LoaderReport
+    from shardq.features.cold.report import ColdStats
     from shardq.features.cold.store import Counted
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
@@ -460,94 +458,3 @@ class EngineBase(forks.OfOneProcess, ABC):
     @abstractmethod
     def _declare_recurring(self, functions: Iterable[Registered]) -> Any:
         """Declares the schedules of tasks that are to be served; for asyncio it is awaited."""
-
-
-class Inside:
-    """An engine as the rest of the package sees it that works beside engines: metrics, tracing, the outbox, and tests
-    with a clock of their own. Programs need none of it.
-    """
-
-    def __init__(self, engine: EngineBase) -> None:
-        self._engine = engine
-        self.options: Options = engine._options
-        self.parts: Parts = engine._parts
-        self.running: Running = engine._running
-
-    @property
-    def has_opened(self) -> bool:
-        """True if it was opened since it was made, or since ``refit``."""
-        return self._engine._cache is not None
-
-    @property
-    def is_open(self) -> bool:
-        """True while it is open: it has connected, and read the topology."""
-        return self.has_opened and not self._engine._closed
-
-    @property
-    def pushed(self) -> int:
-        """The tasks that this process pushed with the engine, as far as it was told that they are stored."""
-        return self._engine._packer.pushed
-
-    def open_driver(self) -> Any:
-        """Opens the engine if it is not open. Returns its driver; for asyncio it is awaited."""
-        return self._engine._open_driver(self._engine._deadline())
-
-    def load_cold(self) -> LoaderReport:
-        """Loads what is near from the cold store, once. Of an engine for threads."""
-        loader = self._engine._loader(self.open_driver(), "by hand", lambda: ())
-        loader.once()
-        return loader.report()
-
-    def cold_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> ColdRelaying:
-        """Returns the part of a relay that carries out commands on ids which may be in the cold store."""
-        from shardq.engine.versions import use_cold
-        from shardq.features.cold.relaying import ColdRelaying  # here: most programs have no relay
-
-        cold = None if self.parts.is_of_test else self._engine._cold_store
-        return ColdRelaying(cold, packer, use_cold, opened)
-
-    def drop_cold(self, due_before: float | dt.datetime) -> int:
-        """Removes what is due before an instant from the cold store. Returns how many."""
-        cold = self._engine._cold_store
-        assert cold is not None, "there is a cold store"
-        return cold.store.drop(instant_ms(due_before, "due_before"), self._engine._options.timeout)
-
-    def declare_recurring(self, functions: Iterable[Registered]) -> Any:
-        """Declares the schedules of these functions, as a worker does at its start. It is awaited for asyncio."""
-        return self._engine._declare_recurring(functions)
-
-    def trace_by(self, tracing: Tracing) -> None:
-        """Has the engine traced, and the workers that it runs from now on."""
-        self._engine._tracing = tracing
-        self._engine._tasks.around = tracing.handler
-
-    def refit(self, parts: Parts, options: Options) -> tuple[Parts, Options]:
-        """Gives an engine that is not open other parts and options. Returns those it had."""
-        engine = self._engine
-        if self.is_open:
-            raise InvalidOption(
-                f"{engine!r} is open, and can't go by another clock or to another server now: close() it"
-            )
-        before = engine._parts, engine._options
-        engine._parts, engine._options = parts, options
-        engine._closed, engine._topics_of_shard = False, {}
-        engine._forked()
-        return before
-
-    # ---- of an open engine
-
-    @property
-    def cache(self) -> TopologyCache:
-        return self._engine._map()
-
-    def claims(self, topics: Sequence[str]) -> Claims:
-        """The claims of a new consumer."""
-        return self._engine._claims(topics, DEFAULT_LEASE_S, None)()
-
-    def planned_claims(self, plan: Plan) -> Claims:
-        """The claims of a worker."""
-        return self._engine._planned_claims(plan)
-
-    def examine(self, driver: Driver, counts_by_shard: CountsByShard) -> Operation[Examined]:
-        """Looks at the servers as for a process that may have to serve every shard."""
-        return self._engine._examine(driver, counts_by_shard, subscriber=None, pollers=driver)

@@ -19,7 +19,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import check_id, check_seconds, check_topic
 from shardq.core.model.record import JSON, RAW
 from shardq.core.model.task import TaskInfo
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import Options
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption

@@ -27,7 +27,7 @@ import msgspec
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
 from shardq.engine import Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from shardq.errors import ShardqError
 from shardq.features.sinks.base import Circuit

@@ -14,8 +14,9 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.core.fleet.lateness import OTHERS, Lateness
 from shardq.core.model.printable import quoted
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
 from shardq.engine.health import KINDS, with_reasons
+from shardq.engine.inside import Inside
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption

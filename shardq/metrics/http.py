@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from shardq.core.dispatcher.poller import STUCK_S
 from shardq.core.model.printable import printable, quoted
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 

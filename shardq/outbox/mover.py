@@ -28,7 +28,8 @@ import sqlalchemy as sa
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
 from shardq.core.producer.packing import BATCH, Packer
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.engine.parts import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.cold.relaying import COLD

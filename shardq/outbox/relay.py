@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from shardq.core.model.checks import check_seconds, duration_ms
 from shardq.core.model.printable import quoted
 from shardq.core.threads import Loop
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.features.cold.relaying import COLD

@@ -19,7 +19,7 @@ from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import each_task
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.outbox.rows import LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger

@@ -18,7 +18,8 @@ from shardq.core.consumer.settling import Settlement, by_shard, settle
 from shardq.core.drivers.clients import Access
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.engine.options import Options
 from shardq.engine.parts import Parts
 from shardq.errors import InvalidOption

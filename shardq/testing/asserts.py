@@ -25,7 +25,8 @@ from shardq.core.model.record import Codec, decode_record
 from shardq.core.model.task import Delivery, State
 from shardq.core.operation import Many, Operation, Pause, arun, run, values
 from shardq.engine.aio import AsyncEngine
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, PayloadNotDecodable
 from shardq.outbox.rows import clocks

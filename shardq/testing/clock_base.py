@@ -20,7 +20,8 @@ from shardq.core.calls.consume import SettleSnooze
 from shardq.core.consumer.settling import Settlement
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
 from shardq.outbox.rows import clocks
 from shardq.testing.adoption import Adopted, BoundWorker, remove

@@ -25,7 +25,8 @@ from shardq.core.operation import Many, Operation, values
 from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.scripts import script
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption, NaiveDatetime
 from shardq.features.schedules.known import KnownSchedules
 

@@ -10,7 +10,7 @@ from typing import Any
 from shardq import Engine
 from shardq.core.layout.keys import shard_keys
 from shardq.core.model.record import codec_named, decode_record
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.support.servers import Servers
 
 

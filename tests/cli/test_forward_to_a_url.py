@@ -13,7 +13,7 @@ from shardq import BadInput, Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
 from shardq.engine import tables
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.support.waiting import wait_until
 
 

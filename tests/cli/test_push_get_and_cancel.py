@@ -10,7 +10,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.layout.slots import slot_of
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.cli.shell import Shell
 from tests.support.servers import Servers
 from tests.support.states import put, state_of

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from shardq import Engine, Task
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.cli.shell import LONGEST_S, Shell
 from tests.support.pages import programs
 from tests.support.states import claim, counted, state_of

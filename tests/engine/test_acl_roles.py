@@ -22,7 +22,7 @@ from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.slots import slot_of
 from shardq.dashboard import app
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import AccessDenied, DurabilityUnavailable
 from tests.dashboard.browsing import browsing
 from tests.dashboard.test_bounds import PAGES

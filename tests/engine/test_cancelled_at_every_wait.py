@@ -19,7 +19,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncConsumer, AsyncEngine, AsyncResize, AsyncWorker, Engine, Task
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import UnknownSchedule
 from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 from tests.support.cancelling import CANCELLED, DURABLE, SOON_S, Make, cuts, maker, quiet, run, until

@@ -20,7 +20,7 @@ from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import BadInput, Engine
 from shardq.core.drivers.clients import read
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption, Unavailable
 from tests.support import certificates
 from tests.support.engines import SHARDS, Engines

@@ -11,8 +11,8 @@ from shardq.core.calls import observe
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Route
-from shardq.engine.base import Inside
 from shardq.engine.control import drawn_of_a_shard
+from shardq.engine.inside import Inside
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, claim, put, ready_of
 from tests.support.waiting import wait_until

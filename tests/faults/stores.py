@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from cluster.ports import free_port
 from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import control_keys
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import ShardqError
 from shardq.features.cold import sqlite
 from shardq.features.cold.databases import open_store

@@ -20,7 +20,7 @@ from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import patterns
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.producer.packing import Packer
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import Target
 from shardq.errors import SpoolFault
 from shardq.features.spool.commands import Command

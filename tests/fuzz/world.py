@@ -28,7 +28,7 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.recovery import call_every_shard
 from shardq.dashboard import app
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.features.history.recorder import Recorder
 from tests.fuzz import asgi, command
 from tests.fuzz.nasty import MARKUP, OBEYED

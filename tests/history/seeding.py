@@ -6,7 +6,7 @@ import time
 
 from shardq import Engine
 from shardq.core.calls import control
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.features.history import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
 
 PER_MINUTE = 1000

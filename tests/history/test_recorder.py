@@ -13,7 +13,7 @@ from shardq import Engine, Task
 from shardq.core.calls import control as calls
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.features.history import LENGTH, STATE_BYTES, State, recorder
 from shardq.features.history.recorder import Recorder
 from shardq.features.listing.forecast import Horizon

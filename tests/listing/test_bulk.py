@@ -16,7 +16,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import State
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.support.listed import listed

@@ -22,7 +22,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.record import codec_named
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing import pages

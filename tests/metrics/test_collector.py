@@ -17,8 +17,8 @@ from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
-from shardq.engine.base import Inside
 from shardq.engine.health import KINDS, Reason
+from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
 from shardq.metrics.exposition import FRESH_S, METRICS
 from tests.metrics.scraping import Samples, registry_of, scraped, total

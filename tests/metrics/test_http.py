@@ -13,7 +13,7 @@ import shardq
 from bench.consuming import working
 from cluster.server import Server
 from shardq import Delivery, Engine
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
 from shardq.metrics import http
 from shardq.metrics.http import Address

@@ -13,7 +13,7 @@ import shardq
 from shardq import outbox
 from shardq.core.calls.request import Command
 from shardq.core.layout.keys import shard_keys
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from tests.support.pages import page, run_program
 

@@ -14,7 +14,7 @@ from shardq.core.calls.request import Call, Word
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.producer.gathering import FEW, Gatherer
 from shardq.core.producer.packing import BATCH, CALL_BYTES, Entries, Packer
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import OutOfMemory
 from tests.producer.gathered import (
     MANY,

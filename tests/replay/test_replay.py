@@ -15,7 +15,7 @@ import redis
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Outcome, Task
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.failover.conftest import Service
 from tests.support.engines import Engines
 from tests.support.servers import keys_of

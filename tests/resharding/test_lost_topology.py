@@ -9,7 +9,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.keys import control_keys
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.resharding.conftest import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim

@@ -11,7 +11,7 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.slots import slot_of
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from tests.sinks.seen import ids_in, left, sink_stats
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until

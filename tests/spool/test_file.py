@@ -20,7 +20,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import drain_of
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks

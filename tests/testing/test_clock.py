@@ -13,7 +13,7 @@ import redis
 
 import shardq
 from shardq.core.layout.keys import shard_keys
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.testing import AsyncClock, Clock
 from tests.support.listed import listed
 

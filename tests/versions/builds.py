@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from shardq import Engine
 from shardq.core.operation import run
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from tests.support.programs import plain_environment
 

@@ -14,7 +14,8 @@ import msgspec
 from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.checks import check_topic
 from shardq.core.model.task import Task
-from shardq.engine.base import EngineBase, Inside
+from shardq.engine.base import EngineBase
+from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
 from shardq.integrations.delaying import as_payload, check_codec, is_routed, task_id
 

@@ -4,10 +4,11 @@ clocks may be set.
 
 from __future__ import annotations
 
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -65,7 +66,7 @@ def set_clock(server: Server, seconds: float) -> None:
 
 
 class Ground(ABC):
-    """For a ``with`` block."""
+    """For a ``with`` block. At its end the folder has the log of each server, named after the port that clients use."""
 
     kind = ""
     has_replicas = True
@@ -91,6 +92,9 @@ class Ground(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for server in (*self.servers, *self.sentinels):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(server.log, self._folder / f"server-{self.ports.get(server, server.port)}.log")
         self._stack.close()
 
     @abstractmethod

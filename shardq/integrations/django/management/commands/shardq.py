@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from shardq.cli import main
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.errors import ShardqError
 from shardq.integrations.django.backend import backend_named
 

@@ -17,7 +17,7 @@ from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
 from shardq.core.model.quantities import seconds
-from shardq.engine.base import Inside
+from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
 from shardq.integrations.django.backend import ShardqBackend, backend_named
