@@ -46,6 +46,11 @@ any change of topology needs to reach both.
 
 ARRIVAL_ROUNDS = 10  # in each round the replicas have a second to confirm what has arrived
 
+REPLICAS_BEHIND = (
+    "nothing is changed: tasks that were moved are not on all replicas yet; an announced resize waits for that, and so "
+    "do pauses, limits and routes: see that the replicas are connected and keep up (`shardq stats`), and repeat it"
+)
+
 TAKEN_ROUNDS = 3  # in each round the replicas have a second to confirm what was taken
 
 
@@ -83,21 +88,26 @@ def topology_in_force(cache: TopologyCache) -> Operation[Topology]:
 
 def _wait_for_arrival(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[None]:
     """Delivers everything that is moving out of these shards."""
-    for _ in range(ARRIVAL_ROUNDS):
-        counts: dict[ShardKeys, int] = values((yield Many({keys: resharding.moving_tasks(keys) for keys in shards})))
-        found = False
-        for source, count in counts.items():
-            try:
-                found = (count > 0 and (yield from deliver_all(cache, source))) or found
-            except NotConfirmed:
-                found = True
-        if not found:
-            return
-    raise Unavailable(
-        "nothing is changed: tasks that were moved are not on all replicas yet; an announced resize waits for that, "
-        "and so do pauses, limits and routes: see that the replicas are connected and keep up (`shardq stats`), and "
-        "repeat it"
-    )
+    are_behind = False
+    try:
+        for _ in range(ARRIVAL_ROUNDS):
+            counts: dict[ShardKeys, int] = values(
+                (yield Many({keys: resharding.moving_tasks(keys) for keys in shards}))
+            )
+            found = False
+            for source, count in counts.items():
+                try:
+                    found = (count > 0 and (yield from deliver_all(cache, source))) or found
+                except NotConfirmed:
+                    found = are_behind = True
+            if not found:
+                return
+    except Unavailable as exc:
+        if not are_behind:
+            raise
+        # the caller's time is over, and the server that was asked last is not at fault
+        raise Unavailable(REPLICAS_BEHIND) from exc
+    raise Unavailable(REPLICAS_BEHIND)
 
 
 def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:

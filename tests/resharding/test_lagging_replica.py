@@ -15,6 +15,8 @@ from tests.resharding.migration import moving_ids
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
+TIMEOUT_S = 5.0
+
 MINE = "n1|1|due|253402300799999|0|0|\x10x"
 """A task that was taken out of shard 0."""
 
@@ -24,11 +26,17 @@ COMMANDS: dict[str, Callable[[Engine], object]] = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "timeout"),
+    [
+        pytest.param("pause", TIMEOUT_S, id="pause, and the caller's time is over first"),
+        pytest.param("limit", 30.0, id="limit"),
+    ],
+)
 def test_a_topic_during_a_resize_that_waits_for_a_replica(
-    own_server: Server, replica: Server, name: str, command: str
+    own_server: Server, replica: Server, name: str, command: str, timeout: float
 ) -> None:
-    with Engine(own_server.url, name=name, shards=2) as engine:
+    with Engine(own_server.url, name=name, shards=2, timeout=timeout) as engine:
         moving, topology = shard_keys(name, 0).moved, control_keys(name).topology
         own_server.ask("HSET", moving, "mine", MINE)
         own_server.ask("HSET", topology, "pending", 3, "epoch", engine.topology.epoch + 1)
@@ -53,7 +61,7 @@ def test_a_moving_task_whose_take_is_on_no_replica(
         "tasks": lambda engine: engine.tasks(everything=True),
     }
     (mover, *_) = moving_ids(1, 2)
-    with Engine(own_server.url, name=name, shards=1) as engine:
+    with Engine(own_server.url, name=name, shards=1, timeout=TIMEOUT_S) as engine:
         engine.resize(2)
         keys = shard_keys(name, 0), shard_keys(name, 1)
         own_server.ask("HSET", keys[1].staged, f"{mover}|n1", "")
