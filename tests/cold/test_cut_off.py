@@ -25,6 +25,7 @@ SLACK_S = 2.5
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_cut_off(url: str, name: str) -> None:
     with Postgres() as server:
         database = server.make_database(f"d{uuid.uuid4().hex}")

@@ -26,7 +26,7 @@ SPREAD_S = 14.0
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(("url", "kind"), [("single", "sqlite"), ("cluster", "postgresql")], indirect=["url"])
 def test_loaders_killed_and_frozen(url: str, name: str, kind: str, tmp_path: Path) -> None:
     draw = random.Random(7)
     with ExitStack() as stack:

@@ -25,6 +25,9 @@ from tests.support.waiting import wait_until
 FAR_S = 30 * 86_400.0
 TIMEOUT_S = 1.5
 
+ON_ONE_SERVER = pytest.mark.parametrize("url", ["single"], indirect=True)
+"""It is the database that breaks."""
+
 SLACK_S = 5.0
 """A busy machine stands still for so long, and no longer; a call without a deadline would wait for ever."""
 
@@ -71,6 +74,7 @@ def goes_on(engine: Engine, far: str) -> None:
     assert "cold" in engine.health().kinds
 
 
+@ON_ONE_SERVER
 def test_a_frozen_database(engine: Engine, breakable: Postgres) -> None:
     far = engine.push("far", delay=FAR_S)
     with breakable.stopped():
@@ -79,6 +83,7 @@ def test_a_frozen_database(engine: Engine, breakable: Postgres) -> None:
     wait_until(lambda: "cold" not in engine.health().kinds, "all is well again")
 
 
+@ON_ONE_SERVER
 def test_a_dead_database(engine: Engine, breakable: Postgres) -> None:
     far = engine.push("far", delay=FAR_S)
     breakable.kill()
@@ -91,6 +96,7 @@ def test_a_dead_database(engine: Engine, breakable: Postgres) -> None:
     assert engine.cancel(far) is Outcome.CANCELLED
 
 
+@ON_ONE_SERVER
 def test_a_database_that_comes_back_in_time(engine: Engine, breakable: Postgres, monkeypatch: Any) -> None:
     """A restart is waited for."""
     breakable.kill()
@@ -99,6 +105,7 @@ def test_a_database_that_comes_back_in_time(engine: Engine, breakable: Postgres,
     engine.push_many([Task(n, delay=FAR_S) for n in range(10)])
 
 
+@ON_ONE_SERVER
 def test_a_table_that_another_program_has_locked(engine: Engine, database: str) -> None:
     far = engine.push("far", delay=FAR_S)
     with psycopg.connect(plain(database)) as other:

@@ -102,6 +102,7 @@ def connections(servers: list[Server]) -> dict[str, str]:
     return {f"{number}/{row['id']}": row["user"] for number, row in ours}
 
 
+@pytest.mark.parametrize(("engines", "servers"), [("sync", "single"), ("asyncio", "cluster")], indirect=True)
 def test_live_connections_are_given_the_next_token(
     engines: Engines, servers: tuple[str, list[Server]], tokens: Tokens, name: str
 ) -> None:

@@ -78,6 +78,7 @@ def test_deaths_above_a_number(running: Engine) -> None:
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_dead_tasks_that_are_removed_before_their_time_are_told(
     engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,7 +194,9 @@ LOOKS = 6
 """A look at any node would ask the other server in some of so many."""
 
 
-@pytest.mark.parametrize("kind", ["no cluster", "another cluster"])
+@pytest.mark.parametrize(
+    ("engines", "kind"), [("sync", "no cluster"), ("asyncio", "another cluster")], indirect=["engines"]
+)
 def test_another_server_at_the_address_of_a_lost_master(
     engines: Engines, own_cluster: Cluster, name: str, kind: str, tmp_path: Path
 ) -> None:

@@ -1,10 +1,9 @@
 """The ledger of a changing number of shards: 4 → 16 → 64 → 48 on a cluster, under a load in which everything happens.
 
 Four processes push, with ids of their own and without, cancel, reschedule, replace and take; three others dispatch and
-move the tasks, of which one is killed in the middle of each change, when another joins. A second run does the same
-while hash slots move from node to node. Then every id is accounted for: it ended exactly once (acknowledged, buried or
-cancelled) and nothing is left; what was cancelled was not given out after, and what was rescheduled not before its new
-time.
+move the tasks, of which one is killed in the middle of each change, when another joins; and hash slots move from node
+to node. Then every id is accounted for: it ended exactly once (acknowledged, buried or cancelled) and nothing is left;
+what was cancelled was not given out after, and what was rescheduled not before its new time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,8 +33,11 @@ pytestmark = pytest.mark.ledger
 
 PROCESSES = 4
 DISPATCHERS = 3
-WAITING = 20_000
+WAITING = 5_000
 """Tasks that lie there from the beginning, so that there is something to move."""
+
+LEAST_MOVES = 10
+"""Of slots."""
 
 FAR_S = 3600.0
 
@@ -98,52 +100,6 @@ def change(engine: Engine, dispatchers: Dispatchers, shards: int) -> None:
     dispatchers.kill_one()
 
 
-def whole_run(
-    url: str,
-    name: str,
-    folder: Path,
-    meanwhile: AbstractContextManager[object],
-    moved: Sequence[int] = (),
-    least: int = 0,
-) -> Book:
-    """``meanwhile`` something happens, and is listed in ``moved`` until there is enough of it."""
-    with ExitStack() as stack:
-        engine = stack.enter_context(Engine(url, name=name, shards=4))
-        dispatchers = Dispatchers(stack, url, name)
-        waiting = engine.push_many([Task(0, delay=FAR_S, topic="waiting") for _ in range(WAITING)])
-        loads = [
-            stack.enter_context(Worker("tests.resharding.load", url, name, number, folder))
-            for number in range(PROCESSES)
-        ]
-        assert [load.said() for load in loads] == ["under way"] * PROCESSES
-
-        with meanwhile:
-            change(engine, dispatchers, 16)
-            assert engine.resize(dry_run=True).wait(90), engine.resize(dry_run=True).progress()
-            change(engine, dispatchers, 64)
-            change(engine, dispatchers, 48)  # while the last one goes on
-
-            wait_until(lambda: len(moved) >= least, "enough slots have moved", timeout=90)
-            (folder / "enough").touch()
-            assert [load.said() for load in loads] == ["pushed"] * PROCESSES
-            assert engine.resize(dry_run=True).wait(90), engine.resize(dry_run=True).progress()
-            assert engine.topology.priors == ()
-
-            def drained() -> bool:
-                stats = counted(engine)
-                return (stats.scheduled, stats.ready, stats.leased) == (WAITING, 0, 0)
-
-            wait_until(drained, "all but what waits is taken", timeout=60)
-        for load in loads:
-            assert load.stop() == 0
-        book = Book().read(folder)
-        dead = {task.id for task in listed(engine, state="dead")}
-        assert [(book.story(id), engine.get(id)) for id in dead ^ book.buried] == []
-        assert_all_at_home(url, engine, waiting)
-        assert [outcome for outcome in map(engine.cancel, waiting[::20]) if not outcome] == []
-    return book
-
-
 def assert_all_at_home(url: str, engine: Engine, waiting: Sequence[str]) -> None:
     """Every task that lay there all the time is in the shard where it is looked for, and so is every dead one; there is
     nothing else in any."""
@@ -171,11 +127,40 @@ def assert_balanced(book: Book) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_every_id_once_while_the_number_of_shards_changes(cluster: Cluster, name: str, tmp_path: Path) -> None:
-    assert_balanced(whole_run(cluster.url, name, tmp_path, nullcontext()))
-
-
-@pytest.mark.timeout(300)
-def test_every_id_once_while_slots_move_too(cluster: Cluster, name: str, tmp_path: Path) -> None:
+def test_every_id_once(cluster: Cluster, name: str, tmp_path: Path) -> None:
     moved: list[int] = []
-    assert_balanced(whole_run(cluster.url, name, tmp_path, moving_slots(cluster, name, moved), moved, 10))
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(cluster.url, name=name, shards=4))
+        dispatchers = Dispatchers(stack, cluster.url, name)
+        waiting = engine.push_many([Task(0, delay=FAR_S, topic="waiting") for _ in range(WAITING)])
+        loads = [
+            stack.enter_context(Worker("tests.resharding.load", cluster.url, name, number, tmp_path))
+            for number in range(PROCESSES)
+        ]
+        assert [load.said() for load in loads] == ["under way"] * PROCESSES
+
+        with moving_slots(cluster, name, moved):
+            change(engine, dispatchers, 16)
+            assert engine.resize(dry_run=True).wait(90), engine.resize(dry_run=True).progress()
+            change(engine, dispatchers, 64)
+            change(engine, dispatchers, 48)  # while the last one goes on
+
+            wait_until(lambda: len(moved) >= LEAST_MOVES, "enough slots have moved", timeout=90)
+            (tmp_path / "enough").touch()
+            assert [load.said() for load in loads] == ["pushed"] * PROCESSES
+            assert engine.resize(dry_run=True).wait(90), engine.resize(dry_run=True).progress()
+            assert engine.topology.priors == ()
+
+            def drained() -> bool:
+                stats = counted(engine)
+                return (stats.scheduled, stats.ready, stats.leased) == (WAITING, 0, 0)
+
+            wait_until(drained, "all but what waits is taken", timeout=60)
+        for load in loads:
+            assert load.stop() == 0
+        book = Book().read(tmp_path)
+        dead = {task.id for task in listed(engine, state="dead")}
+        assert [(book.story(id), engine.get(id)) for id in dead ^ book.buried] == []
+        assert_all_at_home(cluster.url, engine, waiting)
+        assert [outcome for outcome in map(engine.cancel, waiting[::20]) if not outcome] == []
+    assert_balanced(book)

@@ -9,6 +9,7 @@ import pytest
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
+from tests.lua.modelled import ModelledShard
 from tests.lua.shard import Shard, meta
 
 
@@ -38,6 +39,12 @@ def shard(driver: Driver, keys: ShardKeys) -> Iterator[Shard]:
     shard.seed({"meta": meta()})
     yield shard
     shard.clear()
+
+
+@pytest.fixture
+def modelled(keys: ShardKeys) -> ModelledShard:
+    """A shard on the model."""
+    return ModelledShard(keys)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A server that refuses a command halfway: no id is lost, whatever is refused, and a server without memory drains.
 
-Each command that writes is refused in turn by permission, each key by its type, and all memory by ``maxmemory``.
+Each command that writes is refused in turn by permission, each key by its type, both on the model; and all memory by
+``maxmemory`` of a server.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from cluster.server import Server
 from shardq.core.calls import by_id, consume, dispatch, observe
@@ -25,8 +25,9 @@ from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.scripts import script
 from shardq.errors import OutOfMemory, Unanswered
 from tests.lua.contract import FOLDER, NAMES
+from tests.lua.modelled import ModelledShard
 from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
-from tests.lua.shard import EPOCH, Shard, State, T, User, at, meta, record
+from tests.lua.shard import EPOCH, Shard, State, T, at, meta, record
 from tests.lua.test_contracts import CONTROL, KEYS
 
 LATER = at(10_000_000)
@@ -74,15 +75,6 @@ def user(shard: Shard) -> Iterator[str]:
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "allchannels", "allkeys")
     yield user
     shard.do("ACL", "DELUSER", user)
-
-
-def refusal(user: User, call: Call[Any]) -> str:
-    """The error that a call ends with, if any."""
-    try:
-        user.ask(call)
-    except redis.ResponseError as exc:
-        return str(exc)
-    return ""
 
 
 def ids_of(state: State) -> set[str]:
@@ -136,13 +128,12 @@ def removes(call: Call[Any]) -> set[str]:
 @pytest.mark.parametrize("before", STATES.values(), ids=STATES)
 @pytest.mark.parametrize(("number", "command"), REFUSALS.values(), ids=REFUSALS)
 def test_without_a_permission_no_id_is_lost(
-    shard: Shard, keys: ShardKeys, user: str, number: int, command: str, before: State
+    modelled: ModelledShard, keys: ShardKeys, number: int, command: str, before: State
 ) -> None:
+    shard = modelled
     call = on_a_shard(keys, EPOCH)[number]
     shard.seed(before)
-    shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
-    with shard.as_user(user) as asker:
-        error = refusal(asker, call)
+    error = shard.refusal(call, without=command)
     assert re.search("^$|NOPERM|ACL|permission|can't run this command", error)
     assert not (error and command == "SPUBLISH"), "publishing is never a reason to fail"
     state = shard.state()
@@ -163,15 +154,14 @@ def test_without_a_permission_no_id_is_lost(
 
 @pytest.mark.parametrize(("number", "command"), REFUSALS.values(), ids=REFUSALS)
 def test_without_a_permission_a_second_try_is_good(
-    shard: Shard, keys: ShardKeys, user: str, number: int, command: str
+    modelled: ModelledShard, keys: ShardKeys, number: int, command: str
 ) -> None:
     """When it is permitted again, the same call leads to what it would have led to; no record stays without a place."""
+    shard = modelled
     call = on_a_shard(keys, EPOCH)[number]
     shard.seed(FULL)
-    shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
-    with shard.as_user(user) as asker:
-        if refusal(asker, call):
-            shard.ask(call)
+    if shard.refusal(call, without=command):
+        shard.ask(call)
     drained(shard, keys)
     left = shard.state()
     assert left.get("task", {}).keys() <= left.get("dead", {}).keys()
@@ -189,15 +179,15 @@ GOES_ON = {"dispatch"}
 
 
 @pytest.mark.parametrize(("number", "index"), TYPED.values(), ids=TYPED)
-def test_a_key_of_another_type_loses_no_id(shard: Shard, keys: ShardKeys, number: int, index: int) -> None:
+def test_a_key_of_another_type_loses_no_id(modelled: ModelledShard, keys: ShardKeys, number: int, index: int) -> None:
+    shard = modelled
     call = on_a_shard(keys, EPOCH)[number]
     broken = call.keys[index]
     shard.seed(FULL)
     shard.do("DEL", broken)
     shard.do("SET", broken, "not ours")
     before = shard.state()
-    with shard.as_user("default") as asker:
-        error = refusal(asker, call)
+    error = shard.refusal(call)
     after = shard.state()
     assert re.search("^$|WRONGTYPE", error)
     if error and call.script.name not in GOES_ON:

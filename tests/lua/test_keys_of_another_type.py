@@ -15,9 +15,9 @@ from shardq.core.calls import by_id, consume, resharding
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.core.calls.request import Call, Word
 from shardq.core.layout.keys import ShardKeys, shard_keys
+from tests.lua.modelled import ModelledShard
 from tests.lua.samples import PARCELS
-from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
-from tests.lua.test_commands_refused_halfway import refusal
+from tests.lua.shard import EPOCH, NOW, State, T, meta, record
 
 A = record("a")
 
@@ -80,15 +80,14 @@ BROKEN = {
 
 @pytest.mark.parametrize(("before", "call", "number"), BROKEN.values(), ids=BROKEN)
 def test_nothing_is_written(
-    shard: Shard, keys: ShardKeys, before: State, call: Callable[[ShardKeys], Call[Any]], number: int
+    modelled: ModelledShard, keys: ShardKeys, before: State, call: Callable[[ShardKeys], Call[Any]], number: int
 ) -> None:
-    asked = call(keys)
+    shard, asked = modelled, call(keys)
     shard.seed(before)
     shard.do("DEL", asked.keys[number])
     shard.do("SET", asked.keys[number], "not ours")
     broken = shard.state()
-    with shard.as_user("default") as asker:
-        error = refusal(asker, asked)
+    error = shard.refusal(asked)
     assert re.search("^$|WRONGTYPE", error)
     if error:
         assert shard.state() == broken

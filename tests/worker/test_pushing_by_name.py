@@ -97,9 +97,14 @@ CALLS_OF_NOBODY = [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"ta
 
 @pytest.mark.parametrize("attempts", [1, 25])
 def test_an_unknown_name_waits_for_a_worker_that_knows_it(
-    engines: Engines, running: Engine, caplog: pytest.LogCaptureFixture, attempts: int
+    engines: Engines,
+    running: Engine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    attempts: int,
 ) -> None:
     """It costs no attempt: whatever the number of attempts and the backoff, nothing is dropped."""
+    monkeypatch.setattr("shardq.worker.report.BEAT_S", 1.0)
     worker = running.worker(backoff=SOON, max_attempts=attempts)
     for n in range(30):
         worker.task(name=f"function{n:02}")(print)
@@ -133,6 +138,7 @@ def test_an_unknown_name_is_for_another_worker(
 ) -> None:
     """Also with its last attempt."""
     monkeypatch.setattr("shardq.worker.handlers.UNKNOWN_S", 0.05)
+    monkeypatch.setattr("shardq.worker.report.BEAT_S", 1.0)
     calls: list[str] = []
     older, newer = running.worker(max_attempts=1), running.worker(max_attempts=1)
     older.task(name="old")(print)

@@ -95,6 +95,7 @@ def _put_module_in_place(mutant: Mutant) -> None:
     changed = {name for name, code in before.items() if after[name] != code}
     assert changed, f"a mutant that changes no function: {mutant.where}"
     importlib.import_module(mutant.file.removesuffix(".py").replace("/", "."))
+    gc.unfreeze()  # what pytest's session has put out of its sight
     done = 0
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename == str(path):
