@@ -29,7 +29,7 @@ COMMANDS: dict[str, Callable[[Engine], object]] = {
 @pytest.mark.parametrize(
     ("command", "timeout"),
     [
-        pytest.param("pause", TIMEOUT_S, id="pause, and the caller's time is over first"),
+        pytest.param("pause", TIMEOUT_S, id="pause in a short time"),
         pytest.param("limit", 30.0, id="limit"),
     ],
 )
