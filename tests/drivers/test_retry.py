@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from shardq.core.drivers.faults import Fault, of_exception, of_reply, of_shortage
+from shardq.core.drivers.faults import OVERDUE, Fault, of_exception, of_reply, of_shortage, unconnected
 from shardq.core.drivers.retry import (
     ASKING,
     FIRST_PAUSE_S,
@@ -177,6 +177,14 @@ def test_the_deadline_ends_it(what: Fault, error: type[ShardqError], part: str) 
         failed_with(under_way, what, now=130.0)
     assert type(caught.value) is error
     assert caught.value.__cause__ is what.cause
+
+
+@pytest.mark.parametrize("last", [OVERDUE, unconnected(0.0005)])
+def test_a_last_try_that_had_no_time_hides_nothing(last: Fault) -> None:
+    under_way = retrying()
+    failed_with(under_way, REFUSED)
+    with pytest.raises(Unavailable, match="refused"):
+        failed_with(under_way, last, now=130.0)
 
 
 def test_no_try_begins_past_the_deadline() -> None:

@@ -265,6 +265,10 @@ anything.
 """
 
 
+TELLING_S = 0.05
+"""The shortest wait for a connection that tells anything: what an attempt takes in a network that is well."""
+
+
 def unserved(slot: int) -> Fault:
     """The fault of a slot for which the slot map names no node."""
     return Fault(Reaction.WAIT, Unavailable, f"no node of the cluster serves slot {slot}")
@@ -276,7 +280,11 @@ def exhausted(address: str, bound: int) -> Fault:
 
 
 def unconnected(seconds: float) -> Fault:
-    """The fault of a wait for another caller's attempt to connect, which took so long."""
+    """The fault of a wait for another caller's attempt to connect, which took so long. A few ms, the last of the
+    caller's time, say nothing of the server.
+    """
+    if seconds < TELLING_S:
+        return OVERDUE
     return Fault(Reaction.WAIT, Unavailable, f"not connected after {seconds:.3g} s")
 
 
