@@ -10,7 +10,9 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
 from tests.lua.modelled import ModelledShard
-from tests.lua.shard import Shard, meta
+from tests.lua.shard import Shard, T, meta
+from tests.sim.model.keyspace import Keyspace
+from tests.sim.model.server import Server
 
 
 @pytest.fixture
@@ -41,10 +43,18 @@ def shard(driver: Driver, keys: ShardKeys) -> Iterator[Shard]:
     shard.clear()
 
 
+@pytest.fixture(scope="session")
+def model() -> Server:
+    """A server of the model, which has loaded the scripts that were run on it."""
+    return Server(Keyspace(lambda: T * 1000))
+
+
 @pytest.fixture
-def modelled(keys: ShardKeys) -> ModelledShard:
+def modelled(model: Server, keys: ShardKeys) -> Iterator[ModelledShard]:
     """A shard on the model."""
-    return ModelledShard(keys)
+    shard = ModelledShard(model, keys)
+    yield shard
+    shard.clear()
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from shardq.core.calls.request import Call, Command, Word
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import Shard, T, raw, text
-from tests.sim.model.keyspace import Keyspace
+from tests.lua.shard import Shard, raw, text
 from tests.sim.model.server import Denials, Failure, Server
 from tests.sim.model.values import Hash, List, SortedSet
 
@@ -17,11 +16,11 @@ R = TypeVar("R")
 
 
 class ModelledShard(Shard):
-    """The keys behind the prefix of a shard, on a server of its own."""
+    """The keys behind the prefix of a shard. There are no others on its server."""
 
-    def __init__(self, keys: ShardKeys) -> None:
+    def __init__(self, server: Server, keys: ShardKeys) -> None:
         self.prefix = keys.prefix
-        self._server = Server(Keyspace(lambda: T * 1000))
+        self._server = server
 
     def run(self, call: Command[R]) -> R:
         assert isinstance(call, Call)
