@@ -15,8 +15,6 @@ from tests.resharding.migration import moving_ids
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
-TIMEOUT_S = 5.0
-
 MINE = "n1|1|due|253402300799999|0|0|\x10x"
 """A task that was taken out of shard 0."""
 
@@ -29,7 +27,7 @@ COMMANDS: dict[str, Callable[[Engine], object]] = {
 @pytest.mark.parametrize(
     ("command", "timeout"),
     [
-        pytest.param("pause", TIMEOUT_S, id="pause in a short time"),
+        pytest.param("pause", 5.0, id="pause in a short time"),
         pytest.param("limit", 30.0, id="limit"),
     ],
 )
@@ -61,7 +59,7 @@ def test_a_moving_task_whose_take_is_on_no_replica(
         "tasks": lambda engine: engine.tasks(everything=True),
     }
     (mover, *_) = moving_ids(1, 2)
-    with Engine(own_server.url, name=name, shards=1, timeout=TIMEOUT_S) as engine:
+    with Engine(own_server.url, name=name, shards=1) as engine:
         engine.resize(2)
         keys = shard_keys(name, 0), shard_keys(name, 1)
         own_server.ask("HSET", keys[1].staged, f"{mover}|n1", "")
