@@ -145,14 +145,21 @@ class NotConfirmed(Unavailable):
 def taken(cache: TopologyCache, source: ShardKeys, look: Callable[[], Command[T]]) -> Operation[T]:
     """Looks at what is moving out of a shard, and returns what is seen once the replicas of the shard have it as taken.
     Without that, no task may be put where it goes: a failover would bring it back, and it would be in two shards.
-    Raises NotConfirmed if they do not have it in three seconds.
+    Raises NotConfirmed if they do not have it in three seconds, or in the caller's time.
     """
     barrier = ReplicaBarrier(cache)
     yield from barrier.behind([source])
-    for _ in range(TAKEN_ROUNDS):
-        seen: T = yield look()
-        if not seen or not (yield from barrier.behind([source])):
-            return seen
+    is_behind = False
+    try:
+        for _ in range(TAKEN_ROUNDS):
+            seen: T = yield look()
+            if not seen or not (yield from barrier.behind([source])):
+                return seen
+            is_behind = True
+    except Unavailable as exc:
+        if not is_behind:
+            raise
+        raise NotConfirmed([source.shard]) from exc
     raise NotConfirmed([source.shard])
 
 

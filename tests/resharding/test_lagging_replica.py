@@ -49,17 +49,18 @@ def test_a_topic_during_a_resize_that_waits_for_a_replica(
         assert engine.topology.shards == 3
 
 
-@pytest.mark.parametrize("command", ["cancel", "push", "tasks"])
+@pytest.mark.parametrize(("command", "timeout"), [("cancel", 2.5), ("cancel", 20.0), ("push", 20.0), ("tasks", 20.0)])
 def test_a_moving_task_whose_take_is_on_no_replica(
-    own_server: Server, replica: Server, name: str, command: str
+    own_server: Server, replica: Server, name: str, command: str, timeout: float
 ) -> None:
+    """Also where the caller's time is over first."""
     commands: dict[str, Callable[[Engine], object]] = {
         "cancel": lambda engine: engine.cancel(mover),
         "push": lambda engine: engine.push("x", id=mover, delay=FAR_S),
         "tasks": lambda engine: engine.tasks(everything=True),
     }
     (mover, *_) = moving_ids(1, 2)
-    with Engine(own_server.url, name=name, shards=1) as engine:
+    with Engine(own_server.url, name=name, shards=1, timeout=timeout) as engine:
         engine.resize(2)
         keys = shard_keys(name, 0), shard_keys(name, 1)
         own_server.ask("HSET", keys[1].staged, f"{mover}|n1", "")
