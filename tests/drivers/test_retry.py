@@ -168,6 +168,7 @@ def test_pauses_double_up_to_a_bound() -> None:
         (fault("MISCONF x"), ReadOnly, "MISCONF"),
         (LOST, Unanswered, "may or may not have happened"),
         (MOVED, Unavailable, "MOVED"),
+        (OVERDUE, Unavailable, "its time was over before it could be sent; what came before it took all of the time"),
     ],
 )
 def test_the_deadline_ends_it(what: Fault, error: type[ShardqError], part: str) -> None:

@@ -259,7 +259,12 @@ def timed_out(seconds: float) -> Fault:
     return Fault(Reaction.WAIT, Unavailable, f"no answer for {seconds:.3g} s", lost=True)
 
 
-OVERDUE = Fault(Reaction.WAIT, Unavailable, "its time was over before it could be sent")
+OVERDUE = Fault(
+    Reaction.WAIT,
+    Unavailable,
+    "its time was over before it could be sent",
+    advice="what came before it took all of the time: look at `shardq health`, or set a longer timeout",
+)
 """The fault of a try that was not made: the caller's time is over. What was met before is told instead, if there is
 anything.
 """
