@@ -1,4 +1,6 @@
-"""The guard of all scripts on a shard: which callers may go on, and that a refused call writes nothing."""
+"""The guard of all scripts on a shard, on the model: which callers may go on; a refused call writes nothing. And that
+scripts go by the clock of a real server.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +8,54 @@ import pytest
 
 from shardq.core.calls.request import Missing, Stale
 from shardq.core.layout.keys import ShardKeys
+from tests.lua.modelled import ModelledShard
 from tests.lua.samples import FULL, NUMBERS, on_a_shard
 from tests.lua.shard import EPOCH, Shard
 
 pytestmark = pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
 
 
-def test_a_shard_without_meta_is_left_alone(shard: Shard, keys: ShardKeys, number: int) -> None:
+def test_a_shard_without_meta_is_left_alone(modelled: ModelledShard, keys: ShardKeys, number: int) -> None:
     call = on_a_shard(keys, EPOCH)[number]
     before = {name: value for name, value in FULL.items() if name != "meta"}
-    shard.seed(before)
-    assert shard.ask(call) == ["missing"]
+    modelled.seed(before)
+    assert modelled.ask(call) == ["missing"]
     with pytest.raises(Missing):
-        shard.run(call)
-    assert shard.state() == before
+        modelled.run(call)
+    assert modelled.state() == before
 
 
-def test_a_meta_without_an_epoch_is_no_meta(shard: Shard, keys: ShardKeys, number: int) -> None:
+def test_a_meta_without_an_epoch_is_no_meta(modelled: ModelledShard, keys: ShardKeys, number: int) -> None:
     before = FULL | {"meta": {"wake_at": "5"}}
-    shard.seed(before)
-    assert shard.ask(on_a_shard(keys, EPOCH)[number]) == ["missing"]
-    assert shard.state() == before
+    modelled.seed(before)
+    assert modelled.ask(on_a_shard(keys, EPOCH)[number]) == ["missing"]
+    assert modelled.state() == before
 
 
 @pytest.mark.parametrize(("epoch", "stored"), [(EPOCH - 1, "3"), (9, "10")])
-def test_an_older_epoch_is_stale(shard: Shard, keys: ShardKeys, number: int, epoch: int, stored: str) -> None:
+def test_an_older_epoch_is_stale(
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int, stored: str
+) -> None:
     call = on_a_shard(keys, epoch)[number]
     before = FULL | {"meta": {"epoch": stored}}
-    shard.seed(before)
-    assert shard.ask(call) == ["stale", stored]
+    modelled.seed(before)
+    assert modelled.ask(call) == ["stale", stored]
     with pytest.raises(Stale) as caught:
-        shard.run(call)
+        modelled.run(call)
     assert caught.value.epoch == int(stored)
-    assert shard.state() == before
+    assert modelled.state() == before
 
 
 @pytest.mark.parametrize("epoch", [EPOCH + 1, 10])
 def test_a_newer_one_is_adopted_and_changes_nothing_else(
-    shard: Shard, keys: ShardKeys, number: int, epoch: int
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int
 ) -> None:
-    shard.seed(FULL)
-    answer = shard.ask(on_a_shard(keys, EPOCH)[number])
-    state = shard.state()
-    shard.seed(FULL)
-    assert shard.ask(on_a_shard(keys, epoch)[number]) == answer
-    assert shard.state() == state | {"meta": state["meta"] | {"epoch": f"{epoch}"}}
+    modelled.seed(FULL)
+    answer = modelled.ask(on_a_shard(keys, EPOCH)[number])
+    state = modelled.state()
+    modelled.seed(FULL)
+    assert modelled.ask(on_a_shard(keys, epoch)[number]) == answer
+    assert modelled.state() == state | {"meta": state["meta"] | {"epoch": f"{epoch}"}}
 
 
 def test_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys, number: int) -> None:
