@@ -118,9 +118,9 @@ BEATS = {
         unreached={7, 4},
     ),
     "it still can't": Beat(
-        {"members": {"me": T + 500}, "unreached": {"me": "4,7"}},
-        answer(me=ME, unreached={"me": {4, 7}}),
-        {"members": {"me": ME}, "unreached": {"me": "4,7"}},
+        {"members": {"me": T + 500, "other": T + 300}, "unreached": {"other": "1", "me": "4,7"}},
+        answer(other=T + 300, me=ME, unreached={"other": {1}, "me": {4, 7}}),
+        {"members": {"me": ME, "other": T + 300}, "unreached": {"other": "1", "me": "4,7"}},
         unreached=[4, 7],
     ),
     "it can reach them again": Beat(
