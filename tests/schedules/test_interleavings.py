@@ -82,10 +82,10 @@ class World:
         return found
 
 
-def declaration(payload: int) -> Declaration:
+def declaration(payload: int, interval_ms: int = INTERVAL_MS) -> Declaration:
     return Declaration(
         cron=None,
-        interval_ms=INTERVAL_MS,
+        interval_ms=interval_ms,
         tz="UTC",
         topic="t",
         jitter_ms=0,
@@ -155,4 +155,19 @@ def test_in_any_order(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) 
     # a change of the payload neither leaves an occurrence out nor holds one back
     every = {at for at in entry.state.batch if at > settled_ms}
     assert every <= {instant(id) for id in tasks}
+    assert [id for id, due in world.dues().items() if due > settled_ms + 60_000] == []
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_another_declaration_while_occurrences_of_the_first_are_held_back(world: World) -> None:
+    """The dispatcher that held them back has died before it cancelled them, or could not reach their shard."""
+    run(world.driver, declaring.declare(world.cache, NAME, declaration(0)))
+    world.settle()
+    run(world.driver, declaring.declare(world.cache, NAME, declaration(1, 5000)))
+    dispatcher = Stepped("push", world.pushing())
+    while not world.read()[1].state.held:
+        assert not dispatcher.done
+        dispatcher.advance(world.carry)
+    run(world.driver, declaring.declare(world.cache, NAME, declaration(2, 3000)))
+    settled_ms = world.settle()
     assert [id for id, due in world.dues().items() if due > settled_ms + 60_000] == []

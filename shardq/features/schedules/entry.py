@@ -279,6 +279,7 @@ class Entry:
             paused=state.paused,
             stay=(*self._staying(now_ms), *stay),
             retract=tuple((id, at, goes_on) for id, at in retract),
+            held=state.held,
         )
 
     def retracted(self, held: set[str]) -> State:
