@@ -64,6 +64,26 @@ def test_after_a_failover_the_history_is_another(carriers: Carriers, own_cluster
     assert after != before
 
 
+def test_what_follows_a_promoted_master_is_waited_for(
+    carriers: Carriers, own_server: Server, replica: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others that followed its master come to it within moments: that it has no replica yet does not hold for long."""
+    monkeypatch.setattr("shardq.core.drivers.conversations.ALONE_S", 60.0)
+    replica.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    replica.ask("REPLICAOF", "NO", "ONE")
+    carrier = carriers.opened(replica.url)
+    keys = opened(carrier, name, 0)
+    seals = [node_info.seal(keys.meta, keys.slot, 1)]
+    assert None not in carrier.confirm(seals).values()
+    own_server.ask("REPLICAOF", *replica.address.split(":"))
+    wait_until(lambda: "online" in str(replica.ask("INFO", "replication")), "the other one follows it", timeout=30)
+    own_server.pause()
+    try:
+        assert list(carrier.confirm(seals).values()) == [None]
+    finally:
+        own_server.resume()
+
+
 def test_a_user_who_may_not_ask(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
     carrier = carriers.opened(own_cluster.url)
     keys = opened(carrier, name, 0)

@@ -238,7 +238,8 @@ WAIT_MS = 1000  # time for the replicas to confirm: they do in a round trip. Lon
 
 CONVERSATION_S = 5.0  # time for the whole of it
 
-ALONE_S = 1.0  # a node without replicas is taken to have none for this long, and not asked meanwhile
+ALONE_S = 1.0
+"""A node without replicas is taken to have none for this long, and not asked meanwhile; but one that was promoted is."""
 
 REMEMBERED_S = 300.0
 """A replica that is not connected counts for this long. After that neither a cluster nor Sentinel promotes it, as they
@@ -301,10 +302,12 @@ class ReplicaTracker:
         history = fields[b"master_replid"].decode()
         connected = sum(name.startswith(b"slave") and b"state=online" in value for name, value in fields.items())
         # a master has a backlog when it had a replica, and one that was promoted because it was one itself
-        lost = fields.get(b"repl_backlog_active") == b"1" and not fields[b"master_replid2"].strip(b"0")
+        was_promoted = bool(fields[b"master_replid2"].strip(b"0"))
+        lost = fields.get(b"repl_backlog_active") == b"1" and not was_promoted
         wanted = self._wanted(address, connected, before=int(lost))
         if not wanted:
-            self._alone[address] = history, time.monotonic() + ALONE_S
+            if not was_promoted:  # others that followed its master come to it within moments
+                self._alone[address] = history, time.monotonic() + ALONE_S
             return history
         sealed = yield Exchange(seal.packed_in_full(), 1)
         if not isinstance(sealed, list) or sealed[0] != b"ok":
