@@ -239,7 +239,9 @@ WAIT_MS = 1000  # time for the replicas to confirm: they do in a round trip. Lon
 CONVERSATION_S = 5.0  # time for the whole of it
 
 ALONE_S = 1.0
-"""A node without replicas is taken to have none for this long, and not asked meanwhile; but one that was promoted is."""
+"""A node without replicas is taken to have none for this long, and not asked meanwhile. One that was promoted is, each
+time.
+"""
 
 REMEMBERED_S = 300.0
 """A replica that is not connected counts for this long. After that neither a cluster nor Sentinel promotes it, as they
