@@ -18,6 +18,7 @@ from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script, script
 from shardq.errors import ShardqError
+from shardq.worker.report import ALIVE_S
 from tests.judge.history import Book
 from tests.judge.verdict import FAR_US, Facts, Loss, Verdict, verdict_on
 from tests.judge.witness import Witness, number_of, seeded
@@ -52,6 +53,9 @@ ENDING = frozenset(("kill", "lose power", "kill node", "promote", "split"))
 
 REST_S = 60.0
 """The longest time, after all faults, until everything is handled."""
+
+WELL_S = ALIVE_S + 5.0
+"""And then until the engine calls itself healthy: what a worker reported, before it was killed, counts for so long."""
 
 
 class Executed(NamedTuple):
@@ -162,7 +166,7 @@ class Run:
         )
         closing = Process("closing")
         thread = hub.spawn(closing, partial(self._close, closing))
-        self._run_until(lambda: not thread.is_alive(), REST_S + 4 * TIMEOUT_S)
+        self._run_until(lambda: not thread.is_alive(), REST_S + WELL_S + 4 * TIMEOUT_S)
         self._raise_failures([thread])
         self._judge()
 
@@ -331,9 +335,11 @@ class Run:
                 break
         else:
             raise Violation(f"it does not come to rest: {stats}")
-        health = engine.health(max_dead=10**6)
-        if wrong := [reason for reason in health.reasons if "clock" not in reason]:
-            raise Violation(f"all is handled, and it is not healthy: {wrong}")
+        until = self.hub.now_us + WELL_S * 1e6
+        while wrong := [reason for reason in engine.health(max_dead=10**6).reasons if "clock" not in reason]:
+            if self.hub.now_us > until:
+                raise Violation(f"all is handled, and it is not healthy: {wrong}")
+            time.sleep(1.0)
         self._final_shards = engine.topology.shards
         engine.close()
 
