@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Inside:
-    """What metrics, tracing, the outbox, the CLI, integrations and tests with a clock of their own need of an engine.
+    """The view of an engine for metrics, traces, the outbox, the CLI, integrations and tests with a clock of their own.
     Programs need none of it.
     """
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
-from shardq.core.calls.request import Call, Word
+from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.scripts import Script
-from tests.lua.shard import T, raw, seeding, text
+from tests.lua.shard import T, seeding, sent, text
 from tests.sim.model.commands import COMMANDS, Command
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.server import Denials, Server
@@ -50,14 +50,14 @@ class Watched:
         with mock.patch.dict(COMMANDS, {b"TELL": Command(self._tell, "one", -2, False, False, "none")}):
             self.server = Server(Keyspace(lambda: T * 1000))
         for words in seeding(keys.prefix, state):
-            self.server.command(*map(_sent, words))
+            self.server.command(*map(sent, words))
 
     def made(self, call: Call[Any], *, denied: str = "") -> list[list[str]]:
         """The words of all that a call makes, refused ones too. ``denied``: a command that the user may not run."""
         self._told.clear()
         self.server.denials = Denials(commands=frozenset([denied.encode()] if denied else ()))
         script = Script.of(call.script.name, _TELLING + call.script.text)
-        self.answer = self.server.run(script, call.keys, map(_sent, call.words))
+        self.answer = self.server.run(script, call.keys, map(sent, call.words))
         return list(self._told)
 
     def _tell(self, space: Keyspace, *words: bytes) -> int:
@@ -66,10 +66,6 @@ class Watched:
 
     def _shown(self, word: str) -> str:
         return word.removeprefix(self._prefix)
-
-
-def _sent(word: Word) -> Word:
-    return raw(word) if isinstance(word, str) else word
 
 
 def lines(made: list[list[str]]) -> list[str]:

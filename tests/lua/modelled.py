@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from shardq.core.calls.request import Call, Command, Word
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import Shard, raw, text
+from tests.lua.shard import Shard, raw, sent, text
 from tests.sim.model.server import Denials, Failure, Server
 from tests.sim.model.values import Hash, List, SortedSet
 
@@ -30,22 +30,25 @@ class ModelledShard(Shard):
     def ask(self, call: Call[Any]) -> Any:
         return text(self._answered(call))
 
+    def refusal(self, call: Call[Any], *, without: str = "") -> str:
+        """The error that a call ends with, if any, for a user who may not run one command."""
+        self._server.denials = Denials(commands=frozenset([without.encode()] if without else ()))
+        try:
+            answer = self._carried_out(call)
+        finally:
+            self._server.denials = Denials()
+        return str(text(answer.text)) if isinstance(answer, Failure) else ""
+
     def _answered(self, call: Call[Any]) -> Any:
-        answer = self._server.run(call.script, call.keys, map(_sent, call.words))
+        answer = self._carried_out(call)
         assert not isinstance(answer, Failure), answer
         return answer
 
-    def refusal(self, call: Call[Any], *, without: str = "") -> str:
-        """The error that a call ends with, if any, for a user who may not run one command."""
-        denials, self._server.denials = self._server.denials, Denials(commands=frozenset({without.encode()} - {b""}))
-        try:
-            answer = self._server.run(call.script, call.keys, map(_sent, call.words))
-        finally:
-            self._server.denials = denials
-        return str(text(answer.text)) if isinstance(answer, Failure) else ""
+    def _carried_out(self, call: Call[Any]) -> Any:
+        return self._server.run(call.script, call.keys, map(sent, call.words))
 
     def do(self, *words: Word) -> Any:
-        answer = self._server.command(*map(_sent, words))
+        answer = self._server.command(*map(sent, words))
         assert not isinstance(answer, Failure), answer
         return answer
 
@@ -65,7 +68,3 @@ class ModelledShard(Shard):
                 return {text(field): text(value) for field, value in fields.items()}
             case other:
                 return f"a {other.kind}"
-
-
-def _sent(word: Word) -> Word:
-    return raw(word) if isinstance(word, str) else word

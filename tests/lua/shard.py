@@ -59,6 +59,11 @@ def raw(word: str) -> bytes:
     return word.encode("utf-8", "surrogateescape")
 
 
+def sent(word: Word) -> Word:
+    """A word of a command as it is sent."""
+    return raw(word) if isinstance(word, str) else word
+
+
 def meta(**fields: object) -> dict[str, str]:
     """The meta of an open shard."""
     return {"epoch": f"{EPOCH}", "clock": f"{T}"} | {name: f"{value}" for name, value in fields.items()}
@@ -101,9 +106,7 @@ class Shard:
 
     def do(self, *words: Word) -> Any:
         """Sends one plain command."""
-        return self.driver.call(
-            Command(self.slot, [raw(word) if isinstance(word, str) else word for word in words], text)
-        )
+        return self.driver.call(Command(self.slot, [sent(word) for word in words], text))
 
     def seed(self, state: Mapping[str, Any]) -> None:
         """Stores exactly this state, and no other key."""

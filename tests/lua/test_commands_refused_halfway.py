@@ -130,17 +130,16 @@ def removes(call: Call[Any]) -> set[str]:
 def test_without_a_permission_no_id_is_lost(
     modelled: ModelledShard, keys: ShardKeys, number: int, command: str, before: State
 ) -> None:
-    shard = modelled
     call = on_a_shard(keys, EPOCH)[number]
-    shard.seed(before)
-    error = shard.refusal(call, without=command)
+    modelled.seed(before)
+    error = modelled.refusal(call, without=command)
     assert re.search("^$|NOPERM|ACL|permission|can't run this command", error)
     assert not (error and command == "SPUBLISH"), "publishing is never a reason to fail"
-    state = shard.state()
+    state = modelled.state()
     forwarded = len(state.get("ready/theirs", []))
-    given = claimed(shard, keys, "now", now_us=at(0))
+    given = claimed(modelled, keys, "now", now_us=at(0))
     assert not given.keys() & state.get("due", {}).keys(), "early"
-    given += drained(shard, keys)
+    given += drained(modelled, keys)
     wanted = ids_of(before) - removes(call)
     lost = wanted - given.keys()
     # a payload in a foreign list has left us, and so has a task on its way to another shard
@@ -157,13 +156,12 @@ def test_without_a_permission_a_second_try_is_good(
     modelled: ModelledShard, keys: ShardKeys, number: int, command: str
 ) -> None:
     """When it is permitted again, the same call leads to what it would have led to; no record stays without a place."""
-    shard = modelled
     call = on_a_shard(keys, EPOCH)[number]
-    shard.seed(FULL)
-    if shard.refusal(call, without=command):
-        shard.ask(call)
-    drained(shard, keys)
-    left = shard.state()
+    modelled.seed(FULL)
+    if modelled.refusal(call, without=command):
+        modelled.ask(call)
+    drained(modelled, keys)
+    left = modelled.state()
     assert left.get("task", {}).keys() <= left.get("dead", {}).keys()
     assert not {"due", "leased", "ready/", "ready/mail", "ghost"} & left.keys()
 
@@ -180,20 +178,19 @@ GOES_ON = {"dispatch"}
 
 @pytest.mark.parametrize(("number", "index"), TYPED.values(), ids=TYPED)
 def test_a_key_of_another_type_loses_no_id(modelled: ModelledShard, keys: ShardKeys, number: int, index: int) -> None:
-    shard = modelled
     call = on_a_shard(keys, EPOCH)[number]
     broken = call.keys[index]
-    shard.seed(FULL)
-    shard.do("DEL", broken)
-    shard.do("SET", broken, "not ours")
-    before = shard.state()
-    error = shard.refusal(call)
-    after = shard.state()
+    modelled.seed(FULL)
+    modelled.do("DEL", broken)
+    modelled.do("SET", broken, "not ours")
+    before = modelled.state()
+    error = modelled.refusal(call)
+    after = modelled.state()
     assert re.search("^$|WRONGTYPE", error)
     if error and call.script.name not in GOES_ON:
         assert after == before
     # unmark removes its key whole, whatever it is
-    assert call.script.name == "unmark" or after[broken.removeprefix(shard.prefix)] == "a string"
+    assert call.script.name == "unmark" or after[broken.removeprefix(modelled.prefix)] == "a string"
     assert _placed(before) <= _placed(after) | removes(call) | set(after.get("ready/theirs", []))
 
 

@@ -82,12 +82,12 @@ BROKEN = {
 def test_nothing_is_written(
     modelled: ModelledShard, keys: ShardKeys, before: State, call: Callable[[ShardKeys], Call[Any]], number: int
 ) -> None:
-    shard, asked = modelled, call(keys)
-    shard.seed(before)
-    shard.do("DEL", asked.keys[number])
-    shard.do("SET", asked.keys[number], "not ours")
-    broken = shard.state()
-    error = shard.refusal(asked)
+    asked = call(keys)
+    modelled.seed(before)
+    modelled.do("DEL", asked.keys[number])
+    modelled.do("SET", asked.keys[number], "not ours")
+    broken = modelled.state()
+    error = modelled.refusal(asked)
     assert re.search("^$|WRONGTYPE", error)
     if error:
-        assert shard.state() == broken
+        assert modelled.state() == broken
