@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
 from tests.sim.runs.plan import Fault, Plan, Program, directed, drawn
-from tests.sim.runs.running import Told, run
+from tests.sim.runs.running import Executed, Run, Told, run
 from tests.sim.runs.stories import cut_down, story
 
 PARTS, RUNS_OF_A_PART = 5, 4
@@ -55,6 +55,22 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert len(one) > 100
     assert one == other
     assert list(map(str, run(drawn(4)).story)) != one
+
+
+@pytest.mark.parametrize(
+    ("cancelled_us", "pushed_to", "twice"), [(5, "4.0153", {"b"}), (5, "1.05kg", set()), (1, "4.0153", set())]
+)
+def test_what_a_failover_brings_back_may_be_beside_a_new_task_in_another_shard(
+    cancelled_us: int, pushed_to: str, twice: set[str]
+) -> None:
+    """A task of the same shard is lost with the cancel before it."""
+    a_run = Run(drawn(1))
+    a_run.facts.shard_counts |= {2, 5}
+    for at_us, script, node, shard in (cancelled_us, "cancel", "a", "1.05kg"), (8, "push_unique", "b", pushed_to):
+        key = f"shardq:{{x:{shard}}}:meta".encode()
+        a_run.told.story.append((at_us, "who", Executed(script, node, at_us, [key], [b"1", b"", b"b"], [b"ok"])))
+    a_run.failovers.append(("a", 3, 9))
+    assert a_run.twice() == twice
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda each: each.what)

@@ -157,6 +157,7 @@ class Faulting:
         new, copy = self._run.servers.promote(node, is_down=is_down, skew_us=skew_us)
         run = self._run
         run.facts.setbacks.append((Setback(self._hub.now_us, copy.at_us), shards))
+        run.failovers.append((node.name, copy.at_us, self._hub.now_us + (0 if is_down else seconds * 1e6)))
         self._skewed(abs(new.skew_us))
         run.rung_all(shards)
 
