@@ -72,7 +72,7 @@ class Faulting:
             node.server.denials.commands = node.refuses = frozenset()
             node.lags_until_us = 0
             node.go_on()
-            node.skew_us = self._most_skew_us  # so that all is due that was pushed meanwhile
+            node.skew_us = self._most_skew_us  # so that all is due that was pushed meanwhile, and no clock goes back
             if node.is_master and not node.is_up and node in run.servers.owners:
                 node.come_up()
         for process in run.processes.values():
@@ -154,6 +154,7 @@ class Faulting:
             return
         shards = self._run.shards_of(node)
         skew_us = node.skew_us + self._draw.choice((0, 0, -20_000, 300_000))
+        self._most_skew_us = max(self._most_skew_us, skew_us)
         new, copy = self._run.servers.promote(node, is_down=is_down, skew_us=skew_us)
         run = self._run
         run.facts.setbacks.append((Setback(self._hub.now_us, copy.at_us), shards))
