@@ -5,7 +5,7 @@ place has a record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from shardq.core.layout.keys import ShardKeys
@@ -80,12 +80,15 @@ class Shard:
                 f"{self.name} sleeps until {wake_at!r}, and has a task due at {min(due.values()):.0f}, at {now_ms:.0f}"
             )
 
-    def check_at_rest(self, *, is_used: bool) -> None:
-        """What holds when nothing moves any more."""
+    def check_at_rest(self, *, is_used: bool, twice: Set[str] = frozenset()) -> None:
+        """What holds when nothing moves any more. ``twice``: the ids that may be left where they were moved from."""
         # A shard that fell out of use keeps its ghosts, and their entries, until it is used again.
-        self._check_empty("moved", *(["ghost"] if is_used else []))
-        if not is_used and (left := self.fields(self.keys.task)):
-            raise Violation(f"{self.name} is not used any more, and has tasks: {set(left)}")
+        if is_used:
+            self._check_empty("moved", "ghost")
+            return
+        for key, what in (self.keys.task, "tasks"), (self.keys.moved, "moving tasks"):
+            if left := {id.decode() for id in self.fields(key)} - twice:
+                raise Violation(f"{self.name} is not used any more, and has {what}: {left}")
 
     def check_marks(self) -> None:
         """No mark that nobody used is left when nothing moves any more. Unless the process that was about to remove

@@ -200,7 +200,7 @@ class Run:
             check_once(shards)
         for shard in shards:
             self._check(shard.keys, None)
-            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards)
+            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, twice=self.facts.unguarded)
             if not any(fault.kind in ENDING for fault in self.plan.faults):
                 shard.check_marks()
             dead = shard.scores(shard.keys.dead)
