@@ -6,9 +6,11 @@ from unittest import mock
 
 import pytest
 
+from shardq.core.layout.keys import shard_keys
+from tests.sim.model.values import Hash
 from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
 from tests.sim.runs.plan import Fault, Plan, Program, directed, drawn
-from tests.sim.runs.running import Executed, Run, Told, run
+from tests.sim.runs.running import Run, Told, run
 from tests.sim.runs.stories import cut_down, story
 
 PARTS, RUNS_OF_A_PART = 5, 4
@@ -57,20 +59,18 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert list(map(str, run(drawn(4)).story)) != one
 
 
-@pytest.mark.parametrize(
-    ("cancelled_us", "pushed_to", "twice"), [(5, "4.0153", {"b"}), (5, "1.05kg", set()), (1, "4.0153", set())]
-)
+@pytest.mark.parametrize(("shard_counts", "unguarded"), [({2, 5}, {"b"}), ({2}, set())])
 def test_what_a_failover_brings_back_may_be_beside_a_new_task_in_another_shard(
-    cancelled_us: int, pushed_to: str, twice: set[str]
+    shard_counts: set[int], unguarded: set[str]
 ) -> None:
-    """A task of the same shard is lost with the cancel before it."""
     a_run = Run(drawn(1))
-    a_run.facts.shard_counts |= {2, 5}
-    for at_us, script, node, shard in (cancelled_us, "cancel", "a", "1.05kg"), (8, "push_unique", "b", pushed_to):
-        key = f"shardq:{{x:{shard}}}:meta".encode()
-        a_run.told.story.append((at_us, "who", Executed(script, node, at_us, [key], [b"1", b"", b"b"], [b"ok"])))
-    a_run.failovers.append(("a", 3, 9))
-    assert a_run.twice() == twice
+    node = a_run.servers.nodes[0]
+    keys = shard_keys("x", 1)
+    node.space.made(keys.task.encode(), Hash)[b"b"] = b"record"
+    assert a_run.tasks_of(node) == {(1, "b")}
+    a_run.facts.shard_counts = shard_counts
+    a_run.brought_back(a_run.tasks_of(node))
+    assert a_run.facts.unguarded == unguarded
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda each: each.what)

@@ -136,7 +136,9 @@ class Faulting:
         def strike() -> None:
             if node.is_up and node.is_master and node in self._run.servers.owners and node.moved_us < since_us:
                 node.go_down()
+                had = self._run.tasks_of(node)
                 node.space.restore(snapshot)
+                self._run.brought_back(self._run.tasks_of(node) - had)
                 self._setback(node, since_us)
                 hub.after(fault.seconds * 1e6, lambda: self._come_up(node, 0.0))
 
@@ -158,11 +160,14 @@ class Faulting:
         new, copy = self._run.servers.promote(node, is_down=is_down, skew_us=skew_us)
         run = self._run
         run.facts.setbacks.append((Setback(self._hub.now_us, copy.at_us), shards))
-        run.failovers.append((node.name, copy.at_us, self._hub.now_us + (0 if is_down else seconds * 1e6)))
+        has = run.tasks_of(new)
+        run.brought_back(has - run.tasks_of(node))
         self._skewed(abs(new.skew_us))
         run.rung_all(shards)
 
         def demote() -> None:
+            if not is_down:
+                run.brought_back(has - run.tasks_of(node))
             run.servers.demote(node)
             run.tell("fault", f"{node.name} learns that {new.name} has taken its place")
             if not is_down:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -123,8 +123,6 @@ class Run:
         )
         self.processes: dict[str, Process] = {}
         self.books: list[Book] = []
-        self.failovers: list[tuple[str, float, float]] = []
-        """The masters that were replaced, and from when to when what they did may be lost."""
         self.is_over = False
         self._mains: list[Thread] = []
         self._lives: Counter[str] = Counter()
@@ -193,7 +191,6 @@ class Run:
         if self.plan.replay and self.plan.faults:
             # what was pushed before a failover, or a restart, may be pushed again when it is done
             self.facts.unguarded |= {id for book in self.books for call in book.calls for id, _ in call.ops}
-        self.facts.unguarded |= self.twice()
         final: dict[str, tuple[str, int]] = {}
         shards = self._all_shards()
         if not self.facts.unguarded:
@@ -440,22 +437,17 @@ class Run:
                     ids.update(word.decode(errors="replace") for word in what.words[2:])
         return ids
 
-    def twice(self) -> set[str]:
-        """The ids that may be there twice as a failover took back what was done with one in one shard, while a new task
-        of it was pushed to another one. In one shard both are lost, or neither.
+    def tasks_of(self, node: Node) -> set[tuple[int, str]]:
+        """The tasks that a node has: shard and id."""
+        shards = [Shard(keys, node.space) for keys in self._shards.values()]
+        return {(shard.keys.shard, id.decode()) for shard in shards for id in shard.fields(shard.keys.task)}
+
+    def brought_back(self, tasks: set[tuple[int, str]]) -> None:
+        """These tasks are there again, as a server has lost that they were done with. Once the number of shards has
+        changed there may be new ones of their ids in other shards. In one shard both are lost, or neither.
         """
-        executed = [(at_us, what) for at_us, _, what in self.told.story if isinstance(what, Executed)]
-        guarded = (*MOVED, "reserve", "clear")  # moves wait for replicas
-        ids: set[bytes] = set()
-        for node, since_us, at_us in self.failovers if len(self.facts.shard_counts) > 1 else ():
-            undone: defaultdict[bytes, set[str]] = defaultdict(set)
-            for when_us, what in executed:
-                if since_us <= when_us <= at_us and what.node == node and what.script not in guarded:
-                    for word in what.words[2:]:
-                        undone[word].add(what.shard)
-                if since_us <= when_us and what.script in ("push", "push_unique"):
-                    ids.update(word for word in what.words[2:] if undone.get(word, set()) - {what.shard})
-        return {id.decode(errors="replace") for id in ids}
+        if len(self.facts.shard_counts) > 1:
+            self.facts.unguarded |= {id for _, id in tasks}
 
     def shards_of(self, node: Node) -> frozenset[int]:
         """The shards that a node serves now."""
