@@ -385,7 +385,7 @@ class Sampler:
         return self._shard("requeue", [self.keys.bell, self._known_id([*self._sorted(self.keys.dead)]), self._due()])
 
     def _restore(self) -> Built:
-        id = self._known_id([*self._hash(self.keys.task)]).decode()
+        id = self._known_id([*self._hash(self.keys.task)]).decode(errors="replace")  # one may be a bent word
         return self._shard("restore", [self.keys.bell, id], [id.partition("/")[0] if "/" in id else ""])
 
     def _get(self) -> Built:
