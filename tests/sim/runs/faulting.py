@@ -166,11 +166,10 @@ class Faulting:
         run.rung_all(shards)
 
         def demote() -> None:
-            if not is_down:
-                run.brought_back(has - run.tasks_of(node))
             run.servers.demote(node)
             run.tell("fault", f"{node.name} learns that {new.name} has taken its place")
             if not is_down:
+                run.brought_back(has - run.tasks_of(node))
                 run.facts.setbacks.append((Setback(self._hub.now_us, copy.at_us, is_split=True), shards))
 
         self._hub.after(seconds * 1e6, demote)

@@ -69,12 +69,9 @@ class Executed(NamedTuple):
     words: Sequence[bytes]
     answer: Any
 
-    @property
-    def shard(self) -> str:
-        return self.keys[0].partition(b"}")[0].rpartition(b":")[2].decode() if self.keys else ""
-
     def __str__(self) -> str:
-        return f"{self.script} {self.shard} ({self.node}): {_text(self.words[2:])} → {_text(self.answer)}"
+        shard = self.keys[0].partition(b"}")[0].rpartition(b":")[2].decode() if self.keys else ""
+        return f"{self.script} {shard} ({self.node}): {_text(self.words[2:])} → {_text(self.answer)}"
 
 
 def _text(answer: Any) -> str:
@@ -188,6 +185,7 @@ class Run:
                 raise Violation(f"{thread} ended with {trace}")
 
     def _judge(self) -> None:
+        twice = frozenset(self.facts.unguarded)
         if self.plan.replay and self.plan.faults:
             # what was pushed before a failover, or a restart, may be pushed again when it is done
             self.facts.unguarded |= {id for book in self.books for call in book.calls for id, _ in call.ops}
@@ -197,7 +195,7 @@ class Run:
             check_once(shards)
         for shard in shards:
             self._check(shard.keys, None)
-            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, twice=self.facts.unguarded)
+            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, twice=twice)
             if not any(fault.kind in ENDING for fault in self.plan.faults):
                 shard.check_marks()
             dead = shard.scores(shard.keys.dead)
