@@ -57,13 +57,13 @@ def of_seed(seed: int, *, counted: bool = False) -> Tally:
 
 
 def carried_out(first: int, *, seconds: float, jobs: int, counted: bool = False) -> Tally:
-    """Runs from that number on, until the time is over or one fails."""
+    """Runs from that number on, until the time is over or one fails. ``counted``: one that fails does not end it."""
     end, progress, tally = time.monotonic() + seconds, Progress(), Tally()
     seeds = itertools.takewhile(lambda seed: seed == first or time.monotonic() < end, itertools.count(first))
     for each in in_processes(partial(of_seed, counted=counted), seeds, jobs=jobs):
         tally.add(each)
         progress.show(lambda: f"{tally.runs:,} runs from {first} on, {max(0.0, end - time.monotonic()):.0f} s left")
-        if tally.failed:
+        if tally.failed and not counted:
             break
     progress.over()
     return tally

@@ -64,14 +64,16 @@ def places(groups: Sequence[str], *, every: int = 1, first: int = 0) -> list[Pla
 
 
 def carried_out(some: Sequence[Place], *, jobs: int, seconds: float | None = None, counted: bool = False) -> Tally:
-    """Searches all of these, or as many as the time allows; until one finds a violation."""
+    """Searches all of these, or as many as the time allows; until one finds a violation. ``counted``: that does not
+    end it.
+    """
     end = None if seconds is None else time.monotonic() + seconds
     progress, tally = Progress(), Tally()
     left = itertools.takewhile(lambda _: end is None or time.monotonic() < end, some)
     for each in in_processes(partial(of_place, counted=counted), left, jobs=jobs):
         tally.add(each)
         progress.show(lambda: f"{tally.searches:,} of {len(some):,} searches, {tally.states:,} states")
-        if tally.violations:
+        if tally.violations and not counted:
             break
     progress.over()
     return tally
