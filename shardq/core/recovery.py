@@ -54,8 +54,9 @@ REPLICAS_BEHIND = (
 TAKEN_ROUNDS = 3  # in each round the replicas have a second to confirm what was taken
 
 
-def put_in_force(cache: TopologyCache) -> Operation[None]:
-    """Completes an announced change of the number of shards. Any process may call it, any number of times.
+def put_in_force(cache: TopologyCache) -> Operation[bool]:
+    """Completes an announced change of the number of shards. Any process may call it, any number of times. Returns
+    False if it was announced on a topology that a failover had taken back: the one that followed it is restored then.
 
     Every shard is told before the change is published: once a producer knows the new number, no other can still push by
     the old one. Between the two, a producer that meets a shard already told waits for the publication.
@@ -65,13 +66,30 @@ def put_in_force(cache: TopologyCache) -> Operation[None]:
     """
     announced = cache.topology
     if announced.pending is None:
-        return
+        return True
     following = announced.in_force()
     span = [cache.keys(shard) for shard in following.span()]
-    yield from open_shards(cache, span, topology=announced)
+    ahead = yield from open_shards(cache, span, topology=announced)
+    if ahead is not None and ahead[1].epoch > following.epoch:
+        # published before the shard was told: so it is in force, and another process was first, or it is lost
+        yield from refresh(cache)
+        if cache.topology.epoch > announced.epoch:
+            return True
+        yield from _repair(cache, ahead[0], ahead[1].epoch)
+        return False
     yield from _wait_for_arrival(cache, span)
     yield from open_shards(cache, span, topology=following)
     yield from declare(cache, announced.epoch, following)
+    return True
+
+
+def catch_up(cache: TopologyCache, keys: ShardKeys, stale: Stale) -> Operation[None]:
+    """Returns when the known topology is not older than the one that this shard has seen. What was published before
+    may have followed one that a failover had taken back, and may not be in force now.
+    """
+    recovery = Recovery(cache)
+    while cache.topology.epoch < stale.epoch:
+        yield from recovery.recover(keys, stale)
 
 
 def topology_in_force(cache: TopologyCache) -> Operation[Topology]:
@@ -290,7 +308,7 @@ def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None
     place.
     """
     known = cache.topology
-    if known.pending is not None:
+    if known.pending is not None and epoch <= known.in_force().epoch:
         yield from put_in_force(cache)
         return
     own = yield control.read_copy(keys)

@@ -30,28 +30,33 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
 
 def open_shards(
     cache: TopologyCache, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
-) -> Operation[None]:
-    """Writes an epoch and a copy of its topology to these shards, unless they have a newer one.
+) -> Operation[tuple[ShardKeys, Stale] | None]:
+    """Writes an epoch and a copy of its topology to these shards, unless they have a newer one. Returns the shard with
+    the newest of those, and what it answered.
 
     No process is registered as waiting in a shard that was empty: those who wait are told to register again. ``anew``:
     the shards are to be used from now on.
     """
     known = cache.topology if topology is None else topology
     text = known.to_text()
-    requests = {keys.shard: control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards}
+    requests = {keys: control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards}
     empty: list[int] = []
+    ahead: list[tuple[ShardKeys, Stale]] = []
     failure: ShardqError | None = None
-    for shard, result in (yield Many(requests)):
-        if isinstance(result, ShardqError):
-            failure = failure or (None if isinstance(result, Stale) else result)
+    for keys, result in (yield Many(requests)):
+        if isinstance(result, Stale):
+            ahead.append((keys, result))
+        elif isinstance(result, ShardqError):
+            failure = failure or result
         elif result:
-            empty.append(shard)
+            empty.append(keys.shard)
     if empty:
         # A process that does not hear it asks by itself after a while.
         with contextlib.suppress(ServerFault):
             yield control.tell_opened(cache.control, sorted(empty))
     if failure is not None:
         raise failure
+    return max(ahead, key=lambda answered: answered[1].epoch, default=None)
 
 
 def refresh(cache: TopologyCache) -> Operation[None]:

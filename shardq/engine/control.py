@@ -27,15 +27,16 @@ from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Many, Operation, succeeded
-from shardq.core.recovery import call_every_shard, topology_in_force
+from shardq.core.recovery import call_every_shard, catch_up, topology_in_force
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import declare, open_shards, refresh
 from shardq.errors import BadInput, InvalidOption, ShardqError
 
 
 def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
-    """Publishes an edited topology under the next epoch; edits again when another process was first. What ``edit``
-    refuses with BadInput is refused by the present topology.
+    """Publishes an edited topology under the next epoch; edits again when another process was first, or when shards
+    know a newer one that a failover has taken back. What ``edit`` refuses with BadInput is refused by the present
+    topology.
 
     Published before the shards are told: a caller that is then refused as stale finds the newer one to read. While a
     number of shards is announced nothing else may change: what follows it is settled.
@@ -57,8 +58,10 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
                 return known
             continue
         if (yield from declare(cache, known.epoch, msgspec.structs.replace(edited, epoch=known.epoch + 1))):
-            yield from open_shards(cache, cache.span())
-            return cache.topology
+            ahead = yield from open_shards(cache, cache.span())
+            if ahead is None:
+                return cache.topology
+            yield from catch_up(cache, *ahead)
 
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:

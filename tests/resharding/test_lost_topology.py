@@ -158,6 +158,49 @@ def test_a_change_restores_what_it_follows(engine: Engine, control: Control, eve
     assert engine.topology.paused == ("mail", "news")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("announced", [False, True], ids=["in force", "announced"])
+def test_a_change_of_what_was_taken_back_stays(
+    engine: Engine, control: Control, ids: list[str], url: str, name: str, announced: bool
+) -> None:
+    """Only shards know what was lost: it comes back when they are asked, and must not end what was changed since."""
+    engine.pause("mail")
+    before = control.read()
+    if announced:
+        before |= {b"pending": b"8", b"epoch": b"%d" % (control.epoch + 1)}
+        engine.resize(8)
+    for per_s in (1, 2, 3):
+        engine.limit("news", rate=per_s)
+    engine.close()
+    control.lose(before)
+    with Engine(url, name=name, timeout=10.0) as other:
+        other.resume("mail")
+        assert [id for id in ids if not other.cancel(id)] == []
+        assert other.topology.paused == ()
+        assert other.topology.limits["news"].rate == 3
+        assert control.shards == (8 if announced else SHARDS)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("announced", [False, True], ids=["in force", "announced"])
+def test_a_resize_of_what_was_taken_back_stays(
+    engine: Engine, control: Control, ids: list[str], url: str, name: str, announced: bool
+) -> None:
+    before = control.read()
+    if announced:
+        before |= {b"pending": b"8", b"epoch": b"%d" % (control.epoch + 1)}
+        engine.resize(8)
+    for per_s in (1, 2, 3):
+        engine.limit("news", rate=per_s)
+    engine.close()
+    control.lose(before)
+    with Engine(url, name=name, timeout=10.0) as other:
+        other.resize(8)
+        assert [id for id in ids if not other.cancel(id)] == []
+        assert other.topology.shards == control.shards == 8
+        assert other.topology.limits["news"].rate == 3
+
+
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
 def test_nobody_spins_until_it_is_repaired(

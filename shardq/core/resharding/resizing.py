@@ -64,23 +64,27 @@ class Progress:
 
 def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: int) -> Operation[None]:
     """Returns when ``shards`` is in force. Begins the change, or goes on with one that was interrupted, then at this
-    rate.
+    rate; begins it again when a failover had taken back what it followed.
 
     ``members``: the number of live dispatchers. Without any there is nobody to wait for.
     """
     yield from refresh(cache)
+    while not (yield from _resized(cache, shards, rate, members)):
+        pass
+    yield from _set_rate(cache, shards, rate)
+
+
+def _resized(cache: TopologyCache, shards: int, rate: float | None, members: int) -> Operation[bool]:
     yield from _announce(cache, shards, rate)
     if cache.topology.pending is None:
-        yield from _set_rate(cache, shards, rate)
-        return
+        return True
     new = [cache.keys(shard) for shard in range(cache.topology.shards, cache.topology.pending)]
     yield from open_shards(cache, new, anew=True)
     waited = 0.0
     while members and waited < TAKE_OVER_S and not (yield from _all_polled(new)):
         yield Pause(POLLED_LOOK_S)
         waited += POLLED_LOOK_S
-    yield from put_in_force(cache)
-    yield from _set_rate(cache, shards, rate)
+    return (yield from put_in_force(cache))
 
 
 def _announce(cache: TopologyCache, shards: int, rate: float | None) -> Operation[None]:
