@@ -4,6 +4,7 @@ in a claim gets it at once. While one dispatcher is cut off from a node, another
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from tests.judge.history import Book
@@ -33,16 +34,25 @@ class Punctuality:
         self._is_open = is_open
         self._late_ms = late_ms
         self._ready_since: dict[tuple[int, str, bytes], float] = {}
+        self._due_since: defaultdict[int, dict[tuple[bytes, float], float]] = defaultdict(dict)
 
     def look(self, shard: Shard, *, now_ms: float) -> None:
         """Raises Violation. ``now_ms``: since the beginning of the run; all clocks are right."""
         if now_ms < STARTED_MS:
             return
-        due = shard.scores(shard.keys.due)
-        if due and (late_ms := now_ms + START_US / 1000 - min(due.values())) > self._late_ms:
-            raise Violation(f"a task has been due in {shard.name} for {late_ms:.0f} ms, and is not dispatched")
+        self._look_at_due(shard, now_ms)
         for topic in TOPICS if self._is_open else ():
             self._look_at_ready(shard, topic, now_ms)
+
+    def _look_at_due(self, shard: Shard, now_ms: float) -> None:
+        """From when it was due, or was there: an occurrence of a schedule that changed is pushed when it was due."""
+        number, before, since = shard.keys.shard, self._due_since, dict[tuple[bytes, float], float]()
+        for id, due_ms in shard.scores(shard.keys.due).items():
+            there = before[number].get((id, due_ms), now_ms)
+            since[id, due_ms] = max(there, due_ms - START_US / 1000)
+        before[number] = since
+        if since and (late_ms := now_ms - min(since.values())) > self._late_ms:
+            raise Violation(f"a task has been due in {shard.name} for {late_ms:.0f} ms, and is not dispatched")
 
     def _look_at_ready(self, shard: Shard, topic: str, now_ms: float) -> None:
         ghosts = shard.fields(shard.keys.ghost)

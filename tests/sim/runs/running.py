@@ -131,8 +131,10 @@ class Run:
         self._punctuality = self._new_punctuality()
 
     def _new_punctuality(self) -> Punctuality | None:
-        """None: with these faults anything may be late."""
+        """None: with these faults anything may be late, as it is where a run was cut down to one without dispatchers."""
         kinds, faults = {program.kind for program in self.plan.programs}, self.plan.faults
+        if "dispatch" not in kinds:
+            return None
         if not faults:
             return Punctuality(self.books, is_open="administer" not in kinds)
         if len(faults) == 1 and faults[0].kind == "part" and kinds <= {"dispatch", "produce"}:
