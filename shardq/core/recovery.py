@@ -407,8 +407,7 @@ class CallChain(Recovery):
 
     def told(self, error: ShardqError) -> ShardqError:
         """The error that ends the chain: of its last call, or of what was to be done before the next one."""
-        if self._last is None:
-            return error
+        assert self._last is not None, "an error follows a call"
         keys, call = self._last
         return _told(error, keys, in_doubt=self._in_doubt or call.in_doubt)
 

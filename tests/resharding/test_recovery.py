@@ -1,4 +1,6 @@
-"""What becomes of calls when a shard refuses them and the recovery fails: driven by hand, without a server."""
+"""What becomes of calls when a shard refuses them and the recovery fails, and steps of recovery that others have made
+first: driven by hand, without a server.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,15 @@ from typing import Any
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import SettleAck
-from shardq.core.calls.request import Call, Command, Stale
+from shardq.core.calls.control import Declared
+from shardq.core.calls.request import Call, Command, Missing, Stale
 from shardq.core.consumer.settling import SettleStatuses
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
-from shardq.core.recovery import call_every_shard, call_shards
+from shardq.core.producer.pushing import push_unique
+from shardq.core.recovery import Recovery, call_every_shard, call_shards, put_in_force
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import refresh
 from shardq.errors import Unanswered, Unavailable
 from tests.resharding.stepping import Stepped
 
@@ -49,3 +54,43 @@ def test_a_shard_that_can_not_be_asked_again_holds_no_other_back() -> None:
     asked.advance(lambda _: {})
     asked.advance(lambda _: GONE)
     assert asked.result == [(first, GONE), (second, {})]
+
+
+def test_a_shard_that_is_out_of_use_is_not_opened() -> None:
+    """It was in use when it was asked; another process has taken it out of use since."""
+    topology = cache(2)
+    recovery = Stepped("recovery", Recovery(topology).recover(topology.keys(7), Missing()))
+    recovery.advance(lambda _: topology.topology.to_fields())
+    assert recovery.done
+    assert recovery.result is None
+
+
+def test_a_change_that_another_has_put_in_force() -> None:
+    known = cache(1)
+    assert Stepped("nothing is announced", put_in_force(known)).result is True
+    known.learn(Topology(epoch=2, shards=1, pending=2))
+    steps = Stepped("put in force", put_in_force(known))
+    for _ in range(2):
+        steps.advance(lambda _: Stale(5))
+    steps.advance(lambda _: Topology(epoch=5, shards=2, priors=(1,), since=3).to_fields())
+    assert steps.result is True
+    assert known.topology.epoch == 5
+
+
+def test_all_is_lost_again_while_it_is_restored() -> None:
+    known = cache(1)
+    known.learn(Topology(epoch=3, shards=2))
+    refreshed = Stepped("refresh", refresh(known))
+    refreshed.advance(lambda _: Topology(epoch=2, shards=1).to_fields())
+    refreshed.advance(lambda _: Declared(False, {}))
+    assert refreshed.done
+    assert known.topology.epoch == 3
+
+
+def test_a_task_that_moves_out_of_the_only_shard_it_can_be_in() -> None:
+    """A failover has taken back that it was cleared there. It is asked for again, when nothing moves any more."""
+    push = Stepped("push", push_unique(cache(1), ["a", 0, b"\x10hi", "keep", 0]))
+    push.advance(lambda _: ["moving"])
+    push.advance(lambda _: None)
+    push.advance(lambda _: ["pushed"])
+    assert push.result == "pushed"

@@ -9,7 +9,7 @@ from shardq.core.layout.keys import shard_keys
 from shardq.core.scripts import script
 from tests.lua.contract import NAMES
 from tests.sim.branches.points import instrumented, points
-from tests.sim.branches.reached import MODULES, ROOT, Reached, counting, missing, out_of_reach, wrong
+from tests.sim.branches.reached import MODULES, ROOT, Reached, counting, missing, out_of_reach, seldom, wrong
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.server import Server
 from tests.sim.runs.plan import drawn
@@ -88,3 +88,20 @@ def test_reasons_are_of_branches_that_there_are() -> None:
             assert {re.sub(r" \(\d+\)$", "", each) for each in rest.split(" → ")} - {"its end"} <= lines, name
         else:
             assert name in names, name
+
+
+def test_a_branch_that_is_seldom_reached_is_shown_by_a_test() -> None:
+    assert seldom().keys() < out_of_reach().keys()
+    for shown_by in seldom().values():
+        file, _, name = shown_by.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), shown_by
+
+
+def test_a_branch_that_is_seldom_reached_may_be() -> None:
+    reached = Reached()
+    module = "shardq/core/upkeep.py"
+    lines = range(1, 1 + len((ROOT / module).read_text(encoding="utf-8").splitlines()))
+    reached.arcs[module] = {(start, end) for start in lines for end in (*lines, *(-line for line in lines))}
+    assert {name for name in seldom() if name.startswith(module)}
+    assert not [place for place in missing(reached) if place.name.startswith(module)]
+    assert not [line for line in wrong(reached) if module in line]

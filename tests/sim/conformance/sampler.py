@@ -320,7 +320,8 @@ class Sampler:
             id = self._id()
             present = self._hash(self.keys.task).get(id.encode())
             record = present if present and self._chance(0.2) else self._record()
-            window = self._draw.choice([0, 0, 50, 5000, "0-600000", "50-600000", "-"])
+            last_ms = self._now_us // 1000 + self._draw.choice([-5, 5])
+            window = self._draw.choice([0, 0, 50, 5000, "0-600000", "50-600000", f"0-600000-{last_ms}", "-"])
             words += [id, self._due(), record, self._draw.choice(["keep", "reject", "replace"]), window]
         return self._shard("push_unique", words)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.scripts import script
@@ -53,7 +53,7 @@ class Scene:
         """The steps of one of them. Those that leave much behind, which makes all later steps slow, are seldom."""
         usual = [
             self.looked_at_often, self.many_windows, self.of_no_topic, self.died_for_nothing, self.window_of_its_own,
-            self.ghosts_of_no_number, self.given_back, self.half_a_schedule, self.queued,
+            self.ghosts_of_no_number, self.given_back, self.half_a_schedule, self.queued, self.refused_halfway,
         ]  # fmt: skip
         large = [self.crowd_with_a_tag, self.large_records, self.large_schedules]
         return self.draw.choice(large if self.draw.random() < 0.08 else usual)()
@@ -128,6 +128,29 @@ class Scene:
         return [
             *steps,
             self._called("claim", [keys.bell, 1, 5000, "p1:9", keys.wake(""), "", topic, 9, "", ""], [topic]),
+        ]
+
+    def refused_halfway(self) -> list[Step]:
+        """A server refuses the second write about a task that is ready, behind a ghost: the first is taken back."""
+        keys, id, topic = self.keys, self._id, self.topic
+        forwarded = self._called("forward", [5, "right", ""], [topic])
+        forwarded = replace(forwarded, keys=(*forwarded.keys, f"{keys.prefix}ready/theirs".encode()))
+        claimed: list[Word] = [keys.bell, 1, 5000, "p1:9", keys.wake(""), "", topic, 9, "", ""]
+        return [
+            *(_plain("DEL", keys.ready(topic)), _plain("RPUSH", keys.ready(topic), id, id)),
+            *(_plain("ZREM", each, id) for each in (keys.due, keys.leased, keys.dead)),
+            *(_plain("HSET", keys.task, id, b"\x10hi"), _plain("HSET", keys.ghost, id, 1)),
+            self.draw.choice(
+                (
+                    replace(forwarded, denied="RPUSH"),
+                    replace(self._called("claim", claimed, [topic]), denied="HSET"),
+                    replace(self._called("reschedule", [keys.bell, id, -50]), denied="HSET"),
+                    replace(
+                        self._called("push_unique", [keys.bell, "0", "0", id, 0, b"\x10new", "replace", 0]),
+                        denied="HSET",
+                    ),
+                )
+            ),
         ]
 
     def given_back(self) -> list[Step]:

@@ -131,7 +131,7 @@ class Run:
         self._punctuality = self._new_punctuality()
 
     def _new_punctuality(self) -> Punctuality | None:
-        """None: with these faults anything may be late, as it is where a run was cut down to one without dispatchers."""
+        """None: with these faults anything may be late, as where a run was cut down to one without dispatchers."""
         kinds, faults = {program.kind for program in self.plan.programs}, self.plan.faults
         if "dispatch" not in kinds:
             return None
