@@ -131,10 +131,11 @@ class Scene:
         ]
 
     def refused_halfway(self) -> list[Step]:
-        """A server refuses the second write about a task that is ready, behind a ghost: the first is taken back."""
+        """A server refuses a write about a task that is ready, behind a ghost: what was written is taken back."""
         keys, id, topic = self.keys, self._id, self.topic
-        forwarded = self._called("forward", [5, "right", ""], [topic])
-        forwarded = replace(forwarded, keys=(*forwarded.keys, f"{keys.prefix}ready/theirs".encode()))
+        side, theirs, push = self.draw.choice((("right", "ready/theirs", "RPUSH"), ("stream", "out", "XADD")))
+        forwarded = self._called("forward", [5, side, ""], [topic])
+        forwarded = replace(forwarded, keys=(*forwarded.keys, f"{keys.prefix}{theirs}".encode()))
         claimed: list[Word] = [keys.bell, 1, 5000, "p1:9", keys.wake(""), "", topic, 9, "", ""]
         return [
             *(_plain("DEL", keys.ready(topic)), _plain("RPUSH", keys.ready(topic), id, id)),
@@ -142,8 +143,8 @@ class Scene:
             *(_plain("HSET", keys.task, id, b"\x10hi"), _plain("HSET", keys.ghost, id, 1)),
             self.draw.choice(
                 (
-                    replace(forwarded, denied="RPUSH"),
-                    replace(self._called("claim", claimed, [topic]), denied="HSET"),
+                    replace(forwarded, denied=push),
+                    replace(self._called("claim", claimed, [topic]), denied=self.draw.choice(("ZADD", "HSET"))),
                     replace(self._called("reschedule", [keys.bell, id, -50]), denied="HSET"),
                     replace(
                         self._called("push_unique", [keys.bell, "0", "0", id, 0, b"\x10new", "replace", 0]),
