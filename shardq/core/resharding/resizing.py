@@ -69,22 +69,19 @@ def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: in
     ``members``: the number of live dispatchers. Without any there is nobody to wait for.
     """
     yield from refresh(cache)
-    while not (yield from _resized(cache, shards, rate, members)):
-        pass
+    while True:
+        yield from _announce(cache, shards, rate)
+        if cache.topology.pending is None:
+            break
+        new = [cache.keys(shard) for shard in range(cache.topology.shards, cache.topology.pending)]
+        yield from open_shards(cache, new, anew=True)
+        waited = 0.0
+        while members and waited < TAKE_OVER_S and not (yield from _all_polled(new)):
+            yield Pause(POLLED_LOOK_S)
+            waited += POLLED_LOOK_S
+        if (yield from put_in_force(cache)):
+            break
     yield from _set_rate(cache, shards, rate)
-
-
-def _resized(cache: TopologyCache, shards: int, rate: float | None, members: int) -> Operation[bool]:
-    yield from _announce(cache, shards, rate)
-    if cache.topology.pending is None:
-        return True
-    new = [cache.keys(shard) for shard in range(cache.topology.shards, cache.topology.pending)]
-    yield from open_shards(cache, new, anew=True)
-    waited = 0.0
-    while members and waited < TAKE_OVER_S and not (yield from _all_polled(new)):
-        yield Pause(POLLED_LOOK_S)
-        waited += POLLED_LOOK_S
-    return (yield from put_in_force(cache))
 
 
 def _announce(cache: TopologyCache, shards: int, rate: float | None) -> Operation[None]:

@@ -135,7 +135,7 @@ def wrong(reached: Reached, allowed: Mapping[str, str] | None = None) -> list[st
 def summary(reached: Reached) -> str:
     """How many branches of the scripts were reached."""
     count = sum(reached.branches[point.name] > 0 for point in points())
-    return f"{count:,} of {len(points()):,} branches of the scripts, {len(out_of_reach())} branches are out of reach"
+    return f"{count:,} of {len(points()):,} branches of the scripts, {len(out_of_reach())} branches need not be"
 
 
 @cache
