@@ -158,13 +158,8 @@ def test_a_change_restores_what_it_follows(engine: Engine, control: Control, eve
     assert engine.topology.paused == ("mail", "news")
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("announced", [False, True], ids=["in force", "announced"])
-def test_a_change_of_what_was_taken_back_stays(
-    engine: Engine, control: Control, ids: list[str], url: str, name: str, announced: bool
-) -> None:
-    """Only shards know what was lost: it comes back when they are asked, and must not end what was changed since."""
-    engine.pause("mail")
+def change_and_lose(engine: Engine, control: Control, *, announced: bool) -> None:
+    """Several changes are lost, and no process that knows them lives. ``announced``: back to a resize that began."""
     before = control.read()
     if announced:
         before |= {b"pending": b"8", b"epoch": b"%d" % (control.epoch + 1)}
@@ -173,6 +168,16 @@ def test_a_change_of_what_was_taken_back_stays(
         engine.limit("news", rate=per_s)
     engine.close()
     control.lose(before)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("announced", [False, True], ids=["in force", "announced"])
+def test_a_change_of_what_was_taken_back_stays(
+    engine: Engine, control: Control, ids: list[str], url: str, name: str, announced: bool
+) -> None:
+    """Only shards know what was lost: it comes back when they are asked, and must not end what was changed since."""
+    engine.pause("mail")
+    change_and_lose(engine, control, announced=announced)
     with Engine(url, name=name, timeout=10.0) as other:
         other.resume("mail")
         assert [id for id in ids if not other.cancel(id)] == []
@@ -186,14 +191,7 @@ def test_a_change_of_what_was_taken_back_stays(
 def test_a_resize_of_what_was_taken_back_stays(
     engine: Engine, control: Control, ids: list[str], url: str, name: str, announced: bool
 ) -> None:
-    before = control.read()
-    if announced:
-        before |= {b"pending": b"8", b"epoch": b"%d" % (control.epoch + 1)}
-        engine.resize(8)
-    for per_s in (1, 2, 3):
-        engine.limit("news", rate=per_s)
-    engine.close()
-    control.lose(before)
+    change_and_lose(engine, control, announced=announced)
     with Engine(url, name=name, timeout=10.0) as other:
         other.resize(8)
         assert [id for id in ids if not other.cancel(id)] == []

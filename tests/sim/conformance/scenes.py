@@ -41,6 +41,25 @@ class Scene:
         keys = [key for each in names for key in ([each] if isinstance(each, str) else map(each, topics))]
         return _step(name, keys, [self.epoch, self.now_us, *words])
 
+    def _ready(self, ghosts: Word, *entries: str) -> list[Step]:
+        """A task is ready, with that number of ghosts and these entries in its list."""
+        keys, id = self.keys, self._id
+        return [
+            *(_plain("HSET", keys.task, id, b"\x10hi"), _plain("RPUSH", keys.ready(self.topic), *entries)),
+            *(_plain("ZREM", each, id) for each in (keys.due, keys.leased, keys.dead)),
+            _plain("HSET", keys.ghost, id, ghosts),
+        ]
+
+    def _rescheduled(self) -> Step:
+        return self._called("reschedule", [self.keys.bell, self._id, -50])
+
+    def _replaced(self) -> Step:
+        return self._called("push_unique", [self.keys.bell, "0", "0", self._id, 0, b"\x10new", "replace", 0])
+
+    def _claimed(self) -> Step:
+        words: list[Word] = [self.keys.bell, 1, 5000, "p1:9", self.keys.wake(""), "", self.topic, 9, "", ""]
+        return self._called("claim", words, [self.topic])
+
     def _leased(self, id: str, entry: str, score: int) -> list[Step]:
         return [
             _plain("HSET", self.keys.task, id, b"\x10hi"),
@@ -104,15 +123,7 @@ class Scene:
 
     def ghosts_of_no_number(self) -> list[Step]:
         """Another program has written the number of an id's ghosts, and the id's task is replaced, or due again."""
-        keys, id, topic = self.keys, self._id, self.topic
-        ready = [
-            *(_plain("HSET", keys.task, id, b"\x10hi"), _plain("RPUSH", keys.ready(topic), id)),
-            *(_plain("ZREM", each, id) for each in (keys.due, keys.leased, keys.dead)),
-            _plain("HSET", keys.ghost, id, "x"),
-        ]
-        if self.draw.random() < 0.5:
-            return [*ready, self._called("reschedule", [keys.bell, id, -50])]
-        return [*ready, self._called("push_unique", [keys.bell, "0", "0", id, 0, b"\x10new", "replace", 0])]
+        return [*self._ready("x", self._id), self._rescheduled() if self.draw.random() < 0.5 else self._replaced()]
 
     def queued(self) -> list[Step]:
         """Ghosts in front of a list: purged, or claimed."""
@@ -125,10 +136,7 @@ class Scene:
         ]
         if self.draw.random() < 0.5:
             return [*steps, self._called("purge", [topic, "topic", "0", "0", 1000], [topic])]
-        return [
-            *steps,
-            self._called("claim", [keys.bell, 1, 5000, "p1:9", keys.wake(""), "", topic, 9, "", ""], [topic]),
-        ]
+        return [*steps, self._claimed()]
 
     def refused_halfway(self) -> list[Step]:
         """A server refuses a write about a task that is ready, behind a ghost: what was written is taken back."""
@@ -136,22 +144,18 @@ class Scene:
         side, theirs, push = self.draw.choice((("right", "ready/theirs", "RPUSH"), ("stream", "out", "XADD")))
         forwarded = self._called("forward", [5, side, ""], [topic])
         forwarded = replace(forwarded, keys=(*forwarded.keys, f"{keys.prefix}{theirs}".encode()))
-        claimed: list[Word] = [keys.bell, 1, 5000, "p1:9", keys.wake(""), "", topic, 9, "", ""]
+        step, *denied = self.draw.choice(
+            (
+                (forwarded, push),
+                (self._claimed(), "ZADD", "HSET"),
+                (self._rescheduled(), "HSET"),
+                (self._replaced(), "HSET"),
+            )
+        )
         return [
-            *(_plain("DEL", keys.ready(topic)), _plain("RPUSH", keys.ready(topic), id, id)),
-            *(_plain("ZREM", each, id) for each in (keys.due, keys.leased, keys.dead)),
-            *(_plain("HSET", keys.task, id, b"\x10hi"), _plain("HSET", keys.ghost, id, 1)),
-            self.draw.choice(
-                (
-                    replace(forwarded, denied=push),
-                    replace(self._called("claim", claimed, [topic]), denied=self.draw.choice(("ZADD", "HSET"))),
-                    replace(self._called("reschedule", [keys.bell, id, -50]), denied="HSET"),
-                    replace(
-                        self._called("push_unique", [keys.bell, "0", "0", id, 0, b"\x10new", "replace", 0]),
-                        denied="HSET",
-                    ),
-                )
-            ),
+            _plain("DEL", keys.ready(topic)),
+            *self._ready(1, id, id),
+            replace(step, denied=self.draw.choice(denied)),
         ]
 
     def given_back(self) -> list[Step]:

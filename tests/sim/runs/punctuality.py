@@ -4,13 +4,15 @@ in a claim gets it at once. While one dispatcher is cut off from a node, another
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from tests.judge.history import Book
 from tests.judge.workload import TOPICS
 from tests.sim.invariants import Shard, Violation
 from tests.sim.world.hub import START_US
+
+T = TypeVar("T")
 
 LATE_MS = 60
 """More than it takes to hand a shard over to another process, and far less than any look-round."""
@@ -33,8 +35,8 @@ class Punctuality:
         self._books = books
         self._is_open = is_open
         self._late_ms = late_ms
-        self._ready_since: dict[tuple[int, str, bytes], float] = {}
-        self._due_since: defaultdict[int, dict[tuple[bytes, float], float]] = defaultdict(dict)
+        self._since: dict[str, dict[Any, float]] = {}
+        """By key of a shard: what is there, and since when."""
 
     def look(self, shard: Shard, *, now_ms: float) -> None:
         """Raises Violation. ``now_ms``: since the beginning of the run; all clocks are right."""
@@ -46,27 +48,27 @@ class Punctuality:
 
     def _look_at_due(self, shard: Shard, now_ms: float) -> None:
         """From when it was due, or was there: an occurrence of a schedule that changed is pushed when it was due."""
-        number, before, since = shard.keys.shard, self._due_since, dict[tuple[bytes, float], float]()
-        for id, due_ms in shard.scores(shard.keys.due).items():
-            there = before[number].get((id, due_ms), now_ms)
-            since[id, due_ms] = max(there, due_ms - START_US / 1000)
-        before[number] = since
-        if since and (late_ms := now_ms - min(since.values())) > self._late_ms:
+        there = self._there_since(shard.keys.due, shard.scores(shard.keys.due).items(), now_ms)
+        since = min(
+            (max(there_ms, due_ms - START_US / 1000) for (_, due_ms), there_ms in there.items()), default=now_ms
+        )
+        if (late_ms := now_ms - since) > self._late_ms:
             raise Violation(f"a task has been due in {shard.name} for {late_ms:.0f} ms, and is not dispatched")
 
     def _look_at_ready(self, shard: Shard, topic: str, now_ms: float) -> None:
         ghosts = shard.fields(shard.keys.ghost)
         present = {id for id in shard.entries(topic) if id not in ghosts}
-        number = shard.keys.shard
-        for key in [key for key in self._ready_since if key[:2] == (number, topic) and key[2] not in present]:
-            del self._ready_since[key]
-        for id in present:
-            since_ms = self._ready_since.setdefault((number, topic, id), now_ms)
+        for id, since_ms in self._there_since(shard.keys.ready(topic), present, now_ms).items():
             if now_ms - since_ms > LATE_MS and (who := self._waiting(topic, since_ms)):
                 raise Violation(
                     f"{id.decode()} has been ready in {shard.name} for {now_ms - since_ms:.0f} ms, "
                     f"and {who} waits for it in a claim"
                 )
+
+    def _there_since(self, key: str, present: Iterable[T], now_ms: float) -> dict[T, float]:
+        before: dict[T, float] = self._since.get(key, {})
+        self._since[key] = there = {each: before.get(each, now_ms) for each in present}
+        return there
 
     def _waiting(self, topic: str, since_ms: float) -> str:
         """Who claims this topic, and began before that instant."""
