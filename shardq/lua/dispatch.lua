@@ -66,7 +66,12 @@ end
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full = #ids == limit
 local moved, oldest, newest, failure = 0, -1, -1, nil
-local arrived, moved_by_topic = {}, {}
+-- wakes are drawn in the order in which topics had something: the order of a table is another on each server
+local arrived, in_turn, moved_by_topic = {}, {}, {}
+local function arrives(topic, count)
+  if not arrived[topic] then in_turn[#in_turn + 1] = topic end
+  arrived[topic] = (arrived[topic] or 0) + count
+end
 if #ids > 0 then
   oldest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[1]))
   newest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[#ids]))
@@ -93,7 +98,7 @@ if #ids > 0 then
         failure = pushed
       else
         moved = moved + #group
-        arrived[topic] = #group
+        arrives(topic, #group)
         moved_by_topic[#moved_by_topic + 1], moved_by_topic[#moved_by_topic + 2] = topic, #group
         redis.pcall('HINCRBY', KEYS[3], topic, #group)
       end
@@ -135,7 +140,7 @@ if next_lapse <= steady_ms and not failure then
         end
         redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
         reaped = reaped + 1
-        arrived[topic] = (arrived[topic] or 0) + 1
+        arrives(topic, 1)
       end
     end
   end
@@ -169,8 +174,8 @@ if moved + reaped + buried > 0 then
 elseif wake_at ~= meta[2] then
   redis.pcall('HSET', KEYS[1], 'wake_at', wake_at)
 end
-for topic, count in pairs(arrived) do
-  if waiting[topic] then draw(topic, waiting[topic], count, ARGV[5]) end
+for _, topic in ipairs(in_turn) do
+  if waiting[topic] then draw(topic, waiting[topic], arrived[topic], ARGV[5]) end
 end
 if routed then
   local came = false

@@ -74,6 +74,32 @@ def test_an_exchange_ends_in_time(ends: tuple[Connection, socket.socket], size: 
     assert time.monotonic() - began < 4.0
 
 
+@pytest.mark.parametrize("of_two", [False, True], ids=["in parts", "the second of two"])
+def test_an_answer_that_comes_bit_by_bit_does_not_put_off_the_end(
+    ends: tuple[Connection, socket.socket], of_two: bool
+) -> None:
+    connection, server = ends
+    is_over = threading.Event()
+
+    def dribble() -> None:
+        server.sendall(b"+one\r\n" if of_two else b"$1000\r\n")
+        while not is_over.wait(0.02):
+            server.sendall(b"$1000\r\n" if of_two and not sent else b"x")
+            sent.append(1)
+
+    sent: list[int] = []
+    thread = threading.Thread(target=dribble)
+    thread.start()
+    began = time.monotonic()
+    fault = connection.exchange(b"call", deadline=began + 0.2, answers=2 if of_two else 1)
+    took = time.monotonic() - began
+    is_over.set()
+    thread.join()
+    assert isinstance(fault, Fault)
+    assert fault.lost
+    assert took < 5.0  # the answer is whole after twenty seconds
+
+
 def test_a_socket_that_was_used_without_waiting_waits_again(ends: tuple[Connection, socket.socket]) -> None:
     connection, server = ends
     connection.sock.settimeout(0)

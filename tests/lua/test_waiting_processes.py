@@ -94,6 +94,23 @@ def test_dispatch_wakes_one_for_each_task(shard: Shard, keys: ShardKeys, due: in
     assert waiting(shard, "mail") == ["p1"]
 
 
+def test_topics_wake_in_the_order_in_which_they_had_something(shard: Shard, keys: ShardKeys) -> None:
+    due, lapsed = ["sms", "mail", "a", "push", "b"], ["c", "mail", "fax"]
+    order = [*due, "c", "fax"]
+    shard.seed(
+        {
+            "meta": meta(),
+            "due": {f"{topic}/i": T - 9 + n for n, topic in enumerate(due)},
+            "leased": {f"{topic}/l": T - 9 + n for n, topic in enumerate(lapsed)},
+            "lease": {f"{topic}/l": "0:0::tok" for topic in lapsed},
+            **{f"waiting/{topic}": {"p": T} for topic in order},
+        }
+    )
+    with shard.listener(keys.wake("p")) as wakes:
+        shard.run(dispatch(keys, order))
+        assert wakes.heard() == [(keys.wake("p"), topic) for topic in order]
+
+
 def test_what_lapses_wakes_too_and_says_its_topic(shard: Shard, keys: ShardKeys) -> None:
     shard.seed(
         {

@@ -79,7 +79,7 @@ class Connection:
         """Sends, and reads the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
         left = deadline - time.monotonic()
         wait = READ_TIMEOUT_S if left > READ_TIMEOUT_S else max(left, 0.001)
-        return self._sent(data, wait) or self._received(wait, answers)
+        return self._sent(data, wait) or self._received(wait, deadline, answers)
 
     def send(self, data: bytes, *, deadline: float) -> Fault | None:
         """Sends what ``receive`` reads the answer to."""
@@ -92,11 +92,12 @@ class Connection:
     def receive(self, wait: float) -> Any:
         """The next answer to what was sent before."""
         wait = max(wait, 0.001)
+        deadline = time.monotonic() + wait
         try:
             self._bound(wait)
         except (OSError, ValueError) as exc:
             return of_exception(exc, sent=True)
-        return self._received(wait, 1)
+        return self._received(wait, deadline, 1)
 
     def _sent(self, data: bytes, wait: float) -> Fault | None:
         """Sends, and leaves a socket whose reads take no longer than ``wait``."""
@@ -120,11 +121,21 @@ class Connection:
         if timeout is None or not wait <= timeout <= wait + SLACK_S:
             self.sock.settimeout(wait)
 
-    def _received(self, wait: float, answers: int) -> Any:
+    def _received(self, wait: float, deadline: float, answers: int) -> Any:
+        """Reads the last of ``answers`` answers. The socket's timeout is that of its first read; a part of an answer
+        does not put off the ``deadline``.
+        """
         try:
+            is_first = True
             while True:
                 answer = self.reader.gets()
                 while answer is INCOMPLETE:
+                    if not is_first:
+                        left = deadline - time.monotonic()
+                        if left <= 0:
+                            return timed_out(wait)
+                        self._bound(min(left, wait))
+                    is_first = False
                     chunk = self.sock.recv(CHUNK)
                     if not chunk:
                         return of_exception(ConnectionResetError("the server closed the connection"), sent=True)
