@@ -17,6 +17,9 @@ MANY = 1100
 LARGE = 400_000
 """Three of such a size are more than an answer has."""
 
+LAST = 2**64 - 1
+"""The last number of a stream's ids."""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -73,6 +76,7 @@ class Scene:
         usual = [
             self.looked_at_often, self.many_windows, self.of_no_topic, self.died_for_nothing, self.window_of_its_own,
             self.ghosts_of_no_number, self.given_back, self.half_a_schedule, self.queued, self.refused_halfway,
+            self.full_stream,
         ]  # fmt: skip
         large = [self.crowd_with_a_tag, self.large_records, self.large_schedules]
         return self.draw.choice(large if self.draw.random() < 0.08 else usual)()
@@ -156,6 +160,20 @@ class Scene:
             _plain("DEL", keys.ready(topic)),
             *self._ready(1, id, id),
             replace(step, denied=self.draw.choice(denied)),
+        ]
+
+    def full_stream(self) -> list[Step]:
+        """A stream takes one of two tasks: then its ids are used up. The one is taken back."""
+        keys, topic, stream = self.keys, self.topic, f"{self.keys.prefix}out"
+        ids = [self._id, f"{topic}/b" if topic else "b"]
+        forwarded = self._called("forward", [5, "stream", ""], [topic])
+        return [
+            *(_plain("DEL", key) for key in (stream, keys.ready(topic))),
+            _plain("XADD", stream, f"{LAST}-{LAST - 1}", "id", self._id),
+            *(_plain("HSET", keys.task, id, b"\x10hi") for id in ids),
+            _plain("HDEL", keys.ghost, *ids),
+            _plain("RPUSH", keys.ready(topic), *ids),
+            replace(forwarded, keys=(*forwarded.keys, stream.encode())),
         ]
 
     def given_back(self) -> list[Step]:
