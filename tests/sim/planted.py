@@ -86,7 +86,7 @@ PLANTED = [
     Planted(
         "what is dispatched wakes nobody",
         "dispatch",
-        "if waiting[topic] then draw(topic, waiting[topic], count, ARGV[5]) end",
+        "if waiting[topic] then draw(topic, waiting[topic], arrived[topic], ARGV[5]) end",
         "",
     ),
 ]
