@@ -63,6 +63,10 @@ class Scene:
         words: list[Word] = [self.keys.bell, 1, 5000, "p1:9", self.keys.wake(""), "", self.topic, 9, "", ""]
         return self._called("claim", words, [self.topic])
 
+    def _forwarded(self, side: str, to: str) -> Step:
+        step = self._called("forward", [5, side, ""], [self.topic])
+        return replace(step, keys=(*step.keys, to.encode()))
+
     def _leased(self, id: str, entry: str, score: int) -> list[Step]:
         return [
             _plain("HSET", self.keys.task, id, b"\x10hi"),
@@ -146,11 +150,9 @@ class Scene:
         """A server refuses a write about a task that is ready, behind a ghost: what was written is taken back."""
         keys, id, topic = self.keys, self._id, self.topic
         side, theirs, push = self.draw.choice((("right", "ready/theirs", "RPUSH"), ("stream", "out", "XADD")))
-        forwarded = self._called("forward", [5, side, ""], [topic])
-        forwarded = replace(forwarded, keys=(*forwarded.keys, f"{keys.prefix}{theirs}".encode()))
         step, *denied = self.draw.choice(
             (
-                (forwarded, push),
+                (self._forwarded(side, f"{keys.prefix}{theirs}"), push),
                 (self._claimed(), "ZADD", "HSET"),
                 (self._rescheduled(), "HSET"),
                 (self._replaced(), "HSET"),
@@ -166,14 +168,13 @@ class Scene:
         """A stream takes one of two tasks: then its ids are used up. The one is taken back."""
         keys, topic, stream = self.keys, self.topic, f"{self.keys.prefix}out"
         ids = [self._id, f"{topic}/b" if topic else "b"]
-        forwarded = self._called("forward", [5, "stream", ""], [topic])
         return [
             *(_plain("DEL", key) for key in (stream, keys.ready(topic))),
             _plain("XADD", stream, f"{LAST}-{LAST - 1}", "id", self._id),
             *(_plain("HSET", keys.task, id, b"\x10hi") for id in ids),
             _plain("HDEL", keys.ghost, *ids),
             _plain("RPUSH", keys.ready(topic), *ids),
-            replace(forwarded, keys=(*forwarded.keys, stream.encode())),
+            self._forwarded("stream", stream),
         ]
 
     def given_back(self) -> list[Step]:
