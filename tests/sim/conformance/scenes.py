@@ -80,9 +80,9 @@ class Scene:
         usual = [
             self.looked_at_often, self.many_windows, self.of_no_topic, self.died_for_nothing, self.window_of_its_own,
             self.ghosts_of_no_number, self.given_back, self.half_a_schedule, self.queued, self.refused_halfway,
-            self.full_stream,
+            self.full_stream, self.nothing_pushed,
         ]  # fmt: skip
-        large = [self.crowd_with_a_tag, self.large_records, self.large_schedules]
+        large = [self.crowd_with_a_tag, self.crowd_of_a_topic, self.large_records, self.large_schedules]
         return self.draw.choice(large if self.draw.random() < 0.08 else usual)()
 
     def looked_at_often(self) -> list[Step]:
@@ -177,6 +177,9 @@ class Scene:
             self._forwarded("stream", stream),
         ]
 
+    def nothing_pushed(self) -> list[Step]:
+        return [self._called("push", [self.keys.bell, 0])]
+
     def given_back(self) -> list[Step]:
         """Several tasks of a claim are given back, the one that is due first in front."""
         later, keys = self._now_ms + 30_000, self.keys
@@ -203,6 +206,16 @@ class Scene:
         """More tasks with a tag than one command removes."""
         fields = [word for number in range(MANY) for word in (f"t{number}", b"\x18\x00\x08\x81\xa1t\x91\xa3red")]
         return [_plain("HSET", self.keys.task, *fields), self._called("cancel_tag", ["0", "red", 1000])]
+
+    def crowd_of_a_topic(self) -> list[Step]:
+        """A page of a purge has more tasks than are removed at once. The answer tells how many they were."""
+        keys, topic = self.keys, self.topic
+        start = f"{topic}/t" if topic else "t"
+        tasks = [word for number in range(MANY) for word in (self._now_ms, f"{start}{number}")]
+        return [
+            _plain("ZADD", self.draw.choice((keys.due, keys.dead)), *tasks),
+            self._called("purge", [topic, "topic", "0", "0", 1000], [topic]),
+        ]
 
     def large_records(self) -> list[Step]:
         """More bytes than one answer has."""
