@@ -7,7 +7,9 @@ import time
 
 import pytest
 
+from cluster.server import Server
 from shardq import Engine, Task
+from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.errors import InvalidOption, InvalidShardCount
 from tests.resharding.conftest import SHARDS
@@ -263,3 +265,16 @@ def test_one_poller_for_each_shard(engine: Engine, url: str, name: str) -> None:
                 return sum(map(len, owned)) == shards and set.union(*owned) == set(range(shards))
 
             wait_until(served, f"each of {shards} shards has one poller")
+
+
+def test_marks_that_can_not_be_removed_at_the_end_of_a_change_are_removed_later(own_server: Server, name: str) -> None:
+    """Without that they stay in memory until the next change."""
+    marks = shard_keys(name, 0).staged
+    with Engine(own_server.url, name=name, shards=1) as engine:
+        engine.start()
+        own_server.ask("HSET", marks, "a|someone:1", "")
+        own_server.ask("ACL", "SETUSER", "default", "-unlink")
+        engine.resize(2).wait(timeout=20)
+        assert own_server.ask("HLEN", marks) == 1
+        own_server.ask("ACL", "SETUSER", "default", "+unlink")
+        wait_until(lambda: own_server.ask("HLEN", marks) == 0, "the marks are removed", timeout=20)

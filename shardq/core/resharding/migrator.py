@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 
 from shardq.core.calls.request import Stale
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import run
 from shardq.core.recovery import NotConfirmed, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
-from shardq.core.resharding.resizing import forget_priors, unswept
+from shardq.core.resharding.resizing import forget_priors, remove_marks, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
@@ -33,7 +34,8 @@ CALL_TIMEOUT_S = 5.0
 
 class Migrator:
     """A thread in every dispatcher process: sweeps the process's shards while there is something to move, completes a
-    change that was announced and abandoned, and forgets earlier numbers of shards. It costs nothing when idle.
+    change that was announced and abandoned, forgets earlier numbers of shards, and removes what is left of a change. It
+    costs nothing when idle.
 
     ``mine``: the shards that this process serves; ``members``: the number of processes that share the work.
     """
@@ -54,6 +56,8 @@ class Migrator:
         self._moving = False
         """True if something was moved in the present round."""
         self._rest_s = REST_S
+        self.ended: Sequence[ShardKeys] = ()
+        """The shards of a change that this process has ended. Marks of moves that were never made are left in them."""
         self._announced: Topology | None = None
         """The topology whose change is not in force."""
         self._orphaned_at = 0.0
@@ -77,13 +81,17 @@ class Migrator:
 
     def _step(self) -> float | None:
         topology = self._cache.topology
-        if not topology.priors and topology.pending is None:
+        if not topology.priors and topology.pending is None and not self.ended:
             return None
         self._moving = False
         try:
             if topology.pending is not None:
                 return self._complete(topology)
-            self._sweep(topology)
+            if topology.priors:
+                self._sweep(topology)
+            elif run(self._driver, remove_marks(self._cache, self.ended), CALL_TIMEOUT_S):
+                self.ended, self._rest_s = (), REST_S
+                return None
         except Stale:
             # The topology changed during the sweep, and the news tells it.
             self._guarded_refresh()
@@ -138,8 +146,11 @@ class Migrator:
                     away.add(node)
         if failure is not None:
             raise failure
+        self.ended = self._cache.span()  # before its end: of that the answer may be lost
         if run(self._driver, forget_priors(self._cache), CALL_TIMEOUT_S):
             log.info("all tasks are where they belong under %d shards", topology.shards)
+        else:
+            self.ended = ()
 
     def _something_moved(self) -> None:
         self._moving = True

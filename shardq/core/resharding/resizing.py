@@ -169,11 +169,23 @@ def forget_priors(cache: TopologyCache) -> Operation[bool]:
     following = msgspec.structs.replace(topology, epoch=topology.epoch + 1, priors=(), move_rate=None)
     if (yield from declare(cache, topology.epoch, following)):
         yield from open_shards(cache, span)
-        # Only now, and only where no failover can undo it: a process that left a mark and stands still can take
-        # nothing.
-        if not (yield from barrier.behind(span)):
-            yield Many({keys: resharding.unmark(keys, following.epoch) for keys in span})
     return not cache.topology.priors
+
+
+def remove_marks(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[bool]:
+    """Removes the marks of moves that were never made, in all shards of a change whose earlier numbers are forgotten.
+    Returns False if it can't do that yet, as replicas are behind.
+    """
+    barrier = ReplicaBarrier(cache)
+    yield from barrier.behind(shards)
+    yield from open_shards(cache, shards)
+    # Only where every shard is told, and no failover can undo that: a process that left a mark and stands still can
+    # take nothing.
+    if (yield from barrier.behind(shards)):
+        return False
+    epoch = cache.topology.epoch
+    values((yield Many({keys: resharding.unmark(keys, epoch) for keys in shards})))
+    return True
 
 
 class DispatcherWatch:

@@ -134,6 +134,8 @@ class Faulting:
         hub = self._hub
 
         def strike() -> None:
+            if self._run.is_over:
+                return
             if node.is_up and node.is_master and node in self._run.servers.owners and node.moved_us < since_us:
                 node.go_down()
                 had = self._run.tasks_of(node)

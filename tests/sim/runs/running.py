@@ -128,6 +128,7 @@ class Run:
             keys.meta.encode(): keys for keys in (shard_keys(NAME, shard) for shard in range(MOST_SHARDS))
         }
         self._faulting = Faulting(self)
+        self._left_marks = False
         self._punctuality = self._new_punctuality()
 
     def _new_punctuality(self) -> Punctuality | None:
@@ -198,7 +199,7 @@ class Run:
         for shard in shards:
             self._check(shard.keys, None)
             shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, twice=twice)
-            if not any(fault.kind in ENDING for fault in self.plan.faults):
+            if not self._left_marks and not any(fault.kind in ENDING for fault in self.plan.faults):
                 shard.check_marks()
             dead = shard.scores(shard.keys.dead)
             for id, record in shard.fields(shard.keys.task).items():
@@ -298,6 +299,9 @@ class Run:
             time.sleep(0.2)
         while not self.is_over:
             time.sleep(0.5)
+        # one that ends can't try again
+        dispatcher = witness.engine._running.dispatcher
+        self._left_marks |= dispatcher is not None and bool(dispatcher._mover.ended)
 
     def _work(self, workload: Workload) -> None:
         while not self.is_over:
@@ -334,7 +338,7 @@ class Run:
             stats = engine.stats()
             progress = engine.resize(dry_run=True).progress()
             scheduled = stats.scheduled - self._held_for_ever()
-            if not (scheduled or stats.ready or stats.leased) and progress.done:
+            if not (stats.missing or scheduled or stats.ready or stats.leased) and progress.done:
                 break
         else:
             raise Violation(f"it does not come to rest: {stats}")

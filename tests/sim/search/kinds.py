@@ -22,7 +22,7 @@ from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
 from shardq.core.recovery import call_shards, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
-from shardq.core.resharding.resizing import forget_priors, resize, unswept
+from shardq.core.resharding.resizing import forget_priors, remove_marks, resize, unswept
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import declare as declare_topology
 from shardq.core.upkeep import open_shards, refresh
@@ -279,7 +279,11 @@ def moving(cache: TopologyCache, numbers: MoveTokens) -> Operation[bool]:
         if cache.topology.epoch != topology.epoch:
             return False
         yield from sweep(cache, keys, numbers, MoveRate())
-    return (yield from forget_priors(cache))
+    shards = cache.span()
+    if not (yield from forget_priors(cache)):
+        return False
+    yield from remove_marks(cache, shards)
+    return True
 
 
 def _move(cache: TopologyCache, number: int) -> Operation[Any]:
