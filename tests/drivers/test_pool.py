@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from cluster.server import Server
-from shardq.core.drivers.aiopool import AsyncConnectionPool
-from shardq.core.drivers.connection import Connection
+from shardq.core.drivers.aioconnection import AsyncConnectionPool
+from shardq.core.drivers.connection import CONNECTING, Connection, ConnectionPool
 from shardq.core.drivers.faults import OVERDUE
-from shardq.core.drivers.pool import CONNECTING, ConnectionPool
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.errors import EngineClosed, Unavailable

@@ -5,6 +5,6 @@ it, and when to give up), ``conversations`` (what is said to one server in sever
 ``discover`` (which node serves which slot, and learning that), ``routing`` (when to learn it, and what a failed try
 leads to), ``outages`` (the log of failing nodes), ``descriptors`` (the files that this process may have open).
 
-Then the two drivers: ``sync`` on ``router``, ``pipelines`` and ``owned``, with ``connection`` and ``pool``; ``aio``
-with ``aioconnection`` and ``aiopool``. Both connect by ``sockets``.
+Then the two drivers: ``sync`` on ``router``, ``pipelines`` and ``owned``, with ``connection``; ``aio`` with
+``aioconnection``. Both connect by ``sockets``.
 """

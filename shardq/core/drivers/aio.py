@@ -18,8 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from shardq.core import forks
 from shardq.core.calls.request import Call, Command, pack
-from shardq.core.drivers.aioconnection import Answer, AsyncConnection, open_async_connection, probe
-from shardq.core.drivers.aiopool import AsyncConnectionPool
+from shardq.core.drivers.aioconnection import Answer, AsyncConnection, AsyncConnectionPool, open_async_connection, probe
 from shardq.core.drivers.conversations import CONVERSATION_S, Confirmation, adrive
 from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved

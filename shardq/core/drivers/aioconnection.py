@@ -1,4 +1,4 @@
-"""Connections of the asyncio driver, each shared by any number of coroutines. ``aiopool`` has those to one node.
+"""Connections of the asyncio driver, each shared by any number of coroutines, and the pool of those to one node.
 
 Calls made in one turn of the loop leave in one write, and answers are matched to calls by their order. A caller that is
 cancelled or stops waiting keeps its place in that order: its answer is read and dropped.
@@ -10,8 +10,9 @@ import asyncio
 import os
 import socket
 import ssl
+import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
 from hiredis import HiredisError
@@ -22,6 +23,7 @@ from shardq.core.drivers.credentials import NOBODY, Credentials, Provided
 from shardq.core.drivers.faults import (
     OVERDUE,
     Fault,
+    dropped,
     of_connecting,
     of_exception,
     of_provider,
@@ -29,11 +31,17 @@ from shardq.core.drivers.faults import (
     of_tls,
     timed_out,
     unasked,
+    unconnected,
 )
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sockets import INCOMPLETE, Address, context_of, known, look_up, new_socket, reader, server_name
 
 T = TypeVar("T")
+
+# A connection carries any number of calls; more than one keeps small calls from waiting behind big ones.
+MAX_CONNECTIONS = 4
+# So many unanswered calls on the least busy connection are a reason to open another.
+BUSY = 64
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -334,3 +342,94 @@ async def _connected(addresses: list[Address], deadline: float) -> socket.socket
             sock.close()
             raise
     raise last or OSError("the name has no address")
+
+
+class AsyncConnectionPool:
+    """The connections to one node: few, each shared by any number of calls. One attempt to connect at a time, in a
+    task of its own; all who wait share its outcome.
+    """
+
+    def __init__(
+        self, address: str, *, bound: int, connect: Callable[[str], Coroutine[Any, Any, AsyncConnection | Fault]]
+    ) -> None:
+        self.address = address
+        self.bound: int = min(MAX_CONNECTIONS, bound)
+        self._new_connection = connect
+        self._connections: list[AsyncConnection] = []
+        self._connecting: asyncio.Task[AsyncConnection | Fault] | None = None
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        return sum(connection.open for connection in self._connections)
+
+    async def connection(self, deadline: float) -> AsyncConnection | Fault:
+        """Returns the least busy connection, or waits for the first one. When all are busy another is made
+        meanwhile.
+        """
+        ready = self.ready()
+        if ready is not None:
+            return ready
+        if self._closed:
+            return dropped(self.address)
+        within = deadline - time.monotonic()
+        if within <= 0:
+            return self._best() or OVERDUE
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        return self._best() or await self._wait_for(self._connecting, within)
+
+    def ready(self) -> AsyncConnection | None:
+        """The least busy connection. None if there is none yet, or another is wanted."""
+        best = self._best()
+        if best is None or (best.load >= BUSY and self.open < self.bound):
+            return None
+        if best.provided is not None:
+            best.renew()
+        return best
+
+    async def _wait_for(
+        self, connecting: asyncio.Task[AsyncConnection | Fault], within: float
+    ) -> AsyncConnection | Fault:
+        """Waits for an attempt to connect. Others may wait for it, too: giving up does not end it."""
+        await asyncio.wait((connecting,), timeout=within)
+        if not connecting.done():
+            return unconnected(within)
+        return dropped(self.address) if connecting.cancelled() else connecting.result()
+
+    async def _connect(self) -> AsyncConnection | Fault:
+        try:
+            connection = await self._new_connection(self.address)
+        finally:
+            self._connecting = None
+        if isinstance(connection, AsyncConnection):
+            self._connections.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Closes every connection; a caller that waits for one is told at once."""
+        self._closed = True
+        connecting = self._connecting
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+        for connection in self._connections:
+            await connection.close()
+
+    def _best(self) -> AsyncConnection | None:
+        self._connections = [connection for connection in self._connections if connection.open]
+        return min(self._connections, key=lambda connection: connection.load, default=None)
+
+    def abort(self) -> None:
+        """Closes every connection, and waits for none."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in self._connections:
+            connection.abort()
+
+    def abandon(self) -> None:
+        """Closes the descriptors of every connection, without its loop."""
+        self._closed, self._connecting = True, None
+        for connection in self._connections:
+            connection.abandon()

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from shardq.core.calls.request import Command, pack
-from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
+from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection, ConnectionPool
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_reply, unconnected
-from shardq.core.drivers.pool import ConnectionPool
 from shardq.core.drivers.retry import RetryingCall, RetryStep, explained
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE

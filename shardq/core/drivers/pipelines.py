@@ -24,9 +24,8 @@ from typing import Any, Generic, TypeVar
 from hiredis import HiredisError
 
 from shardq.core.calls.request import Command
-from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection
+from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection, ConnectionPool
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception, timed_out, unasked, unserved
-from shardq.core.drivers.pool import ConnectionPool
 from shardq.core.drivers.retry import RetryingCall, Spare
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE

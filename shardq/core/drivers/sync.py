@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shardq.core.calls.request import Call, Command
-from shardq.core.drivers.connection import Connection
+from shardq.core.drivers.connection import Connection, ConnectionPool
 from shardq.core.drivers.conversations import CONVERSATION_S, Confirmation, drive
 from shardq.core.drivers.faults import ErrorReply, Fault, of_connecting, of_reply
 from shardq.core.drivers.owned import BegunCall, BorrowedConnections, DedicatedConnection, PubSubConnection
 from shardq.core.drivers.pipelines import Pipelines
-from shardq.core.drivers.pool import ConnectionPool
 from shardq.core.drivers.retry import Deadline, RetryingCall, Spare, explained
 from shardq.core.drivers.router import NodeRouter
 from shardq.errors import ShardqError, Unavailable
