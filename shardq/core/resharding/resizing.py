@@ -178,7 +178,7 @@ def remove_marks(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation
     """
     barrier = ReplicaBarrier(cache)
     yield from barrier.behind(shards)
-    yield from open_shards(cache, shards)
+    yield from open_shards(cache, shards)  # also those that were told before: a barrier knows what is written behind it
     # Only where every shard is told, and no failover can undo that: a process that left a mark and stands still can
     # take nothing.
     if (yield from barrier.behind(shards)):

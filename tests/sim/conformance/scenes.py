@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.ids import full_id
 from shardq.core.scripts import script
 from tests.sim.conformance.steps import Step
 from tests.sim.model.server import Word, coded
@@ -37,7 +38,7 @@ class Scene:
 
     @property
     def _id(self) -> str:
-        return f"{self.topic}/a" if self.topic else "a"
+        return full_id(self.topic, "a")
 
     def _called(self, name: str, words: Sequence[Word], topics: Sequence[str] = ()) -> Step:
         names = script(name).named(self.keys)
@@ -167,7 +168,7 @@ class Scene:
     def full_stream(self) -> list[Step]:
         """A stream takes one of two tasks: then its ids are used up. The one is taken back."""
         keys, topic, stream = self.keys, self.topic, f"{self.keys.prefix}out"
-        ids = [self._id, f"{topic}/b" if topic else "b"]
+        ids = [self._id, full_id(topic, "b")]
         return [
             *(_plain("DEL", key) for key in (stream, keys.ready(topic))),
             _plain("XADD", stream, f"{LAST}-{LAST - 1}", "id", self._id),
@@ -210,8 +211,7 @@ class Scene:
     def crowd_of_a_topic(self) -> list[Step]:
         """A page of a purge has more tasks than are removed at once. The answer tells how many they were."""
         keys, topic = self.keys, self.topic
-        start = f"{topic}/t" if topic else "t"
-        tasks = [word for number in range(MANY) for word in (self._now_ms, f"{start}{number}")]
+        tasks = [word for number in range(MANY) for word in (self._now_ms, full_id(topic, f"t{number}"))]
         return [
             _plain("ZADD", self.draw.choice((keys.due, keys.dead)), *tasks),
             self._called("purge", [topic, "topic", "0", "0", 1000], [topic]),

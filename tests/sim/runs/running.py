@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from shardq import Engine
+from shardq.core.dispatcher import Dispatcher
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script, script
@@ -128,7 +129,7 @@ class Run:
             keys.meta.encode(): keys for keys in (shard_keys(NAME, shard) for shard in range(MOST_SHARDS))
         }
         self._faulting = Faulting(self)
-        self._left_marks = False
+        self._dispatchers: list[Dispatcher] = []
         self._punctuality = self._new_punctuality()
 
     def _new_punctuality(self) -> Punctuality | None:
@@ -196,10 +197,13 @@ class Run:
         shards = self._all_shards()
         if not self.facts.unguarded:
             check_once(shards)
+        # a dispatcher that has ended can't try again
+        are_removed = not any(dispatcher._mover.ended for dispatcher in self._dispatchers)
+        are_removed &= not any(fault.kind in ENDING for fault in self.plan.faults)
         for shard in shards:
             self._check(shard.keys, None)
             shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, twice=twice)
-            if not self._left_marks and not any(fault.kind in ENDING for fault in self.plan.faults):
+            if are_removed:
                 shard.check_marks()
             dead = shard.scores(shard.keys.dead)
             for id, record in shard.fields(shard.keys.task).items():
@@ -299,9 +303,8 @@ class Run:
             time.sleep(0.2)
         while not self.is_over:
             time.sleep(0.5)
-        # one that ends can't try again
-        dispatcher = witness.engine._running.dispatcher
-        self._left_marks |= dispatcher is not None and bool(dispatcher._mover.ended)
+        if witness.engine._running.dispatcher is not None:
+            self._dispatchers.append(witness.engine._running.dispatcher)
 
     def _work(self, workload: Workload) -> None:
         while not self.is_over:
