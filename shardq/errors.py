@@ -13,7 +13,7 @@
     │   └── SettleError
     ├── PushError, NotReplicated, Conflict
     ├── LeaseLost, PayloadNotDecodable
-    ├── UnknownSchedule, ChangeUnderWay, IncompatibleVersion
+    ├── UnknownSchedule, ChangeUnderWay, IncompatibleVersion, AnotherEngine
     ├── SpoolFault                       SpoolFull is one
     ├── MissingPackage (also an ImportError)
     ├── EmbeddedFault
@@ -326,6 +326,33 @@ class IncompatibleVersion(ShardqError):
     ... except shardq.errors.IncompatibleVersion as error:
     ...     print(error)                # says which format it is, and which ones are read
     """
+
+
+class AnotherEngine(ShardqError):
+    """The address leads to an engine of this name that is another one: it was there before this process last heard of
+    its own. Nothing was written. It ends when the address leads home, or this program is started anew.
+
+    >>> try:
+    ...     engine.push({"order": 42})
+    ... except shardq.errors.AnotherEngine as error:
+    ...     print(error.known, error.found)    # the ids of both
+    """
+
+    def __init__(self, name: str, *, known: str, found: str, shard: int | None = None) -> None:
+        self.name, self.known, self.found, self.shard = name, known, found, shard
+        where = "the server" if shard is None else f"shard {shard}"
+        super().__init__(
+            f"{where} has another engine named {name!r}: this process knows {known or 'one without an id'}, and found "
+            f"{found or 'one without an id'}; nothing was written. See where the address leads; to work with that "
+            "engine, start this program anew"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _another, (self.name, self.known, self.found, self.shard)
+
+
+def _another(name: str, known: str, found: str, shard: int | None) -> AnotherEngine:
+    return AnotherEngine(name, known=known, found=found, shard=shard)
 
 
 class LeaseLost(ShardqError):

@@ -1,9 +1,10 @@
 """Recovery from an old topology. Operations, for both drivers.
 
-A shard may answer that the caller's topology is old (``Stale``), or that the shard was never opened (``Missing``). The
-guard of every script answers so before anything is written. A ``Recovery`` then refreshes or repairs the topology, and
-the request is sent again. An earlier send whose answer was lost may have been executed under the older topology: such a
-request is ``in_doubt``, and what takes its place is sent as after a lost answer, wherever it goes.
+A shard may answer that the caller's topology is old (``Stale``), that it missed a change itself (``Behind``), or that
+it was never opened (``Missing``). The guard of every script answers so before anything is written. A ``Recovery`` then
+refreshes or repairs the topology, and the request is sent again. An earlier send whose answer was lost may have been
+executed under the older topology: such a request is ``in_doubt``, and what takes its place is sent as after a lost
+answer, wherever it goes.
 
 Calls on given shards go by ``call_shards``; a search for an id, from shard to shard, by ``walk_shards``.
 
@@ -12,24 +13,22 @@ A repair may have to complete a change of the number of shards that another proc
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from shardq.core.calls import control, resharding
-from shardq.core.calls.request import Call, Command, Missing, Stale
+from shardq.core.calls.request import Behind, Call, Command, Epoch, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology, UnreadableTopology
+from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import declare, open_shards, refresh
-from shardq.errors import EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
+from shardq.core.upkeep import declare, newest_of, open_shards, refresh
+from shardq.errors import AnotherEngine, EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -69,17 +68,19 @@ def put_in_force(cache: TopologyCache) -> Operation[bool]:
         return True
     following = announced.in_force()
     span = [cache.keys(shard) for shard in following.span()]
-    ahead = yield from open_shards(cache, span, topology=announced)
-    if ahead is not None and ahead[1].epoch > following.epoch:
+    ahead = yield from open_shards(cache, span)
+    if cache.topology.stamp != announced.stamp:
+        return False  # a server came back older: the change goes on under the topology that looks at that, too
+    if ahead is not None and ahead[1].stamp != following.stamp:
         # published before the shard was told: so it is in force, and another process was first, or it is lost
         yield from refresh(cache)
-        if cache.topology.epoch > announced.epoch:
-            return True
-        yield from _repair(cache, ahead[0], ahead[1].epoch)
-        return False
+        if cache.topology.stamp == announced.stamp:
+            yield from _repair(cache, *ahead)
+            return False
+        return True
     yield from _wait_for_arrival(cache, span)
     yield from open_shards(cache, span, topology=following)
-    yield from declare(cache, announced.epoch, following)
+    yield from declare(cache, announced, following)
     return True
 
 
@@ -88,7 +89,7 @@ def catch_up(cache: TopologyCache, keys: ShardKeys, stale: Stale) -> Operation[N
     may have followed one that a failover had taken back, and may not be in force now.
     """
     recovery = Recovery(cache)
-    while cache.topology.epoch < stale.epoch:
+    while cache.topology.epoch <= stale.epoch and cache.topology.stamp != stale.stamp:
         yield from recovery.recover(keys, stale)
 
 
@@ -205,8 +206,8 @@ def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[N
     values((yield from call_shards(cache, dict(enumerate(puts)))).items())
 
 
-Refusal = Stale | Missing
-REFUSALS = (Stale, Missing)
+Refusal = Stale | Behind | Missing
+REFUSALS = (Stale, Behind, Missing)
 """The guard's answers to a call under a topology that is not the shard's. Nothing was written."""
 
 
@@ -261,6 +262,10 @@ class Recovery:
         from: its call can be sent again.
         """
         answers = yield Many(calls)
+        for _, result in answers:
+            if not isinstance(result, ShardqError):
+                self._cache.heard_at = time.monotonic()
+                break
         refusals = [(routed.keys, result) for routed, result in answers if isinstance(result, REFUSALS)]
         if refusals and (failed := (yield from self.recover_all(refusals))):
             return [
@@ -292,49 +297,42 @@ def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) 
             "what is written, and try again"
         ) from fault
     yield from refresh(cache)
+    known = cache.topology
     if isinstance(fault, Missing):
-        if keys.shard in cache.topology.span():
+        if keys.shard in known.span():
             yield from open_shards(cache, [keys])
-    elif cache.topology.epoch < fault.epoch:
+    elif isinstance(fault, Behind):
+        yield from open_shards(cache, [keys])
+    elif fault.stamp.engine and known.engine and fault.stamp.engine != known.engine:
+        raise AnotherEngine(cache.name, known=known.engine, found=fault.stamp.engine, shard=keys.shard)
+    elif known.epoch <= fault.epoch and known.stamp != fault.stamp:
         # The change is just being published. After a while it counts as interrupted, or lost by a failover.
         yield Pause(min(0.1, 0.002 * 2.0**round))
         if round >= REPAIR_ROUND:
-            yield from _repair(cache, keys, fault.epoch)
+            yield from _repair(cache, keys, fault)
 
 
-def _repair(cache: TopologyCache, keys: ShardKeys, epoch: int) -> Operation[None]:
-    """Repairs a control slot that lacks a topology of this epoch, which a shard has seen: completes it, or restores it
-    from a copy, the shard's or another's. If no shard has a copy that topology is lost, and the present one takes its
-    place.
+def _repair(cache: TopologyCache, keys: ShardKeys, stale: Stale) -> Operation[None]:
+    """Repairs a control slot that lacks a topology that a shard has seen: completes it, or restores it from a copy, the
+    shard's or another's. If no shard has a copy, or another change has taken its epoch, that topology is lost, and the
+    present one takes its place.
     """
-    known = cache.topology
-    if known.pending is not None and epoch <= known.in_force().epoch:
+    known, epoch = cache.topology, stale.epoch
+    if known.pending is not None and stale.stamp == known.in_force().stamp:
         yield from put_in_force(cache)
         return
     own = yield control.read_copy(keys)
-    if not (newest := _newest([own], known)):
+    if not (newest := newest_of([own], known)):
         answers = yield Many({other: control.read_copy(other) for other in cache.span()})
-        newest = _newest([copy for _, copy in answers if isinstance(copy, bytes)], known)
-    if newest:
-        yield from declare(cache, known.epoch, newest)
-        return
-    # Past the lost topology, and the one that comes in force after it: processes that know them must learn this one.
-    following = msgspec.structs.replace(known, epoch=epoch + 2)
-    if (yield from declare(cache, known.epoch, following)):
+        newest = newest_of([copy for _, copy in answers if isinstance(copy, bytes)], known)
+    # Without a copy: past the lost topology, and the one that comes in force after it, as processes that know them must
+    # learn this one.
+    following = newest.widened(known.numbers) if newest else known.widened((), epoch=epoch + 2)
+    if (yield from declare(cache, known, following)):
         yield from open_shards(cache, cache.span())
 
 
-def _newest(copies: Iterable[bytes | None], known: Topology) -> Topology | None:
-    """The newest of the copies that can be read, if it is newer than the known one."""
-    newest = known
-    for text in copies:
-        with contextlib.suppress(UnreadableTopology):
-            copy = Topology.from_text(text) if text else known
-            newest = max(newest, copy, key=lambda each: each.epoch)
-    return newest if newest is not known else None
-
-
-Make = Callable[[ShardKeys, int], Call[T]]  # makes a call for a shard under the topology of an epoch
+Make = Callable[[ShardKeys, Epoch], Call[T]]  # makes a call for a shard under the topology of an epoch
 
 Request = tuple[ShardKeys, Make[T]]  # a call for a given shard, under whatever topology
 
@@ -351,7 +349,7 @@ def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Opera
     results: dict[K, T | ShardqError] = {}
     recovery, left, doubted = Recovery(cache), dict(requests), set[K]()
     while left:
-        epoch = cache.topology.epoch
+        epoch = cache.topology.stamp
         calls: list[tuple[_Keyed[K, T], Call[T]]] = []
         for key, (keys, make) in left.items():
             call = make(keys, epoch)

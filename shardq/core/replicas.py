@@ -26,7 +26,7 @@ class ReplicaBarrier:
         """Those of the shards whose replicas may lack something; among them all that are asked about for the first
         time.
         """
-        asked, epoch = list(shards), self._cache.topology.epoch
+        asked, epoch = list(shards), self._cache.topology.stamp
         histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked])
         behind = set()
         for keys in asked:

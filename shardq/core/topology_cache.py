@@ -7,6 +7,7 @@ calls the listeners. ``upkeep.refresh`` reads the stored topology and tells it t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -23,7 +24,10 @@ class TopologyCache:
         self.name = name
         self.control: ControlKeys = control_keys(name)
         self.keys: Callable[[int], ShardKeys] = partial(shard_keys, name)  # the keys of a shard
-        self.topology: Topology = topology  # the present topology; learn alone replaces it
+        self.topology: Topology = topology  # the present topology; learn and replace alone set it
+        self.before: Topology | None = None  # the one that was known before it
+        self.heard_at: float = time.monotonic()
+        """When the engine was there last: its topology was read, or one of its shards has answered."""
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 
@@ -35,11 +39,24 @@ class TopologyCache:
         with self._lock:
             if topology.epoch <= self.topology.epoch:
                 return False
-            self.topology = topology
+            self._set(topology)
             listeners = list(self._listeners)
         for listener in listeners:
             listener(topology)
         return True
+
+    def replace(self, topology: Topology) -> None:
+        """Takes the topology of another engine, in place of one that is lost."""
+        with self._lock:
+            self._set(topology)
+            self.before = None
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(topology)
+
+    def _set(self, topology: Topology) -> None:
+        self.before, self.topology = self.topology, topology
+        self.heard_at = time.monotonic()
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
         """Calls ``listener`` with every newer topology, from the thread that learnt it. Returns a function that ends

@@ -1,85 +1,256 @@
-"""The upkeep of the stored topology: it is created, read, published, and restored where a failover lost it; and shards
+"""The upkeep of the stored topology: it is created, read, published, and restored where a server lost it; and shards
 are opened under it. Operations, for both drivers. Changes of the number of shards are completed by ``recovery``.
+
+Servers lose what they wrote last, or come back older; addresses come to lead elsewhere. ``relation`` says what a
+stored topology is to the one that this process knows, and ``learn`` has one rule for each answer. **A restored topology
+never looks at less**: the numbers of shards that servers went back to are among its priors, and all is swept again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Iterable
+from enum import Enum, auto
 
 from shardq.core.calls import control
-from shardq.core.calls.request import Stale
+from shardq.core.calls.request import Call, Stale
 from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys, control_keys
-from shardq.core.layout.topology import EngineSettings, Topology
+from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology, new_word
 from shardq.core.operation import Many, Operation
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ServerFault, ShardqError
+from shardq.errors import AnotherEngine, ServerFault, ShardqError, Unavailable
+
+log: logging.Logger = logging.getLogger("shardq")
+
+ROUNDS = 8
+"""The most topologies that others publish while one is restored: each follows another change."""
 
 
 def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
-    """Returns the topology of this name: the stored one, or a new one of ``shards`` shards, with all of them opened."""
-    first = Topology(epoch=1, shards=shards, settings=settings or EngineSettings(), format=FORMAT)
-    answer = yield control.declare(control_keys(name), 0, first.to_fields())
+    """Returns the topology of this name: the stored one; where only the shards know one, that; or a new one of
+    ``shards`` shards, with all of them opened.
+    """
+    keys = control_keys(name)
+    if fields := (yield control.read_topology(keys)):
+        return Topology.from_fields(fields)
+    first = Topology(
+        epoch=1,
+        shards=shards,
+        settings=settings or EngineSettings(),
+        format=FORMAT,
+        word=new_word(),
+        engine=new_word(),
+        created=(yield control.clock_ms(keys)),  # behind the look: so it is later than what was lost before that
+    )
+    cache = TopologyCache(name, first)
+    copies = yield Many({shard: control.read_copy(shard) for shard in cache.span()})
+    newest = newest_of([copy for _, copy in copies if isinstance(copy, bytes)])
+    if newest is not None:
+        cache.replace(newest)
+        yield from learn(cache, {})
+        return cache.topology
+    answer = yield control.declare(keys, 0, first.to_fields())
     topology = Topology.from_fields(answer.fields)
     if answer.changed:
-        cache = TopologyCache(name, topology)
+        cache.replace(topology)
         yield from open_shards(cache, cache.span())
     return topology
 
 
+def newest_of(copies: Iterable[bytes | None], known: Topology | None = None) -> Topology | None:
+    """The newest of the copies that can be read; of those of the known one's engine, if it is newer than that."""
+    newest: Topology | None = None
+    for text in copies:
+        with contextlib.suppress(UnreadableTopology):
+            copy = Topology.from_text(text) if text else None
+            if copy is None or (known and (copy.engine != known.engine or copy.epoch <= known.epoch)):
+                continue
+            if newest is None or (copy.created, copy.epoch) > (newest.created, newest.epoch):
+                newest = copy
+    return newest
+
+
 def open_shards(
-    cache: TopologyCache, shards: Iterable[ShardKeys], *, topology: Topology | None = None, anew: bool = False
+    cache: TopologyCache,
+    shards: Iterable[ShardKeys],
+    *,
+    topology: Topology | None = None,
+    anew: bool = False,
+    briefly: bool = False,
 ) -> Operation[tuple[ShardKeys, Stale] | None]:
     """Writes an epoch and a copy of its topology to these shards, unless they have a newer one. Returns the shard with
     the newest of those, and what it answered.
 
+    A shard may have come back from a number of shards that the topology does not look at: then that is published among
+    the priors first, so that no process that dies in between leaves tasks where nobody looks. ``topology``: one that is
+    to be published, in place of the known one.
+
     No process is registered as waiting in a shard that was empty: those who wait are told to register again. ``anew``:
-    the shards are to be used from now on.
+    the shards are to be used from now on. ``briefly``: who meets those that do not answer at once tells them.
     """
     known = cache.topology if topology is None else topology
     text = known.to_text()
-    requests = {keys: control.open_shard(keys, known.epoch, text, anew=anew) for keys in shards}
-    empty: list[int] = []
     ahead: list[tuple[ShardKeys, Stale]] = []
+    owed: list[tuple[ShardKeys, control.Owed]] = []
+    empty: list[int] = []
     failure: ShardqError | None = None
-    for keys, result in (yield Many(requests)):
+
+    def note(keys: ShardKeys, result: bool | ShardqError) -> None:
+        nonlocal failure
         if isinstance(result, Stale):
             ahead.append((keys, result))
+        elif isinstance(result, control.Owed):
+            owed.append((keys, result))
         elif isinstance(result, ShardqError):
             failure = failure or result
         elif result:
             empty.append(keys.shard)
+
+    def request(keys: ShardKeys, *, whatever: bool = False) -> Call[bool]:
+        call = control.open_shard(keys, known, text, anew=anew, whatever=whatever)
+        return call.briefly() if briefly else call
+
+    for keys, result in (yield Many({keys: request(keys) for keys in shards})):
+        note(keys, result)
+    if owed:
+        came_back, owed = owed, []
+        numbers = [number for keys, told in came_back for number in _owed(keys, told.copy)]
+        if topology is None and (yield from widen(cache, numbers)):
+            return None  # all shards were told what followed
+        for keys, result in (yield Many({keys: request(keys, whatever=True) for keys, _ in came_back})):
+            note(keys, result)
     if empty:
         # A process that does not hear it asks by itself after a while.
         with contextlib.suppress(ServerFault):
             yield control.tell_opened(cache.control, sorted(empty))
-    if failure is not None:
+    if failure is not None and not briefly:
         raise failure
     return max(ahead, key=lambda answered: answered[1].epoch, default=None)
 
 
-def refresh(cache: TopologyCache) -> Operation[None]:
-    """Reads the stored topology. One that is older than the known one (a failover lost the newer) is restored."""
-    yield from _learn(cache, (yield control.read_topology(cache.control)))
+def _owed(keys: ShardKeys, copy: bytes) -> tuple[int, ...]:
+    """The numbers of shards by which tasks may lie in a shard that knows this copy of a topology."""
+    try:
+        known = Topology.from_text(copy)
+    except UnreadableTopology:
+        return ()
+    return known.numbers if keys.shard < known.shards else known.priors
 
 
-def declare(cache: TopologyCache, seen_epoch: int, topology: Topology) -> Operation[bool]:
-    """Publishes a topology in place of the one of ``seen_epoch``, and learns what is published then. Returns True if it
-    is ours. If not, and a failover has lost the known one, that is restored: who begins again meets it.
+def widen(cache: TopologyCache, numbers: Iterable[int]) -> Operation[bool]:
+    """Publishes a topology that looks for tasks by these numbers of shards, too, and has every shard swept again.
+    Returns False if it looks by all of them already.
     """
-    answer = yield control.declare(cache.control, seen_epoch, topology.to_fields())
-    yield from _learn(cache, answer.fields)
+    wanted = tuple(numbers)
+    while True:
+        known = cache.topology
+        if not (more := sorted(set(wanted) - set(known.numbers))):
+            return False
+        if (yield from declare(cache, known, known.widened(wanted))):
+            named = ", ".join(map(str, more))
+            log.warning("%r: a server came back older: tasks are looked for by %s shards, too", cache.name, named)
+            yield from open_shards(cache, cache.span(), briefly=True)
+            return True
+
+
+def refresh(cache: TopologyCache) -> Operation[None]:
+    """Reads the stored topology, and acts by what it is to the known one (``relation``)."""
+    yield from learn(cache, (yield control.read_topology(cache.control)))
+
+
+def declare(cache: TopologyCache, seen: Topology, topology: Topology) -> Operation[bool]:
+    """Publishes a topology in place of the one that was seen, and learns what is published then. Returns True if it is
+    ours. If not, and a server has lost the known one, that is restored: who begins again meets it.
+    """
+    answer = yield control.declare(cache.control, seen.stamp, topology.to_fields())
+    yield from learn(cache, answer.fields)
     return bool(answer.changed)
 
 
-def _learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
-    """Learns the stored topology; where there is none, or an older one than the known one, stores that, once."""
-    stored = Topology.from_fields(fields) if fields else None
-    if stored is not None:
-        cache.learn(stored)
-    known, epoch = cache.topology, stored.epoch if stored else 0
-    if epoch < known.epoch:
-        answer = yield control.declare(cache.control, epoch, known.to_fields())
-        if answer.fields:
-            cache.learn(Topology.from_fields(answer.fields))
+class Relation(Enum):
+    """What a stored topology is to the one that a process knows."""
+
+    SAME = auto()
+    NEWER = auto()
+    LOST = auto()
+    """There is none, or an older one: a server has lost the known one, and it is restored as the next change."""
+    COLLIDING = auto()
+    """Another change has the same epoch: the known one was lost before. The stored one holds, and what the known one
+    changed is made again as the next change.
+    """
+    OTHER = auto()
+    """Of another engine: begun after this process last heard of its own, which is lost then; or there before that, so
+    that the address leads to the wrong one. That is left alone.
+    """
+
+
+def relation(known: Topology, stored: Topology | None) -> Relation:
+    """The rule by which ``learn`` goes. Topologies of format 0 and 1, which have no words, go by their epochs alone."""
+    if stored is None:
+        return Relation.LOST
+    if stored.engine != known.engine and (known.engine or stored.epoch <= known.epoch):
+        return Relation.OTHER
+    if stored.epoch != known.epoch:
+        return Relation.NEWER if stored.epoch > known.epoch else Relation.LOST
+    return Relation.SAME if stored.word == known.word else Relation.COLLIDING
+
+
+def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
+    """Learns the stored topology, or repairs it. ``fields``: as it was read just now, empty where there is none."""
+    for _ in range(ROUNDS):
+        known, stored = cache.topology, Topology.from_fields(fields) if fields else None
+        found = relation(known, stored)
+        if found is Relation.SAME:
+            cache.heard_at = time.monotonic()
+            return
+        if stored is not None and found is Relation.NEWER:
+            cache.learn(stored)
+            return
+        if stored is not None and found is Relation.OTHER:
+            yield from _meet(cache, stored)
+            return
+        if stored is None or found is Relation.LOST:
+            following = known.widened(stored.numbers if stored else ())
+        else:
+            following = _made_again(cache, stored)
+        answer = yield control.declare(cache.control, stored.stamp if stored else 0, following.to_fields())
+        fields = answer.fields
+        if answer.changed:
+            cache.learn(Topology.from_fields(fields))
+            log.warning(
+                "%r: a server lost a change of the topology; it is there again as epoch %d",
+                cache.name,
+                following.epoch,
+            )
+            yield from open_shards(cache, cache.span(), briefly=True)
+            return
+    raise Unavailable(f"the topology of {cache.name!r} changes too often to be restored; try again")
+
+
+def _made_again(cache: TopologyCache, stored: Topology) -> Topology:
+    """What follows two changes of one epoch, of which the stored one holds."""
+    known, before = cache.topology, cache.before
+    if before is None or before.epoch != known.epoch - 1:
+        log.warning("%r: the change of epoch %d was lost: look at pauses, limits and routes", cache.name, known.epoch)
+        before = known
+    return stored.with_change(before, known).widened(known.numbers)
+
+
+def _meet(cache: TopologyCache, stored: Topology) -> Operation[None]:
+    """Learns another engine's topology if that was begun after this process last heard of its own; else raises
+    AnotherEngine.
+    """
+    now_ms: int = yield control.clock_ms(cache.control)
+    if stored.created and stored.created >= now_ms - (time.monotonic() - cache.heard_at) * 1000:
+        log.error(
+            "the engine %r that this process knew is lost, and begun anew with %d shards: it goes on with that; what "
+            "was stored before is gone",
+            cache.name,
+            stored.shards,
+        )
+        cache.replace(stored)
+        return
+    raise AnotherEngine(cache.name, known=cache.topology.engine, found=stored.engine)

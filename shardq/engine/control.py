@@ -22,6 +22,7 @@ import msgspec
 from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
+from shardq.core.calls.request import Epoch
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
@@ -44,20 +45,20 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
     while True:
         known = yield from topology_in_force(cache)
         try:
-            edited = msgspec.structs.replace(edit(known), epoch=known.epoch)
+            edited = edit(known)
         except BadInput:
             # by what this process knows, which may be old
             yield from refresh(cache)
-            if cache.topology.epoch == known.epoch:
+            if cache.topology.stamp == known.stamp:
                 raise
             continue
         if edited == known:
             # so it seems: this process may know an old one, and then there is something to change
             yield from refresh(cache)
-            if cache.topology.epoch == known.epoch:
+            if cache.topology.stamp == known.stamp:
                 return known
             continue
-        if (yield from declare(cache, known.epoch, msgspec.structs.replace(edited, epoch=known.epoch + 1))):
+        if (yield from declare(cache, known, edited.following())):
             ahead = yield from open_shards(cache, cache.span())
             if ahead is None:
                 return cache.topology
@@ -133,7 +134,7 @@ def count_shards(cache: TopologyCache, known: dict[int, list[str]]) -> Operation
     """
     draw = drawn_of_a_shard(len(cache.topology.span()))
 
-    def make(keys: ShardKeys, epoch: int) -> observe.Peek:
+    def make(keys: ShardKeys, epoch: Epoch) -> observe.Peek:
         return observe.peek(keys, epoch, known.get(keys.shard, []), draw=draw).briefly()
 
     while True:

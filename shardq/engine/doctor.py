@@ -17,7 +17,8 @@ from shardq.core.calls.node_info import Replication
 from shardq.core.fleet.member import fleet
 from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.words import number_of, raw
+from shardq.core.layout.topology import Stamp
+from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, Pause, succeeded, values
 from shardq.core.recovery import call_shard
@@ -129,7 +130,7 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     """Finds shards that missed the last change of the topology, or were lost."""
     topology = cache.topology
     answers = yield Many({keys: resharding.meta_fields(keys, "epoch").briefly() for keys in cache.span()})
-    epochs = {keys: number_of(told[0]) for keys, told in succeeded(answers).items()}
+    epochs = {keys: Stamp.of(told[0]).epoch for keys, told in succeeded(answers).items()}
     lost = [keys for keys, epoch in epochs.items() if not epoch]
     behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
     ahead = [keys for keys, epoch in epochs.items() if epoch > topology.epoch]
@@ -235,7 +236,7 @@ def _records(cache: TopologyCache, keys: ShardKeys, *, everything: bool) -> Oper
     ids: list[str] = []
     cursor = "0"
     while True:
-        page = yield resharding.stock(keys, cache.topology.epoch, cursor, count=resharding.SCAN)
+        page = yield resharding.stock(keys, cache.topology.stamp, cursor, count=resharding.SCAN)
         ids += page.ids
         cursor = page.cursor
         if cursor == "0":

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shardq.core.calls import control
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout import formats
-from shardq.core.layout.topology import ColdTable, Topology
+from shardq.core.layout.topology import ColdTable, Topology, new_word
 from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
@@ -35,7 +36,8 @@ def upgrade(cache: TopologyCache) -> Operation[int]:
     if cache.topology.format < formats.FORMAT:
         what = f"format {formats.FORMAT}"
         yield from _refused_by(cache, lambda member: member.format < formats.FORMAT, what)
-        yield from edit_topology(cache, _raised)
+        now_ms: int = yield control.clock_ms(cache.control)
+        yield from edit_topology(cache, lambda topology: _raised(topology, now_ms))
         yield from note(cache, f"upgraded to {what}")
     return cache.topology.format
 
@@ -83,8 +85,11 @@ def _with_cold_topics(topology: Topology, topics: Iterable[str]) -> Topology:
     return msgspec.structs.replace(topology, cold=cold)
 
 
-def _raised(topology: Topology) -> Topology:
-    return msgspec.structs.replace(topology, format=max(topology.format, formats.FORMAT))
+def _raised(topology: Topology, now_ms: int) -> Topology:
+    if topology.format >= formats.FORMAT:
+        return topology
+    raised = msgspec.structs.replace(topology, format=formats.FORMAT)
+    return raised if topology.engine else msgspec.structs.replace(raised, engine=new_word(), created=now_ms)
 
 
 def _with(topology: Topology, feature: str) -> Topology:

@@ -1,5 +1,5 @@
 -- cancel: removes a task that nobody holds.
--- USES: guard, count, begin, state, ghost
+-- USES: epoch, guard, count, begin, state, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -12,7 +12,7 @@
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 id
--- RETURNS {'ok', cancelled | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', cancelled | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(log N)
 local id = ARGV[3]

@@ -1,6 +1,6 @@
 -- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
 -- nobody holds. A record stays in its place through all changes of state, so no task is missed.
--- USES: guard, count, begin, record, place, ghost
+-- USES: epoch, guard, count, begin, record, place, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -15,7 +15,7 @@
 -- ARGV 4 tag
 -- ARGV 5 about how many to look at, up to 1,000
 -- RETURNS {'ok', where to go on, '0' at the end, looked at, bytes of records read, {id of a cancelled one, …}, {id of one
---         that is running, …}} | {'stale', epoch} | {'missing'}
+--         that is running, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page; what is here from the first to the last is met at least once
 -- COST O(n log N), and all the bytes of their records
 local tag, cancelled, running = ARGV[4], {}, {}

@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: guard, count, steady, begin, rouse, lease, record, draw, roomy, ghosts, topic, die
+-- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, ghosts, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -22,7 +22,7 @@
 --         permit is leased under the token, '#' and the number of its permit, the next one under the next number
 -- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, the ids with a line
 --         feed between them, {record, …}, {position, failures, lapses, …} only for tasks (from 1) that have either} |
---         {'stale', epoch} | {'missing'}
+--         {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC a task is in the answer and leased, or still in its list
 -- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
 --         dropped and do not count as given: the entries behind them are looked at. If some were dropped and none

@@ -1,11 +1,11 @@
 -- clear: removes parcels that were put at their target.
--- USES: guard
+-- USES: epoch, guard
 -- KEYS 1 meta HASH
 -- KEYS 2 moved HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3.. id, number, …, at most 1,000 pairs
--- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n)
 local ids, numbers, going = {}, {}, {}

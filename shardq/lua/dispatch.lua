@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again.
--- USES: guard, count, steady, begin, lease, topic, die, draw
+-- USES: epoch, guard, count, steady, begin, lease, topic, die, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -22,7 +22,7 @@
 -- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>': these wake nobody
 -- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
 --         now_us, {topic, how many of it were moved, …}, topic whose list was needed and not given, or '>' and a routed topic whose
---         list is not empty now, …} | {'stale', epoch} | {'missing'};
+--         list is not empty now, …} | {'stale', epoch} | {'behind', epoch} | {'missing'};
 --         -1 for the latenesses when nothing moved
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
 -- COST O(n + log N + routed topics)

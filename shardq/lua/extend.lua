@@ -1,5 +1,5 @@
 -- extend: moves the deadlines of leases; their tokens stay, so that an ack already on its way is still good.
--- USES: guard, count, steady, begin, rouse, lease
+-- USES: epoch, guard, count, steady, begin, rouse, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 leased ZSET
 -- KEYS 3 lease HASH
@@ -8,7 +8,7 @@
 -- ARGV 3 bell channel
 -- ARGV 4 length from now in ms
 -- ARGV 5.. id, token, …, at most 1,000 pairs
--- RETURNS {'ok', position, lost | replaced, …} the positions (from 1) whose token is not the present one | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', position, lost | replaced, …} the positions (from 1) whose token is not the present one | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every lease whose token is the present one
 -- COST O(n log M)
 local lease_ms = tonumber(ARGV[4])

@@ -1,6 +1,6 @@
 -- forecast: counts the scheduled tasks of a shard that are due already, and those that fall due in each step of a time
 -- to come.
--- USES: guard
+-- USES: epoch, guard
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- ARGV 1 epoch
@@ -8,7 +8,7 @@
 -- ARGV 3 instant in ms at which the first step begins, or '' for the last multiple of a step that has begun
 -- ARGV 4 length of a step in ms
 -- ARGV 5 how many steps, up to 100
--- RETURNS {'ok', now_us, instant at which the first step begins, due already, falling due after the last step, {falling due in the first step, …}} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', now_us, instant at which the first step begins, due already, falling due after the last step, {falling due in the first step, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N) for n steps
 local step = tonumber(ARGV[4])

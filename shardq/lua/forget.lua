@@ -1,11 +1,11 @@
 -- forget: removes dedup windows that another shard remembers now, except those that became longer meanwhile.
--- USES: guard
+-- USES: epoch, guard
 -- KEYS 1 meta HASH
 -- KEYS 2 seen ZSET
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3.. end in ms, id, …, at most 1,000 pairs
--- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)
 local ids = {}

@@ -1,5 +1,5 @@
 -- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
--- USES: guard, count, begin, record, ghosts, topic, die
+-- USES: epoch, guard, count, begin, record, ghosts, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST
@@ -14,7 +14,7 @@
 -- ARGV 4 right | left: the end of the list to push to; or stream: an entry for each, with the fields id, payload and, of a task
 --         with headers, headers (a JSON object)
 -- ARGV 5 about how many entries the stream keeps, or '': the last entry trims it
--- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'missing'}, or the destination's error with nothing changed
+-- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'behind', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
 -- COST O(n), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
 --         dropped and do not count as forwarded: the entries behind them are looked at. If some are left, call

@@ -1,5 +1,5 @@
 -- get: reads tasks as they are now.
--- USES: guard, count, steady, state, record
+-- USES: epoch, guard, count, steady, state, record
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -11,7 +11,7 @@
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3.. id, up to 1,000
--- RETURNS {'ok', {state, instant or '', lease entry or '', reason or '', record} | {'gone'} | {'moving'} on its way to another shard, …} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', {state, instant or '', lease entry or '', reason or '', record} | {'gone'} | {'moving'} on its way to another shard, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n), at most about 1 MiB of records: the ids that have no answer are to be asked for again
 local _, ahead_ms = steady(now_ms, meta[3], meta[4])

@@ -1,5 +1,5 @@
 -- heartbeat: a dispatcher process says that it lives, and hears who else does and whether the topology changed.
--- USES: clock
+-- USES: clock, epoch
 -- KEYS 1 topology HASH
 -- KEYS 2 members ZSET
 -- KEYS 3 reports HASH
@@ -8,7 +8,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 ms for which this process counts as alive
 -- ARGV 4 ms for which any other does at most, from now on
--- ARGV 5 epoch the caller knows
+-- ARGV 5 epoch the caller knows: nothing is written where the topology is another engine's
 -- ARGV 6 stay | leave
 -- ARGV 7 news channel
 -- ARGV 8 report of this process, or '' for the one before
@@ -20,6 +20,11 @@
 -- COST O(members)
 local now_us = clock_us(ARGV[2])
 local now_ms = math.floor(now_us / 1000)
+local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''
+local topology = epoch ~= ARGV[5] and redis.call('HGETALL', KEYS[1]) or {}
+local _, theirs = epoch_of(epoch)
+local _, own = epoch_of(ARGV[5])
+if own ~= '' and epoch ~= '' and theirs ~= own then return {'ok', string.format('%.0f', now_us), {}, epoch, topology, 0, {}} end
 local joined, changed = 0
 local unreached, before = redis.call('HGETALL', KEYS[4]), ''
 for i = 1, #unreached, 2 do
@@ -67,6 +72,4 @@ for i = 1, #all, 2 do
   end
 end
 if changed then redis.pcall('SPUBLISH', ARGV[7], 'members') end
-local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''
-local topology = epoch ~= ARGV[5] and redis.call('HGETALL', KEYS[1]) or {}
 return {'ok', string.format('%.0f', now_us), living, epoch, topology, joined, unreached}

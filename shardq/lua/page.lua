@@ -1,7 +1,7 @@
 -- page: returns a page of the ids that are scheduled, leased or dead: by their instants, and those of one instant by
 -- their bytes, or exactly the other way round. An id keeps its place in this order wherever it is, so the pages of all
 -- shards are merged by it.
--- USES: guard, lease, topic
+-- USES: epoch, guard, lease, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 leased ZSET
@@ -18,7 +18,7 @@
 -- ARGV 9 how many ids at most
 -- ARGV 10 how many to look at at most, up to 1,000
 -- ARGV 11 newest for the latest instant first, or ''
--- RETURNS {'ok', now_us, 1 when nothing follows, else 0, looked at, instant of the last one looked at, its id, {id, instant, …}} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', now_us, 1 when nothing follows, else 0, looked at, instant of the last one looked at, its id, {id, instant, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page
 -- COST O(log² N + n)
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]

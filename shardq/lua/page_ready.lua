@@ -1,6 +1,6 @@
 -- page_ready: returns a page of the ids of one ready list, from the left. The place of an entry is the number of the
 -- entries that dispatch had put on the list with it: it stays the same while others leave on the left.
--- USES: guard, count
+-- USES: epoch, guard, count
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -13,7 +13,7 @@
 -- ARGV 3 topic of the list
 -- ARGV 4 place after which the page begins, or ''
 -- ARGV 5 how many to look at at most, up to 1,000
--- RETURNS {'ok', 1 when nothing follows, else 0, looked at, place of the last one looked at or '', {place, id, …}} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', 1 when nothing follows, else 0, looked at, place of the last one looked at or '', {place, id, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page; an id with ghosts may be in two pages
 -- COST O(n), and a step for some hundred entries before the page
 local dispatched, length = count_of(redis.call('HGET', KEYS[6], ARGV[3])), redis.call('LLEN', KEYS[7])

@@ -1,6 +1,6 @@
 -- peek: counts the tasks of a shard by their state, and draws some of them to tell their topics; notes how many of each topic
 -- were dispatched by now, so that later looks know how long the head of its ready list has waited at least.
--- USES: guard, count, topic
+-- USES: epoch, guard, count, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 leased ZSET
@@ -21,7 +21,7 @@
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
 --         {length of each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
 --         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …},
---         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'missing'}
+--         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused, for want of memory or of the right to write, is left out
 -- COST O(topics + n)
 local most = tonumber(ARGV[3])

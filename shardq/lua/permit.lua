@@ -1,5 +1,5 @@
 -- permit: grants a claimer tasks of a limited topic, within what the whole fleet may take.
--- USES: clock, control, count, steady, draw
+-- USES: epoch, clock, control, count, steady, draw
 -- KEYS 1 topology HASH
 -- KEYS 2 bucket HASH
 -- KEYS 3 permits ZSET

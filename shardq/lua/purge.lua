@@ -1,6 +1,6 @@
 -- purge: removes the tasks of one topic, or of all, that are not leased: in each call a part of the ready list, of due and
 -- of dead.
--- USES: guard, begin, topic, place
+-- USES: epoch, guard, begin, topic, place
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -17,7 +17,7 @@
 -- ARGV 5 where the scan of due goes on: the answer's, '0' to begin, 'end' when it is done
 -- ARGV 6 the same for dead
 -- ARGV 7 about how many to look at, up to 1,000
--- RETURNS {'ok', removed, left in the ready list, where due goes on, where dead goes on} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', removed, left in the ready list, where due goes on, where dead goes on} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC what a call removes; tasks pushed while the calls go on may stay
 -- COST O(n log N)
 local count = tonumber(ARGV[7])

@@ -1,5 +1,5 @@
 -- push: stores new tasks under ids that were made for them and are sent once. After a lost answer push_unique is sent.
--- USES: guard, instant, rouse, record, dated
+-- USES: epoch, guard, instant, rouse, record, dated
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -9,7 +9,7 @@
 -- ARGV 3 bell channel
 -- ARGV 4 t: of how many topics the tasks are
 -- ARGV 5.. t times: topic; then for each task, at most 1,000 or 1 MiB: id, due (ms; <= 0 a negated delay, > 0 an instant), record
--- RETURNS {'ok'} | {'collided', id, …} nothing written, make other ids for these | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'collided', id, …} nothing written, make other ids for these | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC all tasks or none
 -- COST O(n log N)
 local ids, scores, records, n, first = {}, {}, {}, 0, math.huge

@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost
+-- USES: epoch, guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -20,7 +20,7 @@
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in
 --         ms or 0, to which -MS may be added: for so long resends know of this push, and nobody else; and to that -AT, an
 --         instant in ms after which it is refused, unless it is known
--- RETURNS {'ok', answer, …} | {'stale', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
+-- RETURNS {'ok', answer, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
 --         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; refused:late; moving: the id is on its way to another
 --         shard; elsewhere: it is not here, push it to the shard where it belongs
 -- ATOMIC all tasks in one step, each by the conflict table

@@ -1,6 +1,6 @@
 -- put: stores tasks that were taken out of another shard. A second put changes nothing: the first used the mark up. A task
 -- that is here already, because a failover undid its take, stays as it is.
--- USES: guard, begin, rouse, topic
+-- USES: epoch, guard, begin, rouse, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -13,7 +13,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4.. id, parcel, …, at most 1,000 pairs or 1 MiB
--- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every task whose mark is still there
 -- COST O(n log N)
 local ids, marks = {}, {}

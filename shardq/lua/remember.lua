@@ -1,12 +1,12 @@
 -- remember: stores dedup windows that move to this shard. Of two ends of a window the later one counts.
--- USES: guard, count, steady
+-- USES: epoch, guard, count, steady
 -- KEYS 1 meta HASH
 -- KEYS 2 seen ZSET
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 how far the steady clock of the shard they come from is before the server's there, in ms
 -- ARGV 4.. end in ms by that clock, id, …, at most 1,000 pairs
--- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)
 local _, ahead_ms = steady(now_ms, meta[3], meta[4])

@@ -1,5 +1,5 @@
 -- requeue: schedules a dead task again, and counts its attempts from 0.
--- USES: guard, instant, begin, rouse, state
+-- USES: epoch, guard, instant, begin, rouse, state
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -13,7 +13,7 @@
 -- ARGV 3 bell channel
 -- ARGV 4 id
 -- ARGV 5 due, as in push
--- RETURNS {'ok', requeued | scheduled | ready | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', requeued | scheduled | ready | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(log N)
 local id, at = ARGV[4], instant(ARGV[5])

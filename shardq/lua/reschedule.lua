@@ -1,5 +1,5 @@
 -- reschedule: gives a task that nobody holds another due time.
--- USES: guard, count, instant, rouse, state, ghost
+-- USES: epoch, guard, count, instant, rouse, state, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -12,7 +12,7 @@
 -- ARGV 3 bell channel
 -- ARGV 4 id
 -- ARGV 5 due, as in push
--- RETURNS {'ok', moved | running | dead | gone | moving: on its way to another shard} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', moved | running | dead | gone | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(log N)
 local id, at = ARGV[4], instant(ARGV[5])

@@ -1,12 +1,12 @@
 -- reserve: leaves a mark for each task that is about to move to this shard; one put under the same number uses it up.
--- USES: guard, roomy
+-- USES: epoch, guard, roomy
 -- KEYS 1 meta HASH
 -- KEYS 2 staged HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 number of this attempt to move, never used before
 -- ARGV 4.. ids, at most 1,000
--- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n)
 local marks = {}

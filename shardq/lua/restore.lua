@@ -1,5 +1,5 @@
 -- restore: schedules an id for now that has a record and is in no list or set: without that it would never be dispatched.
--- USES: guard, count, begin, rouse, state, topic
+-- USES: epoch, guard, count, begin, rouse, state, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -12,7 +12,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 id
--- RETURNS {'ok', 1 when it was restored, 0 when it has a place or no record} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', 1 when it was restored, 0 when it has a place or no record} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(length of the ready list): some milliseconds where that is 200,000 long
 local id = ARGV[4]

@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed).
--- USES: guard, begin, rouse, lease, topic, die
+-- USES: epoch, guard, begin, rouse, lease, topic, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -17,7 +17,7 @@
 -- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then for each other:
 --         retry | bury | back, id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
---         (a retry that had no attempt left) | {'stale', epoch} | {'missing'}
+--         (a retry that had no attempt left) | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
 -- COST O(n log M)
 redis.call('ZCARD', KEYS[3])

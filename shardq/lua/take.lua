@@ -1,5 +1,5 @@
 -- take: takes tasks out of this shard, and keeps each as a parcel in moved until it is put at its target.
--- USES: guard, begin, record
+-- USES: epoch, guard, begin, record
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -13,7 +13,7 @@
 -- ARGV 4 shard they go to
 -- ARGV 5.. ids, at most 1,000
 -- RETURNS {'ok', id, parcel, …} those that were scheduled or dead here; a parcel is
---         'number|target|due or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'missing'}
+--         'number|target|due or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC a task is here, or in moved
 -- COST O(n log N), at most about 1 MiB of records; what is not taken is taken next time
 local ids = {}

@@ -1,5 +1,5 @@
 -- trim: removes dead tasks that are too old or too many, the earliest death first.
--- USES: guard
+-- USES: epoch, guard
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 lease HASH
@@ -10,7 +10,7 @@
 -- ARGV 3 age in ms past which they go
 -- ARGV 4 how many may stay
 -- ARGV 5 how many to remove at most, up to 1,000
--- RETURNS {'ok', removed, how many of them because there were too many} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok', removed, how many of them because there were too many} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)
 local most = tonumber(ARGV[5])

@@ -1,5 +1,5 @@
 -- wake: passes a wake-up on to another waiting process; the caller has no consumer free for it.
--- USES: guard, draw
+-- USES: epoch, guard, draw
 -- KEYS 1 meta HASH
 -- KEYS 2 ready LIST
 -- KEYS 3 waiting ZSET
@@ -7,7 +7,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 prefix of the wake channels of this shard; a process's name follows
 -- ARGV 4 topic
--- RETURNS {'ok'} | {'stale', epoch} | {'missing'}
+-- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(1)
 if redis.call('LLEN', KEYS[2]) > 0 then draw(ARGV[4], KEYS[3], 1, ARGV[3]) end

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.layout.words import number_of
 from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase
@@ -104,7 +104,7 @@ class Mover:
         self._cold = Inside(engine).cold_relaying(self._packer, lambda: self._opened().opened())
         self._timeout_s = options.timeout
         self._lock = None if self._locks else _lock_of(database.url, self._table.fullname)
-        self._epoch = 0
+        self._epoch = Stamp("0")
         self._after = 0  # while shards take nothing: the rows up to this number are for them
         self._pass_began, self._pass_at = 0.0, math.inf
         """When the rows were last gone through from the first one on, and when they are next; infinity meanwhile."""
@@ -195,9 +195,9 @@ class Mover:
 
     def _topology(self) -> Topology:
         topology = self._opened().topology()
-        if topology.epoch != self._epoch:
+        if topology.stamp != self._epoch:
             # Ids may be elsewhere now.
-            self._epoch = topology.epoch
+            self._epoch = topology.stamp
             self.stuck.clear()
         return topology
 

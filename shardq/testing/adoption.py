@@ -16,6 +16,7 @@ from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.settling import Settlement, by_shard, settle
 from shardq.core.drivers.clients import Access
+from shardq.core.layout.topology import Stamp
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
@@ -120,7 +121,7 @@ class BoundWorker:
         self._worker = worker
         self._plan = plan_of(worker)  # a worker without handlers is refused here
         self._claims: Claims | None = None
-        self._epoch = 0
+        self._epoch = Stamp("0")
 
     @property
     def functions(self) -> Sequence[Registered]:
@@ -134,8 +135,8 @@ class BoundWorker:
             self.adopted.pollers.handlers.add(self._claims.name)
         claims = self._claims
         topology = claims.cache.topology
-        if topology.epoch != self._epoch:
-            self._epoch, self.hopeful = topology.epoch, None  # a topic may be given out again
+        if topology.stamp != self._epoch:
+            self._epoch, self.hopeful = topology.stamp, None  # a topic may be given out again
         span = set(topology.span())
         shards = sorted(span if self.hopeful is None else span & self.hopeful)
         if not shards:

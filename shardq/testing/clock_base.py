@@ -372,6 +372,6 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
 def _is_dispatched(engine: EngineBase, target_ms: int) -> Operation[bool]:
     """True if no shard has a scheduled task that is due by then."""
     cache = Inside(engine).cache
-    calls = {keys.shard: observe.peek(keys, cache.topology.epoch, ()) for keys in cache.span()}
+    calls = {keys.shard: observe.peek(keys, cache.topology.stamp, ()) for keys in cache.span()}
     counts: dict[int, observe.ShardCounts] = values((yield Many(calls)))
     return all(each.head_ms is None or each.head_ms > target_ms for each in counts.values())

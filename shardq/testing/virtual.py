@@ -170,7 +170,7 @@ class VirtualPollers:
             known = self._topics.setdefault(keys.shard, [])
             call = dispatch.dispatch(
                 keys,
-                topology.epoch,
+                topology.stamp,
                 list(dict.fromkeys([*routed, *known]))[:MAX_TOPICS],
                 limit=dispatch.MAX_BATCH,
                 max_attempts=topology.settings.max_attempts,
@@ -205,7 +205,7 @@ class VirtualPollers:
         left = 1
         while left:
             where: Any = {"to": route.key, "side": route.way, "maxlen": route.maxlen, "limit": dispatch.MAX_BATCH}
-            left = (yield dispatch.forward(keys, topology.epoch, topic, now_us=str(now_us), **where)).left
+            left = (yield dispatch.forward(keys, topology.stamp, topic, now_us=str(now_us), **where)).left
 
     def sweep(self, target_us: int) -> Operation[None]:
         """Dispatches all that falls due until an instant, in batches, each at the instant of its last task, or of the
@@ -223,7 +223,7 @@ class VirtualPollers:
         topology = self.cache.topology
         age_ms, keep = topology.dead_age_ms, topology.dead_in_a_shard
         for keys in self.cache.span():
-            while (yield listing.trim(keys, topology.epoch, age_ms=age_ms, keep=keep)) == listing.CHUNK:
+            while (yield listing.trim(keys, topology.stamp, age_ms=age_ms, keep=keep)) == listing.CHUNK:
                 pass
 
 

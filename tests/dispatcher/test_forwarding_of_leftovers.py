@@ -40,7 +40,7 @@ def moved_by_another(engine: Engine, url: str, servers: Servers, topic: str, pay
     later_us = int(servers.now_ms(keys.slot) + 2 * FAR_S * 1000) * 1000
     call = dispatch.dispatch(
         keys,
-        engine.topology.epoch,
+        engine.topology.stamp,
         [topic],
         limit=10,
         max_attempts=9,

@@ -6,17 +6,18 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import Server
-from shardq.core.calls import control, node_info
+from shardq.core.calls import node_info
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.errors import AccessDenied
 from tests.drivers.carriers import Carrier, Carriers
+from tests.lua.shard import opening
 from tests.support.waiting import wait_until
 
 
 def opened(carrier: Carrier, name: str, shard: int) -> ShardKeys:
     """A shard that can be written to."""
     keys = shard_keys(name, shard)
-    carrier.call(control.open_shard(keys, 1, "{}"))
+    carrier.call(opening(keys, 1))
     return keys
 
 
@@ -57,7 +58,7 @@ def test_after_a_failover_the_history_is_another(carriers: Carriers, own_cluster
     master = own_cluster.node_of_slot(keys.slot)
     master.kill()
     own_cluster.wait_promoted(master)
-    carrier.call(control.open_shard(keys, 1, "{}"))
+    carrier.call(opening(keys, 1))
     after = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
     # the new master has no replica, and nothing to wait for
     assert after[keys.slot]

@@ -140,7 +140,7 @@ def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, ke
     driver = Driver(Settings.from_url(url))
     driver.open()
     try:
-        call = listing.trim(keys_of(name, 1)[0], engine.topology.epoch, age_ms=age_ms, keep=keep)
+        call = listing.trim(keys_of(name, 1)[0], engine.topology.stamp, age_ms=age_ms, keep=keep)
         assert driver.call(call).removed == 10 - left
     finally:
         driver.close()

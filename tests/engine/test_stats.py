@@ -169,7 +169,7 @@ def test_a_topic_with_one_task_is_always_listed(engines: Engines, url: str, name
     driver = Driver(Inside(engine).options.settings(url))
     driver.open()
     try:
-        second = driver.call(observe.peek(shard_keys(name, 1), engine.topology.epoch, []))
+        second = driver.call(observe.peek(shard_keys(name, 1), engine.topology.stamp, []))
     finally:
         driver.close()
     assert moved <= second.dispatched.keys()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardq.core.fleet.report import Report, RunningTask, SinkStats, UnknownCall
 from shardq.core.layout.keys import ControlKeys, ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.model.ids import topic_of
 from shardq.core.model.record import JSON, encode_record
 from shardq.features.history import LENGTH
@@ -318,17 +318,23 @@ def plants(at: Place) -> st.SearchStrategy[list[Plant]]:
     return st.lists(each, min_size=1, max_size=5)
 
 
+def following(epoch: bytes) -> bytes:
+    """The epoch of the next change, as it is stored."""
+    before = Stamp.of(epoch)
+    return f"{before.epoch + 1}:{before.word}:{before.engine}".encode()
+
+
 @st.composite
 def topologies(draw: st.DrawFn, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """The fields of a topology, of which some are other ones than those that are stored; of the next epoch. A process
     that can't read the format does nothing, on purpose: that stays.
     """
-    fields = {**stored, b"epoch": b"%d" % (int(stored[b"epoch"]) + 1)}
+    fields = {**stored, b"epoch": following(stored[b"epoch"])}
     for name in draw(st.sets(st.sampled_from(sorted(stored.keys() - {b"format", b"features"})), max_size=2)):
         what = draw(st.integers(0, 3))
         if what == 0:
             del fields[name]
-        elif what == 1:
+        elif what == 1 or name == b"epoch":
             fields[name] = draw(words)
         else:
             fields[name] = draw(json_of(msgspec.json.decode(stored[name])))

@@ -89,7 +89,8 @@ def test_copies_of_the_topology(single: Server) -> None:
             world.start()
             before = world.engine.topology
             copy = data.draw(topology_copies(msgspec.structs.replace(before, epoch=99)))
-            world.do("HSET", world.place.keys.meta, "epoch", 99, "topology", copy)
+            stamp = msgspec.structs.replace(before, epoch=99).stamp
+            world.do("HSET", world.place.keys.meta, "epoch", stamp, "topology", copy)
             ids = world.push_good()
             assert world.engine.topology.epoch >= 99
             others = changed(before, world.do("HGETALL", world.place.control.topology))

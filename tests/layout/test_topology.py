@@ -180,7 +180,8 @@ def test_unknown_fields_are_passed_over_and_missing_ones_are_empty() -> None:
     [
         ({}, "no field 'epoch'"),
         ({b"epoch": b"1"}, "no field 'shards'"),
-        ({b"epoch": b"x", b"shards": b"16"}, "invalid literal"),
+        ({b"epoch": b"x", b"shards": b"16"}, "its epoch is 0"),
+        ({b"epoch": b"1", b"shards": b"x"}, "malformed"),
         ({b"epoch": b"1", b"shards": b"0"}, "outside 1..1024"),
         ({b"epoch": b"1", b"shards": b"16", b"priors": b"[2000]"}, "outside 1..1024"),
         ({b"epoch": b"1", b"shards": b"16", b"priors": b"[8"}, "truncated"),

@@ -17,10 +17,10 @@ from shardq.core.calls import (
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.core.calls.control import Change
 from shardq.core.calls.listing import Span
-from shardq.core.calls.request import Call
+from shardq.core.calls.request import Call, Epoch
 from shardq.core.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.core.layout.topology import Limit
-from tests.lua.shard import EPOCH, NOW, State, T, meta, record
+from tests.lua.shard import EPOCH, NOW, State, T, meta, opening, record
 
 A = record("a")
 TAGGED = record("a", tags=("tag",))
@@ -53,7 +53,7 @@ PARCELS = [
 TOPICS = ("", "mail")
 
 
-def on_a_shard(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
+def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
     """Calls of every script behind the guard, one for each way in which it writes."""
     return [
         by_id.push(keys, epoch, ["n", 0, A], now_us=NOW),
@@ -178,7 +178,7 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
 
 def on_a_meta(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
     """A call of the one script that creates a meta, and so comes before the guard."""
-    return [control.open_shard(keys, epoch, "{}", anew=anew) for anew in (False, True)]
+    return [opening(keys, epoch, anew=anew) for anew in (False, True)]
 
 
 WHOLE: State = {

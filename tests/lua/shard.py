@@ -14,10 +14,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shardq.core.calls.control import open_shard
 from shardq.core.calls.request import Call, Command, Word
 from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.topology import Topology
 from shardq.core.model.record import RAW, encode_head, encode_record
 
 R = TypeVar("R")
@@ -67,6 +69,11 @@ def sent(word: Word) -> Word:
 def meta(**fields: object) -> dict[str, str]:
     """The meta of an open shard."""
     return {"epoch": f"{EPOCH}", "clock": f"{T}"} | {name: f"{value}" for name, value in fields.items()}
+
+
+def opening(keys: ShardKeys, epoch: int, text: str = "{}", *, anew: bool = False) -> Call[bool]:
+    """The call that opens a shard under a topology of one shard, which an engine without an id has."""
+    return open_shard(keys, Topology(epoch=epoch, shards=1), text, anew=anew)
 
 
 def seeding(prefix: str, state: Mapping[str, Any]) -> Iterator[list[Word]]:

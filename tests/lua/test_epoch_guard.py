@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardq.core.calls.request import Missing, Stale
+from shardq.core.calls.request import Behind, Missing, Stale
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Stamp
 from tests.lua.modelled import ModelledShard
 from tests.lua.samples import FULL, NUMBERS, on_a_shard
 from tests.lua.shard import EPOCH, Shard
@@ -36,26 +37,42 @@ def test_a_meta_without_an_epoch_is_no_meta(modelled: ModelledShard, keys: Shard
 def test_an_older_epoch_is_stale(
     modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int, stored: str
 ) -> None:
-    call = on_a_shard(keys, epoch)[number]
+    refused(modelled, keys, number, epoch, stored, Stale)
+
+
+@pytest.mark.parametrize(("epoch", "stored"), [(EPOCH + 1, "3"), (10, "9"), ("4:c:b", "3:a:b"), ("4:c:b", "3")])
+def test_a_shard_that_missed_a_change_is_behind(
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int | str, stored: str
+) -> None:
+    refused(modelled, keys, number, epoch, stored, Behind)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "stored"), [("3:c:b", "3:a:b"), ("3:a:b", "4:c:b"), ("9:a:x", "3:a:b"), (9, "3:a:b"), ("3:a:b", "3")]
+)
+def test_another_change_of_the_epoch_and_another_engine_are_stale(
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int | str, stored: str
+) -> None:
+    refused(modelled, keys, number, epoch, stored, Stale)
+
+
+def refused(
+    modelled: ModelledShard,
+    keys: ShardKeys,
+    number: int,
+    epoch: int | str,
+    stored: str,
+    refusal: type[Stale] | type[Behind],
+) -> None:
+    """Nothing is written, and the answer says what the shard knows."""
+    call = on_a_shard(keys, epoch if isinstance(epoch, int) else Stamp(epoch))[number]
     before = FULL | {"meta": {"epoch": stored}}
     modelled.seed(before)
-    assert modelled.ask(call) == ["stale", stored]
-    with pytest.raises(Stale) as caught:
+    assert modelled.ask(call) == [refusal.__name__.lower(), stored]
+    with pytest.raises(refusal) as caught:
         modelled.run(call)
-    assert caught.value.epoch == int(stored)
+    assert Stamp(stored) == getattr(caught.value, "stamp", None)
     assert modelled.state() == before
-
-
-@pytest.mark.parametrize("epoch", [EPOCH + 1, 10])
-def test_a_newer_one_is_adopted_and_changes_nothing_else(
-    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int
-) -> None:
-    modelled.seed(FULL)
-    answer = modelled.ask(on_a_shard(keys, EPOCH)[number])
-    state = modelled.state()
-    modelled.seed(FULL)
-    assert modelled.ask(on_a_shard(keys, epoch)[number]) == answer
-    assert modelled.state() == state | {"meta": state["meta"] | {"epoch": f"{epoch}"}}
 
 
 def test_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys, number: int) -> None:

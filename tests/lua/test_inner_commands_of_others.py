@@ -315,10 +315,10 @@ OF_THE_WHOLE: dict[str, tuple[State, Call[Any], list[str]]] = {
         {"members": {"p1": T + 100, "p2": T + 3000}},
         control.heartbeat(CONTROL, "p1", alive_ms=3000, others_ms=3000, epoch=EPOCH, now_us=NOW),
         [
+            "HGET topology epoch",
             "HGETALL unreached",
             f"ZADD members {T + 3000} p1",
             "ZRANGE members 0 -1 WITHSCORES",
-            "HGET topology epoch",
         ],
     ),
     "set_schedule: told": (

@@ -6,9 +6,9 @@ import pytest
 
 from shardq.core.calls import consume as calls
 from shardq.core.calls.consume import Permit
-from shardq.core.calls.request import Call, Missing, Stale
+from shardq.core.calls.request import Call, Epoch, Missing, Stale
 from shardq.core.layout.keys import ControlKeys
-from shardq.core.layout.topology import Limit
+from shardq.core.layout.topology import Limit, Stamp
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, at
 
 OPEN: State = {"topology": {"epoch": f"{EPOCH}"}}
@@ -30,7 +30,7 @@ def permit(
     token: str = "me:1",
     waiter: str = "",
     others_wait: bool = False,
-    epoch: int = EPOCH,
+    epoch: Epoch = EPOCH,
 ) -> Call[Permit]:
     return calls.permit(
         *(keys, epoch, "mail", Limit(rate, concurrency), want),
@@ -290,3 +290,22 @@ def test_rate_and_concurrency(centre: Shard, control: ControlKeys) -> None:
     assert centre.state()[RATE]["tokens"] == "6.000000"
     centre.run(calls.release(control, "mail", [f"me:1#{n}" for n in range(1, 5)], unused=0))
     assert centre.run(permit(control, 50, rate=100, concurrency=9)) == Permit(6, 0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "known", "is_stale"),
+    [
+        ("3:a:e", "3:a:e", False),
+        ("3:a:e", "4:b:e", False),
+        ("3:a:e", "3:b:e", True),
+        ("3:a:e", "2:b:e", True),
+        ("3:a:e", "4:b:x", True),
+    ],
+    ids=["the same", "a newer one", "another change of this epoch", "an older one", "another engine"],
+)
+def test_permits_go_by_one_topology(
+    centre: Shard, control: ControlKeys, stored: str, known: str, is_stale: bool
+) -> None:
+    centre.seed({"topology": {"epoch": stored}})
+    answer = centre.ask(permit(control, 1, concurrency=2, epoch=Stamp(known)))
+    assert answer[:2] == (["stale", stored] if is_stale else ["ok", 1])

@@ -103,7 +103,7 @@ def test_the_type_of_every_key_is_the_one_of_the_scripts() -> None:
 
 
 def test_every_field_of_the_topology_has_a_row() -> None:
-    fields = Topology(epoch=1, shards=1, cold=ColdTable(identity="a", after=1)).to_fields()
+    fields = Topology(epoch=1, shards=1, engine="a", cold=ColdTable(identity="a", after=1)).to_fields()
     assert [code(row[0])[0] for row in rows("field", width=3)] == [field.decode() for field in fields]
 
 
@@ -111,7 +111,7 @@ def test_every_field_of_a_meta_is_told() -> None:
     (told,) = (row[2] for row in rows("key of a shard", width=3) if row[0] == "`meta`")
     bodies = "".join(contract(name).whole for name in NAMES)
     written = set(re.findall(r"'(?:HSET|HINCRBY)', KEYS\[1\], '(\w+)'", bodies)) - {"tokens"}
-    written |= set(re.findall(r"KEYS\[1\], 'wake_at', wake_at, '(\w+)'", bodies)) | {"topology"}
+    written |= set(re.findall(r"KEYS\[1\], 'wake_at', wake_at, '(\w+)'", bodies)) | {"topology", "since", "numbers"}
     written |= set(re.findall(r"'(clock|ahead)', string.format", contract("dispatch").whole))
     written |= {f"{kind}/TOPIC" for kind in re.findall(r"'HINCRBY', KEYS\[1\], '(\w+)/'", bodies)}
     assert written == set(code(told))

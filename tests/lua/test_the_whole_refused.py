@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from shardq.core.calls import by_id, listing, resharding
 from shardq.core.calls import control as calls
-from shardq.core.calls.request import Call
-from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.keys import ControlKeys
 from shardq.core.scripts import script
-from tests.lua.samples import FULL, WHOLE, named, on_the_whole
-from tests.lua.shard import EPOCH, NOW, Shard
+from tests.lua.samples import WHOLE, named, on_the_whole
+from tests.lua.shard import NOW, Shard
 from tests.lua.test_contracts import CONTROL
 
 
@@ -68,28 +65,3 @@ def test_a_report_that_is_refused_is_left_out(centre: Shard, control: ControlKey
     assert "d" in state["members"]
     assert "w" in state["workers"]
     assert state["reports"].keys() <= {"me", "worker", "late"}
-
-
-NEWER: dict[str, Callable[[ShardKeys], Call[Any]]] = {
-    "get": lambda keys: by_id.get_many(keys, EPOCH + 1, ["leased", "gone"], now_us=NOW),
-    "cancel": lambda keys: by_id.cancel(keys, EPOCH + 1, "later", now_us=NOW),
-    "forecast": lambda keys: listing.forecast(keys, EPOCH + 1, step_ms=60_000, steps=6, now_us=NOW),
-    "take": lambda keys: resharding.take(keys, EPOCH + 1, "n3", 7, ["gone"], now_us=NOW),
-}
-
-
-@pytest.mark.parametrize("made", NEWER.values(), ids=NEWER)
-def test_a_newer_epoch_that_can_not_be_noted(
-    shard: Shard, keys: ShardKeys, made: Callable[[ShardKeys], Call[Any]]
-) -> None:
-    """The caller is served; the next one tells it again."""
-    call, user = made(keys), f"u{uuid.uuid4().hex}"
-    shard.seed(FULL)
-    answer = shard.ask(call)
-    assert shard.state()["meta"]["epoch"] == f"{EPOCH + 1}"
-    shard.seed(FULL)
-    shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
-    with shard.as_user(user) as asker:
-        assert asker.ask(call) == answer
-    assert shard.state()["meta"]["epoch"] == f"{EPOCH}"
-    shard.do("ACL", "DELUSER", user)

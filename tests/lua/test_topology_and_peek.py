@@ -12,9 +12,12 @@ from shardq.core.calls import observe
 from shardq.core.calls.control import Declared
 from shardq.core.calls.request import Stale
 from shardq.core.layout.keys import ControlKeys, ShardKeys
-from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
+from shardq.core.layout.topology import Topology
+from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, opening, record
 
 A = record("a")
+
+NEW = {"epoch": "3", "topology": "new", "since": "1", "numbers": "1"}
 
 LEFT = {"wake_at": f"{T}", "swept": "1", "died/": "2", "died/mail": "3", "reaped": "5"}
 
@@ -22,24 +25,24 @@ LEFT = {"wake_at": f"{T}", "swept": "1", "died/": "2", "died/mail": "3", "reaped
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({"meta": None}, {"epoch": "3", "topology": "new"}),
-        ({"meta": {"epoch": "2", "topology": "old"} | LEFT}, {"epoch": "3", "topology": "new"} | LEFT),
-        ({"meta": {"epoch": "3", "topology": "old"}}, {"epoch": "3", "topology": "new"}),
+        ({"meta": None}, NEW),
+        ({"meta": {"epoch": "2", "topology": "old"} | LEFT}, NEW | LEFT),
+        ({"meta": {"epoch": "3", "topology": "old"}}, NEW),
     ],
     ids=["new", "older", "same"],
 )
 def test_open(shard: Shard, keys: ShardKeys, before: State, after: dict[str, str]) -> None:
     shard.seed({name: value for name, value in before.items() if value})
     for was in (before["meta"], after):
-        assert shard.ask(calls.open_shard(keys, 3, "new")) == ["ok", 0 if was else 1]
+        assert shard.ask(opening(keys, 3, "new")) == ["ok", 0 if was else 1]
         assert shard.state() == {"meta": after}
 
 
 def test_what_was_opened_by_a_call_whose_answer_was_lost_is_told_all_the_same(shard: Shard, keys: ShardKeys) -> None:
     shard.clear()
-    assert shard.run(calls.open_shard(keys, 3, "new"))
-    assert not shard.run(calls.open_shard(keys, 3, "new"))
-    assert shard.run(calls.open_shard(keys, 3, "new").after_loss())
+    assert shard.run(opening(keys, 3, "new"))
+    assert not shard.run(opening(keys, 3, "new"))
+    assert shard.run(opening(keys, 3, "new").after_loss())
 
 
 def test_the_news_of_opened_shards(centre: Shard, control: ControlKeys) -> None:
@@ -53,15 +56,15 @@ def test_the_news_of_opened_shards(centre: Shard, control: ControlKeys) -> None:
 def test_open_anew_forgets_what_pollers_and_sweepers_left(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": {"epoch": "2"} | LEFT})
     for _ in range(2):
-        assert shard.ask(calls.open_shard(keys, 3, "new", anew=True)) == ["ok", 0]
-        assert shard.state() == {"meta": {"epoch": "3", "topology": "new", "reaped": "5"}}
+        assert shard.ask(opening(keys, 3, "new", anew=True)) == ["ok", 0]
+        assert shard.state() == {"meta": NEW | {"reaped": "5"}}
 
 
 def test_open_knows_numbers_from_texts(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": {"epoch": "10", "topology": "x"}})
-    assert shard.ask(calls.open_shard(keys, 9, "y")) == ["stale", "10"]
+    assert shard.ask(opening(keys, 9, "y")) == ["stale", "10"]
     with pytest.raises(Stale, match="epoch 10"):
-        shard.run(calls.open_shard(keys, 9, "y"))
+        shard.run(opening(keys, 9, "y"))
     assert shard.state() == {"meta": {"epoch": "10", "topology": "x"}}
 
 
@@ -274,3 +277,82 @@ def test_a_look_that_may_not_be_noted(shard: Shard, keys: ShardKeys, command: st
     with shard.as_user(user) as asker:
         assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0, now_us=NOW))[8:10] == [[1, 0], [0, -1]]
     shard.do("ACL", "DELUSER", user)
+
+
+KNOWN = {"epoch": "2:a:e", "topology": "old", "since": "1", "numbers": "4,16"}
+"""A shard of a change from 4 to 16, which was not swept."""
+
+
+def following(numbers: tuple[int, ...], *, epoch: int = 3, word: str = "b", engine: str = "e") -> Topology:
+    *priors, shards = numbers
+    return Topology(epoch=epoch, word=word, engine=engine, shards=shards, priors=tuple(priors), since=3)
+
+
+@pytest.mark.parametrize(
+    ("meta", "numbers", "is_owed"),
+    [
+        (KNOWN, (4, 16), False),
+        (KNOWN, (16, 4, 2), False),
+        (KNOWN, (16,), True),
+        (KNOWN, (4, 32), True),
+        (KNOWN | {"numbers": "1"}, (16, 12), True),
+        (KNOWN | {"numbers": "6"}, (16, 12), True),
+        (KNOWN | {"swept": "1"}, (16,), False),
+        (KNOWN | {"swept": "1"}, (4, 32), True),
+        (KNOWN | {"swept": "0"}, (16,), True),
+        ({"epoch": "2:a:e", "topology": "old"}, (1,), False),
+    ],
+    ids=[
+        *(
+            "both are looked at",
+            "in another order",
+            "an earlier number is not",
+            "the present one is not",
+            "part of one",
+        ),
+        *("end of one", "swept since", "swept since, and resized", "swept before that", "by an earlier build"),
+    ],
+)
+def test_open_does_not_look_at_less(
+    shard: Shard, keys: ShardKeys, meta: dict[str, str], numbers: tuple[int, ...], is_owed: bool
+) -> None:
+    shard.seed({"meta": meta})
+    call = calls.open_shard(keys, following(numbers), "new")
+    after = {"epoch": "3:b:e", "topology": "new", "since": "3", "numbers": ",".join(map(str, numbers))}
+    if not is_owed:
+        assert shard.ask(call) == ["ok", 0]
+        assert shard.state() == {"meta": meta | after}
+        return
+    assert shard.ask(call) == ["owed", "old"]
+    with pytest.raises(calls.Owed) as caught:
+        shard.run(call)
+    assert caught.value.copy == b"old"
+    assert shard.state() == {"meta": meta}
+    assert shard.ask(calls.open_shard(keys, following(numbers), "new", whatever=True)) == ["ok", 0]
+    assert shard.state() == {"meta": meta | after}
+
+
+@pytest.mark.parametrize(
+    ("stored", "told", "stands"),
+    [
+        ("3:b:e", {}, False),
+        ("3:a:e", {}, True),
+        ("4:a:e", {}, True),
+        ("2:a:x", {}, True),
+        ("2", {}, False),
+        ("3", {}, True),
+        ("2:a:e", {"engine": ""}, True),
+        ("x", {}, False),
+    ],
+    ids=[
+        *("the same", "another change of this epoch", "a newer one", "another engine", "before it had an id"),
+        *("before it had an id, and newer", "by who knows no id", "of another program"),
+    ],
+)
+def test_open_of_another_change_or_engine(
+    shard: Shard, keys: ShardKeys, stored: str, told: dict[str, str], stands: bool
+) -> None:
+    shard.seed({"meta": KNOWN | {"epoch": stored}})
+    call = calls.open_shard(keys, following((4, 16), **told), "new")  # type: ignore[arg-type]  # texts alone
+    assert shard.ask(call) == (["stale", stored] if stands else ["ok", 0])
+    assert shard.state()["meta"]["epoch"] == (stored if stands else "3:b:e")

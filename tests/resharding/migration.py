@@ -9,7 +9,7 @@ from shardq.core.calls import dispatch, resharding
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.operation import run
 from shardq.core.resharding.resizing import resize
 from shardq.core.topology_cache import TopologyCache
@@ -39,7 +39,7 @@ class Migration:
     def bring(self, id: str, stage: Stage) -> None:
         """Moves an id from its shard under the last number towards the one where it belongs now, up to this stage."""
         cache = self.cache()
-        epoch = cache.topology.epoch
+        epoch = cache.topology.stamp
         source = cache.keys(Topology(epoch=1, shards=cache.topology.priors[-1]).shard_of(id))
         target = cache.home(id)
         assert source is not target, f"{id} does not move"
@@ -58,7 +58,7 @@ class Migration:
     def dispatch(self, id: str) -> None:
         """Makes ready what is due in the shard where the id belongs now; nothing is moved by that."""
         cache = self.cache()
-        call = dispatch.dispatch(cache.home(id), cache.topology.epoch, [""], limit=10, max_attempts=5, paused=())
+        call = dispatch.dispatch(cache.home(id), cache.topology.stamp, [""], limit=10, max_attempts=5, paused=())
         wait_until(lambda: self._driver.call(call).moved == 1, f"{id} was made ready")
 
     def resizing(self, shards: int) -> Stepped:
@@ -76,7 +76,7 @@ class Migration:
     def epoch_of(self, shard: int) -> int:
         """Returns the epoch that the shard knows."""
         (epoch,) = self._driver.call(resharding.meta_fields(self.cache().keys(shard), "epoch"))
-        return int(epoch or 0)
+        return Stamp.of(epoch).epoch
 
     def places(self, id: str, shards: int) -> list[ShardKeys]:
         """Returns the shards that have a record of the id."""

@@ -37,7 +37,7 @@ def test_a_topic_during_a_resize_that_waits_for_a_replica(
     with Engine(own_server.url, name=name, shards=2, timeout=timeout) as engine:
         moving, topology = shard_keys(name, 0).moved, control_keys(name).topology
         own_server.ask("HSET", moving, "mine", MINE)
-        own_server.ask("HSET", topology, "pending", 3, "epoch", engine.topology.epoch + 1)
+        own_server.ask("HSET", topology, "pending", 3, "epoch", engine.topology.following().stamp)
         replica.pause()
         try:
             with pytest.raises(Unavailable, match="and so do pauses, limits and routes: see that the replicas") as told:

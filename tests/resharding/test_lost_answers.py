@@ -12,7 +12,7 @@ from shardq import Delivery, Engine, Outcome, Task, Unavailable
 from shardq.core.calls import by_id as calls
 from shardq.core.calls import consume
 from shardq.core.calls.consume import SettleAck
-from shardq.core.calls.request import Call, Stale
+from shardq.core.calls.request import Call, Epoch, Stale
 from shardq.core.consumer.settling import SettleStatuses
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.record import codec_named
@@ -137,7 +137,7 @@ def test_ack(engine: Engine, migration: Migration, id: str, how: str) -> None:
     cache = migration.cache()
     its = cache.keys(delivery.shard)
 
-    def settle(keys: ShardKeys, epoch: int) -> Call[SettleStatuses]:
+    def settle(keys: ShardKeys, epoch: Epoch) -> Call[SettleStatuses]:
         return consume.settle(keys, epoch, [SettleAck(id, delivery.token)] if keys == its else [])
 
     operations: dict[str, Operation[Any]] = {

@@ -9,10 +9,10 @@ from typing import Any
 from shardq.core.calls import consume
 from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.control import Declared
-from shardq.core.calls.request import Call, Command, Missing, Stale
+from shardq.core.calls.request import Call, Command, Epoch, Missing, Stale
 from shardq.core.consumer.settling import SettleStatuses
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.producer.pushing import push_unique
 from shardq.core.recovery import Recovery, call_every_shard, call_shards, put_in_force
 from shardq.core.topology_cache import TopologyCache
@@ -27,12 +27,12 @@ def cache(shards: int) -> TopologyCache:
     return TopologyCache("x", Topology(epoch=1, shards=shards))
 
 
-def settle(keys: ShardKeys, epoch: int) -> Call[SettleStatuses]:
+def settle(keys: ShardKeys, epoch: Epoch) -> Call[SettleStatuses]:
     return consume.settle(keys, epoch, [SettleAck("a", "token")])
 
 
 def refused(_: Command[Any]) -> Stale:
-    return Stale(2)
+    return Stale(Stamp("2"))
 
 
 def test_only_a_call_whose_answer_was_lost_has_an_unknown_end() -> None:
@@ -71,7 +71,7 @@ def test_a_change_that_another_has_put_in_force() -> None:
     known.learn(Topology(epoch=2, shards=1, pending=2))
     steps = Stepped("put in force", put_in_force(known))
     for _ in range(2):
-        steps.advance(lambda _: Stale(5))
+        steps.advance(lambda _: Stale(Stamp("5")))
     steps.advance(lambda _: Topology(epoch=5, shards=2, priors=(1,), since=3).to_fields())
     assert steps.result is True
     assert known.topology.epoch == 5
@@ -83,8 +83,12 @@ def test_all_is_lost_again_while_it_is_restored() -> None:
     refreshed = Stepped("refresh", refresh(known))
     refreshed.advance(lambda _: Topology(epoch=2, shards=1).to_fields())
     refreshed.advance(lambda _: Declared(False, {}))
+    refreshed.advance(lambda _: Declared(True, Topology(epoch=4, shards=2, since=4).to_fields()))
+    for _ in range(2):
+        refreshed.advance(lambda _: True)
+    refreshed.advance(lambda _: 0)
     assert refreshed.done
-    assert known.topology.epoch == 3
+    assert known.topology.epoch == 4
 
 
 def test_a_task_that_moves_out_of_the_only_shard_it_can_be_in() -> None:

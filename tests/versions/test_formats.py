@@ -164,16 +164,17 @@ def test_what_was_raised_nevertheless_is_left_to_others(engines: Engines, url: s
 
 def test_a_dispatcher_comes_back_when_that_is_undone(running: Engine, servers: Servers, name: str) -> None:
     """As after a restore, or where another program wrote the field."""
-    keys, epoch = control_keys(name), running.topology.epoch
+    keys, topology = control_keys(name), running.topology
 
     def write(format: int, epoch: int) -> None:
-        servers.ask(keys.slot, "HSET", keys.topology, "format", format, "epoch", epoch)
+        stamp = topology.following(epoch=topology.epoch + epoch).stamp
+        servers.ask(keys.slot, "HSET", keys.topology, "format", format, "epoch", stamp)
 
-    write(NEXT, epoch + 1)
+    write(NEXT, 1)
     wait_until(lambda: servers.ask(keys.slot, "ZCARD", keys.members) == 0, "it has signed off", timeout=SOON_S)
     assert any("dispatches nothing any more" in reason for reason in running.health().reasons)
     running.push("x")
-    write(PRESENT, epoch + 2)
+    write(PRESENT, 2)
     (delivery,) = running.consumer().claim(1, wait=SOON_S)
     running.consumer().ack(delivery)
     assert not any("dispatches nothing any more" in reason for reason in running.health().reasons)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardq.core.calls.request import Call, Moving, Word, body
+from shardq.core.calls.request import Call, Epoch, Moving, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.ids import topics_of
@@ -25,7 +25,7 @@ after what was moving out of it was put where it goes.
 """
 
 
-def push(keys: ShardKeys, epoch: int, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
+def push(keys: ShardKeys, epoch: Epoch, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
     topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
     # By hand, as every push goes through here.
@@ -50,7 +50,7 @@ def unique(tasks: Sequence[Word]) -> list[Word]:
 
 def push_unique(
     keys: ShardKeys,
-    epoch: int,
+    epoch: Epoch,
     tasks: Sequence[Word],
     *,
     resent: Resent = "0",
@@ -72,7 +72,7 @@ def push_unique(
     )
 
 
-def _push_again(keys: ShardKeys, epoch: int, tasks: list[Word], now_us: str) -> Call[list[str]]:
+def _push_again(keys: ShardKeys, epoch: Epoch, tasks: list[Word], now_us: str) -> Call[list[str]]:
     # After a lost answer the ids may be ours already: whatever is stored under them is what we sent.
     return Call.of(
         "push_unique",
@@ -92,17 +92,17 @@ def _answers(answer: list[Any]) -> list[Answer]:
     return [word.decode() for word in body(answer)]
 
 
-def cancel(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
+def cancel(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Outcome]:
     call = Call.of("cancel", keys, [epoch, now_us, id], _outcome)
     return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
 
 
-def reschedule(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
+def reschedule(keys: ShardKeys, epoch: Epoch, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
     call = Call.of("reschedule", keys, [epoch, now_us, keys.bell, id, due], _outcome)
     return _resent_as(call, dict.fromkeys((Outcome.RUNNING, Outcome.DEAD, Outcome.GONE), Outcome.UNKNOWN))
 
 
-def requeue(keys: ShardKeys, epoch: int, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
+def requeue(keys: ShardKeys, epoch: Epoch, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
     call = Call.of("requeue", keys, [epoch, now_us, keys.bell, id, due], _outcome)
     others = (Outcome.SCHEDULED, Outcome.READY, Outcome.RUNNING, Outcome.GONE)
     return _resent_as(call, dict.fromkeys(others, Outcome.UNKNOWN))
@@ -143,7 +143,7 @@ class Found:
     record: bytes
 
 
-def get(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Found | None]:
+def get(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Found | None]:
     """Reads one task. Raises Moving."""
 
     def decode(answer: list[Any]) -> Found | None:
@@ -155,7 +155,7 @@ def get(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Found
     return Call.of("get", keys, [epoch, now_us, id], decode)
 
 
-def state(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Outcome]:
+def state(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Outcome]:
     """Tells what a task is: scheduled, ready, running, dead or gone. Raises Moving."""
 
     def decode(answer: list[Any]) -> Outcome:
@@ -167,7 +167,9 @@ def state(keys: ShardKeys, epoch: int, id: str, *, now_us: str = "") -> Call[Out
     return Call.of("get", keys, [epoch, now_us, id], decode)
 
 
-def get_many(keys: ShardKeys, epoch: int, ids: Sequence[str], *, now_us: str = "") -> Call[list[Found | Moving | None]]:
+def get_many(
+    keys: ShardKeys, epoch: Epoch, ids: Sequence[str], *, now_us: str = ""
+) -> Call[list[Found | Moving | None]]:
     """Reads tasks of one shard, up to 1,000; of the first of them only, where they have more than 1 MiB."""
     return Call.of("get", keys, [epoch, now_us, *ids], _founds)
 

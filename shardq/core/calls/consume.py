@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from shardq.core.calls.request import Call, Command, Word, body, nothing
+from shardq.core.calls.request import Call, Command, Epoch, Word, body, nothing
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
 from shardq.core.layout.words import FOREIGN, is_foreign
@@ -44,7 +44,7 @@ class Claim:
 
 def claim(
     keys: ShardKeys,
-    epoch: int,
+    epoch: Epoch,
     shares: Mapping[str, int],
     *,
     max: int,
@@ -105,7 +105,7 @@ def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -
     return Command(keys.slot, words, int, retry_for_s=retry_for_s)
 
 
-def wake(keys: ShardKeys, epoch: int, topic: str, *, now_us: str = "") -> Call[None]:
+def wake(keys: ShardKeys, epoch: Epoch, topic: str, *, now_us: str = "") -> Call[None]:
     """Wakes another process. Sent twice it wakes one more, which finds nothing: harmless."""
     return Call.of("wake", keys, [epoch, now_us, keys.wake(""), topic], nothing, topics=(topic,))
 
@@ -161,7 +161,7 @@ OtherSettlement = SettleRetry | SettleBury | SettleGiveBack | SettleSnooze
 
 def settle(
     keys: ShardKeys,
-    epoch: int,
+    epoch: Epoch,
     acks: Sequence[Leased],
     others: Sequence[OtherSettlement] = (),
     *,
@@ -201,7 +201,7 @@ def settle(
 
 
 def extend(
-    keys: ShardKeys, epoch: int, held: Sequence[Leased], *, lease_ms: int, now_us: str = ""
+    keys: ShardKeys, epoch: Epoch, held: Sequence[Leased], *, lease_ms: int, now_us: str = ""
 ) -> Call[Mapping[str, SettleStatus]]:
     """Sets new deadlines, counted from now. Repeating it is harmless."""
     words: list[Word] = [epoch, now_us, keys.bell, lease_ms]
@@ -239,7 +239,7 @@ class Permit:
 
 def permit(
     keys: ControlKeys,
-    epoch: int,
+    epoch: Epoch,
     topic: str,
     limit: Limit,
     want: int,

@@ -9,9 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls.request import Call, Command, Word, body
+from shardq.core.calls.request import Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.layout.words import number_of, text_of
+from shardq.errors import ShardqError
 
 Fields = Mapping[bytes, bytes]
 
@@ -24,13 +26,13 @@ class Declared:
     fields: Fields  # the fields of the present topology, the caller's or another
 
 
-def declare(keys: ControlKeys, seen_epoch: int, fields: Fields) -> Call[Declared]:
-    """Replaces the topology of ``seen_epoch``; 0 creates it. Sent twice it answers that it has been changed."""
+def declare(keys: ControlKeys, seen: Epoch, fields: Fields) -> Call[Declared]:
+    """Replaces the topology of the epoch ``seen``; 0 creates it. Sent twice it answers that it has been changed."""
     flat: list[Word] = []
     for field, value in fields.items():
         flat += (field, value)
     return Call.of(
-        "declare", keys, [seen_epoch, keys.news, *flat], lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:]))
+        "declare", keys, [seen, keys.news, *flat], lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:]))
     )
 
 
@@ -41,20 +43,36 @@ def read_topology(keys: ControlKeys) -> Command[Fields]:
     )
 
 
-def open_shard(keys: ShardKeys, epoch: int, topology: str, *, anew: bool = False) -> Call[bool]:
-    """Opens a shard. Returns True if there was nothing, as far as is known. ``anew``: the shard is to be used from now
-    on, and must show again that it is polled.
+class Owed(ShardqError):
+    """Tasks may lie in the shard by a number of shards that the caller's topology does not look at. Internal."""
+
+    def __init__(self, copy: bytes) -> None:
+        self.copy = copy
+        super().__init__("the shard came back from an earlier number of shards")
+
+
+def open_shard(
+    keys: ShardKeys, topology: Topology, text: str, *, anew: bool = False, whatever: bool = False
+) -> Call[bool]:
+    """Opens a shard under a topology, of which ``text`` is the copy. Returns True if there was nothing, as far as is
+    known. ``anew``: the shard is to be used from now on, and must show again that it is polled. ``whatever`` it knew:
+    it is opened also where Owed would be raised.
     """
+
+    def decode(answer: list[Any]) -> bool:
+        if answer[0] == b"owed":
+            raise Owed(answer[1])
+        return bool(body(answer)[0])
 
     def again() -> Call[bool]:
         # It may find what the call whose answer was lost has written.
-        call = open_shard(keys, epoch, topology, anew=anew)
-        call.decode, call.resend = lambda answer: body(answer) is not None, None
+        call = open_shard(keys, topology, text, anew=anew, whatever=whatever)
+        call.decode, call.resend = lambda answer: decode(answer) or True, None
         return call
 
-    return Call.of(
-        "open", keys, [epoch, topology, "1" if anew else "0"], lambda answer: bool(body(answer)[0]), resend=again
-    )
+    flags, numbers = ["1" if flag else "0" for flag in (anew, whatever)], ",".join(map(str, topology.numbers))
+    words: list[Word] = [topology.stamp, text, flags[0], topology.since, numbers, flags[1]]
+    return Call.of("open", keys, words, decode, resend=again)
 
 
 def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
@@ -75,7 +93,7 @@ def read_copy(keys: ShardKeys) -> Command[bytes | None]:
 
 def clock_ms(keys: ControlKeys) -> Command[int]:
     """The time, by the clock of the control slot's master."""
-    return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1000)
+    return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1000 + int(answer[1]) // 1000)
 
 
 def add_change(keys: ControlKeys, text: bytes) -> Command[int]:
@@ -116,8 +134,8 @@ class HeartbeatAnswer:
 
     now_us: int
     members: Mapping[str, int]  # name → the instant until which it counts as alive, in ms
-    epoch: int  # the epoch of the stored topology; 0 when there is none
-    topology: Fields  # empty when its epoch is the one that the caller knows
+    stamp: Stamp  # of the stored topology; epoch 0 when there is none
+    topology: Fields  # empty when it is the one that the caller knows
     joined: bool  # true if the process was no member before: then nothing is stored of an earlier report
     unreached: Mapping[str, Collection[int]]
     """Process → the shards that it said it can't reach; some are no members any more."""
@@ -129,7 +147,7 @@ def heartbeat(
     *,
     alive_ms: int,
     others_ms: int,
-    epoch: int,
+    epoch: Epoch,
     report: bytes = b"",
     unreached: Collection[int] = (),
     leave: bool = False,
@@ -149,7 +167,7 @@ def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
     return HeartbeatAnswer(
         now_us=int(now_us),
         members=_untils(members),
-        epoch=number_of(epoch),
+        stamp=Stamp.of(epoch),
         topology=pairs(topology),
         joined=bool(joined),
         unreached={text_of(name): _shards(shards) for name, shards in pairs(unreached).items()},

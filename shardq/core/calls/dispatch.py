@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from shardq.core.calls.request import Call, Command, Word, body
+from shardq.core.calls.request import Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
+from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import number_of
 from shardq.core.scripts import Script
 
@@ -39,7 +40,7 @@ class Dispatched:
 
 def dispatch(
     keys: ShardKeys,
-    epoch: int,
+    epoch: Epoch,
     topics: Sequence[str],
     *,
     limit: int,
@@ -94,16 +95,16 @@ def _dispatched(answer: list[Any]) -> Dispatched:
     )
 
 
-def next_step(keys: ShardKeys) -> Command[tuple[int, int | None]]:
-    """The shard's epoch (0: it is not open), and the instant (µs) at which its poller is wanted, as the last dispatch
-    or ring left it; None: not before a wake-up.
+def next_step(keys: ShardKeys) -> Command[tuple[Stamp, int | None]]:
+    """The shard's epoch (0 where it is not open), and the instant (µs) at which its poller is wanted, as the last
+    dispatch or ring left it; None: not before a wake-up.
     """
     return Command(keys.slot, ("HMGET", keys.meta, "epoch", "wake_at"), _next_step)
 
 
-def _next_step(answer: list[bytes | None]) -> tuple[int, int | None]:
+def _next_step(answer: list[bytes | None]) -> tuple[Stamp, int | None]:
     epoch, wake_at = answer
-    return number_of(epoch), number_of(wake_at) * 1000 if wake_at else None
+    return Stamp.of(epoch), number_of(wake_at) * 1000 if wake_at else None
 
 
 def has_lengths(keys: ShardKeys) -> Command[int]:
@@ -124,7 +125,7 @@ class Forwarded:
 
 def forward(
     keys: ShardKeys,
-    epoch: int,
+    epoch: Epoch,
     topic: str,
     *,
     to: str,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shardq.core.calls.request import Call, body
+from shardq.core.calls.request import Call, Epoch, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of
 
@@ -41,7 +41,7 @@ class IdPage:
 
 def page(
     keys: ShardKeys,
-    epoch: int,
+    epoch: Epoch,
     state: SortedState,
     span: Span,
     *,
@@ -84,7 +84,7 @@ class ReadyPage:
 
 
 def page_ready(
-    keys: ShardKeys, epoch: int, topic: str, after: int | None, *, count: int, now_us: str = ""
+    keys: ShardKeys, epoch: Epoch, topic: str, after: int | None, *, count: int, now_us: str = ""
 ) -> Call[ReadyPage]:
     """Reads what follows the place ``after``; None: from the beginning."""
 
@@ -110,7 +110,7 @@ class DueCounts:
 
 
 def forecast(
-    keys: ShardKeys, epoch: int, *, begin_ms: int | None = None, step_ms: int, steps: int, now_us: str = ""
+    keys: ShardKeys, epoch: Epoch, *, begin_ms: int | None = None, step_ms: int, steps: int, now_us: str = ""
 ) -> Call[DueCounts]:
     """Counts from ``begin_ms``; None: from the last multiple of a step that has begun."""
 
@@ -132,7 +132,7 @@ class Trimmed:
     early: int  # those of them that were too many, and not too old
 
 
-def trim(keys: ShardKeys, epoch: int, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
+def trim(keys: ShardKeys, epoch: Epoch, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
     """Removes dead tasks that are too old or too many."""
     return Call.of("trim", keys, [epoch, now_us, age_ms, keep, CHUNK], lambda answer: Trimmed(*map(int, body(answer))))
 
@@ -153,7 +153,7 @@ START = Purged(0, 0, "0", "0")
 
 
 def purge(
-    keys: ShardKeys, epoch: int, topic: str, *, scope: Literal["topic", "all"], go_on: Purged, now_us: str = ""
+    keys: ShardKeys, epoch: Epoch, topic: str, *, scope: Literal["topic", "all"], go_on: Purged, now_us: str = ""
 ) -> Call[Purged]:
     return Call.of("purge", keys, [epoch, now_us, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,))
 
@@ -174,7 +174,7 @@ class TagPage:
     running: list[str]
 
 
-def cancel_tag(keys: ShardKeys, epoch: int, tag: str, cursor: str, *, count: int, now_us: str = "") -> Call[TagPage]:
+def cancel_tag(keys: ShardKeys, epoch: Epoch, tag: str, cursor: str, *, count: int, now_us: str = "") -> Call[TagPage]:
     return Call.of("cancel_tag", keys, [epoch, now_us, cursor, tag, count], _tag_page)
 
 

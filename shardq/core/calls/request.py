@@ -13,12 +13,16 @@ from typing import Any, Generic, Self, TypeVar
 from hiredis import pack_command
 
 from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
 from shardq.core.scripts import Script, script
 from shardq.errors import ServerFault, ShardqError
 
 T = TypeVar("T")
 Word = str | bytes | int | float
+
+Epoch = Stamp | int
+"""The epoch of a topology as scripts are given it; a number is that of an engine without an id."""
 
 
 _NUMBERS = frozenset((int, float))
@@ -139,11 +143,20 @@ class Call(Command[T]):
 
 
 class Stale(ShardqError):
-    """The shard has seen a newer topology than the caller's. Internal: refresh, route again, repeat."""
+    """The shard has seen a topology that is not older than the caller's. Internal: refresh, route again, repeat."""
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        super().__init__(f"the topology has changed: the shard is at epoch {epoch}")
+    def __init__(self, stamp: Stamp) -> None:
+        self.stamp = stamp
+        self.epoch = stamp.epoch
+        super().__init__(f"the topology has changed: the shard is at epoch {stamp.epoch}")
+
+
+class Behind(ShardqError):
+    """The shard has seen older topologies only. Internal: tell it the present one, repeat."""
+
+    def __init__(self, stamp: Stamp) -> None:
+        self.stamp = stamp
+        super().__init__(f"the shard missed a change of the topology: it is at epoch {stamp.epoch}")
 
 
 class Missing(ShardqError):
@@ -161,12 +174,14 @@ class Moving(ShardqError):
 
 
 def body(answer: list[Any]) -> list[Any]:
-    """Returns what follows ``ok``. Raises Stale or Missing for the guard's other statuses."""
+    """Returns what follows ``ok``. Raises Stale, Behind or Missing for the guard's other statuses."""
     status = answer[0]
     if status == b"ok":
         return answer[1:]
     if status == b"stale":
-        raise Stale(int(answer[1]))
+        raise Stale(Stamp.of(answer[1]))
+    if status == b"behind":
+        raise Behind(Stamp.of(answer[1]))
     if status == b"missing":
         raise Missing()
     raise ServerFault(f"a script answered {status!r}, which this version of shardq does not know")

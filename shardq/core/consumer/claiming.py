@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleBury, SettleRetry
-from shardq.core.calls.request import Call, Command
+from shardq.core.calls.request import Call, Command, Epoch
 from shardq.core.consumer import policy
 from shardq.core.consumer.claim_planner import ShardClaim, patience_s
 from shardq.core.consumer.claims import ClaimNotes, Claims
@@ -151,7 +151,7 @@ def _claim(
             asked_shards = [ask.shard for ask in shard_claims]
             met.update(asked_shards)
             before = wakeups.waiters.wakeup_counts(asked_shards, claims.topics) if wakeups else {}
-            requests = trip.requests(shard_claims, topology.epoch, notes, wakeups)
+            requests = trip.requests(shard_claims, topology.stamp, notes, wakeups)
             trip.read((yield Many(requests, Spare(spare.until) if deliveries else spare)))
             if wakeups:
                 wakeups.waiters.registered(before, trip.registered, trip.crowd)
@@ -238,7 +238,7 @@ class _Trip:
     """Tasks that can't be decoded, or read at all."""
 
     def requests(
-        self, shard_claims: Sequence[ShardClaim], epoch: int, notes: ClaimNotes, wakeups: Wakeups | None
+        self, shard_claims: Sequence[ShardClaim], epoch: Epoch, notes: ClaimNotes, wakeups: Wakeups | None
     ) -> list[tuple[ShardClaim, Call[Claim]]]:
         claims = self.claims
         requests: list[tuple[ShardClaim, Call[Claim]]] = []
@@ -276,6 +276,7 @@ class _Trip:
                 else:
                     self.errors.append(result)
                 continue
+            claims.cache.heard_at = time.monotonic()
             if claims.unreachable.again_at:
                 claims.unreachable.answered(shard)
             claims.ready_counts.learn(shard, dict(zip(ask.shares, result.left, strict=True)), time.monotonic())

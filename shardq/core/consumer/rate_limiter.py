@@ -17,13 +17,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, Leased, Permit
-from shardq.core.calls.request import Call, Missing, Stale
+from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import patience_s
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Limit, UnreadableTopology
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, bounded
+from shardq.core.recovery import REFUSALS
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
 from shardq.errors import ShardqError, Unanswered, Unavailable
@@ -144,7 +145,7 @@ class RateLimiter:
                 process, others_wait = self.wakeups.waiting_for_permits(waiter, topic)
             call = consume.permit(
                 self.cache.control,
-                topology.epoch,
+                topology.stamp,
                 topic,
                 limit,
                 want,
@@ -162,7 +163,7 @@ class RateLimiter:
                     raise
                 self._unheard(exc)
                 permit = Permit(0, round((within_s + AWAY_S) * 1000))
-            except (Stale, Missing):
+            except REFUSALS:
                 # The limits may have changed: no permits now, and the next claim knows the new limits.
                 try:
                     yield from refresh(self.cache)

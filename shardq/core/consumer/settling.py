@@ -20,7 +20,7 @@ from shardq.core.calls.consume import (
     SettleSnooze,
     SettleStatus,
 )
-from shardq.core.calls.request import Call
+from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.policy import Bury, Retry, Snooze, reason_of
@@ -86,7 +86,7 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
 
 
 def _settle_others(
-    claims: Claims, others: Sequence[OtherSettlement], keys: ShardKeys, epoch: int
+    claims: Claims, others: Sequence[OtherSettlement], keys: ShardKeys, epoch: Epoch
 ) -> Call[SettleStatuses]:
     """Settles by the engine's present number of attempts: what was refused as stale is sent again by a newer one."""
     return consume.settle(keys, epoch, (), others, max_attempts=claims.cache.topology.settings.max_attempts)

@@ -24,7 +24,6 @@ from typing import TypeVar
 
 from shardq.core.calls import consume, dispatch
 from shardq.core.calls.dispatch import Entry, append
-from shardq.core.calls.request import Call, Missing, Stale
 from shardq.core.dispatcher.forwarding import RouteFaults, needs_forwarder, reaches
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
@@ -32,7 +31,7 @@ from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import shown_id
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, encoded_parts
 from shardq.core.operation import run
-from shardq.core.recovery import call_shard
+from shardq.core.recovery import REFUSALS, Make, call_shard
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
@@ -213,7 +212,7 @@ class Forwarder:
             return 0
         call = consume.permit(
             self._cache.control,
-            self._cache.topology.epoch,
+            self._cache.topology.stamp,
             topic,
             Limit(rate=rate),
             want,
@@ -227,7 +226,7 @@ class Forwarder:
             if permit.granted < want:
                 self._again["rate", topic, rate] = time.monotonic() + max(PACE_S, permit.again_ms / 1000)
             return permit.granted
-        except (Stale, Missing):
+        except REFUSALS:
             # the limits may have changed: the next round goes by the new ones
             self._again["rate", topic, rate] = time.monotonic() + PACE_S
             with contextlib.suppress(ShardqError):
@@ -333,7 +332,7 @@ class Forwarder:
         backs = [consume.SettleGiveBack(ack.id, ack.token) for ack in batch.acks]
         self._tell(batch, lambda keys, epoch: consume.settle(keys, epoch, (), backs))
 
-    def _tell(self, batch: _Batch, make: Callable[[ShardKeys, int], Call[T]]) -> None:
+    def _tell(self, batch: _Batch, make: Make[T]) -> None:
         """Settles or extends the batch in its shard. If that fails, the leases run out, and it is forwarded again."""
         try:
             self._on(batch.keys, make)
@@ -341,7 +340,7 @@ class Forwarder:
             self._open.add((batch.keys.shard, batch.topic))
             self._failed(batch.topic, batch.route, batch.keys.shard, exc)
 
-    def _on(self, keys: ShardKeys, make: Callable[[ShardKeys, int], Call[T]]) -> T:
+    def _on(self, keys: ShardKeys, make: Make[T]) -> T:
         return run(self._driver, call_shard(self._cache, keys, make), CALL_TIMEOUT_S)
 
     def _failed(self, topic: str, route: Route, shard: int, exc: ShardqError) -> None:

@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shardq.core.calls import dispatch
-from shardq.core.calls.request import Missing, Stale
 from shardq.core.drivers.owned import DedicatedConnection
 from shardq.core.drivers.routing import DriverBase
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout import destinations
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
-from shardq.core.layout.topology import Route, Topology
+from shardq.core.layout.topology import Route, Stamp, Topology
 from shardq.core.model.ids import quoted_topic
+from shardq.core.recovery import REFUSALS
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
@@ -160,7 +160,7 @@ class Forwarding:
         self._rouse = rouse
         self._faults = faults
         self._timeout = timeout
-        self._epoch = 0
+        self._epoch = Stamp("0")
         self._turn = 0
         """The routed topic with which the next turn begins, when not all go into one call."""
         self._turns = 0
@@ -170,13 +170,13 @@ class Forwarding:
 
     def rung(self) -> None:
         """Notes that another process may have made tasks ready: the next steps ask about all routed topics."""
-        self._epoch = 0
+        self._epoch = Stamp("0")
 
     def given(self, known: Sequence[str], topology: Topology) -> list[str]:
         """The topics to declare to a dispatch: routed ones, and as many of those ``known`` as have room."""
         routed = list(topology.open_routes)
-        if topology.epoch != self._epoch:
-            self._epoch, self._turns = topology.epoch, -(-len(routed) // MAX_ROUTED)
+        if topology.stamp != self._epoch:
+            self._epoch, self._turns = topology.stamp, -(-len(routed) // MAX_ROUTED)
         self._turns -= 1
         if len(routed) > MAX_ROUTED:
             self._turn = (self._turn + MAX_ROUTED) % len(routed)
@@ -206,11 +206,11 @@ class Forwarding:
         if (wait := self._refused.get(topic, (route, now))[1] - now) > 0:
             return wait
         call = dispatch.forward(
-            self._keys, topology.epoch, topic, to=route.key, side=route.way, limit=limit, maxlen=route.maxlen
+            self._keys, topology.stamp, topic, to=route.key, side=route.way, limit=limit, maxlen=route.maxlen
         )
         try:
             left = self._connection.call(call, timeout=self._timeout).left
-        except (Stale, Missing, EngineClosed, Unavailable, Unanswered):
+        except (*REFUSALS, EngineClosed, Unavailable, Unanswered):
             raise  # a node that does not answer is no fault of the list
         except ShardqError as exc:
             self._refused[topic] = route, now + RETRY_S

@@ -5,7 +5,8 @@ A process that is alone, and subscribed to the news, sends few: nobody waits for
 time of the others, so that their silence is noticed as soon as ever (``heartbeat.lua``), and the news make them answer.
 
 A process that can't read the topology, because only other builds of shardq can, signs off and serves nothing: others
-have its shards. It looks on, and comes back if that was undone.
+have its shards. So does one whose address leads to another engine, without a word there. It looks on, and comes back if
+that was undone.
 
 While the control slot can't be reached, the members stay as they were. When it is reached again, members seen before
 count as alive for one more period. Otherwise a process that was cut off would take over every shard at once.
@@ -24,12 +25,12 @@ from shardq.core.calls import control
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.report import Report, Reports
 from shardq.core.layout.keys import ControlKeys
-from shardq.core.layout.topology import Topology, UnreadableTopology
+from shardq.core.layout.topology import UnreadableTopology
 from shardq.core.operation import Operation, run
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
-from shardq.errors import IncompatibleVersion, ShardqError
+from shardq.core.upkeep import learn
+from shardq.errors import AnotherEngine, IncompatibleVersion, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
@@ -141,7 +142,7 @@ class Membership:
                     self.process,
                     alive_ms=0,
                     others_ms=_ms(PERIOD_S),
-                    epoch=self._cache.topology.epoch,
+                    epoch=self._cache.topology.stamp,
                     leave=True,
                 ),
                 timeout=LEAVE_TIMEOUT_S,
@@ -174,7 +175,7 @@ class Membership:
                 self.process,
                 alive_ms=_ms(alive_s),
                 others_ms=_ms(PERIOD_S),
-                epoch=cache.topology.epoch,
+                epoch=cache.topology.stamp,
                 report=report,
                 unreached=unreached,
                 leave=self._is_aside,
@@ -185,22 +186,25 @@ class Membership:
         self._reports.sent(report, began)
         if roll.joined and not report:
             self._reports.forgotten()
+        known = cache.topology.engine
         try:
-            if roll.epoch > cache.topology.epoch:
-                cache.learn(Topology.from_fields(roll.topology))
-            elif roll.epoch < cache.topology.epoch:
-                run(self._driver, refresh(cache), CALL_TIMEOUT_S)
+            if roll.stamp == cache.topology.stamp:
+                cache.heard_at = time.monotonic()
+            else:
+                run(self._driver, learn(cache, roll.topology), CALL_TIMEOUT_S)
             self.problem = ""
-        except IncompatibleVersion as exc:
+        except (IncompatibleVersion, AnotherEngine) as exc:
             return self._stand_aside(exc)
         except UnreadableTopology as exc:
             # who lives is known all the same, and shards change hands
             if not self.problem:
                 log.error("going on by the topology of epoch %d: %s", cache.topology.epoch, exc)
             self.problem = f"this process goes on by an earlier topology: {exc}"
-        if self._is_aside:
-            log.warning("the topology can be read again, this process serves shards again")
+        if self._is_aside or cache.topology.engine != known:
+            if self._is_aside:
+                log.warning("the engine can be read again, this process serves shards again")
             self._is_aside = False
+            self._reports.forgotten()
             return 0.0
         now = time.monotonic()
         self._ahead_s = roll.now_us / 1e6 - now
@@ -221,8 +225,10 @@ class Membership:
         expiry = min((until for name, until in living.items() if name != self.process), default=now + beat_s)
         return min(beat_s, max(MARGIN_S, expiry - now + MARGIN_S))
 
-    def _stand_aside(self, exc: IncompatibleVersion) -> float:
-        """Serves nothing, and signs off with the next heartbeat. Returns how long to wait until then."""
+    def _stand_aside(self, exc: IncompatibleVersion | AnotherEngine) -> float:
+        """Serves nothing, and signs off with the next heartbeat, which does nothing in another engine. Returns how long
+        to wait until then.
+        """
         if self._is_aside:
             return ALONE_BEAT_S
         self.problem = f"this process dispatches nothing any more: {exc}"

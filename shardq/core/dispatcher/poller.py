@@ -22,7 +22,7 @@ from shardq.core.drivers.owned import DedicatedConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, LatenessRecorder, TopicLateness
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.operation import run
 from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.threads import Loop, LoopState
@@ -191,13 +191,13 @@ class QuietShard:
         """The answer of the last dispatch, if that found nothing to do, and no instant that the poller sleeps to: no
         look may make it late for that.
         """
-        self._epoch = 0
+        self._epoch = Stamp("0")
         self._looks = 0
         """Looks that may be made before the next dispatch."""
         self._dispatches = 0
         """Dispatches to make before the next look, as the shard has leases or dedup windows."""
 
-    def dispatched(self, result: Dispatched, epoch: int) -> None:
+    def dispatched(self, result: Dispatched, epoch: Stamp) -> None:
         """Notes the answer of a dispatch."""
         done = result.moved or result.reaped or result.buried or result.lacking or result.routed
         self._left, self._epoch = None if done or _is_near(result.next_us, result.now_us) else result, epoch
@@ -208,7 +208,7 @@ class QuietShard:
         """Notes that something may have changed: the next step is a dispatch."""
         self._left = None
 
-    def look(self, epoch: int, *, timeout: float) -> Dispatched | None:
+    def look(self, epoch: Stamp, *, timeout: float) -> Dispatched | None:
         """Returns what a dispatch would answer now, if that is the same as before; else None."""
         left = self._left
         if left is None or epoch != self._epoch or not self._looks or self._dispatches:
@@ -350,7 +350,7 @@ class Poller:
         until_us, self._until_us = self._until_us, None
         routed = topology.open_routes if topology.routes else {}
         topics = self._forwarding.given(self._topics, topology) if routed else self._topics
-        result = None if routed else self._quiet.look(topology.epoch, timeout=CALL_TIMEOUT_S)
+        result = None if routed else self._quiet.look(topology.stamp, timeout=CALL_TIMEOUT_S)
         began = time.monotonic()
         if result is None:
             result = self._dispatch(topology, topics, routed)
@@ -376,7 +376,7 @@ class Poller:
     def _dispatch(self, topology: Topology, topics: Sequence[str], routed: Collection[str]) -> Dispatched:
         call = dispatch.dispatch(
             self.keys,
-            topology.epoch,
+            topology.stamp,
             topics,
             limit=self._pace.limit,
             max_attempts=topology.settings.max_attempts,
@@ -385,7 +385,8 @@ class Poller:
             caller=self._caller,
         )
         result = self._connection.call(call, timeout=CALL_TIMEOUT_S)
-        self._quiet.dispatched(result, topology.epoch)
+        self._cache.heard_at = time.monotonic()
+        self._quiet.dispatched(result, topology.stamp)
         return result
 
     def _note(self, result: Dispatched, took_s: float) -> None:
@@ -403,7 +404,7 @@ class Poller:
     def _trim(self, topology: Topology) -> bool:
         """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""
         keep = topology.dead_in_a_shard
-        call = listing.trim(self.keys, topology.epoch, age_ms=topology.dead_age_ms, keep=keep)
+        call = listing.trim(self.keys, topology.stamp, age_ms=topology.dead_age_ms, keep=keep)
         trimmed = self._connection.call(call, timeout=CALL_TIMEOUT_S)
         if trimmed.early and "trimmed" not in self._logged:
             self._logged.add("trimmed")

@@ -13,11 +13,14 @@ from collections.abc import Collection
 
 from shardq.errors import IncompatibleVersion
 
-FORMAT = 1
+FORMAT = 2
 """That of new engines. Nothing raises the stored one of others but ``shardq upgrade``."""
 
+IDENTIFIED = 2
+"""The first in which an engine has an id, and each change of its topology a word of its own."""
+
 OLDEST = 0
-"""The oldest that is read: of builds from before the first release, which wrote no number. All else is the same."""
+"""The oldest that is read: of builds from before the first release, which wrote no number. All else is as in 1."""
 
 COLD = "cold"
 """Far tasks wait in a table of a database (``Topology.cold``)."""

@@ -1,15 +1,20 @@
 """The topology as a value: how many shards there are, which counts came before, routes, pauses and settings.
 
-A new topology is a new value with a higher epoch. The ``topology`` hash of the control slot has one field for each
-attribute, and one for each of ``settings``: ``epoch`` and ``shards`` in decimal, the others as JSON. Fields of other
-makers are left alone: they are not read here, and a writer sets fields and does not replace the hash.
+A new topology is a new value with a higher epoch and a new ``Stamp``. The ``topology`` hash of the control slot has one
+field for each attribute, and one for each of ``settings``: ``epoch`` is the stamp, ``shards`` decimal, the others are
+JSON. Fields of other makers are left alone: they are not read here, and a writer sets fields and does not replace the
+hash.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import mmh3
 import msgspec
@@ -26,6 +31,44 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode  # of a subclass of str the 
 
 class UnreadableTopology(ShardqError):
     """The stored topology, or a copy of it, is of another version, or of another program."""
+
+
+class Stamp(str):
+    """The mark by which a topology is told from every other one, as scripts are given it: ``EPOCH:WORD:ENGINE``, or the
+    epoch alone for an engine that is stored in format 0 or 1. The epoch orders the changes of one engine; the word is
+    the change's own, as two have one epoch where a server lost the first; the id is made when the engine is created.
+
+    >>> Stamp.of(b"7:1f:a0").epoch, Stamp.of(b"7:1f:a0").engine, Stamp.of("7").epoch, Stamp.of(None).epoch
+    (7, 'a0', 7, 0)
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, text: bytes | str | None) -> Stamp:
+        """Reads a stored one; that of epoch 0 where there is none, or another program has written something else."""
+        known = text.decode("latin-1") if isinstance(text, bytes) else text or ""
+        return cls(known if _STAMP.fullmatch(known) else "0")
+
+    @property
+    def epoch(self) -> int:
+        return int(self.partition(":")[0])
+
+    @property
+    def word(self) -> str:
+        return self.partition(":")[2].partition(":")[0]
+
+    @property
+    def engine(self) -> str:
+        return self.partition(":")[2].partition(":")[2]
+
+
+_STAMP = re.compile(r"\d{1,16}(:\w{1,64}:\w{1,64})?", re.ASCII)
+
+
+def new_word() -> str:
+    """A word for a change, or an id for an engine."""
+    return secrets.token_hex(6)
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -119,7 +162,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The dead tasks that are kept at most, over all shards: in each its part."""
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True):
+class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One state of the engine's layout."""
 
     epoch: int
@@ -137,6 +180,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()  # what the engine uses that earlier builds of this format do not know
     settings: EngineSettings = EngineSettings()
     cold: ColdTable | None = None  # the table in which far tasks wait
+    word: str = ""
+    engine: str = ""
+    created: int = 0  # when the engine was created, by the clock of the control slot's master, in ms; 0: not known
+
+    @cached_property
+    def stamp(self) -> Stamp:
+        """What tells it from every other one."""
+        return Stamp(f"{self.epoch}:{self.word}:{self.engine}" if self.engine else str(self.epoch))
 
     @property
     def dead_age_ms(self) -> int:
@@ -196,23 +247,61 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_fields(self) -> dict[bytes, bytes]:
         """The fields of the hash."""
-        values = msgspec.structs.asdict(self) | {"pending": self.pending or 0}
+        values = self._stored() | {"pending": self.pending or 0}
         values |= msgspec.structs.asdict(values.pop("settings"))
+        for name in ("word", "engine"):
+            values.pop(name, None)
+        return {name.encode(): _encode(value) for name, value in values.items()} | {b"epoch": self.stamp.encode()}
+
+    def _stored(self) -> dict[str, Any]:
+        """The values that are stored: those of an id, or of a cold store, where the engine has one."""
+        values = msgspec.structs.asdict(self)
+        for name in () if self.engine else _NAMING:
+            del values[name]
         if self.cold is None:
             del values["cold"]
-        return {name.encode(): _encode(value) for name, value in values.items()}
+        return values
+
+    def following(self, **changes: Any) -> Topology:
+        """The next topology: this one with these changes, under the next epoch."""
+        word = new_word() if changes.get("engine", self.engine) else ""
+        return msgspec.structs.replace(self, **{"epoch": self.epoch + 1, "word": word} | changes)
+
+    def widened(self, numbers: Iterable[int], **changes: Any) -> Topology:
+        """The next topology, under which all shards are swept again: tasks may lie by these numbers, too."""
+        more = [number for number in dict.fromkeys(numbers) if number not in (self.shards, *self.priors)]
+        since = changes.get("epoch", self.epoch + 1)
+        return self.following(priors=(*more, *self.priors), since=since, **changes)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of shards by which tasks may lie, oldest first."""
+        return (*self.priors, self.shards)
 
     def in_force(self) -> Topology:
         """The topology after an announced count: made of this one alone, so that any process may complete it."""
         assert self.pending is not None, "only an announced count can come in force"
-        return msgspec.structs.replace(
-            self,
-            epoch=self.epoch + 1,
-            since=self.epoch + 1,
-            shards=self.pending,
-            priors=(*self.priors, self.shards),
-            pending=None,
+        epoch, word = self.epoch + 1, hashlib.sha256(self.word.encode()).hexdigest()[:12] if self.engine else ""
+        return self.following(
+            since=epoch, shards=self.pending, priors=(*self.priors, self.shards), pending=None, word=word
         )
+
+    def with_change(self, before: Topology, after: Topology) -> Topology:
+        """This topology with what ``after`` changed of ``before``: a pause, a limit, a route, a setting."""
+        changes: dict[str, Any] = {}
+        for name in _EDITED:
+            was, now, here = (getattr(topology, name) for topology in (before, after, self))
+            if was == now:
+                continue
+            if isinstance(now, Mapping):
+                kept = {key: value for key, value in here.items() if key in now or key not in was}
+                changes[name] = kept | {key: value for key, value in now.items() if was.get(key) != value}
+            elif isinstance(now, tuple):
+                came, went = set(now) - set(was), set(was) - set(now)
+                changes[name] = tuple(sorted((set(here) | came) - went))
+            else:
+                changes[name] = now
+        return msgspec.structs.replace(self, **changes)
 
     @classmethod
     def from_text(cls, text: bytes) -> Topology:
@@ -225,9 +314,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_text(self) -> str:
         """The copy that every shard's meta keeps."""
-        if self.cold is not None:
-            return _encode(self).decode()
-        return _encode({name: value for name, value in msgspec.structs.asdict(self).items() if name != "cold"}).decode()
+        return _encode(self._stored()).decode()
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
@@ -235,19 +322,32 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         names = (name for name in _Format.__struct_fields__ if name.encode() in fields)
         _check_format(msgspec.json.encode({name: msgspec.Raw(fields[name.encode()]) for name in names}))
         try:
-            numbers = {name: int(fields[name.encode()]) for name in ("epoch", "shards")}
+            stamp = Stamp.of(fields[b"epoch"])
             values = {
                 name: msgspec.json.decode(fields[name.encode()])
                 for name in (*cls.__struct_fields__, *EngineSettings.__struct_fields__)
-                if name.encode() in fields
+                if name != "epoch" and name.encode() in fields
             }
-            values |= {**numbers, "pending": values.get("pending") or None, "settings": values}
+            values |= {
+                "epoch": stamp.epoch,
+                "word": stamp.word,
+                "engine": stamp.engine,
+                "shards": int(fields[b"shards"]),
+            }
+            values |= {"pending": values.get("pending") or None, "settings": values}
             topology = msgspec.convert(values, cls)
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
         except UNDECODABLE as exc:
             raise _unreadable(str(exc)) from exc
         return _checked(topology)
+
+
+_NAMING = ("word", "engine", "created")
+"""Fields that only engines with an id have."""
+
+_EDITED = ("routes", "ended", "paused", "limits", "features", "settings", "cold")
+"""Fields that one change sets, whatever the others are."""
 
 
 class _Format(msgspec.Struct):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from shardq.core.calls import by_id
-from shardq.core.calls.request import Call, Moving
+from shardq.core.calls.request import Call, Epoch, Moving
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import shown_id
 from shardq.core.model.checks import shown_instant
@@ -40,7 +40,7 @@ def find_and_call(
             for shard in shards:
                 keys = cache.keys(shard)
                 try:
-                    result: T = yield chain.next(keys, make(keys, topology.epoch))
+                    result: T = yield chain.next(keys, make(keys, topology.stamp))
                 except Moving:
                     if shard == shards[-1]:
                         yield from bring_in_and_clear(cache, keys, id)
@@ -69,17 +69,17 @@ def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Opera
     """Sends a command for each of these ids: all together where the ids belong, and one by one where an id may be
     elsewhere. Returns, by id, the outcome or the error.
     """
-    epoch = cache.topology.epoch
+    epoch = cache.topology.stamp
     calls: dict[str, list[Call[Outcome]]] = {id: [] for id in makes}
 
-    def noted(id: str, keys: ShardKeys, epoch: int) -> Call[Outcome]:
+    def noted(id: str, keys: ShardKeys, epoch: Epoch) -> Call[Outcome]:
         calls[id].append(makes[id](keys, epoch))
         return calls[id][-1]
 
     requests = {id: (cache.keys(cache.topology.homes(id)[-1]), partial(noted, id)) for id in makes}
     answers: dict[str, Outcome | ShardqError] = dict((yield from call_shards(cache, requests)))
     for id, answer in answers.items():
-        moves = len(cache.topology.homes(id)) > 1 or cache.topology.epoch != epoch
+        moves = len(cache.topology.homes(id)) > 1 or cache.topology.stamp != epoch
         if isinstance(answer, Moving) or (moves and answer in (Outcome.GONE, Outcome.UNKNOWN)):
             in_doubt = any(call.in_doubt for call in calls[id])
             try:

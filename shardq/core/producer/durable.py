@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from shardq.core.calls import node_info
-from shardq.core.calls.request import Call, Command, Stale
+from shardq.core.calls.request import Behind, Call, Command, Missing, Stale
 from shardq.core.drivers.owned import BorrowedConnections
 from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Stamp
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, run
@@ -159,14 +160,18 @@ class Confirming:
             raise NotReplicated(receipts, missing, self._durability, refusal) from cause
 
     def _reached(self, push: Call[object], wanted: int) -> int:
-        slot, epoch = push.slot, int(push.words[0])
+        slot = push.slot
+        epoch = push.words[0]
+        assert isinstance(epoch, Stamp | int), "a push begins with its epoch"
         while True:
             try:
                 self._loan.call(node_info.seal(push.keys[0], slot, epoch))
                 break
             except Stale as exc:
                 # Only what this server wrote matters, not where the tasks are now.
-                epoch = exc.epoch
+                epoch = exc.stamp
+            except (Behind, Missing):
+                return 0  # it came back older, or with nothing
         if self._durability == "replicated":
             return self._loan.call(node_info.wait(slot, wanted, timeout_ms=self._wait_ms))
         return self._loan.call(node_info.wait_aof(slot, timeout_ms=self._wait_ms))

@@ -156,6 +156,7 @@ class Gatherer:
                 answer = await self._driver.call(call, deadline=shared.deadline)
             else:
                 answer = await self._driver.finish(begun)
+            self._cache.heard_at = time.monotonic()
             shared.answered(answer, self._woke)
         except REFUSALS:
             shared.in_doubt = call.in_doubt
@@ -236,7 +237,7 @@ class SharedCall:
 
     def call(self) -> Call[list[str]]:
         make = by_id.push if self.width == FRESH else by_id.push_unique
-        return make(self._keys, self._topology.epoch, self._words)
+        return make(self._keys, self._topology.stamp, self._words)
 
     def answered(self, answer: list[str], told: Callable[[], None]) -> None:
         """Tells each caller the outcome of its task. Those who have none go on alone: their ids collided, or are on

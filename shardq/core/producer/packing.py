@@ -17,7 +17,7 @@ from typing import Any
 import mmh3
 
 from shardq.core.calls import by_id
-from shardq.core.calls.request import Call, Word
+from shardq.core.calls.request import Call, Epoch, Word
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.checks import (
     check_dedup,
@@ -244,7 +244,7 @@ def windows(shards: int) -> Iterator[int]:
 
 def batches(
     cache: TopologyCache,
-    epoch: int,
+    epoch: Epoch,
     words: list[Word],
     width: int,
     *,
@@ -256,7 +256,9 @@ def batches(
     tasks and 256 KiB. ``epoch`` was read before: a shard then refuses what a newer topology has routed meanwhile.
     ``look``: tasks whose ids are not there are not stored.
     """
-    make: Callable[[ShardKeys, int, list[Word]], Call[list[str]]] = by_id.push if width == FRESH else by_id.push_unique
+    make: Callable[[ShardKeys, Epoch, list[Word]], Call[list[str]]] = (
+        by_id.push if width == FRESH else by_id.push_unique
+    )
     if look:
         make = partial(by_id.push_unique, earlier="1")
     if len(words) == width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -168,7 +169,7 @@ def complete(
         while words:
             # The epoch first. A shard then refuses what another thread's newer topology has decided meanwhile, and it
             # is decided anew.
-            epoch = cache.topology.epoch
+            epoch = cache.topology.stamp
             if width == UNIQUE and cache.topology.priors:
                 yield from push_each(cache, results, words + later, UNIQUE, in_doubt=in_doubt, way=way)
                 break
@@ -286,17 +287,17 @@ def push_unique(
                 raise ColdTopic(id)
             *former, home = map(cache.keys, topology.homes(id))
             for keys in former:
-                (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="1"))
+                (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.stamp, words, earlier="1"))
                 if answer == "moving":
                     # Asked again: what has arrived may be done before we look there, and its window is still here.
                     yield from bring_in(cache, keys, id)
-                    (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.epoch, words, earlier="2"))
+                    (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.stamp, words, earlier="2"))
                 if answer in ("seen", "refused:seen"):
                     seen = answer
                 elif answer != "elsewhere":
                     return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
             only_if_there = seen or way == "look"
-            last = by_id.push_unique(home, topology.epoch, words, earlier="1" if only_if_there else "0")
+            last = by_id.push_unique(home, topology.stamp, words, earlier="1" if only_if_there else "0")
             (answer,) = yield chain.next(home, last)
             if answer != "moving":
                 return seen or answer if answer == "elsewhere" else answer
@@ -316,9 +317,10 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
         packer.pushed += 1
         return receipt
     topology = cache.topology
-    call = by_id.push(cache.keys(topology.shard_of(id)), topology.epoch, words)
+    call = by_id.push(cache.keys(topology.shard_of(id)), topology.stamp, words)
     try:
         if not in_doubt and not (yield call):
+            cache.heard_at = time.monotonic()
             packer.pushed += 1
             return Receipt(id)
     except REFUSALS:

@@ -86,7 +86,7 @@ class Stream:
             ids: list[str] = tasks.unique[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
             window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
             window.own_ids = frozenset(ids)
-            epoch = self.cache.topology.epoch
+            epoch = self.cache.topology.stamp
             # While tasks move they are looked for one by one; of one id they are stored in their order. Those of a cold
             # topic fail.
             waits = bool(ids) and (
@@ -132,6 +132,8 @@ class Stream:
         window, batch = answered
         window.open -= 1
         refused = isinstance(result, REFUSALS)
+        if not isinstance(result, ShardqError):
+            self.cache.heard_at = time.monotonic()
         if refused and batch.call.in_doubt:
             window.uncertain.append(batch)
             return

@@ -137,7 +137,7 @@ class MigrationPipeline:
         Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
         """
         group = yield from self._admit(group)
-        epoch, reserved = self._topology.epoch, self._reserved
+        epoch, reserved = self._topology.stamp, self._reserved
         self._reserved = [
             (self._cache.keys(home), self._numbers.next(), ids) for home, ids in _batches(group, resharding.BATCH)
         ]
@@ -209,7 +209,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         return False
     if source.shard >= max(topology.priors, default=0):
         # Under no earlier number was there such a shard: all that is here belongs here.
-        yield resharding.swept(source, topology.epoch, topology.since)
+        yield resharding.swept(source, topology.stamp, topology.since)
         return True
     found, pipeline = False, MigrationPipeline(cache, topology, source, numbers)
     for key in (source.due, source.dead):
@@ -245,7 +245,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
     moved = yield from _move_windows(cache, topology, source)
     if (yield from deliver_all(cache, source)) or not moved:
         return False
-    yield resharding.swept(source, topology.epoch, topology.since)
+    yield resharding.swept(source, topology.stamp, topology.since)
     return True
 
 
@@ -255,7 +255,7 @@ def _holds_misplaced(topology: Topology, source: ShardKeys) -> Operation[bool]:
     """
     cursor, size = "0", FIRST_PAGE
     while True:
-        page = yield resharding.stock(source, topology.epoch, cursor, count=size)
+        page = yield resharding.stock(source, topology.stamp, cursor, count=size)
         if _misplaced(topology, source, page.ids):
             return True
         if page.cursor == "0":
@@ -283,12 +283,12 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
         if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
             yield from barrier.behind(new)
         # At no instant in neither shard: an id that is asked for meanwhile is asked for here first.
-        remembers = [resharding.remember(keys, topology.epoch, some, ahead_ms=ahead_ms) for keys, some in parts]
+        remembers = [resharding.remember(keys, topology.stamp, some, ahead_ms=ahead_ms) for keys, some in parts]
         values((yield Many(enumerate(remembers))))
         behind = yield from barrier.behind(homes)
         all_moved = all_moved and not behind
         gone = [some for keys, some in parts if keys.shard not in behind]
-        values((yield Many(enumerate(resharding.forget(source, topology.epoch, some) for some in gone))))
+        values((yield Many(enumerate(resharding.forget(source, topology.stamp, some) for some in gone))))
     return all_moved and scanned == (yield node_info.run_id(source.slot))
 
 

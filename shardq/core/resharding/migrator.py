@@ -7,17 +7,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from shardq.core.calls.request import Stale
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import run
-from shardq.core.recovery import NotConfirmed, put_in_force
+from shardq.core.recovery import REFUSALS, NotConfirmed, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.upkeep import open_shards, refresh
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.resharding")
@@ -92,9 +91,10 @@ class Migrator:
             elif run(self._driver, remove_marks(self._cache, self.ended), CALL_TIMEOUT_S):
                 self.ended, self._rest_s = (), REST_S
                 return None
-        except Stale:
+        except REFUSALS:
             # The topology changed during the sweep, and the news tells it.
             self._guarded_refresh()
+            run(self._driver, open_shards(self._cache, self._cache.span(), briefly=True), CALL_TIMEOUT_S)
         if self._cache.topology != topology or self._moving:
             self._rest_s = REST_S
             return 0.0
@@ -132,13 +132,13 @@ class Migrator:
         failure: ShardqError | None = None
         away: set[str] = set()  # nodes that do not answer: their other shards need not be tried
         for keys in run(self._driver, unswept(self._cache, self._mine()), CALL_TIMEOUT_S):
-            if self.loop.stopping.is_set() or self._cache.topology.epoch != topology.epoch:
+            if self.loop.stopping.is_set() or self._cache.topology.stamp != topology.stamp:
                 return
             if (node := self._driver.node_of(keys.slot)) in away:
                 continue
             try:
                 run(self._driver, sweep(self._cache, keys, self._numbers, pace), CALL_TIMEOUT_S)
-            except (Stale, EngineClosed):
+            except (*REFUSALS, EngineClosed):
                 raise
             except ShardqError as exc:  # other shards do not wait for this one
                 failure = failure or exc

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from shardq.core.calls import resharding
 from shardq.core.calls.observe import peek
 from shardq.core.layout.keys import ShardKeys
@@ -92,8 +90,7 @@ def _announce(cache: TopologyCache, shards: int, rate: float | None) -> Operatio
             raise ChangeUnderWay(known.pending, shards)
         if known.pending == shards or known.shards == shards:
             return
-        announced = msgspec.structs.replace(known, epoch=known.epoch + 1, pending=shards, move_rate=rate)
-        if (yield from declare(cache, known.epoch, announced)):
+        if (yield from declare(cache, known, known.following(pending=shards, move_rate=rate))):
             return
 
 
@@ -103,8 +100,7 @@ def _set_rate(cache: TopologyCache, shards: int, rate: float | None) -> Operatio
         known = cache.topology
         if not known.priors or (known.shards, known.pending) != (shards, None) or known.move_rate == rate:
             return
-        paced = msgspec.structs.replace(known, epoch=known.epoch + 1, move_rate=rate)
-        if (yield from declare(cache, known.epoch, paced)):
+        if (yield from declare(cache, known, known.following(move_rate=rate))):
             # A process that moves at the old rate is refused, and begins anew at this one.
             yield from open_shards(cache, cache.span())
             return
@@ -163,11 +159,10 @@ def forget_priors(cache: TopologyCache) -> Operation[bool]:
     span, barrier = cache.span(), ReplicaBarrier(cache)
     yield from barrier.behind(span)
     state = yield from progress(cache)
-    if cache.topology.epoch != topology.epoch or state.swept < state.of or (yield from barrier.behind(span)):
+    if cache.topology.stamp != topology.stamp or state.swept < state.of or (yield from barrier.behind(span)):
         return False
     # Shards that are no longer used are told, too: their metas stay, and refuse whoever still knows them.
-    following = msgspec.structs.replace(topology, epoch=topology.epoch + 1, priors=(), move_rate=None)
-    if (yield from declare(cache, topology.epoch, following)):
+    if (yield from declare(cache, topology, topology.following(priors=(), move_rate=None))):
         yield from open_shards(cache, span)
     return not cache.topology.priors
 
@@ -183,7 +178,7 @@ def remove_marks(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation
     # take nothing.
     if (yield from barrier.behind(shards)):
         return False
-    epoch = cache.topology.epoch
+    epoch = cache.topology.stamp
     values((yield Many({keys: resharding.unmark(keys, epoch) for keys in shards})))
     return True
 

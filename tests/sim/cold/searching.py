@@ -432,7 +432,7 @@ class Search:
         id, world = self.beginning.id, self.world
         _dispatched(world)
         token = f"end{world.now_us}"
-        keys, epoch = self._cache.home(id), self._cache.topology.epoch
+        keys, epoch = self._cache.home(id), self._cache.topology.stamp
         call = consume.claim(keys, epoch, {TOPIC: 10}, max=10, lease_ms=LEASE_MS, token=token)
         claimed = call.decode(world.execute(call))
         if not isinstance(claimed, Claim) or id not in claimed.ids:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
+from shardq.core.layout.topology import Stamp
 from shardq.core.scripts import script
 from tests.lua.contract import NAMES
 from tests.sim.conformance.scenes import Scene
@@ -135,12 +136,18 @@ class Sampler:
 
     def _guarded(self) -> list[object]:
         """The first two words of most scripts."""
-        epoch = self._epoch(self.keys.meta)
-        return [epoch if self._chance(0.95) else max(0, epoch + self._draw.choice((-1, 1))), self._now()]
+        return [self._epoch(self.keys.meta) if self._chance(0.95) else self._other_epoch(self.keys.meta), self._now()]
 
-    def _epoch(self, key: str) -> int:
-        word = self._hash(key).get(b"epoch", b"3")
-        return int(word) if word.isdigit() else 3
+    def _epoch(self, key: str) -> str:
+        stamp = Stamp.of(self._hash(key).get(b"epoch", b"3"))
+        return stamp if stamp.epoch else "3"
+
+    def _other_epoch(self, key: str) -> str:
+        """One that is near: of the same engine or not, another change or the same."""
+        stamp = Stamp.of(self._epoch(key))
+        epoch = max(0, stamp.epoch + self._draw.choice((-1, 0, 1)))
+        engine = self._draw.choice((stamp.engine, stamp.engine, "", "a", "b"))
+        return f"{epoch}:{self._draw.choice('vw')}:{engine}" if engine else str(epoch)
 
     def _hash(self, key: str) -> dict[bytes, bytes]:
         value = self._space.keys.get(key.encode())
@@ -502,21 +509,24 @@ class Sampler:
         return self._shard("swept", [self._draw.randrange(5)])
 
     def _open(self) -> Built:
-        epoch = self._epoch(self.keys.meta) + self._draw.choice([-1, 0, 0, 1])
         return self._named("open", self.keys), [
-            epoch,
+            self._epoch(self.keys.meta) if self._chance(0.3) else self._other_epoch(self.keys.meta),
             self._draw.choice(["{}", '{"shards":2}']),
             int(self._chance(0.3)),
+            self._draw.choice([1, 1, 2, 3]),
+            self._draw.choice(["2", "2", "4,2", "2,4", "12,2"]),
+            int(self._chance(0.2)),
         ]
 
     def _declare(self) -> Built:
         epoch = self._epoch(CONTROL.topology)
-        seen = self._draw.choice([epoch, epoch, epoch, 0, epoch + 1])
+        seen = self._draw.choice([epoch, epoch, epoch, 0, self._other_epoch(CONTROL.topology)])
         fields = self._draw.sample(["routes", "paused", "limits", "priors"], self._draw.randrange(4))
         words = [word for field in fields for word in (field, self._draw.choice(["{}", "[]", "0"]))]
-        return [CONTROL.topology], [seen, CONTROL.news, "epoch", epoch + self._chance(0.5), *words]
+        return [CONTROL.topology], [seen, CONTROL.news, "epoch", self._other_epoch(CONTROL.topology), *words]
 
     def _heartbeat(self) -> Built:
+        epoch, other = self._epoch(CONTROL.topology), self._other_epoch(CONTROL.topology)
         words = [
             *(
                 self._draw.choice(PROCESSES),
@@ -524,7 +534,7 @@ class Sampler:
                 self._draw.choice([3000, 8000, 0]),
                 self._draw.choice([3000, 0]),
             ),
-            *(self._draw.choice([self._epoch(CONTROL.topology), 0]), self._draw.choice(["stay", "stay", "leave"])),
+            *(self._draw.choice([epoch, epoch, 0, other]), self._draw.choice(["stay", "stay", "leave"])),
             *(CONTROL.news, self._draw.choice(["", "report"]), self._draw.choice(["", "", "3", "0,3"])),
         ]
         return self._named("heartbeat", CONTROL), words
@@ -541,9 +551,9 @@ class Sampler:
         return self._named("fleet", CONTROL), [self._now()]
 
     def _permit(self) -> Built:
-        epoch = self._epoch(CONTROL.topology)
+        epoch = self._epoch(CONTROL.topology) if self._chance(0.95) else self._other_epoch(CONTROL.topology)
         words = [
-            *(epoch if self._chance(0.95) else epoch - 1, self._now(), "mail", self._draw.choice([0, 1, 3, 1000])),
+            *(epoch, self._now(), "mail", self._draw.choice([0, 1, 3, 1000])),
             *(self._draw.choice(["", "", 5, 0.5, 1000, 33.3]), self._draw.choice(["", 1, 3, 50])),
             *(self._length() + 2000, self._token(), CONTROL.wake(""), self._draw.choice(["", *PROCESSES])),
             self._draw.choice([0, 0, 1]),

@@ -28,7 +28,7 @@ class Scene:
     keys: ShardKeys
     schedules: str
     """The key of schedules."""
-    epoch: int
+    epoch: str
     now_us: int
     topic: str
 

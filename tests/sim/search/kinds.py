@@ -11,6 +11,7 @@ import msgspec
 
 from shardq.core.calls import consume, dispatch, listing
 from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.core.calls.request import Epoch
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import MAX_AT_MS
@@ -20,7 +21,7 @@ from shardq.core.operation import Operation
 from shardq.core.producer.by_id import cancel, get, requeue, reschedule
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
-from shardq.core.recovery import call_shards, put_in_force
+from shardq.core.recovery import Make, call_shards, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, resize, unswept
 from shardq.core.topology_cache import TopologyCache
@@ -161,7 +162,7 @@ def _trim(cache: TopologyCache, number: int) -> Operation[Any]:
 # ---- leases
 
 
-def _on_each_shard(cache: TopologyCache, make: Callable[[ShardKeys, int], Any]) -> Operation[dict[int, Any]]:
+def _on_each_shard(cache: TopologyCache, make: Make[Any]) -> Operation[dict[int, Any]]:
     """On each shard that may have the id: what others do is of no concern."""
     shards = map(cache.keys, cache.topology.homes(ID))
     return (yield from call_shards(cache, {keys.shard: (keys, make) for keys in shards}))
@@ -242,7 +243,7 @@ def _dispatch(cache: TopologyCache, number: int) -> Operation[Any]:
 
 
 def _forward(cache: TopologyCache, number: int) -> Operation[Any]:
-    def make(keys: ShardKeys, epoch: int) -> Any:
+    def make(keys: ShardKeys, epoch: Epoch) -> Any:
         return dispatch.forward(keys, epoch, TOPIC, to=f"{keys.prefix}out", side="right", limit=10)
 
     return _on_each_shard(cache, make)
@@ -254,8 +255,8 @@ def edit(cache: TopologyCache, number: int) -> Operation[Any]:
         yield from refresh(cache)
         known = cache.topology
         settings = msgspec.structs.replace(known.settings, dead_count=known.settings.dead_count + 1)
-        following = msgspec.structs.replace(known, epoch=known.epoch + 1, settings=settings)
-        if known.pending is None and (yield from declare_topology(cache, known.epoch, following)):
+        following = known.following(settings=settings)
+        if known.pending is None and (yield from declare_topology(cache, known, following)):
             yield from open_shards(cache, cache.span())
             return
         if known.pending is not None:
@@ -276,7 +277,7 @@ def moving(cache: TopologyCache, numbers: MoveTokens) -> Operation[bool]:
     if not topology.priors:
         return True
     for keys in (yield from unswept(cache, topology.span())):
-        if cache.topology.epoch != topology.epoch:
+        if cache.topology.stamp != topology.stamp:
             return False
         yield from sweep(cache, keys, numbers, MoveRate())
     shards = cache.span()

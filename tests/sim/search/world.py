@@ -260,14 +260,14 @@ def _brought(stage: str) -> Callable[[World], list[Op]]:
         topology = cache.topology
         source = cache.keys(Topology(epoch=1, shards=topology.priors[-1]).shard_of(ID))
         target = cache.home(ID)
-        world._answered(resharding.reserve(target, topology.epoch, "m:1", [ID]))
+        world._answered(resharding.reserve(target, topology.stamp, "m:1", [ID]))
         if stage == "reserved":
             return []
-        tasks = world._answered(resharding.take(source, topology.epoch, "m:1", target.shard, [ID]))
+        tasks = world._answered(resharding.take(source, topology.stamp, "m:1", target.shard, [ID]))
         if stage != "taken":
-            world._answered(resharding.put(target, topology.epoch, tasks))
+            world._answered(resharding.put(target, topology.stamp, tasks))
         if stage == "cleared":
-            world._answered(resharding.clear(source, topology.epoch, tasks))
+            world._answered(resharding.clear(source, topology.stamp, tasks))
         return []
 
     return step
@@ -370,11 +370,11 @@ def _drained(world: World, cache: TopologyCache) -> list[Op]:
         _dispatched(world)
         token = f"end{world.now_us}"
         for keys in cache.span():
-            call = consume.claim(keys, cache.topology.epoch, {TOPIC: 10}, max=10, lease_ms=LEASE_MS, token=token)
+            call = consume.claim(keys, cache.topology.stamp, {TOPIC: 10}, max=10, lease_ms=LEASE_MS, token=token)
             claimed = world._answered(call)
             if isinstance(claimed, Claim) and ID in claimed.ids:
                 met.append(claim_op(claimed, token))
-                world._answered(consume.settle(keys, cache.topology.epoch, [SettleAck(ID, token)]))
+                world._answered(consume.settle(keys, cache.topology.stamp, [SettleAck(ID, token)]))
                 met.append(Op("ack", 0, outcome="done", token=token))
         del turn
     met.append(Op("get", 0, outcome=world.state_of_id()))

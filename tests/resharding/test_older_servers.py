@@ -1,0 +1,234 @@
+"""Servers that come back older than the processes that use them, engines that are begun anew, and addresses that lead
+elsewhere: every task that was on the disk is handled, every command tells the truth, and no other engine is touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cluster.cluster import Cluster
+from cluster.server import Server
+from shardq import Engine, Outcome, Task
+from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.errors import AnotherEngine, ShardqError
+from tests.support.states import FAR_S
+from tests.support.waiting import wait_until
+
+TASKS = 300
+
+
+@pytest.fixture
+def server(server_binary: Path) -> Iterator[Server]:
+    """A server that keeps what it is told to save, and nothing since."""
+    with Server(server_binary) as server:
+        yield server
+
+
+class Snapshot:
+    """What these servers hold now, to go back to."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = servers
+        for server in servers:
+            server.ask("SAVE")
+            shutil.copy(server.folder / "dump.rdb", server.folder / "before.rdb")
+
+    def restored(self) -> None:
+        """Each is killed, and comes back as it was."""
+        for server in self._servers:
+            server.kill()
+            shutil.copy(server.folder / "before.rdb", server.folder / "dump.rdb")
+        for server in self._servers:
+            server.start()
+
+
+def started(stack: ExitStack, url: str, name: str, shards: int) -> Engine:
+    engine = stack.enter_context(Engine(url, name=name, shards=shards, timeout=20.0))
+    engine.start()
+    return engine
+
+
+def handled(engine: Engine, count: int) -> list[str]:
+    """The ids that are given out until that many were, each acked."""
+    ids: list[str] = []
+    consumer = engine.consumer()
+
+    def all_handled() -> bool:
+        deliveries = consumer.claim(100, wait=0.5)
+        consumer.ack(deliveries)
+        ids.extend(delivery.id for delivery in deliveries)
+        return len(ids) >= count
+
+    wait_until(all_handled, f"{count} tasks are handled", timeout=60)
+    return sorted(ids)
+
+
+def told_right(engine: Engine, ids: Sequence[str]) -> None:
+    """Each id is found, cancelled once, and pushed once; the others are handled, each once."""
+    cancelled, pushed, rest = ids[::3], ids[1::3], ids[2::3]
+    assert [id for id in cancelled if engine.cancel(id) is not Outcome.CANCELLED] == []
+    assert [id for id in cancelled if engine.cancel(id) is not Outcome.GONE] == []
+    assert [id for id in pushed if engine.push("again", id=id, delay=FAR_S).outcome is not Outcome.KEPT] == []
+    for id in [*pushed, *rest]:
+        assert engine.reschedule(id, delay=0), id
+    assert handled(engine, len(pushed) + len(rest)) == sorted([*pushed, *rest])
+
+
+@pytest.mark.parametrize("processes", ["alive", "anew"])
+@pytest.mark.parametrize(("before", "after"), [(16, 2), (16, 4), (4, 16)])
+def test_a_server_that_goes_back_behind_a_resize(
+    server: Server, name: str, before: int, after: int, processes: str
+) -> None:
+    with ExitStack() as stack:
+        engine = started(stack, server.url, name, before)
+        ids = [str(id) for id in engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(TASKS)])]
+        snapshot = Snapshot([server])
+        assert engine.resize(after).wait(60)
+        if processes == "anew":
+            engine.close()
+        snapshot.restored()
+        if processes == "anew":
+            engine = started(stack, server.url, name, before)
+        told_right(engine, ids)
+        wait_until(lambda: engine.health().ok, "all is well")
+
+
+def test_a_server_that_goes_back_into_a_resize(server: Server, name: str) -> None:
+    """Some tasks are moved already, and some not."""
+    with ExitStack() as stack:
+        engine = started(stack, server.url, name, 4)
+        ids = [str(id) for id in engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(TASKS)])]
+        engine.resize(16, rate=100)
+        wait_until(lambda: engine.resize(dry_run=True).progress().moved > TASKS / 4, "some are moved")
+        snapshot = Snapshot([server])
+        engine.resize(16)
+        assert engine.resize(16).wait(60)
+        snapshot.restored()
+        told_right(engine, ids)
+
+
+def test_one_node_of_a_cluster_goes_back(server_binary: Path, name: str) -> None:
+    """The others, and the processes, do not: what the node knew then is looked at."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(server_binary, masters=3))
+        engine = started(stack, cluster.url, name, 16)
+        ids = [str(id) for id in engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(TASKS)])]
+        slot = control_keys(name).slot
+        node = next(node for node in cluster.masters if node is not cluster.node_of_slot(slot))
+        snapshot = Snapshot([node])
+        held = {
+            id.decode()
+            for shard in range(16)
+            if cluster.node_of_slot((keys := shard_keys(name, shard)).slot) is node
+            for id in node.ask("HKEYS", keys.task, decode=False)
+        }
+        assert engine.resize(2).wait(60)
+        snapshot.restored()
+        wait_until(lambda: engine.topology.priors or engine.push("x", id="new", delay=FAR_S), "somebody meets it")
+        there = [id for id in ids if engine.get(id) is not None]
+        assert held <= set(there)
+
+
+def test_a_pause_that_was_taken_back_and_a_limit_of_the_same_epoch(server: Server, name: str) -> None:
+    """Both are in force at last, and all processes agree."""
+    with ExitStack() as stack:
+        one = stack.enter_context(Engine(server.url, name=name, shards=2, timeout=20.0))
+        two = stack.enter_context(Engine(server.url, name=name, timeout=20.0))
+        two.push("x", delay=FAR_S)
+        snapshot = Snapshot([server])
+        one.pause("mail")
+        snapshot.restored()
+        two.limit("news", rate=5)
+        one.start()
+
+        def agreed() -> bool:
+            two.push("x", delay=FAR_S)
+            seen = {(each.topology.stamp, each.topology.paused, tuple(each.topology.limits)) for each in (one, two)}
+            return len(seen) == 1 and next(iter(seen))[1:] == (("mail",), ("news",))
+
+        wait_until(agreed, "both know both")
+
+
+def test_an_engine_that_is_lost_and_begun_anew_with_fewer_shards(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        producer = stack.enter_context(Engine(server.url, name=name, shards=16, timeout=20.0))
+        producer.push("x", delay=FAR_S)
+        server.ask("FLUSHALL")
+        engine = started(stack, server.url, name, 4)
+        assert engine.topology.shards == 4
+        ids = sorted(str(producer.push(n)) for n in range(TASKS))
+        assert producer.topology.engine == engine.topology.engine
+        assert handled(engine, TASKS) == ids
+        assert [record.message for record in caplog.records if "begun anew" in record.message] != []
+
+
+def test_who_is_alive_restores_what_a_new_process_begins_later(server: Server, name: str) -> None:
+    """The dispatcher's heartbeat comes first: the engine goes on, with nothing in it."""
+    with ExitStack() as stack:
+        engine = started(stack, server.url, name, 4)
+        known = engine.topology.engine
+        server.ask("FLUSHALL")
+        wait_until(lambda: server.ask("EXISTS", control_keys(name).topology), "it is restored")
+        other = stack.enter_context(Engine(server.url, name=name, shards=16))
+        assert other.topology.engine == known
+        assert other.topology.shards == 4
+
+
+@pytest.mark.parametrize("who", ["a dispatcher", "a producer"])
+def test_an_address_that_leads_to_another_engine(server_binary: Path, name: str, who: str) -> None:
+    """Of the same name, which was there before. It is left alone, and all is as it was when the address leads home."""
+    with ExitStack() as stack:
+        home, other = (stack.enter_context(Server(server_binary)) for _ in range(2))
+        innocent = stack.enter_context(Engine(other.url, name=name, shards=4, timeout=10.0))
+        innocent.pause("mail")
+        ids = {str(id) for id in innocent.push_many([Task(n, delay=FAR_S) for n in range(TASKS)])}
+        known = other.ask("HGETALL", control_keys(name).topology)
+        engine = stack.enter_context(Engine(home.url, name=name, shards=16, timeout=3.0))
+        for n in range(20):
+            engine.resize(16) if n else engine.pause("news")
+            engine.push("x", id="mine", delay=FAR_S)
+        engine.resume("news")
+        if who == "a dispatcher":
+            engine.start()
+        swapped(home, other)
+        with pytest.raises(AnotherEngine) as caught:
+            engine.push("y", delay=FAR_S)
+        assert innocent.topology.engine in str(caught.value)
+        with pytest.raises(AnotherEngine):
+            engine.pause("elsewhere")
+        with pytest.raises(AnotherEngine):
+            engine.cancel("mine")
+        assert not engine.health().ok
+        assert "another engine" in " ".join(engine.health().reasons)
+        assert home.ask("HGETALL", control_keys(name).topology) == known
+        stored = {id for shard in range(16) for id in home.ask("HKEYS", shard_keys(name, shard).task)}
+        assert stored == ids
+        assert home.ask("ZCARD", control_keys(name).members) == 0
+        swapped(home, other)
+        wait_until(lambda: engine.get("mine") is not None, "it is home again")
+
+
+def swapped(one: Server, other: Server) -> None:
+    """Each address has the other's data from now on."""
+    for server in (one, other):
+        server.ask("SAVE")
+        server.kill()
+    held = [(server.folder / "dump.rdb").read_bytes() for server in (one, other)]
+    for server, data in zip((other, one), held, strict=True):
+        (server.folder / "dump.rdb").write_bytes(data)
+        server.start()
+
+
+def test_another_engine_is_a_shardq_error_that_says_what_to_do() -> None:
+    error = AnotherEngine("orders", known="a1", found="b2")
+    assert isinstance(error, ShardqError)
+    assert "a1" in str(error)
+    assert "b2" in str(error)
+    assert "start this program anew" in str(error)
