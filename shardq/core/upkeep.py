@@ -28,6 +28,9 @@ log: logging.Logger = logging.getLogger("shardq")
 ROUNDS = 8
 """The most topologies that others publish while one is restored: each follows another change."""
 
+SLACK_MS = 1000
+"""The time by which an engine may seem to be older than it is, as instants are read at either end of a trip."""
+
 
 def create_topology(name: str, shards: int, settings: EngineSettings | None = None) -> Operation[Topology]:
     """Returns the topology of this name: the stored one; where only the shards know one, that; or a new one of
@@ -244,7 +247,8 @@ def _meet(cache: TopologyCache, stored: Topology) -> Operation[None]:
     AnotherEngine.
     """
     now_ms: int = yield control.clock_ms(cache.control)
-    if stored.created and stored.created >= now_ms - (time.monotonic() - cache.heard_at) * 1000:
+    heard_ms = now_ms - (time.monotonic() - cache.heard_at) * 1000
+    if stored.created and stored.created >= heard_ms - SLACK_MS:
         log.error(
             "the engine %r that this process knew is lost, and begun anew with %d shards: it goes on with that; what "
             "was stored before is gone",
