@@ -4,6 +4,7 @@
 -- ARGV 1 epoch
 -- ARGV 2 the topology of that epoch, as text
 -- ARGV 3 '1' for a shard that comes into use: it forgets that it was polled and swept before, and who died; else '0'
+-- ARGV 4 a random word, kept where there was no meta: another one says that the shard had lost everything
 -- RETURNS {'ok', 1 when there was no meta, else 0} | {'stale', epoch}
 -- ATOMIC
 -- COST O(topics)
@@ -11,6 +12,7 @@ local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if epoch and count_of(epoch) > tonumber(ARGV[1]) then return {'stale', epoch} end
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2])
+if not epoch then redis.call('HSET', KEYS[1], 'opened', ARGV[4]) end
 if ARGV[3] == '1' then
   redis.call('HDEL', KEYS[1], 'wake_at', 'swept')
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do

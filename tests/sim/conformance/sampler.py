@@ -75,7 +75,7 @@ class Sampler:
     def opening(self) -> list[Step]:
         """The first steps of a run."""
         shards = SHARDS if self._chance(0.95) else SHARDS[1:]
-        steps = [_step("open", [keys.meta], ["3", '{"shards":2}', "1"]) for keys in shards]
+        steps = [_step("open", [keys.meta], ["3", '{"shards":2}', "1", "first"]) for keys in shards]
         return [*steps, _step("declare", [CONTROL.topology], [0, CONTROL.news, "epoch", 3, "shards", 2])]
 
     def steps(self) -> Iterator[Step]:
@@ -507,6 +507,7 @@ class Sampler:
             epoch,
             self._draw.choice(["{}", '{"shards":2}']),
             int(self._chance(0.3)),
+            self._draw.choice(["first", "other"]),
         ]
 
     def _declare(self) -> Built:
