@@ -45,7 +45,7 @@ HOLD_S = 5.0  # pollers of this process wait for cancels to be replayed for this
 CLOSE_S = 2.0  # close() waits for a replay under way for this long
 COMMANDS = 500  # commands by id sent together
 
-UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1)
+UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1, replicas=0)
 """The lineage of a server that may not be asked: only the slot map tells of a failover then."""
 
 
