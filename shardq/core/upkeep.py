@@ -28,7 +28,7 @@ log: logging.Logger = logging.getLogger("shardq")
 ROUNDS = 8
 """The most topologies that others publish while one is restored: each follows another change."""
 
-SLACK_MS = 1000
+SLACK_MS = 50
 """The time by which an engine may seem to be older than it is, as instants are read at either end of a trip."""
 
 

@@ -7,6 +7,7 @@
 -- ARGV 4 epoch in which the number of shards of that topology came in force
 -- ARGV 5 numbers of shards by which it looks for tasks, as n,n,…: the present one last
 -- ARGV 6 '1' to open the shard whatever it knew; else '0'
+-- ARGV 7 a random word, kept where there was no meta: another one says that the shard had lost everything
 -- RETURNS {'ok', 1 when there was no meta, else 0} | {'stale', epoch} |
 --         {'owed', topology that the shard knows, as text} tasks may lie here by a number that is not in ARGV 5: nothing was
 --         written
@@ -26,6 +27,7 @@ if meta[1] ~= ARGV[1] then
 end
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2], 'since', ARGV[4], 'numbers', ARGV[5])
+if not meta[1] then redis.call('HSET', KEYS[1], 'opened', ARGV[7]) end
 if ARGV[3] == '1' then
   redis.call('HDEL', KEYS[1], 'wake_at', 'swept')
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do

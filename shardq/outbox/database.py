@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from shardq.core.layout.words import number_of
+from shardq.core.model.checks import now_ms
 from shardq.errors import BadInput, MissingPackage
-from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
 
 _DRIVERS = {

@@ -27,6 +27,7 @@ import sqlalchemy as sa
 
 from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.layout.words import number_of
+from shardq.core.model.checks import now_ms
 from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase
 from shardq.engine.inside import Inside
@@ -36,7 +37,6 @@ from shardq.features.cold.relaying import COLD
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
 from shardq.features.spool.drain import Drained, Failing, drain
-from shardq.outbox.rows import now_ms
 from shardq.outbox.tables import Outbox
 
 log: logging.Logger = logging.getLogger("shardq.outbox")

@@ -8,14 +8,13 @@ are absolute: a delay counts from the push into the outbox, by the clock of the 
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from shardq.core.calls.request import Word
-from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec
+from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import PushOptions, Task
@@ -41,13 +40,6 @@ FAR_MS = round(1000 * (LEAST_AFTER_S + MARGIN_S))
 """Tasks that are due later may wait in the cold store of their engine, if it has one: their ids are made for that."""
 
 LONGEST_NAME = 63  # PostgreSQL cuts longer names, and MySQL refuses those above 64
-
-clocks: list[Callable[[], int]] = [lambda: time.time_ns() // 1_000_000]
-"""Clocks in ms of the epoch, of which the last counts: that of this process, unless a test moves time."""
-
-
-def now_ms() -> int:
-    return clocks[-1]()
 
 
 class Row(TypedDict):
@@ -117,10 +109,6 @@ def _absolute(task: Task, created: int) -> Task:
     if expires is not None and 0 < expires <= created:
         raise InvalidOption(
             f"expires={quoted(task.expires)} is in the past: the task would never be handled; give a later instant"
-        )
-    if expires is not None and 0 < expires <= due:
-        raise InvalidOption(
-            f"expires={quoted(task.expires)} is not after the task's due time; it would never be handled"
         )
     return msgspec.structs.replace(
         task,

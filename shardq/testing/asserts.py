@@ -19,7 +19,7 @@ from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
-from shardq.core.model.checks import duration_ms
+from shardq.core.model.checks import clocks, duration_ms
 from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.record import Codec, decode_record
 from shardq.core.model.task import Delivery, State
@@ -29,7 +29,6 @@ from shardq.engine.base import EngineBase
 from shardq.engine.inside import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, PayloadNotDecodable
-from shardq.outbox.rows import clocks
 from shardq.testing.adoption import adopted_of
 from shardq.testing.virtual import EPOCH, US, instant_us
 

@@ -18,12 +18,12 @@ from shardq.core import forks
 from shardq.core.calls import observe
 from shardq.core.calls.consume import SettleSnooze
 from shardq.core.consumer.settling import Settlement
+from shardq.core.model.checks import clocks
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
 from shardq.engine.base import EngineBase
 from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
-from shardq.outbox.rows import clocks
 from shardq.testing.adoption import Adopted, BoundWorker, remove
 from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
 from shardq.testing.virtual_parts import ClockParts
@@ -124,7 +124,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
         self._adopted.append(adopted)
         if not self.real_time and self._now_ms not in clocks:
-            clocks.append(self._now_ms)  # from now on, pushes into an outbox count by it
+            clocks.append(self._now_ms)  # from now on, pushes into an outbox count by it, and expiries are checked
         return engine
 
     def bind(self, worker: WorkerBase[R], *, inline: bool = False, raising: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shardq import Consumer, Delivery, Engine, Task
+from shardq.core.model import checks
 from shardq.core.model.checks import expiry_spec
 from shardq.errors import InvalidDelay, InvalidOption, NaiveDatetime
 from tests.support.listed import listed
@@ -29,9 +30,9 @@ LATER_MS = int(LATER.timestamp() * 1000)
         (LATER, 0, LATER_MS),
         (LATER, LATER_MS - 1, LATER_MS),
         (LATER.timestamp(), -5000, LATER_MS),
-        (1e9, 0, 10**12),
-        # counted from different moments: not compared
-        (5, LATER_MS, -5000),
+        (1e9, 10**12 - 1, 10**12),
+        # counted from different moments: compared by this machine's clock
+        (5, 10**12, -5000),
         (LATER, -FAR_S * 1000, LATER_MS),
     ],
 )
@@ -46,6 +47,31 @@ def test_an_expiry(expires: Any, due: int, spec: int | None) -> None:
 def test_an_expiry_before_the_due_time(expires: Any, due: int) -> None:
     with pytest.raises(InvalidOption, match="is not after the task's due time; it would never be handled"):
         expiry_spec(expires, due)
+
+
+@pytest.mark.parametrize("expires", [1e9, dt.datetime(1970, 1, 1, 0, 1, tzinfo=dt.UTC)], ids=["2001", "1970"])
+@pytest.mark.parametrize("options", [{}, {"delay": 60}, {"delay": dt.timedelta(0)}], ids=["now", "later", "no delay"])
+def test_an_expiry_in_the_past(engine: Engine, expires: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match="is not after the task's due time by the clock of this machine; it would"):
+        engine.push("x", expires=expires, **options)
+    assert counted(engine).scheduled == 0
+
+
+def test_expiries_and_due_times_that_are_counted_from_different_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused only when they are in the wrong order by the clock of this machine."""
+    now = LATER_MS - 86_400_000
+    monkeypatch.setattr(checks, "clocks", [lambda: now])
+    ends = (now + 5000) / 1000
+    assert expiry_spec(ends, -4999) == now + 5000
+    assert expiry_spec(ends, -4989, window_ms=10) == now + 5000  # the window's last ms is 9 later
+    assert expiry_spec(5, now + 4999) == -5000
+    assert expiry_spec(5, now + 4989, window_ms=10) == -5000
+    for expires, due, window_ms in (
+        *((ends, -5000, 0), (ends, -4991, 10)),
+        *((5, now + 5000, 0), (5, now + 4991, 10), (5, LATER_MS, 0)),
+    ):
+        with pytest.raises(InvalidOption, match="by the clock of this machine; it would never be handled"):
+            expiry_spec(expires, due, window_ms=window_ms)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import selectors
 
 import pytest
 
-from shardq import AsyncEngine, BadInput, Engine, Task
+from shardq import AsyncEngine, BadInput, Engine, ShardqError, Task
 from shardq.errors import EngineClosed, InvalidTopic
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, state_of
@@ -45,6 +47,19 @@ def test_the_first_use_opens(engines: Engines, url: str, name: str) -> None:
     id = engine.push("x", delay=FAR_S)
     assert state_of(engine, id) == "scheduled"
     assert f"{SHARDS} shards" in repr(engine)
+
+
+def test_where_eventlet_took_poll_away(engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is all that matters of eventlet.monkey_patch(), and it says so before anything is written."""
+    engine = engines.make(url, name=name, shards=SHARDS)
+    with monkeypatch.context() as patched:
+        patched.delattr(select, "poll")
+        patched.delattr(selectors, "PollSelector")
+        for order in (engine.open, lambda: engine.push("x"), engine.start):
+            with pytest.raises(ShardqError, match="eventlet is not supported: use shardq in a process without it"):
+                order()
+    id = engine.push("x", delay=FAR_S)
+    assert state_of(engine, id) == "scheduled"
 
 
 def test_the_first_use_of_a_consumer_opens(engines: Engines, url: str, name: str) -> None:

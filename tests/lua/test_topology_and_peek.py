@@ -34,8 +34,24 @@ LEFT = {"wake_at": f"{T}", "swept": "1", "died/": "2", "died/mail": "3", "reaped
 def test_open(shard: Shard, keys: ShardKeys, before: State, after: dict[str, str]) -> None:
     shard.seed({name: value for name, value in before.items() if value})
     for was in (before["meta"], after):
-        assert shard.ask(opening(keys, 3, "new")) == ["ok", 0 if was else 1]
+        call = opening(keys, 3, "new")
+        if not was:
+            after = after | {"opened": str(call.words[-1])}
+        assert shard.ask(call) == ["ok", 0 if was else 1]
         assert shard.state() == {"meta": after}
+
+
+def test_a_shard_that_lost_everything_is_opened_with_another_word(shard: Shard, keys: ShardKeys) -> None:
+    shard.clear()
+    words = []
+    for _ in range(2):
+        for _ in range(2):
+            shard.run(opening(keys, 3, "new"))
+            words.append(shard.run(calls.read_opened(keys)))
+        shard.clear()
+    assert words[0] == words[1] != words[2] == words[3]
+    assert "" not in words
+    assert shard.run(calls.read_opened(keys)) == ""
 
 
 def test_what_was_opened_by_a_call_whose_answer_was_lost_is_told_all_the_same(shard: Shard, keys: ShardKeys) -> None:

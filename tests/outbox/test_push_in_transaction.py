@@ -123,8 +123,13 @@ def test_a_wrong_option_is_refused_before_anything_is_stored(
 
 
 def test_an_expiry_that_is_over_is_told_as_such(database: sa.Engine) -> None:
-    with database.begin() as connection, pytest.raises(shardq.errors.InvalidOption, match="is in the past"):
-        outbox.push(connection, 1, expires=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    over = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    for options in ({}, {"delay": 5}, {"at": dt.datetime(2019, 1, 1, tzinfo=dt.UTC)}):
+        with (
+            database.begin() as connection,
+            pytest.raises(shardq.errors.InvalidOption, match="would never be handled"),
+        ):
+            outbox.push(connection, 1, expires=over, **options)
 
 
 @pytest.mark.parametrize("kind", ["session", "async"])

@@ -99,7 +99,7 @@ def test_a_wrong_window_among_many() -> None:
 
 def test_in_the_outbox_a_window_begins_at_the_push(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is pushed later: its due time is an instant, wherever it is in the window."""
-    monkeypatch.setattr("shardq.outbox.rows.clocks", [lambda: 4_000_000_000_000])
+    monkeypatch.setattr("shardq.core.model.checks.clocks", [lambda: 4_000_000_000_000])
     rows = RowPacker()
     row = rows.pack(Task("x", window=60, id="mine"))
     assert row["due"] == 4_000_000_000_000 + place_ms("mine", MINUTE)

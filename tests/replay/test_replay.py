@@ -218,6 +218,41 @@ def test_a_server_that_kept_everything(own_server: Server, name: str) -> None:
         assert (stats.scheduled, stats.ready, stats.leased) == (len(ids), 0, 0)
 
 
+@pytest.mark.parametrize("pushes", [True, False], ids=["opened again", "not opened again"])
+@pytest.mark.parametrize("command", ["FLUSHALL", "FLUSHDB"])
+def test_a_server_that_was_emptied(own_server: Server, name: str, command: str, pushes: bool) -> None:
+    """It is the same process with the same replication history: only the shards' metas tell. A push after it opens the
+    shards again, before the next look.
+    """
+    with Engine(own_server.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=10) as engine:
+        ids = [*engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)]), engine.push(0, id="mine", delay=FAR_S)]
+        engine.cancel(ids[0])
+        looked(engine)
+        own_server.ask(command)
+        if pushes:
+            ids += engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
+        wait_until(lambda: replays(engine) >= 1, "the server was looked through")
+        assert missing(engine, [*ids]) == [ids[0]]
+        looked(engine)
+        looked(engine)
+        assert replays(engine) == 1, "what is open again is no other loss"
+
+
+def test_a_master_that_was_emptied_before_its_replica_took_over(own_cluster: Cluster, name: str) -> None:
+    """The replica has all of its master's history, and none of the tasks."""
+    with Engine(own_cluster.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=60) as engine:
+        master = own_cluster.node_of_slot(keys_of(name, SHARDS)[0].slot)
+        (replica,) = own_cluster.replicas_of(master)
+        ids = engine.push_many([Task(n, delay=FAR_S) for n in range(MANY)])
+        looked(engine)
+        master.ask("FLUSHALL")
+        replicated(master, replica)
+        master.kill()
+        wait_until(lambda: _is_master(replica), "the replica is promoted", timeout=PROMOTED_S)
+        wait_until(lambda: replays(engine) >= 1, "the new master was looked through", timeout=PROMOTED_S)
+        assert missing(engine, [*ids]) == []
+
+
 def looked(engine: Engine) -> None:
     """Returns when every master was looked at once more."""
     replayer = Inside(engine).running.replayer

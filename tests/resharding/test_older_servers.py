@@ -189,6 +189,7 @@ def test_an_address_that_leads_to_another_engine(server_binary: Path, name: str,
         innocent = stack.enter_context(Engine(other.url, name=name, shards=4, timeout=10.0))
         innocent.pause("mail")
         ids = {str(id) for id in innocent.push_many([Task(n, delay=FAR_S) for n in range(TASKS)])}
+        other.ask("HINCRBY", control_keys(name).topology, "created", -60_000)  # not just now
         known = other.ask("HGETALL", control_keys(name).topology)
         engine = stack.enter_context(Engine(home.url, name=name, shards=16, timeout=3.0))
         for n in range(20):

@@ -24,7 +24,7 @@ class Shard:
     def __init__(self, **options: Any) -> None:
         self.space = Keyspace(lambda: T * 1000, **options)
         self.server = Server(self.space)
-        self.server.run(script("open"), [KEYS.meta], [EPOCH, "{}", "1", 1, "1", "0"])
+        self.server.run(script("open"), [KEYS.meta], [EPOCH, "{}", "1", 1, "1", "0", "first"])
 
     def ask(self, call: Call[Any]) -> Answer:
         return self.server.run(call.script, call.keys, call.words)

@@ -5,6 +5,7 @@ The values of schedules are in ``schedules.entry``; ``features.history`` has the
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def open_shard(
         return call
 
     flags, numbers = ["1" if flag else "0" for flag in (anew, whatever)], ",".join(map(str, topology.numbers))
-    words: list[Word] = [topology.stamp, text, flags[0], topology.since, numbers, flags[1]]
+    words: list[Word] = [topology.stamp, text, flags[0], topology.since, numbers, flags[1], secrets.token_hex(6)]
     return Call.of("open", keys, words, decode, resend=again)
 
 
@@ -84,6 +85,13 @@ def opened_by(message: str | None) -> list[int]:
     """The shards that such news is about; none if it is other news."""
     word, *shards = (message or "").split(" ")
     return list(map(number_of, shards)) if word == OPENED else []
+
+
+def read_opened(keys: ShardKeys) -> Command[str]:
+    """The word with which a shard was opened, another one if it was opened again after it had lost everything. Empty if
+    it is not open, or was opened by a version that wrote none.
+    """
+    return Command(keys.slot, ("HGET", keys.meta, "opened"), lambda word: text_of(word or b""))
 
 
 def read_copy(keys: ShardKeys) -> Command[bytes | None]:

@@ -177,10 +177,11 @@ class Lineage:
     offset: int  # the length of that history, in bytes
     earlier: str  # the name of the history that it followed before it was promoted, or had before it was restarted
     earlier_length: int  # the bytes of the earlier history that it has
+    replicas: int  # the replicas that follow it now
 
 
-def lineage() -> Command[Lineage]:
-    """Asks a server for its lineage."""
+def lineage(slot: int = -1) -> Command[Lineage]:
+    """Asks a server for its lineage: any, or the master of a slot."""
 
     def decode(text: bytes) -> Lineage:
         fields = info_fields(text)
@@ -190,9 +191,10 @@ def lineage() -> Command[Lineage]:
             offset=int(fields.get(b"master_repl_offset", b"0")),
             earlier=fields.get(b"master_replid2", b"").decode(),
             earlier_length=int(fields.get(b"second_repl_offset", b"0")) - 1,
+            replicas=sum(name.startswith(b"slave") and b"state=online" in row for name, row in fields.items()),
         )
 
-    return Command(-1, ("INFO", "replication"), decode)
+    return Command(slot, ("INFO", "replication"), decode)
 
 
 def replicas(slot: int) -> Command[int]:

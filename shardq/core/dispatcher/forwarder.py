@@ -1,8 +1,9 @@
 """Forwards tasks where the shard's own slot is not enough: to a list or a stream in another slot of a cluster, and
 within a rate. One thread serves the process; pollers wake it with the topics that have ready tasks.
 
-No script can reach another slot. So the forwarder claims tasks, pushes their payloads to the list, and acknowledges the
-tasks. A crash between the last two repeats the payloads when the leases run out: at least once. A topic with a rate
+No script can reach another slot. So the forwarder claims tasks, pushes their payloads to the list, waits for the
+replicas of the list's master, and acknowledges the tasks: else a failover there would lose what is safe here. A crash
+before the acknowledgement repeats the payloads when the leases run out: at least once. A topic with a rate
 needs permits first, which the control slot gives out for all shards together; then the forward script does the rest
 where it reaches the list.
 
@@ -22,11 +23,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shardq.core.calls import consume, dispatch
+from shardq.core.calls import consume, dispatch, node_info
 from shardq.core.calls.dispatch import Entry, append
 from shardq.core.dispatcher.forwarding import RouteFaults, needs_forwarder, reaches
+from shardq.core.drivers.conversations import REMEMBERED_S, WAIT_MS
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import shown_id
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, encoded_parts
@@ -35,7 +38,7 @@ from shardq.core.recovery import REFUSALS, Make, call_shard
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
-from shardq.errors import ShardqError, Unanswered, Unavailable
+from shardq.errors import AccessDenied, ServerFault, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
@@ -58,7 +61,11 @@ Place = tuple[int, str]
 """One ready list: shard and topic."""
 
 
-@dataclass(frozen=True, slots=True)
+Mark = tuple[int, str]
+"""The number of a connection, and the replication history that the server at its other end wrote."""
+
+
+@dataclass(slots=True, eq=False)
 class _Batch:
     """Leased tasks of one topic in one shard, with what is appended."""
 
@@ -67,6 +74,66 @@ class _Batch:
     route: Route
     acks: list[consume.SettleAck]
     entries: list[Entry]
+    appended: Mark | None = None
+    """Where it was appended. While that is so, only the replicas are asked again."""
+
+
+class _List:
+    """A list or stream in another slot, on a connection of its own: WAIT is about the writes of its connection."""
+
+    def __init__(self, driver: Driver, route: Route) -> None:
+        self._slot = slot_of(route.key)
+        self._connection = driver.dedicated(self._slot)
+        self._had: tuple[str, int, float] = "", 0, 0.0
+        """The history of its master, how many replicas that had at most lately, and when it had them last."""
+
+    def append(self, batch: _Batch) -> None:
+        """Appends a batch, and returns when all replicas have it. Raises Unavailable if that can't be said, and
+        appends it again after that only if the connection or the history is another one.
+        """
+        route = batch.route
+        mark, replicas, wanted = self._looked()
+        if replicas < wanted:
+            raise self._behind(replicas, wanted)
+        if batch.appended != mark:
+            batch.appended = None
+            call = append(route.key, route.way, batch.entries, route.maxlen)
+            self._connection.call(call, timeout=CALL_TIMEOUT_S)
+            # On another connection it may have been written to another history: that is found next time.
+            batch.appended = mark
+        reached = self._reached(wanted) if wanted else 0
+        now = self._looked()[0] if wanted else (self._connection.connects, mark[1])
+        if reached < wanted or now != mark:
+            raise self._behind(reached, wanted)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _looked(self) -> tuple[Mark, int, int]:
+        """Where the next write goes to, how many replicas follow there, and how many have to have it."""
+        try:
+            lineage = self._connection.call(node_info.lineage(self._slot), timeout=CALL_TIMEOUT_S)
+        except AccessDenied:
+            return (self._connection.connects, ""), 0, 0
+        now, (history, most, at) = time.monotonic(), self._had
+        if history != lineage.history or lineage.replicas >= most or now - at > REMEMBERED_S:
+            self._had = lineage.history, (most := lineage.replicas), now
+        return (self._connection.connects, lineage.history), lineage.replicas, most
+
+    def _reached(self, wanted: int) -> int:
+        try:
+            call = node_info.wait(self._slot, wanted, timeout_ms=WAIT_MS)
+            return self._connection.call(call, timeout=CALL_TIMEOUT_S)
+        except ServerFault as exc:
+            if isinstance(exc, AccessDenied) or "unknown command" in str(exc):
+                return wanted  # it can't be asked here, as behind some proxies
+            raise
+
+    def _behind(self, reached: int, wanted: int) -> Unavailable:
+        return Unavailable(
+            f"what is appended is not known to be on all replicas of its master ({reached} of {wanted}), and tasks are "
+            "done only then; see that the replicas are connected and keep up (`shardq stats`)"
+        )
 
 
 class Forwarder:
@@ -88,7 +155,8 @@ class Forwarder:
         self._open: set[Place] = set()
         """Ready lists that may hold tasks."""
         self._held: dict[str, tuple[_Batch, ShardqError]] = {}
-        """List → the batch that it refused, and why."""
+        """List → the batch that it refused, or its replicas lack, and why."""
+        self._lists: dict[str, _List] = {}
         self._again: dict[str | int | Place | tuple[str, str, float], float] = {}
         """List, shard or place that failed, or ("rate", topic, rate) that has no permits now → when to try again."""
         self._unasked: dict[str, list[int]] = {}
@@ -121,6 +189,8 @@ class Forwarder:
     def _ended(self) -> None:
         for batch, _ in self._held.values():
             self._give_back(batch)
+        for each in self._lists.values():
+            each.close()
 
     def _round(self) -> bool:
         """Serves every list once. Returns True if there is more to do at once."""
@@ -135,6 +205,8 @@ class Forwarder:
                 self._give_back(batch)
             elif to not in self._again:
                 self._send(batch)
+        for to in self._lists.keys() - {route.to for route in routes.values()}:
+            self._lists.pop(to).close()
         self._open = {
             (shard, topic)
             for shard, topic in self._open
@@ -310,9 +382,10 @@ class Forwarder:
     def _send(self, batch: _Batch) -> None:
         """Pushes the batch to its list and acknowledges it, or holds it."""
         to = batch.route.to
-        route = batch.route
         try:
-            self._driver.call(append(route.key, route.way, batch.entries, route.maxlen), timeout=CALL_TIMEOUT_S)
+            if to not in self._lists:
+                self._lists[to] = _List(self._driver, batch.route)
+            self._lists[to].append(batch)
         except ShardqError as exc:
             self._held[to] = batch, exc
             self._again[to] = time.monotonic() + RETRY_S

@@ -7,6 +7,7 @@ try to open, why nothing can be sent. No I/O.
 from __future__ import annotations
 
 import random
+import select
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ CLOSED = "the engine is closed: make a new one, or open it again"
 FORKED = (
     "this belongs to the parent process, which made it before a fork: ask the engine for another in this process "
     "(engine.consumer(), engine.resize(dry_run=True), …); the engine itself works here, too"
+)
+NO_POLL = (
+    "this process has no select.poll, with which shardq waits for its servers; eventlet.monkey_patch() takes it away, "
+    "and eventlet is not supported: use shardq in a process without it, with threads or asyncio"
 )
 
 
@@ -81,6 +86,8 @@ class DriverBase:
 
     def _opening(self) -> Generator[Question, Any, Fault | None]:
         """One try to open: learns the slot map, and checks the servers. Returns why that failed."""
+        if not hasattr(select, "poll"):
+            raise ShardqError(NO_POLL)
         fault = yield from self._learning()
         if fault is not None:
             return fault

@@ -6,14 +6,16 @@ Each check raises its own error of ``errors``, whose message says what was wrong
 milliseconds, negated, counted by the server from the moment it takes the task; above zero is an instant in
 epoch milliseconds. Fractions of a millisecond are rounded up, so that a task is not early. But 2.3 s is not
 exactly 2300 ms in binary: half a microsecond of grace is subtracted first, so that what was meant as a whole
-number of ms stays one.
+number of ms stays one. Only an expiry that is counted from another moment than the due time is compared by this
+machine's clock.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from math import ceil, floor, inf, isnan
 from typing import Any, TypeGuard, get_args
 
@@ -68,6 +70,9 @@ _FIRST_MS = -((_EPOCH - dt.datetime.min.replace(tzinfo=dt.UTC)) // _MS)
 _NUMBERS = {float, int}
 _NO_INSTANT = {None}
 _CONFLICTS = get_args(OnConflict)
+
+clocks: list[Callable[[], int]] = [lambda: int(time.time() * 1000)]
+"""Clocks in ms of the epoch, of which the last counts: that of this process, unless a test moves time."""
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # C0 and C1 controls, DEL, the line and paragraph separators, halves of surrogate pairs, and the slash.
@@ -179,6 +184,10 @@ def later(due: int, ms: int) -> int:
     return min(due + ms, MAX_AT_MS) if due > 0 else due - ms
 
 
+def now_ms() -> int:
+    return clocks[-1]()
+
+
 def is_seconds(value: object, *, most: float = MAX_WAIT_S) -> TypeGuard[float]:
     """True for a length of time, or none at all: a number of seconds that clocks can be counted on by."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
@@ -203,9 +212,14 @@ def expiry_spec(expires: float | dt.timedelta | dt.datetime | None, due: int, *,
     else:
         spec = -duration_ms(expires, "expires")
     latest = later(due, window_ms - 1) if window_ms else due
-    # Only where both are counted from the same moment.
-    if (spec < 0 and latest <= 0 and spec >= latest < 0) or (spec > 0 and latest > 0 and spec <= latest):
-        when = "the end of the task's window" if window_ms else "the task's due time"
+    when = "the end of the task's window" if window_ms else "the task's due time"
+    if (spec > 0) != (latest > 0):
+        # Counted from different moments: the one that is a length of time counts from now.
+        when += " by the clock of this machine"
+        passed = spec + latest <= now_ms() if spec > 0 else latest + spec >= now_ms()
+    else:
+        passed = spec <= latest if spec > 0 else spec >= latest < 0
+    if passed:
         raise InvalidOption(f"expires={quoted(expires)} is not after {when}; it would never be handled")
     return spec
 

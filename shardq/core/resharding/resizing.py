@@ -71,7 +71,8 @@ def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: in
         yield from _announce(cache, shards, rate)
         if cache.topology.pending is None:
             break
-        new = [cache.keys(shard) for shard in range(cache.topology.shards, cache.topology.pending)]
+        # those of an earlier number that has not drained are in use, and polled
+        new = [cache.keys(shard) for shard in range(max(cache.topology.numbers), cache.topology.pending)]
         yield from open_shards(cache, new, anew=True)
         waited = 0.0
         while members and waited < TAKE_OVER_S and not (yield from _all_polled(new)):

@@ -3,7 +3,8 @@
 Each look at a master gives a *checkpoint*: all that it had acknowledged before was in the first so many bytes of its
 replication history. A replica that is promoted names the history that it followed and how much of it it has; so does a
 master that was started again from a snapshot. The latest checkpoint in that part is the *cut*: what was acknowledged
-before it is there, what came after it may be lost.
+before it is there, what came after it may be lost. FLUSHALL and FLUSHDB empty a server and leave its history as it
+is: a shard's meta has the word with which it was opened, and loses it with all else.
 
 The plan goes from the notes of the journal to one wish for each id. The last command for an id wins: of a push and its
 cancel only the cancel is left, of a push and a reschedule the push with the later due time. Due words and expiries that
@@ -37,6 +38,8 @@ class Master:
     history: str
     checkpoints: deque[tuple[float, int]] = field(default_factory=deque)
     """The times at which it was asked, and the length of its history then."""
+    opened: tuple[int, str] | None = None
+    """A shard that it serves, and the word with which that was opened."""
 
     def seen(self, asked: float, lineage: Lineage, *, keep_s: float) -> None:
         """Notes a look."""
@@ -49,9 +52,16 @@ class Master:
         """The time of the last look."""
         return self.checkpoints[-1][0] if self.checkpoints else NOTHING_KNOWN
 
-    def cut(self, lineage: Lineage) -> float:
+    def is_emptied(self, opened: Mapping[int, str]) -> bool:
+        """True if its shard is not open any more, or was opened again: FLUSHALL and FLUSHDB leave the history as it is.
+        ``opened``: the words of shards at this look.
+        """
+        shard, word = self.opened or (-1, "")
+        return opened.get(shard, word) != word
+
+    def cut(self, lineage: Lineage, opened: Mapping[int, str]) -> float:
         """The time before which all that it acknowledged is on the server of that lineage."""
-        if not self.history or lineage.earlier != self.history:
+        if self.is_emptied(opened) or not self.history or lineage.earlier != self.history:
             return NOTHING_KNOWN
         within = (at for at, length in self.checkpoints if length <= lineage.earlier_length)
         return max(within, default=NOTHING_KNOWN)
@@ -64,24 +74,29 @@ class Loss:
     node: str
     successor: str  # the node that took over from it; itself after a restart; empty if that is not known
     cut: float
+    emptied: bool = False  # its process and its history are the same
 
     def __str__(self) -> str:
+        if self.emptied:
+            return f"{self.node} was emptied"
         if self.successor == self.node:
             return f"{self.node} was restarted"
         return f"{self.successor or 'another node'} took over from {self.node}"
 
 
-def loss(node: str, master: Master | None, serving: Mapping[str, Lineage]) -> Loss | None:
+def loss(node: str, master: Master | None, serving: Mapping[str, Lineage], opened: Mapping[int, str]) -> Loss | None:
     """Tells what happened to a node that has acknowledged calls. None: it still has them. ``serving``: the masters that
-    serve our shards now.
+    serve our shards now; ``opened``: the words with which shards were opened.
     """
     if (now := serving.get(node)) is not None:
-        if master is None or now.history == master.history:
+        if master is None:
             return None
-        return Loss(node, node, master.cut(now))
+        if now.history != master.history:
+            return Loss(node, node, master.cut(now, opened))
+        return Loss(node, node, NOTHING_KNOWN, emptied=True) if master.is_emptied(opened) else None
     for successor, lineage in serving.items():
         if master is not None and master.history and lineage.earlier == master.history:
-            return Loss(node, successor, master.cut(lineage))
+            return Loss(node, successor, master.cut(lineage, opened))
     return Loss(node, "", NOTHING_KNOWN)
 
 

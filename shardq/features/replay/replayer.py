@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shardq.core.calls import by_id, node_info
+from shardq.core.calls import by_id, control, node_info
 from shardq.core.calls.node_info import Lineage
 from shardq.core.calls.request import Command, Word
 from shardq.core.drivers.faults import Fault
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import Outcome
-from shardq.core.operation import Operation, run, values
+from shardq.core.operation import Operation, run, succeeded, values
 from shardq.core.producer import by_id as commands
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import BATCH, UNIQUE, Entries, Packer
@@ -45,7 +45,7 @@ HOLD_S = 5.0  # pollers of this process wait for cancels to be replayed for this
 CLOSE_S = 2.0  # close() waits for a replay under way for this long
 COMMANDS = 500  # commands by id sent together
 
-UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1)
+UNTOLD = Lineage(is_master=True, history="", offset=0, earlier="", earlier_length=-1, replicas=0)
 """The lineage of a server that may not be asked: only the slot map tells of a failover then."""
 
 
@@ -133,14 +133,15 @@ class Replayer:
                 serving[node] = lineage
             else:
                 self._doubt(node)
+        opened = self._opened(serving)
         noted = self._journal.nodes()
         # A node of ours that does not answer may come back, or be replaced: its notes wait.
         told = [node for node in noted if node in serving or node not in nodes]
-        losses = list(filter(None, [loss(node, self._masters.get(node), serving) for node in told]))
+        losses = list(filter(None, [loss(node, self._masters.get(node), serving, opened) for node in told]))
         lost_nodes = {lost.node for lost in losses}
         for node, lineage in serving.items():
             if node not in lost_nodes:
-                self._seen(node, asked, lineage)
+                self._seen(node, asked, lineage, opened)
         for lost in losses:
             if lost.successor or self._is_gone(lost.node, serving, nodes):
                 self._replay(lost, asked)
@@ -151,6 +152,20 @@ class Replayer:
             self._loop.wake()  # another master serves them by now
         for node in self._masters.keys() - serving.keys() - set(noted):
             del self._masters[node]
+
+    def _opened(self, serving: Mapping[str, Lineage]) -> dict[int, str]:
+        """The words with which shards were opened: of the first shard of each node, as FLUSHALL empties a node as a
+        whole; and of the shard by which a node is known, wherever that is served now.
+        """
+        first = {self._node(keys.shard): keys.shard for keys in reversed(self._cache.span())}
+        known = {master.opened[0] for master in self._masters.values() if master.opened}
+        shards = [shard for shard in known.union(first.values()) if self._node(shard) in serving]
+        reads = {shard: control.read_opened(self._cache.keys(shard)) for shard in shards}.items()
+        answers = self._driver.call_all(reads, timeout=ASK_TIMEOUT_S)
+        return succeeded(answers)
+
+    def _node(self, shard: int) -> str:
+        return self._driver.node_of(self._cache.keys(shard).slot)
 
     def _asked(self, node: str) -> Lineage | None:
         answer = self._driver.ask(node, node_info.lineage(), ASK_TIMEOUT_S)
@@ -176,10 +191,12 @@ class Replayer:
         except ShardqError:
             pass  # no node tells now
 
-    def _seen(self, node: str, asked: float, lineage: Lineage) -> None:
+    def _seen(self, node: str, asked: float, lineage: Lineage, opened: Mapping[int, str]) -> None:
         master = self._masters.get(node)
         if master is None or master.history != lineage.history:
             master = self._masters[node] = Master(lineage.history)
+        shard = next((shard for shard in sorted(opened) if self._node(shard) == node), None)
+        master.opened = None if shard is None else (shard, opened[shard])
         master.seen(asked, lineage, keep_s=self._journal.seconds)
         self._journal.prune(node, asked - self._journal.seconds)
 

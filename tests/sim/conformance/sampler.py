@@ -76,7 +76,7 @@ class Sampler:
     def opening(self) -> list[Step]:
         """The first steps of a run."""
         shards = SHARDS if self._chance(0.95) else SHARDS[1:]
-        steps = [_step("open", [keys.meta], ["3", '{"shards":2}', "1"]) for keys in shards]
+        steps = [_step("open", [keys.meta], ["3", '{"shards":2}', "1", "first"]) for keys in shards]
         return [*steps, _step("declare", [CONTROL.topology], [0, CONTROL.news, "epoch", 3, "shards", 2])]
 
     def steps(self) -> Iterator[Step]:
@@ -516,6 +516,7 @@ class Sampler:
             self._draw.choice([1, 1, 2, 3]),
             self._draw.choice(["2", "2", "4,2", "2,4", "12,2"]),
             int(self._chance(0.2)),
+            self._draw.choice(["first", "other"]),
         ]
 
     def _declare(self) -> Built:
