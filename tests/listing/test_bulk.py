@@ -197,7 +197,10 @@ def test_a_ready_task_counts_once_however_often_it_stands_in_its_list(running: E
 def test_what_falls_due_again_before_the_ready_ones_are_met_counts_once(running: Engine) -> None:
     running.push_many([Task(n, delay=FAR_S) for n in range(1500)])
     bulk = Bulk(
-        TopologyCache(running.name, running.topology), "reschedule", bulk_query("reschedule", state=None, topic=""), due=-1
+        TopologyCache(running.name, running.topology),
+        "reschedule",
+        bulk_query("reschedule", state=None, topic=""),
+        due=-1,
     )
     with connected(Inside(running).options) as driver:
         while run(driver, bulk.following()):

@@ -195,9 +195,7 @@ def _ready(cache: TopologyCache, query: Query, place: Place, limit: int) -> Oper
     for keys, topic in lists:
         page = pages[keys, topic]
         ids = page.ids[: limit - len(entries)]
-        entries += [
-            Entry(id, Place("ready", at, "", keys.shard, topic), keys, id in page.haunted) for at, id in ids
-        ]
+        entries += [Entry(id, Place("ready", at, "", keys.shard, topic), keys, id in page.haunted) for at, id in ids]
         if len(ids) < len(page.ids):
             return entries, entries[-1].place
         if not page.whole:
