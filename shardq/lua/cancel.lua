@@ -1,5 +1,5 @@
 -- cancel: removes a task that nobody holds.
--- USES: epoch, guard, count, begin, state, ghost
+-- USES: epoch, guard, count, begin, state, topic, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -22,7 +22,10 @@ if state == 'gone' then return {'ok', redis.call('HEXISTS', KEYS[9], id) == 1 an
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[7])
 begin()
-if state == 'ready' then redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id)) end
+if state == 'ready' then
+  redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id))
+  haunt(topic_of(id), 1)
+end
 -- the record next: without it the id is dropped wherever it still stands
 redis.call('HDEL', KEYS[2], id)
 if state == 'scheduled' then

@@ -1,6 +1,6 @@
 -- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
 -- nobody holds. A record stays in its place through all changes of state, so no task is missed.
--- USES: epoch, guard, count, begin, record, place, ghost
+-- USES: epoch, guard, count, begin, record, place, topic, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -49,7 +49,13 @@ local function cancel(ids)
   end
   if #going == 0 then return end
   begin()
-  for _, id in ipairs(ready) do redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id)) end
+  local made = {}
+  for _, id in ipairs(ready) do
+    local topic = topic_of(id)
+    redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id))
+    made[topic] = (made[topic] or 0) + 1
+  end
+  for topic, number in pairs(made) do haunt(topic, number) end
   -- the records next: without them the ids are dropped wherever they still stand
   redis.call('HDEL', KEYS[2], unpack(going))
   redis.call('ZREM', KEYS[3], unpack(going))

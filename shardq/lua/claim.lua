@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, ghosts, topic, die
+-- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -103,7 +103,7 @@ end
 for i, id in ipairs(odd) do
   die(id, reasons[i])
 end
-forget_passed(KEYS[5])
+for topic, number in pairs(forget_passed(KEYS[5])) do haunt(topic, -number) end
 for list = 8, 7 + lists do
   if taken_of[list] > 0 then redis.call('LTRIM', KEYS[list], taken_of[list], -1) end
 end

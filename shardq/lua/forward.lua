@@ -1,5 +1,5 @@
 -- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
--- USES: epoch, guard, count, begin, record, ghosts, topic, die
+-- USES: epoch, guard, count, begin, record, topic, ghost, ghosts, die
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST
@@ -81,7 +81,7 @@ redis.call('LTRIM', KEYS[3], 0, -1)
 for i, id in ipairs(odd) do
   die(id, reasons[i])
 end
-forget_passed(KEYS[4])
+local dropped = forget_passed(KEYS[4])
 if #payloads > 0 then
   -- somebody's list: it may refuse
   local refused
@@ -116,6 +116,7 @@ if #payloads > 0 then
   end
 end
 redis.call('LTRIM', KEYS[3], taken, -1)
+for of, number in pairs(dropped) do haunt(of, -number) end
 if #sent > 0 then
   redis.call('HDEL', KEYS[2], unpack(sent))
   if aged then redis.call('HDEL', KEYS[5], unpack(sent)) end

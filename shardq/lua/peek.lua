@@ -1,6 +1,6 @@
 -- peek: counts the tasks of a shard by their state, and draws some of them to tell their topics; notes how many of each topic
 -- were dispatched by now, so that later looks know how long the head of its ready list has waited at least.
--- USES: epoch, guard, count, topic
+-- USES: epoch, guard, count, topic, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 leased ZSET
@@ -19,7 +19,7 @@
 -- ARGV 3 how many ids to draw from each of due, leased and dead, at most
 -- ARGV 4.. topics
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
---         {length of each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
+--         {tasks in each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
 --         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …},
 --         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused, for want of memory or of the right to write, is left out
@@ -79,12 +79,14 @@ local function noted(text, taken, dispatched)
 end
 local topics = redis.call('HGETALL', KEYS[5])
 local dispatched, looks = mapped(topics), #KEYS > 12 and mapped(redis.call('HGETALL', KEYS[6])) or {}
-local lengths, waited, notes, emptied = {}, {}, {}, {}
+local lengths, waited, notes, emptied, vanished = {}, {}, {}, {}, {}
 for i = 13, #KEYS do
   local topic, length = ARGV[i - 9], redis.call('LLEN', KEYS[i])
-  local count = count_of(dispatched[topic])
-  lengths[i - 12], waited[i - 12] = length, -1
-  if length > 0 then
+  local count, ghosts = count_of(dispatched[topic]), math.max(0, count_of(redis.call('HGET', KEYS[1], 'ghosts/' .. topic)))
+  -- a list that was removed as a whole took its ghosts along
+  if ghosts > length then vanished[topic], ghosts = ghosts - length, length end
+  lengths[i - 12], waited[i - 12] = length - ghosts, -1
+  if length > ghosts then
     local marks, texts = noted(looks[topic], count - length, count), {}
     for j, mark in ipairs(marks) do texts[j] = string.format('%.0f:%.0f', mark[1], mark[2]) end
     waited[i - 12] = now_ms - marks[1][2]
@@ -112,5 +114,6 @@ local answer = {
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server
 -- without memory takes the rest
 for _, topic in ipairs(emptied) do redis.pcall('HDEL', KEYS[6], topic) end
+for topic, number in pairs(vanished) do haunt(topic, -number) end
 for topic, text in pairs(notes) do redis.pcall('HSET', KEYS[6], topic, text) end
 return answer

@@ -1,6 +1,6 @@
 -- purge: removes the tasks of one topic, or of all, that are not leased: in each call a part of the ready list, of due and
 -- of dead.
--- USES: epoch, guard, begin, topic, place
+-- USES: epoch, guard, count, begin, topic, place, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -43,16 +43,18 @@ local ids = redis.call('LRANGE', KEYS[9], 0, count - 1)
 if #ids > 0 then
   -- an entry may be the ghost of a task that is held now; such a task is left alone
   local records = redis.call('HMGET', KEYS[2], unpack(ids))
-  local going = {}
+  local going, dropped = {}, 0
   for i, id in ipairs(ids) do
     if redis.call('HEXISTS', KEYS[8], id) == 1 then
       local left = redis.pcall('HINCRBY', KEYS[8], id, -1)
+      if type(left) ~= 'table' and left >= 0 then dropped = dropped + 1 end
       if type(left) == 'table' or left <= 0 then redis.call('HDEL', KEYS[8], id) end -- also of what is no count
     elseif records[i] and not redis.call('ZSCORE', KEYS[4], id) then
       going[#going + 1] = id
     end
   end
   redis.call('LTRIM', KEYS[9], #ids, -1)
+  if dropped > 0 then haunt(ARGV[3], -dropped) end
   removed = removed + #going
   remove(going)
 end

@@ -88,6 +88,7 @@ for i = 6, #ARGV, 5 do
         redis.call('ZREM', KEYS[3], id)
         return counted
       end
+      haunt(topic_of(id), 1)
     end
     redis.call('HSET', KEYS[2], id, dated(record))
     redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on

@@ -1,5 +1,5 @@
 -- reschedule: gives a task that nobody holds another due time.
--- USES: epoch, guard, count, instant, rouse, state, ghost
+-- USES: epoch, guard, count, instant, rouse, state, topic, ghost
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -28,6 +28,7 @@ if ghosts then
     redis.call('ZREM', KEYS[3], id)
     return counted
   end
+  haunt(topic_of(id), 1)
 end
 rouse(at)
 return {'ok', 'moved'}

@@ -18,6 +18,7 @@ from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
+from shardq.features.listing import pages
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted, put, state_of
@@ -177,3 +178,52 @@ def test_one_filter_for_all(running: Engine) -> None:
     assert running.purge(tag="red", state="dead") == 2
     assert running.purge(state="dead") == 2
     assert (running.purge(tag="red"), running.purge("sms"), running.purge(everything=True)) == (3, 3, 3)
+
+
+def test_a_ready_task_counts_once_however_often_it_stands_in_its_list(running: Engine) -> None:
+    """Each time that a ready task is rescheduled it leaves an entry behind in its list."""
+    running.push_many([Task(n) for n in range(1500)])
+    for _ in range(3):
+        wait_until(lambda: running.stats().ready == 1500, "all are ready")
+        assert running.reschedule_all(state="ready", delay=0.001) == BulkResult(matched=1500, done=1500)
+    wait_until(lambda: running.stats().scheduled == 0, "all are ready again")
+    assert running.stats().ready == 1500
+    assert running.cancel_all(state="ready", dry_run=True).matched == 1500
+    assert running.cancel_all(state="ready") == BulkResult(matched=1500, done=1500)
+    assert running.stats().ready == 0
+    assert running.stats().topics[""].ready == 0
+
+
+def test_what_falls_due_again_before_the_ready_ones_are_met_counts_once(running: Engine) -> None:
+    running.push_many([Task(n, delay=FAR_S) for n in range(1500)])
+    bulk = Bulk(
+        TopologyCache(running.name, running.topology),
+        "reschedule",
+        bulk_query("reschedule", state=None, topic=""),
+        due=-1,
+    )
+    with connected(Inside(running).options) as driver:
+        while run(driver, bulk.following()):
+            wait_until(lambda: running.stats().ready == bulk.so_far.done, "what was rescheduled is ready")
+    assert bulk.so_far == BulkResult(matched=1500, done=1500)
+
+
+@pytest.mark.parametrize("state", ["scheduled", "dead"])
+def test_none_is_missed_where_a_resize_ends_between_a_page_and_its_records(running: Engine, state: State) -> None:
+    ids = running.push_many([Task(n, delay=FAR_S if state == "scheduled" else 0, tags=["red"]) for n in range(300)])
+    if state == "dead":
+        consumer = running.consumer()
+        for delivery in claim(consumer, len(ids)):
+            consumer.bury(delivery, "of no use")
+    cache = TopologyCache(running.name, running.topology)
+    query = bulk_query("cancel", state=state)
+    with connected(Inside(running).options) as driver:
+        entries, _ = run(driver, pages.following(cache, query, query.first, 1000))
+        assert {entry.id for entry in entries} == set(ids)
+        running.resize(running.topology.shards * 4)
+        wait_until(lambda: not running.topology.priors and not running.topology.pending, "all have moved", timeout=60)
+        found = run(driver, pages.stored(cache, entries))
+        bulk = Bulk(TopologyCache(running.name, cache.topology), "requeue", query, reason="of no use")
+        of_reason = run(driver, bulk._of_reason(entries, "of no use"))
+    assert [id for id, task in found.items() if task is None] == []
+    assert len(of_reason) == (len(ids) if state == "dead" else 0)

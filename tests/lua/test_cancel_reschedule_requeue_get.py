@@ -59,6 +59,8 @@ def get(keys: ShardKeys) -> Call[by_id.Found | None]:
 
 RUNG = meta(wake_at=T + 40)
 
+HAUNTED = {"ghosts/": "1"}
+
 TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[Any], State]] = [
     (
         cancel,
@@ -66,7 +68,12 @@ TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[Any], State]] = [
         ["ok", "cancelled"],
         {"task": {"b": B}, "due": {"b": T + 60}, "lease": {"b": "2:0::"}},
     ),
-    (cancel, "ready", ["ok", "cancelled"], {"task": {"b": B}, "ghost": {"a": "1"}, "lease": None}),
+    (
+        cancel,
+        "ready",
+        ["ok", "cancelled"],
+        {"task": {"b": B}, "ghost": {"a": "1"}, "lease": None, "meta": meta(**HAUNTED)},
+    ),
     (cancel, "leased", ["ok", "running"], {}),
     (
         cancel,
@@ -78,7 +85,7 @@ TABLE: list[tuple[Callable[[ShardKeys], Call[Any]], str, list[Any], State]] = [
     (cancel, "moving", ["ok", "moving"], {}),
     (cancel, "an id without a record", ["ok", "cancelled"], {"due": None}),
     (reschedule, "scheduled", ["ok", "moved"], {"due": {"a": T + 40, "b": T + 60}, "meta": RUNG}),
-    (reschedule, "ready", ["ok", "moved"], {"due": {"a": T + 40}, "ghost": {"a": "1"}, "meta": RUNG}),
+    (reschedule, "ready", ["ok", "moved"], {"due": {"a": T + 40}, "ghost": {"a": "1"}, "meta": RUNG | HAUNTED}),
     (reschedule, "leased", ["ok", "running"], {}),
     (reschedule, "dead", ["ok", "dead"], {}),
     (reschedule, "gone", ["ok", "gone"], {}),

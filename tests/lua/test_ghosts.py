@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import by_id
+from shardq.core.calls import by_id, listing, observe
 from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
+from shardq.errors import ServerFault
 from tests.lua.shard import EPOCH, Shard, State, T, at, meta, record, text
 from tests.lua.test_claim import claim
 from tests.lua.test_dispatch import dispatch
@@ -138,3 +139,63 @@ def test_one_more_than_there_were(shard: Shard, keys: ShardKeys, verb: Verb, gho
     shard.run(verb(keys, at(0)))
     assert shard.state()["ghost"] == {"a": f"{ghosts + 1}"}
     assert shard.run(claim(keys)).ids == []
+
+
+# ---- how many there are in a list
+
+
+def ready(shard: Shard, keys: ShardKeys) -> dict[str, int]:
+    """What a look tells of two topics."""
+    return dict(shard.run(observe.peek(keys, EPOCH, ["", "mail"], now_us=at(0))).ready)
+
+
+@pytest.mark.parametrize("verb", [cancel, reschedule, replace])
+def test_a_look_counts_tasks(shard: Shard, keys: ShardKeys, verb: Verb) -> None:
+    shard.seed({"meta": meta(), "ready/": ["a", "z"], "ready/mail": ["mail/b"], "task": {"a": OLD, "z": OTHER}})
+    shard.run(verb(keys, at(0)))
+    assert ready(shard, keys) == {"": 1, "mail": 1}
+    assert shard.state()["meta"]["ghosts/"] == "1"
+    # claimed, or removed by a purge: nothing is left of the count
+    if verb is cancel:
+        shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=listing.START, now_us=at(0)))
+    else:
+        assert shard.run(claim(keys)).ids == ["z"]
+    assert ready(shard, keys) == {"": 0, "mail": 1}
+    assert "ghosts/" not in shard.state()["meta"]
+
+
+@pytest.mark.parametrize(("told", "count"), [("1", 1), ("2", 0), ("9", 0), ("-4", 2), ("many", 2), ("", 2), ("1.5", 2)])
+def test_a_look_never_tells_less_than_none(shard: Shard, keys: ShardKeys, told: str, count: int) -> None:
+    """A list may be removed as a whole, and other programs write what they like."""
+    shard.seed({"meta": meta(**{"ghosts/": told}), "ready/": ["a", "z"], "task": {"a": OLD, "z": OTHER}})
+    assert ready(shard, keys)[""] == count
+    shard.do("DEL", keys.ready(""))
+    assert ready(shard, keys)[""] == 0
+    shard.do("RPUSH", keys.ready(""), "a")
+    assert ready(shard, keys)[""] == 1
+
+
+def test_ghosts_that_an_earlier_build_made_are_not_counted(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "ready/": ["old", "a"], "ghost": {"old": "1"}, "task": {"a": OLD}})
+    assert ready(shard, keys)[""] == 2
+    assert shard.run(claim(keys)).ids == ["a"]
+    assert "ghosts/" not in shard.state()["meta"]
+
+
+def test_ghosts_of_a_page_that_is_forwarded(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "ready/": ["a", "z"], "task": {"a": OLD, "z": OTHER}})
+    shard.run(cancel(keys, at(0)))
+    shard.do("SET", shard.prefix + THEIRS, "no list")
+    assert shard.state()["meta"]["ghosts/"] == "1"
+    with pytest.raises(ServerFault):
+        shard.run(forward(keys))
+    assert shard.state()["meta"]["ghosts/"] == "1"
+    shard.do("DEL", shard.prefix + THEIRS)
+    assert shard.run(forward(keys)).sent == 1
+    assert "ghosts/" not in shard.state()["meta"]
+
+
+def test_a_page_tells_which_may_stand_in_it_again(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "ready/": ["a", "z", "a"], "task": {"a": OLD, "z": OTHER}, "ghost": {"a": "1"}})
+    page = shard.run(listing.page_ready(keys, EPOCH, "", None, count=2, now_us=at(0)))
+    assert ([id for _, id in page.ids], page.haunted) == (["a", "z"], {"a"})

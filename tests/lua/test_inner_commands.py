@@ -130,6 +130,7 @@ CLAIMS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "HSET why old expired",
             "HINCRBY meta died/ 1",
             "HDEL ghost stale",
+            "HGET meta ghosts/",
             "LTRIM ready/ 2 -1",
         ],
     ),

@@ -192,7 +192,7 @@ def test_a_list_of_which_nothing_is_counted(shard: Shard, keys: ShardKeys) -> No
     shard.seed({"meta": meta(), "task": {"mail/0": A, "mail/1": A}, "ready/mail": ["mail/0", "mail/1"]})
     assert ready(shard, keys) == ReadyPage(True, 2, 0, [(-1, "mail/0"), (0, "mail/1")])
     call = listing.page_ready(keys, EPOCH, "mail", None, count=9, now_us=NOW)
-    assert shard.ask(call) == ["ok", 1, 2, "0", ["-1", "mail/0", "0", "mail/1"]]
+    assert shard.ask(call) == ["ok", 1, 2, "0", ["-1", "mail/0", "0", "mail/1"], []]
 
 
 # ---- the forecast

@@ -29,7 +29,7 @@ STORED: State = {"task": {"a": NEW}, "due": {"a": T + 100}, "seen": {"a": T + WI
 
 REPLACED: dict[str, State] = {
     "scheduled": STORED | {"lease": None},
-    "ready": STORED | {"lease": None, "ghost": {"a": "1"}},
+    "ready": STORED | {"lease": None, "ghost": {"a": "1"}, "meta": STORED["meta"] | {"ghosts/": "1"}},
     "leased": STORED | {"leased": None, "lease": {"a": "0:0::~tok"}},
     "dead": STORED | {"dead": None, "why": None, "lease": None},
     "seen": STORED,

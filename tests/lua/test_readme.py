@@ -113,7 +113,7 @@ def test_every_field_of_a_meta_is_told() -> None:
     written = set(re.findall(r"'(?:HSET|HINCRBY)', KEYS\[1\], '(\w+)'", bodies)) - {"tokens"}
     written |= set(re.findall(r"KEYS\[1\], 'wake_at', wake_at, '(\w+)'", bodies)) | {"topology", "since", "numbers"}
     written |= set(re.findall(r"'(clock|ahead)', string.format", contract("dispatch").whole))
-    written |= {f"{kind}/TOPIC" for kind in re.findall(r"'HINCRBY', KEYS\[1\], '(\w+)/'", bodies)}
+    written |= {f"{kind}/TOPIC" for kind in re.findall(r"(?:'HINCRBY', KEYS\[1\],|local field =) '(\w+)/'", bodies)}
     assert written == set(code(told))
 
 

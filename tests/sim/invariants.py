@@ -69,8 +69,19 @@ class Shard:
             raise Violation(f"{self.name} has reasons of {set(why)}, and deaths of {set(dead)}")
         if any(int(count) <= 0 for count in ghost.values()):
             raise Violation(f"{self.name} counts ghosts below one: {dict(ghost)}")
+        self._check_ghosts(ghost)
         if not is_rung:
             self._check_sleep(due, now_ms)
+
+    def _check_ghosts(self, ghost: Mapping[bytes, bytes]) -> None:
+        """The ghosts of a topic are those of its ids."""
+        of_ids: Counter[bytes] = Counter()
+        for id, count in ghost.items():
+            of_ids[id.rpartition(b"/")[0]] += int(count)
+        meta = self.fields(self.keys.meta)
+        told = {field[7:]: int(count) for field, count in meta.items() if field.startswith(b"ghosts/")}
+        if told != of_ids:
+            raise Violation(f"{self.name} counts {told} ghosts by topic, and {dict(of_ids)} by id")
 
     def _check_sleep(self, due: Mapping[bytes, float], now_ms: float) -> None:
         """A poller that was not rung sleeps no longer than until the next due task."""

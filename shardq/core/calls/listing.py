@@ -4,7 +4,7 @@ bulk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,6 +81,7 @@ class ReadyPage:
     looked_at: int
     last: int | None  # the place of the last one looked at; None: there was none
     ids: list[tuple[int, str]]  # place and id of those that are ready
+    haunted: Set[str] = frozenset()  # those that have ghosts: they may stand in the list once more
 
 
 def page_ready(
@@ -89,9 +90,9 @@ def page_ready(
     """Reads what follows the place ``after``; None: from the beginning."""
 
     def decode(answer: list[Any]) -> ReadyPage:
-        whole, looked_at, last, items = body(answer)
+        whole, looked_at, last, items, haunted = body(answer)
         ids = [(int(place), id_of(id)) for place, id in zip(items[::2], items[1::2], strict=True)]
-        return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids)
+        return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids, set(map(id_of, haunted)))
 
     return Call.of(
         "page_ready", keys, [epoch, now_us, topic, "" if after is None else after, count], decode, topics=(topic,)

@@ -28,7 +28,7 @@ class ShardCounts:
     buried: int
     forwarded: int
     dispatched: Mapping[str, int]  # topic → tasks dispatched since the shard was opened
-    ready: Mapping[str, int]  # topic → tasks in its ready list, for the topics asked for
+    ready: Mapping[str, int]  # topic → its ready tasks, for the topics asked for
     waited_ms: Mapping[str, int]
     """Topic → how long the head of its ready list has been seen there, by this or an earlier look; only
     topics that have a ready task.
@@ -98,7 +98,17 @@ def scheduled(keys: ShardKeys) -> Command[int]:
 
 
 def ready(keys: ShardKeys, topic: str) -> Command[int]:
+    """The length of a ready list, ghosts included."""
     return Command(keys.slot, ("LLEN", keys.ready(topic)), int)
+
+
+def ghosts_of(keys: ShardKeys, topics: Sequence[str]) -> Command[list[int]]:
+    """Counts the ghosts in the ready list of each topic."""
+    return Command(
+        keys.slot,
+        ("HMGET", keys.meta, *(f"ghosts/{topic}" for topic in topics)),
+        lambda counts: [max(0, number_of(count)) for count in counts],
+    )
 
 
 def died(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:

@@ -125,6 +125,7 @@ def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:
         topics = known[keys.shard, "dispatched"]
         if topics and not isinstance(topics, ShardqError):
             then[keys.shard, "died"] = observe.died(keys, [*topics]).briefly()
+            then[keys.shard, "ghosts"] = observe.ghosts_of(keys, [*topics]).briefly()
             then |= {(keys.shard, f"ready/{topic}"): observe.ready(keys, topic).briefly() for topic in topics}
     if then:
         known |= dict((yield Many(then)))
@@ -137,5 +138,6 @@ def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:
 def _counted(answers: dict[str, Any]) -> Counted | None:
     if any(isinstance(answer, ShardqError) for answer in answers.values()):
         return None
-    ready = sum(count for what, count in answers.items() if what.startswith("ready/"))
+    ghosts = dict(zip(answers["dispatched"], answers.get("ghosts", ()), strict=False))
+    ready = sum(max(0, answers[f"ready/{topic}"] - count) for topic, count in ghosts.items())
     return Counted(answers["scheduled"], ready, sum(answers["dispatched"].values()), answers.get("died", 0))

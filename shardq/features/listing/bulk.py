@@ -6,7 +6,9 @@ may have gone on: it is then dealt with as it is by that time, and one that a wo
 
 Every walk ends, although what it has dealt with may come back. Tasks that die anew have died after the walk began, and
 are not met. Rescheduled tasks all get one instant, and those that are due then are passed over. So are tasks that
-become ready after the walk has come to the ready ones, and all of these if the new time has come already.
+become ready after the walk has come to the ready ones, or after it began if the new time comes before that, and all of
+these if it has come already. An id with ghosts stands in its list more than once, and is dealt with once: such ids are
+remembered to the end.
 
 **A purge, and the cancellation of a tag alone, miss no task that was pushed before the call and waits until it
 returns**, also while shards are added or removed. ``Walk`` visits each shard before all those to which its tasks may
@@ -136,6 +138,8 @@ class Bulk:
         self._place: Place | None = query.first
         self._began_ms: int | None = None
         self._ready_ends: Mapping[tuple[int, str], int] | None = None
+        self._first_ends: Mapping[tuple[int, str], int] = {}
+        self._haunted: set[str] = set()
         # A tag alone is cancelled without missing a task.
         is_tag_alone = query.tag is not None and query.topic is None and query.states == STATES["cancel"]
         self._tag_walk = TagWalk(cache, query.tag or "") if is_tag_alone and not count_only else None
@@ -191,8 +195,10 @@ class Bulk:
             if self._place is None:
                 return False
         if self._place.state == "ready" and self.verb == "reschedule" and self._ready_ends is None:
-            self._ready_ends = yield from pages.ready_ends(self._cache)
+            self._ready_ends = yield from self._ends()
         entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
+        entries = [entry for entry in entries if entry.id not in self._haunted]
+        self._haunted.update(entry.id for entry in entries if entry.is_haunted)
         if self._reason is not None:
             entries = yield from self._of_reason(entries, self._reason)
         if self._query.tag is not None:
@@ -227,7 +233,15 @@ class Bulk:
         if self.verb == "reschedule" and self.due <= now_ms:
             self._query = msgspec.structs.replace(self._query, states=("scheduled",))
             return first if first.state == "scheduled" else None
+        if self.verb == "reschedule" and "ready" in self._query.states and first.state != "ready":
+            self._first_ends = yield from pages.ready_ends(self._cache)
         return first
+
+    def _ends(self) -> Operation[Mapping[tuple[int, str], int]]:
+        """The place of the last entry of each ready list, behind which those may be that this walk has rescheduled."""
+        ends = yield from pages.ready_ends(self._cache)
+        came_back = self._query.states[0] != "ready" and (yield from pages.server_now(self._cache)) >= self.due
+        return self._first_ends if came_back else ends
 
     def _of_reason(self, entries: Sequence[pages.Entry], reason: str) -> Operation[list[pages.Entry]]:
         """The entries of dead tasks that died of it."""
@@ -235,10 +249,16 @@ class Bulk:
         for entry in entries:
             of_shard.setdefault(entry.keys, []).append(entry.id)
         answers = yield Many({keys: observe.reasons_of(keys, ids) for keys, ids in of_shard.items()})
-        found: set[str] = set()
+        found: dict[str, str] = {}
         for keys, reasons in values(answers).items():
-            found.update(id for id, why in zip(of_shard[keys], reasons, strict=True) if cause_of(why) == reason)
-        return [entry for entry in entries if entry.id in found]
+            found.update(zip(of_shard[keys], reasons, strict=True))
+        # one without a reason may have been moved since it was listed
+        left = [entry for entry in entries if not found[entry.id]]
+        while left:
+            tasks = yield from pages.stored(self._cache, left)
+            found.update((id, task.reason or "") for id, task in tasks.items() if task is not None)
+            left = [entry for entry in left if entry.id not in tasks]
+        return [entry for entry in entries if cause_of(found[entry.id]) == reason]
 
     def _of_tag(self, entries: Sequence[pages.Entry], tag: str) -> Operation[list[pages.Entry]]:
         """The entries of tasks that have the tag, as far as they are still there."""

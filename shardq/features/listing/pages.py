@@ -56,6 +56,8 @@ class Entry:
     place: Place
     keys: ShardKeys
     """The shard that it is in."""
+    is_haunted: bool = False
+    """True if its id may stand in the ready list once more."""
 
 
 Entries = tuple[list[Entry], Place | None]
@@ -193,7 +195,7 @@ def _ready(cache: TopologyCache, query: Query, place: Place, limit: int) -> Oper
     for keys, topic in lists:
         page = pages[keys, topic]
         ids = page.ids[: limit - len(entries)]
-        entries += [Entry(id, Place("ready", at, "", keys.shard, topic), keys) for at, id in ids]
+        entries += [Entry(id, Place("ready", at, "", keys.shard, topic), keys, id in page.haunted) for at, id in ids]
         if len(ids) < len(page.ids):
             return entries, entries[-1].place
         if not page.whole:
@@ -248,7 +250,10 @@ def task_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int
 
 
 def stored(cache: TopologyCache, entries: list[Entry]) -> Operation[dict[str, Found | None]]:
-    """The tasks as they are now; of each shard the first ones only, where they are large."""
+    """The tasks as they are now; of each shard the first ones only, where they are large. One that is not where it was
+    listed is looked for where it may have been moved since, also by a change of the number of shards that has ended.
+    """
+    since = cache.topology.since
     by_shard: dict[ShardKeys, list[str]] = {}
     for entry in entries:
         by_shard.setdefault(entry.keys, []).append(entry.id)
@@ -257,7 +262,8 @@ def stored(cache: TopologyCache, entries: list[Entry]) -> Operation[dict[str, Fo
     found: dict[str, Found | None] = {}
     for keys, tasks in answers.items():
         for id, task in zip(by_shard[keys], tasks, strict=False):
-            if isinstance(task, Moving) or (task is None and cache.topology.priors):
+            may_have_moved = cache.topology.priors or cache.topology.since != since or cache.home(id) != keys
+            if isinstance(task, Moving) or (task is None and may_have_moved):
                 # on its way to another shard, or there already; a user that may only look can't bring it in
                 with contextlib.suppress(AccessDenied):
                     task = yield from find_and_call(

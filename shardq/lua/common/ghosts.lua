@@ -12,12 +12,15 @@ local function marked(ids, counts)
   return marks
 end
 -- forget_passed(key): takes what the body counted in passed off the counts in the HASH `key`. A removal comes before
--- it (begin), or a server without memory refuses it.
--- RETURNS nothing
+-- it (begin), or a server without memory refuses it. Uses topic.
+-- RETURNS a table: topic -> number of ghosts that are gone, for haunt
 local function forget_passed(key)
-  local gone = {}
+  local gone, of_topic = {}, {}
   for id, number in pairs(passed) do
+    local topic = topic_of(id)
+    of_topic[topic] = (of_topic[topic] or 0) + number
     if number < counted[id] then redis.call('HSET', key, id, counted[id] - number) else gone[#gone + 1] = id end
   end
   if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
+  return of_topic
 end

@@ -30,6 +30,8 @@ NAME = "x"
 SHARDS = [shard_keys(NAME, number) for number in range(2)]
 CONTROL = control_keys(NAME)
 TOPICS = ["", "mail", "sms"]
+
+FIELDS = ["wake_at", "clock", "ahead", "epoch", "died/mail", "ghosts/mail", "reaped"]
 PROCESSES = ["p1", "p2", "p3", "worker-0123456789ab"]
 TAGS = ["red", "blue"]
 SCHEDULES = ["nightly", "hourly"]
@@ -283,7 +285,7 @@ class Sampler:
                 self._draw.choice([odd, f"0:{now - 9000} 1:{now - 50}", _marks(now)]),
             ],
             ["HSET", keys.moved, id, self._draw.choice([odd, f"n1|1|due|{now}|0|0|\x10z"])],
-            ["HSET", keys.meta, self._draw.choice(["wake_at", "clock", "ahead", "epoch", "died/mail", "reaped"]), odd],
+            ["HSET", keys.meta, self._draw.choice(FIELDS), odd],
             ["HSET", keys.meta, "clock", now + self._draw.randrange(-2000, 9000)],
             ["HSET", keys.task, id, self._record()],
             ["ZADD", self._draw.choice([keys.due, keys.leased, keys.dead, keys.seen]), now - 500, id],
