@@ -133,10 +133,24 @@ def test_a_process_that_is_not_subscribed_is_passed_over(shard: Shard, keys: Sha
     assert waiting(shard) == ["p2"]
 
 
-def test_at_most_eight_draws_a_call(shard: Shard, keys: ShardKeys) -> None:
-    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": {f"gone{n}": T + n for n in range(9)}})
-    shard.run(dispatch(keys))
-    assert waiting(shard) == ["gone8"]
+def test_at_most_eight_wake_a_call(shard: Shard, keys: ShardKeys) -> None:
+    names = [f"p{n}" for n in range(9)]
+    due = {f"i{n}": T for n in range(9)}
+    shard.seed({"meta": meta(), "due": due, "waiting/": {name: T + n for n, name in enumerate(names)}})
+    with shard.listener(*map(keys.wake, names)) as wakes:
+        shard.run(dispatch(keys))
+        assert len(wakes.heard()) == 8
+    assert waiting(shard) == ["p8"]
+
+
+@pytest.mark.parametrize(("gone", "woken"), [(9, True), (127, True), (128, False)])
+def test_names_of_the_gone_are_passed_over(shard: Shard, keys: ShardKeys, gone: int, woken: bool) -> None:
+    left = {f"gone{n}": T + n for n in range(gone)}
+    shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": left | {"p": T + gone}})
+    with shard.listener(keys.wake("p")) as wakes:
+        shard.run(dispatch(keys))
+        assert wakes.heard() == [(keys.wake("p"), "")] * woken
+    assert waiting(shard) == ["p"] * (not woken)
 
 
 def test_a_paused_topic_wakes_nobody(shard: Shard, keys: ShardKeys) -> None:

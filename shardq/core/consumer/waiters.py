@@ -24,12 +24,13 @@ RECHECK_S = 10.0
 asks the less often, the more there are.
 """
 
-LONGEST_RECHECK_S = 1800.0
-"""Servers drop registrations older than an hour as dead; so a process asks at least twice in that time."""
+LONGEST_RECHECK_S = 40.0
+"""With all that chance adds, a minute at most: names of processes that are gone count, too, until they are drawn."""
 
 FULL_RECHECK_EVERY = 30
-"""One in so many rechecks registers again, every five minutes. The others ask only if the lists of a shard are empty,
-one command for each shard; lists that are not are then claimed from as usual.
+"""One in so many rechecks registers again, every half an hour at the latest: servers drop registrations older than an
+hour as dead. The others ask only if the lists of a shard are empty, one command for each shard; lists that are not are
+then claimed from as usual.
 """
 
 Recheck = Literal["whole", "lengths"]
@@ -204,8 +205,7 @@ class WaiterRegistry:
                 return None
             self._recheck_at |= dict.fromkeys(topics, now + self._until_recheck_s())
             self._rechecks += 1
-            rare = self._period_s() * FULL_RECHECK_EVERY > LONGEST_RECHECK_S
-            return "whole" if rare or self._rechecks % FULL_RECHECK_EVERY == 0 else "lengths"
+            return "whole" if self._rechecks % FULL_RECHECK_EVERY == 0 else "lengths"
 
     def not_empty(self, entries: Iterable[ReadyList]) -> None:
         """Notes lists that were found with something in them: the process may be registered there no longer."""

@@ -1,15 +1,15 @@
--- How many processes this script may still draw.
-local draws = 8
+-- How many processes this script may still wake, and how many names it may still draw: those of the gone cost little.
+local wakings, draws = 8, 128
 -- draw(topic, waiting, most, wakes): wakes up to `most` of the processes in the ZSET `waiting`, those that have waited
 -- longest first. The message is the topic, the channel `wakes` and the process's name. A process that does not hear it
 -- is gone or connects anew, and looks by itself when it is back; the next one is drawn in its place.
 -- RETURNS nothing
 local function draw(topic, waiting, most, wakes)
-  while most > 0 and draws > 0 do
+  while most > 0 and wakings > 0 and draws > 0 do
     local drawn = redis.pcall('ZPOPMIN', waiting)[1]
     if not drawn then return end -- nobody waits, or it is refused: processes that wait look by themselves after a while
     draws = draws - 1
     local heard = redis.pcall('SPUBLISH', wakes .. drawn, topic)
-    if type(heard) ~= 'table' and heard > 0 then most = most - 1 end
+    if type(heard) ~= 'table' and heard > 0 then most, wakings = most - 1, wakings - 1 end
   end
 end
