@@ -22,7 +22,7 @@
 -- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>': these wake nobody
 -- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
 --         now_us, {topic, how many of it were moved, …}, topic whose list was needed and not given, or '>' and a routed topic whose
---         list is not empty now, …} | {'stale', epoch} | {'behind', epoch} | {'missing'};
+--         list is not empty now, or '!' and one of which all drawn processes are gone, and more are there, …} | {'stale', epoch} | {'behind', epoch} | {'missing'};
 --         -1 for the latenesses when nothing moved
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
 -- COST O(n + log N + routed topics)
@@ -175,7 +175,7 @@ elseif wake_at ~= meta[2] then
   redis.pcall('HSET', KEYS[1], 'wake_at', wake_at)
 end
 for _, topic in ipairs(in_turn) do
-  if waiting[topic] then draw(topic, waiting[topic], arrived[topic], ARGV[5]) end
+  if waiting[topic] and draw(topic, waiting[topic], arrived[topic], ARGV[5]) then lacking[#lacking + 1] = '!' .. topic end
 end
 if routed then
   local came = false

@@ -7,8 +7,8 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 prefix of the wake channels of this shard; a process's name follows
 -- ARGV 4 topic
--- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- RETURNS {'ok', 1 when nobody heard and more names are there: call again, else 0} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(1)
-if redis.call('LLEN', KEYS[2]) > 0 then draw(ARGV[4], KEYS[3], 1, ARGV[3]) end
-return {'ok'}
+local more = redis.call('LLEN', KEYS[2]) > 0 and draw(ARGV[4], KEYS[3], 1, ARGV[3])
+return {'ok', more and 1 or 0}

@@ -30,7 +30,7 @@ NOW_US = 1_800_000_000_000_000
 
 
 def answer(next_us: int | None) -> Dispatched:
-    return Dispatched(0, 0, 0, -1, -1, next_us, NOW_US, (), (), ())
+    return Dispatched(0, 0, 0, -1, -1, next_us, NOW_US, (), (), (), ())
 
 
 @given(st.integers(-(10**6), int(LONGEST_SLEEP_S * 0.9e6)), st.floats(0, MOST_LEAD_US))

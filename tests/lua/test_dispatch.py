@@ -50,13 +50,15 @@ def done(
     newest: int = -1,
     next: int | None = None,
     lacking: tuple[str, ...] = (),
+    unheard: tuple[str, ...] = (),
     routed: tuple[str, ...] = (),
     by_topic: dict[str, int] | None = None,
 ) -> Dispatched:
     """An answer at T; ``next`` is counted from there. ``by_topic``: without it, all are of the default topic."""
     next_us = None if next is None else (T + next) * 1000
     counts = by_topic or ({"": moved} if moved else {})
-    return Dispatched(moved, reaped, buried, oldest, newest, next_us, T * 1000, tuple(counts.items()), lacking, routed)
+    lateness, topics = (oldest, newest), (lacking, unheard, routed)
+    return Dispatched(moved, reaped, buried, *lateness, next_us, T * 1000, tuple(counts.items()), *topics)
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,37 @@ def test_at_most_eight_wake_a_call(shard: Shard, keys: ShardKeys) -> None:
     assert waiting(shard) == ["p8"]
 
 
-@pytest.mark.parametrize(("gone", "woken"), [(9, True), (127, True), (128, False)])
-def test_names_of_the_gone_are_passed_over(shard: Shard, keys: ShardKeys, gone: int, woken: bool) -> None:
+@pytest.mark.parametrize(("gone", "calls"), [(9, 1), (127, 1), (128, 2), (255, 2), (256, 3)])
+def test_names_of_the_gone_are_passed_over(shard: Shard, keys: ShardKeys, gone: int, calls: int) -> None:
+    """Where one call may draw no more of them, it says so, and wake goes on."""
     left = {f"gone{n}": T + n for n in range(gone)}
     shard.seed({"meta": meta(), "due": {"a": T}, "waiting/": left | {"p": T + gone}})
     with shard.listener(keys.wake("p")) as wakes:
-        shard.run(dispatch(keys))
-        assert wakes.heard() == [(keys.wake("p"), "")] * woken
-    assert waiting(shard) == ["p"] * (not woken)
+        assert shard.run(dispatch(keys)).unheard == ("",) * (calls > 1)
+        for call in range(1, calls):
+            assert wakes.heard() == []
+            assert shard.run(consume.wake(keys, EPOCH, "", now_us=NOW)) is (call < calls - 1)
+        assert wakes.heard() == [(keys.wake("p"), "")]
+    assert waiting(shard) == []
+
+
+def test_topics_share_the_names_that_a_call_may_draw(shard: Shard, keys: ShardKeys) -> None:
+    gone = {f"gone{n}": T + n for n in range(128)}
+    waiting_ = {f"waiting/{topic}": gone | {"p": T + 128} for topic in ("mail", "sms")} | {"waiting/none": {}}
+    due = {"mail/a": T - 3, "sms/a": T - 2, "none/a": T - 1}
+    shard.seed({"meta": meta(), "due": due} | {name: names for name, names in waiting_.items() if names})
+    with shard.listener(keys.wake("p")) as wakes:
+        assert shard.run(dispatch(keys, ["mail", "sms", "none"])).unheard == ("mail", "sms")
+        assert wakes.heard() == []
+        assert shard.run(consume.wake(keys, EPOCH, "mail", now_us=NOW)) is False
+        assert wakes.heard() == [(keys.wake("p"), "mail")]
+
+
+def test_a_process_that_ends_takes_its_name_along(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed({"meta": meta(), "waiting/mail": {"p1": T, "p2": T}})
+    for _ in range(2):
+        shard.run(consume.unregister(keys, "mail", "p1"))
+        assert waiting(shard, "mail") == ["p2"]
 
 
 def test_a_paused_topic_wakes_nobody(shard: Shard, keys: ShardKeys) -> None:
@@ -185,7 +208,7 @@ def test_a_wake_up_is_passed_on_while_there_is_a_task(shard: Shard, keys: ShardK
     before = {"meta": meta(), "waiting/": {"p1": T - 9, "p2": T - 8}} | ready(*["a"] * left)
     shard.seed({name: value for name, value in before.items() if value})
     with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
-        assert shard.ask(consume.wake(keys, EPOCH, "", now_us=NOW)) == ["ok"]
+        assert shard.ask(consume.wake(keys, EPOCH, "", now_us=NOW)) == ["ok", 0]
         assert wakes.heard() == [(keys.wake("p1"), "")] * left
     assert waiting(shard) == ["p1", "p2"][left:]
 
@@ -208,7 +231,7 @@ def test_who_may_not_wait_or_wake_is_served_all_the_same(shard: Shard, keys: Sha
     with shard.as_user(user) as asker:
         assert asker.ask(claim(keys))[0] == "ok"
         assert asker.ask(dispatch(keys, ["mail"], routed=["mail"]))[-1] == ">mail"
-        assert asker.ask(consume.wake(keys, EPOCH, "mail", now_us=NOW)) == ["ok"]
+        assert asker.ask(consume.wake(keys, EPOCH, "mail", now_us=NOW)) == ["ok", 0]
     shard.do("ACL", "DELUSER", user)
 
 

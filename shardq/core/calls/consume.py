@@ -105,9 +105,17 @@ def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -
     return Command(keys.slot, words, int, retry_for_s=retry_for_s)
 
 
-def wake(keys: ShardKeys, epoch: Epoch, topic: str, *, now_us: str = "") -> Call[None]:
-    """Wakes another process. Sent twice it wakes one more, which finds nothing: harmless."""
-    return Call.of("wake", keys, [epoch, now_us, keys.wake(""), topic], nothing, topics=(topic,))
+def wake(keys: ShardKeys, epoch: Epoch, topic: str, *, now_us: str = "") -> Call[bool]:
+    """Wakes another process. Returns True when only names of processes that are gone were drawn, and more are there:
+    call again. Sent twice it wakes one more, which finds nothing: harmless.
+    """
+    words = [epoch, now_us, keys.wake(""), topic]
+    return Call.of("wake", keys, words, lambda answer: body(answer)[0] == 1, topics=(topic,))
+
+
+def unregister(keys: ShardKeys | ControlKeys, topic: str, process: str) -> Command[int]:
+    """Takes the name of a process that ends away from those that wait for the topic, or for its permits."""
+    return Command(keys.slot, ("ZREM", keys.waiting(topic), process), int)
 
 
 class Leased(Protocol):

@@ -35,6 +35,8 @@ class Dispatched:
     now_us: int
     by_topic: tuple[tuple[str, int], ...]  # topics of which tasks were moved, and how many
     lacking: tuple[str, ...]  # topics with due tasks whose ready lists were not given
+    unheard: tuple[str, ...]
+    """Topics of which tasks were moved, where all processes that were drawn are gone, and more are registered."""
     routed: tuple[str, ...]  # routed topics whose ready lists are not empty now, by whichever call they were filled
 
 
@@ -90,7 +92,8 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         next_us=number_of(next_ms) * 1000 if next_ms else None,
         now_us=int(now_us),
         by_topic=tuple(zip(map(bytes.decode, by_topic[0::2]), by_topic[1::2], strict=True)),
-        lacking=tuple(topic for topic in topics if not topic.startswith(">")),
+        lacking=tuple(topic for topic in topics if topic[:1] not in (">", "!")),
+        unheard=tuple(topic[1:] for topic in topics if topic.startswith("!")),
         routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
     )
 

@@ -11,6 +11,7 @@ here; ``wakeups`` wakes another process when none comes soon.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -71,6 +72,8 @@ class WaiterRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._registered: set[ReadyList] = set()
+        self._names: set[ReadyList] = set()
+        """The lists in which servers may have the name of this process."""
         self._wakeups: dict[ReadyList, int] = {}
         """The number of wake-ups from each list. It tells when the process was drawn while the claim that registered it
         was still on its way.
@@ -115,8 +118,19 @@ class WaiterRegistry:
     def wakeup_received(self, entry: ReadyList) -> bool:
         """Notes that this process was drawn for a task in the list. Returns True if a waiter takes it."""
         with self._lock:
+            self._names.discard(entry)
             self._forget(entry)
             return self._offer(entry)
+
+    def waits_for_permits(self, topic: str) -> None:
+        """Notes that this process may be registered for the permits of a topic."""
+        with self._lock:
+            self._names.add((PERMITS, topic))
+
+    def names(self, most: int) -> list[ReadyList]:
+        """Returns the lists in which servers may have the name of this process, up to so many."""
+        with self._lock:
+            return list(itertools.islice(self._names, most))
 
     def permit_wakeups(self, topic: str) -> int:
         """Returns how often a permit of the topic may have gone back, as far as this process was told."""
@@ -172,7 +186,9 @@ class WaiterRegistry:
         """Notes that a claim asked the lists of ``before`` and registered the process in the empty ones."""
         with self._lock:
             self._registered.difference_update(before)
-            self._registered |= {entry for entry in empty if self._wakeups.get(entry) == before.get(entry)}
+            kept = {entry for entry in empty if self._wakeups.get(entry) == before.get(entry)}
+            self._registered |= kept
+            self._names |= kept
             self._crowd = max(1, crowd)
 
     def unregistered(self, shards: Sequence[int], topics: Collection[str]) -> list[int]:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection
 
 from shardq.core.calls import consume
 from shardq.core.calls.control import CHANGED, opened_by
+from shardq.core.calls.request import Command
 from shardq.core.consumer.waiters import PERMITS, ReadyList, Waiter, WaiterRegistry
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
-from shardq.core.operation import Operation, run
+from shardq.core.operation import Many, Operation, run
 from shardq.core.recovery import call_shard
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
@@ -37,6 +38,12 @@ woken.
 """
 
 CALL_TIMEOUT_S = 2.0
+
+LEAVE_TIMEOUT_S = 0.25
+"""Short, because a silent server must not hold up the end of a process."""
+
+MOST_NAMES = 20_000
+"""The most names that a process takes along: some tenths of a second."""
 
 
 class Wakeups:
@@ -78,14 +85,19 @@ class Wakeups:
         here wait for one, too.
         """
         hears = self._subscriber.is_subscribed(self._cache.control.wake(self.process))
+        if hears:
+            self.waiters.waits_for_permits(topic)
         return self.process if hears else "", hears and self.waiters.others_wait(waiter, topic)
 
     def close(self) -> None:
-        """Leaves registrations behind: the first task that draws one finds that nobody hears, and draws another."""
+        """Takes the names of this process along. What servers do not take in time stays: the first task that draws such
+        a name finds that nobody hears, and draws another.
+        """
         self._stop_following()
         self.waiters.close()
         self._loop.stop()
         ended([self._loop])
+        self._try(self._unregister(), LEAVE_TIMEOUT_S)
         self._subscriber.unsubscribe(self._cache.control.news, self._on_news)
         self._subscriber.unsubscribe(self._cache.control.wake(self.process), self._on_permit)
         for shard, on_wakeup in self._callbacks.items():
@@ -160,10 +172,17 @@ class Wakeups:
             self._wake_another_at(entry, WAKE_RETRY_S, surely=True)
         return 0.0
 
-    def _try(self, chore: Operation[None]) -> bool:
+    def _unregister(self) -> Operation[None]:
+        cache, requests = self._cache, dict[ReadyList, Command[int]]()
+        for shard, topic in self.waiters.names(MOST_NAMES):
+            keys = cache.control if shard == PERMITS else cache.keys(shard)
+            requests[shard, topic] = consume.unregister(keys, topic, self.process)
+        yield Many(requests)
+
+    def _try(self, chore: Operation[None], timeout: float = CALL_TIMEOUT_S) -> bool:
         """Runs an operation. Returns False if the servers could not do it now."""
         try:
-            run(self._driver, chore, CALL_TIMEOUT_S)
+            run(self._driver, chore, timeout)
         except ShardqError as exc:
             log.debug("waking another consumer or reading news failed: %s", exc)
             return False
@@ -175,4 +194,5 @@ class Wakeups:
             yield consume.release(self._cache.control, topic, (), unused=0, wakes=1)
             return
         keys = self._cache.keys(shard)
-        yield from call_shard(self._cache, keys, lambda keys, epoch: consume.wake(keys, epoch, topic))
+        while (yield from call_shard(self._cache, keys, lambda keys, epoch: consume.wake(keys, epoch, topic))):
+            pass

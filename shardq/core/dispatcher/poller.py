@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from shardq.core.calls import dispatch, listing
+from shardq.core.calls import consume, dispatch, listing
 from shardq.core.calls.dispatch import MAX_BATCH, Dispatched
 from shardq.core.dispatcher.forwarding import MAX_TOPICS, Forwarding, Rouse, RouteFaults
 from shardq.core.drivers.owned import DedicatedConnection
@@ -261,6 +261,8 @@ class Poller:
         self._trim_at = time.monotonic() + TRIM_S * random.uniform(0.1, 1.0)
         self._is_subscribed = is_subscribed
         self._topics: list[str] = []
+        self._unheard: set[str] = set()
+        """Topics with ready tasks for which a process has to be woken yet."""
         self._caller = secrets.token_hex(6)
         """Names this poller to the script; a new name after each dispatch whose answer may have been lost."""
         self._pace = BatchSizer()
@@ -359,6 +361,7 @@ class Poller:
         if until_us is not None:
             lead.learn(result.now_us - until_us)
         self._note(result, self._stepped - began)
+        self._wake()
         trimming = self._stepped >= self._trim_at and self._trim(topology)
         wait, self._until_us = sleep(result, lead, is_subscribed=self._is_subscribed())
         # where more is due already, it goes on at once
@@ -397,9 +400,18 @@ class Poller:
             self._late_ms = result.newest_ms
             self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
             self._topics_lateness.note(result.by_topic, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+        self._unheard.update(result.unheard)
         if result.lacking:
             # newest first, so that topics that were not met for long fall out
             self._topics = [*result.lacking, *self._topics][:MAX_TOPICS]
+
+    def _wake(self) -> None:
+        """Wakes processes for ready tasks, where all names that a dispatch drew were of processes that are gone."""
+        while self._unheard and not self.loop.stopping.is_set():
+            topic = next(iter(self._unheard))
+            call = consume.wake(self.keys, self._cache.topology.stamp, topic)
+            if not self._connection.call(call, timeout=CALL_TIMEOUT_S):
+                self._unheard.discard(topic)
 
     def _trim(self, topology: Topology) -> bool:
         """Removes the oldest dead tasks that are not to be kept. Returns True if there may be more of them."""
