@@ -204,6 +204,8 @@ class Processor:
         self._coroutine_runner.end()
         self._thread_runner.end()
         ended(self._loops)
+        if self._claims.limiter.wakeups is not None:
+            self._claims.limiter.wakeups.waiters_end()
         self._reporter.stop()
 
     def _wait(self, done: Callable[[], bool], hurry: SignalSafeEvent) -> None:

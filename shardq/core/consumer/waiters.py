@@ -127,6 +127,11 @@ class WaiterRegistry:
         with self._lock:
             self._names.add((PERMITS, topic))
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no consumer waits."""
+        return not self._waiters
+
     def names(self, most: int) -> list[ReadyList]:
         """Returns the lists in which servers may have the name of this process, up to so many."""
         with self._lock:

@@ -89,15 +89,21 @@ class Wakeups:
             self.waiters.waits_for_permits(topic)
         return self.process if hears else "", hears and self.waiters.others_wait(waiter, topic)
 
-    def close(self) -> None:
-        """Takes the names of this process along. What servers do not take in time stays: the first task that draws such
-        a name finds that nobody hears, and draws another.
+    def waiters_end(self) -> None:
+        """Takes the names of this process along, unless a consumer waits here still: called when a worker ends, as its
+        program may end without closing the engine. A consumer that waits later registers anew. What servers do not take
+        in time stays: the first task that draws such a name finds that nobody hears, and draws another.
         """
+        if self.waiters.is_idle:
+            self.waiters.forget_all()
+            self._try(self._unregister(), LEAVE_TIMEOUT_S)
+
+    def close(self) -> None:
         self._stop_following()
         self.waiters.close()
         self._loop.stop()
         ended([self._loop])
-        self._try(self._unregister(), LEAVE_TIMEOUT_S)
+        self.waiters_end()
         self._subscriber.unsubscribe(self._cache.control.news, self._on_news)
         self._subscriber.unsubscribe(self._cache.control.wake(self.process), self._on_permit)
         for shard, on_wakeup in self._callbacks.items():
