@@ -359,7 +359,7 @@ def _unpaid(
             for each in given:
                 if each.begin_us > op.end_us:
                     return Violated(each, [], history)
-    if given or left == push.number or _may_end(history, push, math.inf):
+    if given or (ended, left) == ("dead", push.number) or _may_end(history, push, math.inf):
         return None
     return Violated(Op("get", math.inf, math.inf, ended), [], history)
 

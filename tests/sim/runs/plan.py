@@ -200,21 +200,20 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
     kind = draw.choice(sorted(kinds))
     is_cluster = kind != "other" and draw.random() < 0.4
     seconds = draw.choice((12.0, 20.0, 30.0))
+    changes = draw.choice((0, 60) if kind in ("wipe", "other") else (2, 60))  # few: they end, and are forgotten
     names: list[tuple[ProgramKind, int]] = [
         *(("dispatch", 0), ("dispatch", 0), ("consume", 0), ("consume", 0), ("operate", 15)),
-        *(("produce", 60), ("produce", 60), ("administer", draw.choice((3, 60)))),
+        *(("produce", 60), ("produce", 60), ("administer", changes)),
     ]
-    if kind in ("wipe", "other") and draw.random() < 0.5:
-        names.pop()  # what is left of the old number is seen best where nobody changes it again
     disks: tuple[Policy, ...] = ("everysec", "everysec", "everysec", "always")
     faults = [
         Fault(
-            (0.2 + 0.8 * draw.random()) * seconds,
+            (0.3 + 0.7 * draw.random()) * seconds,
             kind,
             draw.randrange(100),
             draw.choice(WEIGHTS_OF_FORGETTING[kind]),
             "all" if draw.random() < 0.5 else "",
-            draw.choice(draw.choice(STEPS) if kind in ("tail", "snapshot") else ("",)),
+            draw.choice(draw.choice(STEPS) if kind == "tail" or (kind == "snapshot" and changes > 2) else ("",)),
         )
         for _ in range(draw.choice((1, 1, 2)))
     ]
@@ -229,6 +228,7 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         timeout=draw.choice((10.0, 4.0)),
         sizes=draw.choice(((1, 2), (1, 4), (2, 5), (1, 2, 3, 5))),
+        pause=2.0 if changes == 2 else 0.5,
         disk=draw.choice((*disks, "rdb", "none")) if kind != "tail" else draw.choice((*disks, "rdb")),
     )
 

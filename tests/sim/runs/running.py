@@ -52,6 +52,9 @@ MOVED = {"put": slice(3, None, 2), "take": slice(4, None), "remember": slice(4, 
 SAVE_S = 3.0
 """Seconds between two snapshots of a server."""
 
+LONG = (0.0, 0.3, 2.0, 10.0, 30.0)
+"""Delays where servers forget: some tasks wait on from before a snapshot until after the fault."""
+
 ENDING = frozenset(("tail", "snapshot", "wipe", "other", "kill", "lose power", "kill node", "promote", "split"))
 """Faults after which what a process was about to tidy up may stay."""
 
@@ -483,8 +486,9 @@ def _scripts() -> dict[str, Script]:
 
 
 def _scale(plan: Plan) -> Scale:
-    if plan.disk in ("always", "everysec"):
-        return Scale(durable=True, durability="fsynced", shards=plan.sizes, pause=plan.pause)
+    if plan.disk is not None:
+        fsyncs = plan.disk in ("always", "everysec")
+        return Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=plan.pause, delays=LONG)
     return Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
 
 
