@@ -199,21 +199,23 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
     draw = random.Random(f"{seed}/forgetting")
     kind = draw.choice(sorted(kinds))
     is_cluster = kind != "other" and draw.random() < 0.4
-    seconds = draw.choice((12.0, 20.0, 30.0))
-    changes = draw.choice((0, 60) if kind in ("wipe", "other") else (2, 60))  # few: they end, and are forgotten
+    changes = draw.choice((0, 60) if kind in ("wipe", "other") else (FEW, 60))  # a few come to their ends, and are forgotten
     names: list[tuple[ProgramKind, int]] = [
         *(("dispatch", 0), ("dispatch", 0), ("consume", 0), ("consume", 0), ("operate", 15)),
         *(("produce", 60), ("produce", 60), ("administer", changes)),
     ]
+    if changes == FEW:
+        names.append(("administer", changes))
+    seconds = 40.0 if changes == FEW else draw.choice((12.0, 20.0, 30.0))
     disks: tuple[Policy, ...] = ("everysec", "everysec", "everysec", "always")
     faults = [
         Fault(
-            (0.3 + 0.7 * draw.random()) * seconds,
+            (0.1 + 0.9 * draw.random()) * seconds,
             kind,
             draw.randrange(100),
             draw.choice(WEIGHTS_OF_FORGETTING[kind]),
             "all" if draw.random() < 0.5 else "",
-            draw.choice(draw.choice(STEPS) if kind == "tail" or (kind == "snapshot" and changes > 2) else ("",)),
+            draw.choice(draw.choice(STEPS) if kind in ("tail", "snapshot") else ("",)),
         )
         for _ in range(draw.choice((1, 1, 2)))
     ]
@@ -228,7 +230,6 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         timeout=draw.choice((10.0, 4.0)),
         sizes=draw.choice(((1, 2), (1, 4), (2, 5), (1, 2, 3, 5))),
-        pause=2.0 if changes == 2 else 0.5,
         disk=draw.choice((*disks, "rdb", "none")) if kind != "tail" else draw.choice((*disks, "rdb")),
     )
 
@@ -300,8 +301,11 @@ WEIGHTS_OF_FORGETTING: dict[FaultKind, tuple[float, ...]] = {
     "other": (2.0, 8.0, 60.0),
 }
 
-STEPS: tuple[tuple[str, ...], ...] = (("",), ("put", "put", "take", "clear"), ("declare", "seal", "swept"))
-"""Scripts behind which servers forget; empty: at any time."""
+FEW = 1
+"""What an administrator changes who takes his time for it, see ``running.py``."""
+
+STEPS: tuple[tuple[str, ...], ...] = (("",), ("put", "put", "take", "clear"), ("unmark",), ("unmark", "declare", "swept"))
+"""Scripts behind which servers forget, the last of a change being ``unmark``; empty: at any time."""
 
 
 BEHIND: tuple[tuple[str, ...], ...] = (
