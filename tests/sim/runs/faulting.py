@@ -157,7 +157,7 @@ class Faulting:
     def _forget(
         self, fault: Fault, node: Node, found: Callable[[Disk], Point | None], *, is_failover: bool = False
     ) -> None:
-        """The node, or all, come back with what is found on its disk. ``is_failover``: what was pushed durably stays."""
+        """The node, or all, come back with what is on the disk. ``is_failover``: what was pushed durably stays."""
         for each in list(self._run.servers.nodes) if fault.word else [node]:
             point = each.disk and found(each.disk)
             if each.is_up and each.disk is not None and point is not None:

@@ -77,9 +77,7 @@ def carried_out(
     return tally
 
 
-def explained(
-    seed: int, *, seconds: float = 60.0, everything: bool = False, kinds: Sequence[Forgetting] = ()
-) -> str:
+def explained(seed: int, *, seconds: float = 60.0, everything: bool = False, kinds: Sequence[Forgetting] = ()) -> str:
     """The story of a run that fails, cut down as far as that goes in the time."""
     told: Told = run(planned(seed, kinds))
     if not told.violation:

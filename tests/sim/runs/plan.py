@@ -15,7 +15,7 @@ from tests.sim.world.disk import Policy
 FaultKind = Literal[
     "cut", "lose", "part", "slow", "hold", "kill node", "lose power", "promote", "split", "lag", "freeze", "kill",
     "full", "deny", "flush", "set clock", "move slot", "exhaust", "meddle",
-    "tail", "snapshot", "wipe", "other",
+    "tail", "snapshot", "wipe",
 ]  # fmt: skip
 """What happens:
 
@@ -43,7 +43,6 @@ Of servers that forget, all processes being alive:
 tail: a node, or all of them, lose their power, and some of what was not synced, see ``world/disk.py``
 snapshot: they start again from a snapshot of before
 wipe: all their keys are gone (FLUSHALL); now and then a dispatcher begins that was told another number of shards
-other: their addresses lead to another engine of the same name, with processes of its own
 """
 
 ProgramKind = Literal["dispatch", "produce", "consume", "work", "operate", "administer", "watch", "declare", "leave"]
@@ -58,7 +57,7 @@ DENIED = ("EVALSHA", "SSUBSCRIBE", "SPUBLISH", "INFO", "HGETALL", "TIME", "WAIT"
 FORGETTING_IS_DRAWN = False
 """True: the runs of ``drawn`` have servers that forget, too, one in nine. Not before the engine endures them."""
 
-Forgetting = Literal["tail", "snapshot", "wipe", "other"]
+Forgetting = Literal["tail", "snapshot", "wipe"]
 """The faults of servers that forget."""
 
 FORGETTING: tuple[Forgetting, ...] = get_args(Forgetting)
@@ -193,13 +192,13 @@ def recovering(seed: int) -> Plan:
 
 
 def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
-    """Servers that forget, while the number of shards changes all the time: one of these kinds of faults, twice at most,
+    """Servers that forget, while the number of shards changes all the time: one of these kinds of faults, or two,
     at any time or behind a step of a change.
     """
     draw = random.Random(f"{seed}/forgetting")
     kind = draw.choice(sorted(kinds))
-    is_cluster = kind != "other" and draw.random() < 0.4
-    changes = draw.choice((0, 60) if kind in ("wipe", "other") else (FEW, 60))  # a few come to their ends, and are forgotten
+    is_cluster = draw.random() < 0.4
+    changes = draw.choice((0, 60) if kind == "wipe" else (FEW, 60))  # few come to their ends
     names: list[tuple[ProgramKind, int]] = [
         *(("dispatch", 0), ("dispatch", 0), ("consume", 0), ("consume", 0), ("operate", 15)),
         *(("produce", 60), ("produce", 60), ("administer", changes)),
@@ -298,13 +297,17 @@ WEIGHTS_OF_FORGETTING: dict[FaultKind, tuple[float, ...]] = {
     "tail": (0.01, 0.2, 2.0),
     "snapshot": (0.01, 0.2, 2.0),
     "wipe": (0.0,),
-    "other": (2.0, 8.0, 60.0),
 }
 
 FEW = 1
 """What an administrator changes who takes his time for it, see ``running.py``."""
 
-STEPS: tuple[tuple[str, ...], ...] = (("",), ("put", "put", "take", "clear"), ("unmark",), ("unmark", "declare", "swept"))
+STEPS: tuple[tuple[str, ...], ...] = (
+    ("",),
+    ("put", "put", "take", "clear"),
+    ("unmark",),
+    ("unmark", "declare", "swept"),
+)
 """Scripts behind which servers forget, the last of a change being ``unmark``; empty: at any time."""
 
 

@@ -55,7 +55,7 @@ SAVE_S = 2.0
 LONG = (0.0, 0.3, 2.0, 10.0, 45.0)
 """Delays where servers forget: some tasks wait on from before a snapshot until after the fault."""
 
-ENDING = frozenset(("tail", "snapshot", "wipe", "other", "kill", "lose power", "kill node", "promote", "split"))
+ENDING = frozenset(("tail", "snapshot", "wipe", "kill", "lose power", "kill node", "promote", "split"))
 """Faults after which what a process was about to tidy up may stay."""
 
 REST_S = 60.0
