@@ -159,7 +159,7 @@ class Faulting:
     ) -> None:
         """The node, or all, come back with what is on the disk. ``is_failover``: what was pushed durably stays."""
         for each in list(self._run.servers.nodes) if fault.word else [node]:
-            point = each.disk and found(each.disk)
+            point = None if each.disk is None else found(each.disk)
             if each.is_up and each.disk is not None and point is not None:
                 each.go_down()
                 self._goes_back(each, point, is_failover=is_failover and each.disk.appends)

@@ -35,7 +35,6 @@ class Servers:
         old: bool = False,
         disk: Policy | None = None,
         save_s: float = 0.0,
-        first_port: int = 7001,
     ) -> None:
         self.hub = hub
         self.net = net
@@ -47,12 +46,13 @@ class Servers:
         self.executed = executed
         self.instead = instead
         self._scripts = {each.text.encode(): each for each in scripts.values()}
-        self._ports = count(first_port)
+        self._ports = count(7001)
         self.nodes: list[Node] = []
         for _ in range(nodes):
             self.add()
-        for node in self.nodes if disk is not None else ():
-            node.disk = Disk(node, disk, seed, save_s)
+        if disk is not None:
+            for node in self.nodes:
+                node.disk = Disk(node, disk, seed, save_s)
         bounds = [SLOTS * place // nodes for place in range(nodes + 1)]
         self.owners: list[Node] = [
             node for node, first, last in zip(self.nodes, bounds, bounds[1:], strict=False) for _ in range(first, last)
