@@ -203,9 +203,7 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
         *(("dispatch", 0), ("dispatch", 0), ("consume", 0), ("consume", 0), ("operate", 15)),
         *(("produce", 60), ("produce", 60), ("administer", changes)),
     ]
-    if changes == FEW:
-        names.append(("administer", changes))
-    seconds = 40.0 if changes == FEW else draw.choice((12.0, 20.0, 30.0))
+    seconds = draw.choice((12.0, 20.0, 30.0))
     disks: tuple[Policy, ...] = ("everysec", "everysec", "everysec", "always")
     faults = [
         Fault(
@@ -229,6 +227,7 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         timeout=draw.choice((10.0, 4.0)),
         sizes=draw.choice(((1, 2), (1, 4), (2, 5), (1, 2, 3, 5))),
+        pause=2.0 if changes == FEW else 0.5,
         disk=draw.choice((*disks, "rdb", "none")) if kind != "tail" else draw.choice((*disks, "rdb")),
     )
 
@@ -299,8 +298,8 @@ WEIGHTS_OF_FORGETTING: dict[FaultKind, tuple[float, ...]] = {
     "wipe": (0.0,),
 }
 
-FEW = 1
-"""What an administrator changes who takes his time for it, see ``running.py``."""
+FEW = 2
+"""Changes that come to their ends, where programs take their time."""
 
 STEPS: tuple[tuple[str, ...], ...] = (
     ("",),

@@ -29,7 +29,7 @@ from tests.lua.contract import NAMES
 from tests.sim.invariants import Shard, Violation, check_once
 from tests.sim.model.server import Failure
 from tests.sim.runs.faulting import Faulting
-from tests.sim.runs.plan import FEW, NAME, Plan, Program
+from tests.sim.runs.plan import NAME, Plan, Program
 from tests.sim.runs.punctuality import CUT_OFF_MS, Punctuality
 from tests.sim.world.hub import START_US, Hub, Process, Stuck, Thread
 from tests.sim.world.network import Link, Network
@@ -52,7 +52,7 @@ MOVED = {"put": slice(3, None, 2), "take": slice(4, None), "remember": slice(4, 
 SAVE_S = 2.0
 """Seconds between two snapshots of a server."""
 
-LONG = (0.0, 0.3, 2.0, 10.0, 45.0)
+LONG = (0.0, 0.3, 2.0, 10.0, 30.0)
 """Delays where servers forget: some tasks wait on from before a snapshot until after the fault."""
 
 ENDING = frozenset(("tail", "snapshot", "wipe", "kill", "lose power", "kill node", "promote", "split"))
@@ -261,7 +261,7 @@ class Run:
         draw = seeded(self.plan.seed, program.name, life)
         engine = self.engine(shards=shards)
         witness = self._witness(process, engine)
-        workload = Workload(witness, Place(time.sleep, lambda: self.is_over), draw, _scale(self.plan, program))
+        workload = Workload(witness, Place(time.sleep, lambda: self.is_over), draw, _scale(self.plan))
         while not self.is_over:
             if witness.does("open", engine.open):
                 break
@@ -485,11 +485,10 @@ def _scripts() -> dict[str, Script]:
     return {name: script(name) for name in NAMES}
 
 
-def _scale(plan: Plan, program: Program) -> Scale:
+def _scale(plan: Plan) -> Scale:
     if plan.disk is not None:
         fsyncs = plan.disk in ("always", "everysec")
-        pause = 4 * plan.pause if program.kind == "administer" and program.calls == FEW else plan.pause
-        return Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=pause, delays=LONG)
+        return Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=plan.pause, delays=LONG)
     return Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
 
 
