@@ -98,7 +98,7 @@ def _judged(ops: Sequence[Op], rules: Rules, setbacks: Sequence[Setback]) -> Vio
     """The place of the last durable return among those."""
     for at_us, order, number, setback in sorted(_events(ops, setbacks)):
         if setback is not None:
-            back = _brought_back(past[durable if setback.is_failover else 0 :], setback, ops)
+            back = _brought_back(past[durable if setback.is_failover else 0 :], setback, ops, rules)
             # the states of now are among those, and what may be undone explains all that it does not hinder
             undone = next(iter(back)).open
             guesses = _widest(back | {guess for guess in guesses if not guess.open <= undone})
@@ -202,15 +202,36 @@ def _is_only_heard(op: Op, steps: Sequence[tuple[State, bool]], state: State) ->
     return known and bool(steps) and all(following is state and heard for following, heard in steps)
 
 
-def _brought_back(past: Sequence[tuple[float, Collection[Guess]]], setback: Setback, ops: Sequence[Op]) -> set[Guess]:
-    """What may be there again after a setback. What has returned meanwhile can't take effect again."""
+def _brought_back(
+    past: Sequence[tuple[float, Collection[Guess]]], setback: Setback, ops: Sequence[Op], rules: Rules
+) -> set[Guess]:
+    """What may be there again after a setback. What has returned meanwhile can't take effect again; what was under way
+    at the instant from which writes are lost may have taken effect before it.
+    """
     at_us, since_us = setback.at_us, setback.since_us
     first = max((place for place, (known_us, _) in enumerate(past) if known_us <= since_us), default=0)
     over_us = since_us if setback.is_split else at_us
     returned = {number for number, op in enumerate(ops) if op.outcome and op.end_us <= over_us}
     begun = frozenset(number for number, op in enumerate(ops) if op.begin_us <= at_us)
     open = begun - returned
-    return {Guess(guess.state, open, open) for _, guesses in past[first:] for guess in guesses}
+    states = {guess.state for _, guesses in past[first:] for guess in guesses}
+    states |= {each for guess in past[first][1] for each in _under_way(guess, ops, since_us, rules)}
+    return {Guess(state, open, open) for state in states}
+
+
+def _under_way(guess: Guess, ops: Sequence[Op], now_us: float, rules: Rules) -> set[State]:
+    """The states that some of the operations that are open may have led to by now."""
+    reached, left = {guess.state}, [(guess.state, guess.open)]
+    while left:
+        state, open = left.pop()
+        for each in open:
+            for following, _ in _steps(ops[each], state, now_us, rules):
+                if following not in reached:
+                    reached.add(following)
+                    left.append((following, open - {each}))
+        if len(reached) > MOST:
+            raise _TooManyError
+    return reached
 
 
 def _from_us(guess: Guess) -> float:

@@ -159,3 +159,12 @@ def test_what_is_taken_back_at_a_look_is_so_in_detail() -> None:
             verdict = verdict_on([Call("p", "push", S, 2 * S, ops=[("a", push)])], facts, {}, 90 * S)
             bare = judged([push, Op("get", 90 * S, 91 * S, "gone")], setbacks=[Setback(at * S, since * S)])
             assert bool(verdict.violations) == isinstance(bare, Violated), (at, since, durable)
+
+
+def test_of_what_was_moved_in_a_setback_it_is_owed_what_was_safe() -> None:
+    for end_s, ended, is_wrong in ((1, "gone", True), (1, "scheduled", True), (1, "dead", False), (6, "gone", False)):
+        push = Op("push", end_s * S - 1, end_s * S, "pushed", number=7)
+        facts = Facts(setbacks=[(Setback(10 * S, 5 * S), None)], unguarded={"a"}, owing=True)
+        final = {"a": (ended, 7)} if ended != "gone" else {}
+        call = Call("w", "push", push.begin_us, push.end_us, ops=[("a", push)])
+        assert bool(verdict_on([call], facts, final, 90 * S).violations) == is_wrong

@@ -64,6 +64,10 @@ class Facts:
     unguarded: set[str] = field(default_factory=set)
     """Ids that were moved to or from a server in the time of which it has lost the writes: they may be gone, or there
     twice, as the guarantees say, and are not judged."""
+    owing: bool = False
+    """True: of unguarded ids, too, it is judged what is owed of them, as servers forget and moves wait for that."""
+    unmoored: set[str] = field(default_factory=set)
+    """Ids that were moved to a server in the time of which it has lost even what was on its disk: nothing is owed."""
     clock_us: float = 0.0
     """The instant, by the servers' clocks since 1970, at which the times of the history begin."""
     spool_drained_us: float = math.inf
@@ -104,6 +108,10 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
         ended, _ = final.get(id, ("gone", -1))
         _count(history, verdict)
         if id in facts.unguarded:
+            if facts.owing and id not in facts.unmoored:
+                setbacks = [each for each, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
+                wrong = _unpaid(history, rules.skew_us, setbacks, *final.get(id, ("gone", -1)))
+                verdict.violations += [f"{id}: {wrong}"] if wrong else []
             continue
         if ended == "gone" and is_plain([op for op in history if op.kind != "bulk"]):
             continue  # a setback makes more possible, and nothing impossible; so does a command on many tasks
@@ -324,6 +332,52 @@ def _is_taken_back(history: Sequence[Op], setbacks: Iterable[Setback]) -> bool:
         return False
     (push,) = some
     return not push.durable and any(each.since_us <= push.end_us and each.at_us > push.begin_us for each in setbacks)
+
+
+def _unpaid(
+    history: Sequence[Op], skew_us: float, setbacks: Collection[Setback], ended: str, left: int
+) -> Violated | None:
+    """What of a task is owed that may be there twice, as a server that came back has it again. Where its only push was
+    safe before every setback, or came after it, and nothing may have removed it: it is handled at least once, and never
+    early; a cancel that was safe holds, and who was told that it is gone, before anybody had it, is not given it later.
+    """
+    some = [op for op in history if op.kind != "bulk"]
+    pushes = [op for op in some if op.kind == "push"]
+    if len(pushes) != 1 or pushes[0].outcome not in ("pushed", "applied") or not _is_safe(pushes[0], setbacks):
+        return None
+    (push,) = pushes
+    given = [op for op in some if op.kind in ("claim", "arrive") and op.number == push.number]
+    if not any(op.kind in ("reschedule", "requeue") for op in some):
+        for op in given:
+            if op.end_us + skew_us < push.begin_us + push.delay_us:
+                return Violated(op, [], history)
+    for op in some:
+        is_told = op.kind in ("cancel", "get") and op.outcome == "gone" and op.begin_us > push.end_us
+        is_told &= not any(each.begin_us < op.end_us for each in given) and not _may_end(history, push, op.end_us)
+        holds = op.kind == "cancel" and op.outcome == "cancelled" and _is_safe(op, setbacks)
+        if is_told or holds:
+            for each in given:
+                if each.begin_us > op.end_us:
+                    return Violated(each, [], history)
+    if given or (ended, left) == ("dead", push.number) or _may_end(history, push, math.inf):
+        return None
+    return Violated(Op("get", math.inf, math.inf, ended), [], history)
+
+
+def _is_safe(op: Op, setbacks: Iterable[Setback]) -> bool:
+    """True if no setback may have taken it back."""
+    return all(
+        op.begin_us > each.at_us or op.end_us <= each.since_us or (op.durable and each.is_failover) for each in setbacks
+    )
+
+
+def _may_end(history: Iterable[Op], push: Op, until_us: float) -> bool:
+    """True if something may have removed its task until then that is not a delivery."""
+    return push.expires_us > 0 or any(
+        (op.kind == "cancel" and op.outcome in ("cancelled", "")) or (op.kind == "bulk" and op.mode == "cancel")
+        for op in history
+        if op.end_us > push.begin_us and op.begin_us < until_us
+    )
 
 
 def _is_lost(history: Sequence[Op]) -> bool:

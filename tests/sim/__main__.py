@@ -14,6 +14,7 @@ from tests.sim import parallel
 from tests.sim.branches.reached import Reached, summary, wrong
 from tests.sim.conformance.many import compared
 from tests.sim.runs import many as runs
+from tests.sim.runs.plan import FORGETTING
 from tests.sim.search import many as search
 from tests.sim.search.many import GROUPS
 
@@ -28,6 +29,7 @@ examples:
   python -m tests.sim --minutes 5
   python -m tests.sim runs --seed 4711 --hours 2
   python -m tests.sim runs --story 4711            what happened in that run
+  python -m tests.sim runs --faults tail snapshot  servers that forget
   python -m tests.sim search --group two changes   these groups, whole
   python -m tests.sim search --every 12 --part 3   a twelfth of all: the fourth
   python -m tests.sim search --number two 1234     one search
@@ -68,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
 
     some = commands.add_parser("runs", parents=[timed, first, together], help="simulated runs of whole engines")
     some.add_argument("--story", type=int, metavar="SEED", help="tell all that happens in one run")
+    some.add_argument(
+        "--faults", nargs="+", choices=FORGETTING, default=[], help="runs of servers that forget, in these ways"
+    )
     some.set_defaults(run=simulated)
 
     some = commands.add_parser("search", parents=[together], help="all interleavings of operations on one id")
@@ -113,20 +118,23 @@ def _all_reached(branches: Reached) -> bool:
 
 def simulated(options: argparse.Namespace) -> bool:
     if options.story is not None:
-        print(runs.explained(options.story, seconds=0, everything=True))
+        print(runs.explained(options.story, seconds=0, everything=True, kinds=options.faults))
         return True
     return _simulated(options, _seconds(options))
 
 
 def _simulated(options: argparse.Namespace, seconds: float, branches: Reached | None = None) -> bool:
     """``branches``: what is reached is counted, and added to it."""
-    tally = runs.carried_out(options.seed, seconds=seconds, jobs=options.jobs, counted=branches is not None)
+    kinds = getattr(options, "faults", [])
+    tally = runs.carried_out(
+        options.seed, seconds=seconds, jobs=options.jobs, counted=branches is not None, kinds=kinds
+    )
     if branches is not None:
         branches += tally.branches
     print(f"simulated: {tally}", flush=True)
     for seed in tally.failed[:1]:
         print(f"run {seed} shows a fault; its story, cut down for a minute:", flush=True)
-        print(runs.explained(seed))
+        print(runs.explained(seed, kinds=kinds))
     if tally.failed[1:]:
         print(f"so do runs {', '.join(map(str, tally.failed[1:]))}", flush=True)
     return not tally.failed

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from shardq.core.layout.keys import control_keys, shard_keys
 from tests.judge.judge import Setback
 from tests.judge.verdict import Loss
+from tests.sim.model.keyspace import Snapshot
 from tests.sim.model.values import Text
-from tests.sim.runs.plan import NAME, Fault
+from tests.sim.runs.plan import NAME, Fault, Program
+from tests.sim.world.disk import Disk, Point
 from tests.sim.world.hub import Process
 from tests.sim.world.nodes import Node
 
@@ -146,6 +148,43 @@ class Faulting:
 
         hub.after(self._draw.random() * POWER_US, strike)
 
+    def _tail(self, fault: Fault, node: Node, process: Process) -> None:
+        self._forget(fault, node, lambda disk: disk.cut(), is_failover=True)
+
+    def _snapshot(self, fault: Fault, node: Node, process: Process) -> None:
+        self._forget(fault, node, Disk.earlier)
+
+    def _forget(
+        self, fault: Fault, node: Node, found: Callable[[Disk], Point | None], *, is_failover: bool = False
+    ) -> None:
+        """The node, or all, come back with what is on the disk. ``is_failover``: what was pushed durably stays."""
+        for each in list(self._run.servers.nodes) if fault.word else [node]:
+            point = None if each.disk is None else found(each.disk)
+            if each.is_up and each.disk is not None and point is not None:
+                each.go_down()
+                self._goes_back(each, point, is_failover=is_failover and each.disk.appends)
+                self._hub.after(fault.seconds * 1e6, partial(self._come_up, each, 0.0))
+
+    def _goes_back(self, node: Node, point: Point, *, is_failover: bool = False) -> None:
+        run, disk = self._run, node.disk
+        assert disk is not None, "it has a disk"
+        had = run.tasks_of(node)
+        node.space.restore(point.snapshot)
+        disk.restarts(point)
+        if not is_failover and run.plan.is_cluster:
+            run.facts.unmoored |= run.moved_since(node, point.at_us)
+        run.brought_back(run.tasks_of(node) - had)
+        self._setback(node, point.at_us, is_failover=is_failover)
+
+    def _wipe(self, fault: Fault, node: Node, process: Process) -> None:
+        """Nobody is cut off; a new dispatcher, if there is one, was told another number of shards."""
+        for each in list(self._run.servers.nodes) if fault.word else [node]:
+            self._goes_back(each, Point(0.0, 0, Snapshot({})))
+            each._wrote()
+        if fault.target % 2:
+            run, number = self._run, len(self._run.processes)
+            run.start(Program("dispatch", 0, 1000 + number), shards=1 + (run.plan.shards + fault.target // 2) % 5)
+
     def _promote(self, fault: Fault, node: Node, process: Process) -> None:
         self._failover(node, is_down=True, seconds=fault.seconds)
 
@@ -231,9 +270,9 @@ class Faulting:
         facts = self._run.facts
         facts.rules = facts.rules._replace(skew_us=facts.rules.skew_us + us)
 
-    def _setback(self, node: Node, since_us: float) -> None:
+    def _setback(self, node: Node, since_us: float, *, is_failover: bool = False) -> None:
         shards = self._run.shards_of(node)
-        self._run.facts.setbacks.append((Setback(self._hub.now_us, since_us, is_failover=False), shards))
+        self._run.facts.setbacks.append((Setback(self._hub.now_us, since_us, is_failover=is_failover), shards))
         self._run.facts.unguarded |= self._run.unguarded_since(node, since_us)
         self._run.rung_all(shards)
 

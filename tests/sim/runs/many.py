@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ from functools import partial
 from tests.sim.branches.points import instrumented
 from tests.sim.branches.reached import Reached, counting
 from tests.sim.parallel import Counts, Progress, in_processes
-from tests.sim.runs.plan import drawn
+from tests.sim.runs.plan import Forgetting, Plan, drawn, forgetting
 from tests.sim.runs.running import Told, run
 from tests.sim.runs.stories import cut_down, story
 
@@ -43,10 +44,15 @@ class Tally(Counts):
         )
 
 
-def of_seed(seed: int, *, counted: bool = False) -> Tally:
+def planned(seed: int, kinds: Sequence[Forgetting] = ()) -> Plan:
+    """``kinds``: its servers forget, in these ways."""
+    return forgetting(seed, kinds) if kinds else drawn(seed)
+
+
+def of_seed(seed: int, *, counted: bool = False, kinds: Sequence[Forgetting] = ()) -> Tally:
     """What one run comes to. ``counted``: the branches that it takes are counted."""
     with counting() if counted else nullcontext(Reached()) as branches:
-        told = run(drawn(seed), instrumented() if counted else None)
+        told = run(planned(seed, kinds), instrumented() if counted else None)
     tally = Tally(1, told.requests, told.seconds, len(told.plan.faults), reached=told.reached, branches=branches)
     if told.verdict is not None:
         tally.ids, tally.undecided = told.verdict.ids, told.verdict.undecided
@@ -56,11 +62,13 @@ def of_seed(seed: int, *, counted: bool = False) -> Tally:
     return tally
 
 
-def carried_out(first: int, *, seconds: float, jobs: int, counted: bool = False) -> Tally:
+def carried_out(
+    first: int, *, seconds: float, jobs: int, counted: bool = False, kinds: Sequence[Forgetting] = ()
+) -> Tally:
     """Runs from that number on, until the time is over or one fails. ``counted``: one that fails does not end it."""
     end, progress, tally = time.monotonic() + seconds, Progress(), Tally()
     seeds = itertools.takewhile(lambda seed: seed == first or time.monotonic() < end, itertools.count(first))
-    for each in in_processes(partial(of_seed, counted=counted), seeds, jobs=jobs):
+    for each in in_processes(partial(of_seed, counted=counted, kinds=kinds), seeds, jobs=jobs):
         tally.add(each)
         progress.show(lambda: f"{tally.runs:,} runs from {first} on, {max(0.0, end - time.monotonic()):.0f} s left")
         if tally.failed and not counted:
@@ -69,9 +77,9 @@ def carried_out(first: int, *, seconds: float, jobs: int, counted: bool = False)
     return tally
 
 
-def explained(seed: int, *, seconds: float = 60.0, everything: bool = False) -> str:
+def explained(seed: int, *, seconds: float = 60.0, everything: bool = False, kinds: Sequence[Forgetting] = ()) -> str:
     """The story of a run that fails, cut down as far as that goes in the time."""
-    told: Told = run(drawn(seed))
+    told: Told = run(planned(seed, kinds))
     if not told.violation:
         return story(told, everything=everything)
     return story(cut_down(told, seconds=seconds) if seconds else told, everything=everything)

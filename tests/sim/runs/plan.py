@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
+
+from tests.sim.world.disk import Policy
 
 FaultKind = Literal[
     "cut", "lose", "part", "slow", "hold", "kill node", "lose power", "promote", "split", "lag", "freeze", "kill",
     "full", "deny", "flush", "set clock", "move slot", "exhaust", "meddle",
+    "tail", "snapshot", "wipe",
 ]  # fmt: skip
 """What happens:
 
@@ -35,6 +38,11 @@ set clock: its clock jumps
 move slot: a slot goes to another node
 exhaust: a process has no file descriptors left
 meddle: another program writes a key of ours
+
+Of servers that forget, all processes being alive:
+tail: a node, or all of them, lose their power, and some of what was not synced, see ``world/disk.py``
+snapshot: they start again from a snapshot of before
+wipe: all their keys are gone (FLUSHALL); now and then a dispatcher begins that was told another number of shards
 """
 
 ProgramKind = Literal["dispatch", "produce", "consume", "work", "operate", "administer", "watch", "declare", "leave"]
@@ -44,6 +52,15 @@ NAME = "x"
 
 DENIED = ("EVALSHA", "SSUBSCRIBE", "SPUBLISH", "INFO", "HGETALL", "TIME", "WAIT")
 """Commands that a user may not run for a while. Those within scripts are refused one by one in ``tests/lua``."""
+
+
+FORGETTING_IS_DRAWN = False
+"""True: the runs of ``drawn`` have servers that forget, too, one in nine. Not before the engine endures them."""
+
+Forgetting = Literal["tail", "snapshot", "wipe"]
+"""The faults of servers that forget."""
+
+FORGETTING: tuple[Forgetting, ...] = get_args(Forgetting)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -94,6 +111,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Seconds between two calls of a program, at most."""
     sizes: tuple[int, ...] = (1, 2, 3, 5)
     """The numbers of shards that administrators change to."""
+    disk: Policy | None = None
+    """What reaches the disks of the servers; None: all, at once."""
 
     def having(self, *, programs: Sequence[Program] | None = None, faults: Sequence[Fault] | None = None) -> Plan:
         """The same with other programs, or faults."""
@@ -109,6 +128,8 @@ def drawn(seed: int) -> Plan:
     for.
     """
     draw = random.Random(f"{seed}/plan")
+    if FORGETTING_IS_DRAWN and seed % 9 == 4:
+        return forgetting(seed)
     if seed % 18 in (1, 10, 13, 16):
         return recovering(seed)
     if seed % 3 == 2:
@@ -167,6 +188,47 @@ def recovering(seed: int) -> Plan:
         replay=10.0 if draw.random() < 0.2 else None,
         pause=draw.choice((0.5, 0.15)),
         sizes=draw.choice(((1, 2), (1, 2), (1, 2, 3), (1, 2, 3, 5))),
+    )
+
+
+def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
+    """Servers that forget, while the number of shards changes all the time: one of these kinds of faults, or two,
+    at any time or behind a step of a change.
+    """
+    draw = random.Random(f"{seed}/forgetting")
+    kind = draw.choice(sorted(kinds))
+    is_cluster = draw.random() < 0.4
+    changes = draw.choice((0, 60) if kind == "wipe" else (FEW, 60))  # few come to their ends
+    names: list[tuple[ProgramKind, int]] = [
+        *(("dispatch", 0), ("dispatch", 0), ("consume", 0), ("consume", 0), ("operate", 15)),
+        *(("produce", 60), ("produce", 60), ("administer", changes)),
+    ]
+    seconds = draw.choice((12.0, 20.0, 30.0))
+    disks: tuple[Policy, ...] = ("everysec", "everysec", "everysec", "always")
+    faults = [
+        Fault(
+            (0.1 + 0.9 * draw.random()) * seconds,
+            kind,
+            draw.randrange(100),
+            draw.choice(WEIGHTS_OF_FORGETTING[kind]),
+            "all" if draw.random() < 0.5 else "",
+            draw.choice(draw.choice(STEPS) if kind in ("tail", "snapshot") else ("",)),
+        )
+        for _ in range(draw.choice((1, 1, 2)))
+    ]
+    return Plan(
+        seed,
+        nodes=2 if is_cluster else 1,
+        is_cluster=is_cluster,
+        replicated=False,
+        shards=draw.choice((1, 2, 4, 5)),
+        seconds=seconds,
+        programs=tuple(Program(each, calls, number) for number, (each, calls) in enumerate(names)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        timeout=draw.choice((10.0, 4.0)),
+        sizes=draw.choice(((1, 2), (1, 4), (2, 5), (1, 2, 3, 5))),
+        pause=2.0 if changes == FEW else 0.5,
+        disk=draw.choice((*disks, "rdb", "none")) if kind != "tail" else draw.choice((*disks, "rdb")),
     )
 
 
@@ -229,6 +291,23 @@ WEIGHTS: dict[FaultKind, tuple[float, ...]] = {
     "meddle": (0.5, 4.0),
 }
 """What may happen, and how long it may last."""
+
+WEIGHTS_OF_FORGETTING: dict[FaultKind, tuple[float, ...]] = {
+    "tail": (0.01, 0.2, 2.0),
+    "snapshot": (0.01, 0.2, 2.0),
+    "wipe": (0.0,),
+}
+
+FEW = 2
+"""Changes that come to their ends, where programs take their time."""
+
+STEPS: tuple[tuple[str, ...], ...] = (
+    ("",),
+    ("put", "put", "take", "clear"),
+    ("unmark",),
+    ("unmark", "declare", "swept"),
+)
+"""Scripts behind which servers forget, the last of a change being ``unmark``; empty: at any time."""
 
 
 BEHIND: tuple[tuple[str, ...], ...] = (

@@ -49,7 +49,13 @@ REFUSALS = frozenset((b"OOM", b"READONLY", b"ERR ACL", b"NOPERM", b"LOADING"))
 MOVED = {"put": slice(3, None, 2), "take": slice(4, None), "remember": slice(4, None, 2), "forget": slice(3, None, 2)}
 """By script, where the words are that name ids."""
 
-ENDING = frozenset(("kill", "lose power", "kill node", "promote", "split"))
+SAVE_S = 2.0
+"""Seconds between two snapshots of a server."""
+
+LONG = (0.0, 0.3, 2.0, 10.0, 30.0)
+"""Delays where servers forget: some tasks wait on from before a snapshot until after the fault."""
+
+ENDING = frozenset(("tail", "snapshot", "wipe", "kill", "lose power", "kill node", "promote", "split"))
 """Faults after which what a process was about to tidy up may stay."""
 
 REST_S = 60.0
@@ -103,7 +109,7 @@ class Run:
     def __init__(self, plan: Plan, instead: Mapping[str, Script] | None = None) -> None:
         self.plan = plan
         self.told = Told(plan)
-        self.facts = Facts(shard_counts={plan.shards}, clock_us=START_US)
+        self.facts = Facts(shard_counts={plan.shards}, clock_us=START_US, owing=plan.disk is not None)
         self.hub = Hub(plan.seed)
         self.net = Network(self.hub, plan.seed)
         self.net.lost = self._lost
@@ -118,6 +124,8 @@ class Run:
             scripts=_scripts(),
             instead=instead or {},
             old=plan.old,
+            disk=plan.disk,
+            save_s=0.0 if plan.disk is None else SAVE_S,
         )
         self.processes: dict[str, Process] = {}
         self.books: list[Book] = []
@@ -220,21 +228,22 @@ class Run:
 
     # ---- processes
 
-    def start(self, program: Program) -> None:
-        """Starts a process of a program; also again, after its death."""
+    def start(self, program: Program, shards: int | None = None) -> None:
+        """Starts a process of a program; also again, after its death. ``shards``: other than those of the plan."""
+        self.facts.shard_counts |= {shards} if shards else set()
         self._lives[program.name] += 1
         life = self._lives[program.name]
         process = Process(f"{program.name}.{life}")
         self.processes[program.name] = process
-        self._mains.append(self.hub.spawn(process, partial(self._live, program, process, life)))
+        self._mains.append(self.hub.spawn(process, partial(self._live, program, process, life, shards)))
 
-    def engine(self, timeout: float | None = None) -> Engine:
-        """``timeout``: other than that of the plan."""
+    def engine(self, timeout: float | None = None, shards: int | None = None) -> Engine:
+        """``timeout``, ``shards``: other than those of the plan."""
         seconds = timeout or self.plan.timeout
         return Engine(
             self.servers.url,
             name=NAME,
-            shards=self.plan.shards,
+            shards=shards or self.plan.shards,
             protocol=2,
             timeout=seconds,
             connect_timeout=seconds,
@@ -248,9 +257,9 @@ class Run:
         seconds = timeout or self.plan.timeout
         return Witness(engine, book, process.name, first, seconds, now_us=lambda: float(self.hub.now_us + 0))
 
-    def _live(self, program: Program, process: Process, life: int) -> None:
+    def _live(self, program: Program, process: Process, life: int, shards: int | None) -> None:
         draw = seeded(self.plan.seed, program.name, life)
-        engine = self.engine()
+        engine = self.engine(shards=shards)
         witness = self._witness(process, engine)
         workload = Workload(witness, Place(time.sleep, lambda: self.is_over), draw, _scale(self.plan))
         while not self.is_over:
@@ -444,6 +453,16 @@ class Run:
                     ids.update(word.decode(errors="replace") for word in what.words[2:])
         return ids
 
+    def moved_since(self, node: Node, since_us: float) -> set[str]:
+        """The ids that were moved to a node since then, or whose dedup windows were."""
+        return {
+            word.partition(b"\n")[0].decode()
+            for at_us, _, what in self.told.story
+            if at_us >= since_us and isinstance(what, Executed) and what.node == node.name
+            if what.script in ("put", "remember")
+            for word in what.words[MOVED[what.script]]
+        }
+
     def tasks_of(self, node: Node) -> set[tuple[int, str]]:
         """The tasks that a node has: shard and id."""
         shards = [Shard(keys, node.space) for keys in self._shards.values()]
@@ -467,6 +486,9 @@ def _scripts() -> dict[str, Script]:
 
 
 def _scale(plan: Plan) -> Scale:
+    if plan.disk is not None:
+        fsyncs = plan.disk in ("always", "everysec")
+        return Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=plan.pause, delays=LONG)
     return Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
 
 

@@ -20,6 +20,7 @@ from shardq.core.scripts import Script
 from tests.sim.model.commands import COMMANDS
 from tests.sim.model.keyspace import Keyspace, Snapshot
 from tests.sim.model.server import Failure, Server, Status
+from tests.sim.world.disk import NO_FILE, Disk
 from tests.sim.world.hub import START_US
 from tests.sim.world.network import Link
 
@@ -81,6 +82,8 @@ class Node:
         self._known: dict[bytes, Script] = {}
         self._waits: list[tuple[int, Callable[[bytes], None]]] = []
         self._asking: set[Link] = set()
+        self.disk: Disk | None = None
+        """None: all is on its disk at once."""
         self.space.run_id = self._new_id()
         if servers.replicated:
             self._replicate()
@@ -154,6 +157,8 @@ class Node:
             link.answer(_array(b"pong", b""))
         elif verb == b"WAIT":
             self._wait(int(words[1]), int(words[2]), link.answer)
+        elif verb == b"WAITAOF" and self.disk is not None:
+            self._wait_aof(self.disk, int(words[1]), int(words[3]), link.answer)
         elif (fate := self.servers.net.fate(link)) == "request":
             link.cut()
         else:
@@ -178,7 +183,7 @@ class Node:
         if verb == b"INFO":
             return self._info()
         if verb == b"CONFIG":
-            return [b"save", b""]
+            return [b"appendonly", b"yes" if self._appends else b"no"] if words[2] == b"appendonly" else [b"save", b""]
         if verb == b"WAITAOF":
             return [1, 0]
         if verb == b"MEMORY":
@@ -240,7 +245,7 @@ class Node:
             b"# Server\r\n%sredis_mode:%s\r\nrun_id:%s\r\nloading:%d\r\nrole:%s\r\nconnected_slaves:%d\r\n%s"
             b"master_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%d\r\nsecond_repl_offset:%d\r\n"
             b"repl_backlog_active:%d\r\nused_memory:%d\r\nmaxmemory:%d\r\nmaxmemory_policy:noeviction\r\n"
-            b"evicted_keys:0\r\naof_enabled:1\r\nmaxclients:10000\r\nconnected_clients:%d\r\n"
+            b"evicted_keys:0\r\naof_enabled:%d\r\nmaxclients:10000\r\nconnected_clients:%d\r\n"
             % (
                 VERSION,
                 b"cluster" if self.servers.is_cluster else b"standalone",
@@ -256,6 +261,7 @@ class Node:
                 self.copy is not None,
                 1000 if full else 10,
                 1000,
+                self._appends,
                 len(self._readers),
             )
         )
@@ -290,10 +296,22 @@ class Node:
                 link.answer(_array(b"smessage", channel, message))
         messages.clear()
 
-    # ---- replication
+    # ---- the disk, and replication
+
+    @property
+    def _appends(self) -> bool:
+        return self.disk is None or self.disk.appends
 
     def _wrote(self) -> None:
         self.offset += 1
+        if self.disk is not None:
+            self.disk.wrote()
+
+    def _wait_aof(self, disk: Disk, local: int, ms: int, answer: Callable[[bytes], None]) -> None:
+        if local and not disk.appends:
+            answer(encoded(NO_FILE))
+        else:
+            disk.wait(ms, lambda synced: answer(_array(synced, 0)))
 
     def _replicate(self) -> None:
         """Lets the replica catch up, again and again."""
@@ -345,6 +363,8 @@ class Node:
         self._todo.clear()
         self._is_busy = False
         self._waits.clear()
+        if self.disk is not None:
+            self.disk.waits.clear()
         self._known.clear()
         self.subscribers.clear()
         self.servers.net.cut(lambda link: link.peer is self)

@@ -11,6 +11,7 @@ from shardq.core.layout.slots import SLOTS, slot_of
 from shardq.core.scripts import Script
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.server import Failure
+from tests.sim.world.disk import Disk, Policy
 from tests.sim.world.hub import Hub
 from tests.sim.world.network import Network
 from tests.sim.world.nodes import Copy, Executed, Node
@@ -32,6 +33,8 @@ class Servers:
         scripts: Mapping[str, Script],
         instead: Mapping[str, Script],
         old: bool = False,
+        disk: Policy | None = None,
+        save_s: float = 0.0,
     ) -> None:
         self.hub = hub
         self.net = net
@@ -47,6 +50,9 @@ class Servers:
         self.nodes: list[Node] = []
         for _ in range(nodes):
             self.add()
+        if disk is not None:
+            for node in self.nodes:
+                node.disk = Disk(node, disk, seed, save_s)
         bounds = [SLOTS * place // nodes for place in range(nodes + 1)]
         self.owners: list[Node] = [
             node for node, first, last in zip(self.nodes, bounds, bounds[1:], strict=False) for _ in range(first, last)
