@@ -212,7 +212,7 @@ def _pushed(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[Step]
         op.begin_us + op.delay_us,
         limit=op.limit,
         worthless_us=op.begin_us + op.expires_us if op.expires_us else math.inf,
-        surely_worthless_us=now_us + op.expires_us if op.expires_us else math.inf,
+        surely_worthless_us=now_us + op.expires_us + 1000 if op.expires_us else math.inf,  # from the next whole ms on
     )
     opened = state
     if op.window_us:
