@@ -86,8 +86,8 @@ PLANTED = [
     Planted(
         "what is dispatched wakes nobody",
         "dispatch",
-        "if waiting[topic] then draw(topic, waiting[topic], arrived[topic], ARGV[5]) end",
-        "",
+        "if waiting[topic] and draw(topic, waiting[topic], arrived[topic], ARGV[5]) then",
+        "if false then",
     ),
 ]
 
