@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
 
@@ -66,6 +66,11 @@ class MovingTask:
     @property
     def target(self) -> int:
         return int(self.data.split(b"|", 2)[1])
+
+    @property
+    def receipt(self) -> MovingTask:
+        """The same without the record: what is needed to clear it."""
+        return replace(self, data=b"|".join([*self.data.split(b"|", 2)[:2], b""]))
 
 
 def loads(moving_tasks: Iterable[MovingTask]) -> list[tuple[int, list[MovingTask]]]:
