@@ -40,8 +40,13 @@ LATE_S = consume.MARGIN_MS / 1000
 
 LONGEST_DENIAL_S = 5.0
 LONGEST_UNHEARD_S = 1.0
-"""A denial counts for so long at most, also of an hourly rate: the process that is woken when a permit goes back, and one
-that is not, and may not have heard of a new limit.
+"""A denial counts for so long at most, also of an hourly rate: where the process is woken when a permit goes back, and
+where it is not, and may not have heard of a new limit.
+"""
+
+MOMENT_S = 0.02
+"""A denial that is over so soon is not ended by a permit that goes back: most of those that go back under a rate come
+too early.
 """
 
 UNREADABLE_S = 1.0
@@ -226,7 +231,8 @@ class RateLimiter:
         denial = self.denials.get((topic, is_woken))
         if denial is None or denial.limit != self.cache.topology.limits.get(topic):
             return 0.0
-        return denial.again_at if denial.wakeups == self._wakeups_of(topic) else 0.0
+        ended = denial.wakeups != self._wakeups_of(topic) and denial.again_at > time.monotonic() + MOMENT_S
+        return 0.0 if ended else denial.again_at
 
     def _wakeups_of(self, topic: str) -> int:
         return 0 if self.wakeups is None else self.wakeups.waiters.permit_wakeups(topic)
