@@ -140,7 +140,7 @@ def test_a_limited_topic_that_fills_the_claim_is_asked_for_where_it_is(permits: 
 
 def test_a_limit_that_bounds_the_claim_spares_the_shards_that_have_nothing() -> None:
     """All but one, the one not asked for longest: each has its turn."""
-    asked = []
+    asked: list[int] = []
     planner, now = knowing({shard: {"high": 50 if shard == 3 else 0} for shard in range(8)}), 1.0
     for _ in range(7):
         shards = {ask.shard: ask.shares["high"] for ask in planner.split(40, range(8), ("high",), {"high": 4}, now)}
