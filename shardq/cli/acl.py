@@ -84,7 +84,7 @@ ROLES = {
     | _role("wake permit release renew get", "")
     | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
     | _role("history", "getrange")
-    | _role("reserve take remember forget stock swept", "hmget zrange zscan"),
+    | _role("reserve take remember forget stock swept unmark", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING

@@ -70,11 +70,12 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Confirm:
     """Asks if the replicas of some nodes have everything that was written until now. The answer is, by slot, the name
-    of the replication history that the node's writes belong to, or None while a replica is behind. After a failover the
-    history has another name: what was written before may be lost. A node without replicas has nothing to wait for.
+    of the history that the node's writes belong to, or None while a replica is behind. After a failover or a restart
+    the history has another name: what was written before may be lost. A node without replicas waits for none.
     """
 
     seals: Sequence[Call[None]]  # a write to wait for, in each slot that is asked for
+    disk: bool = False  # true to ask if the node's disk has it, too, where it keeps an append-only file
 
 
 Histories = dict[int, str | None]
@@ -98,7 +99,7 @@ class Carrier(Protocol):
         spare: Spare | None = None,
     ) -> Iterator[tuple[K, T | ShardqError]]: ...
 
-    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> Histories: ...
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf, *, disk: bool = False) -> Histories: ...
 
 
 def run(driver: Carrier, operation: Operation[T], timeout: float | None = None, *, deadline: float | None = None) -> T:
@@ -127,7 +128,7 @@ def _carry_out(driver: Carrier, timeout: float | None, deadline: float | None, s
     if isinstance(step, Command):
         return driver.call(step, timeout, deadline)
     if isinstance(step, Confirm):
-        return driver.confirm(step.seals, math.inf if deadline is None else deadline)
+        return driver.confirm(step.seals, math.inf if deadline is None else deadline, disk=step.disk)
     if isinstance(step, Many):
         return _many(driver, timeout, deadline, step)
     return time.sleep(_pause_s(step, deadline))
@@ -211,7 +212,7 @@ def _acarry_out(driver: AsyncDriver, timeout: float | None, deadline: float | No
     if isinstance(step, Command):
         return driver.call(step, timeout, deadline)
     if isinstance(step, Confirm):
-        return driver.confirm(step.seals, math.inf if deadline is None else deadline)
+        return driver.confirm(step.seals, math.inf if deadline is None else deadline, disk=step.disk)
     if isinstance(step, Many):
         return _amany(driver, timeout, deadline, step)
     # Imported here, so that programs of threads need not load it.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from shardq.core.calls import control, resharding
+from shardq.core.calls import control, node_info, resharding
 from shardq.core.calls.request import Behind, Call, Command, Epoch, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys
@@ -42,6 +42,9 @@ ROUNDS = 40
 any change of topology needs to reach both.
 """
 
+
+MOST_SENT = 50_000
+"""Tasks that are put before the disks of their targets are waited for: a second with ``appendfsync everysec``."""
 
 ARRIVAL_ROUNDS = 10  # in each round the replicas have a second to confirm what has arrived
 
@@ -133,21 +136,48 @@ def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
     """Delivers what is moving out of a shard. Returns True if there was something. What can't be read stays there: no
     other task waits for it. Raises NotConfirmed if the replicas of the shard do not have what is moving as taken.
     """
-    found, cursor = False, ""
-    barrier: ReplicaBarrier | None = None
+    found, is_asked, cursor = False, False, ""
+    barrier, targets = ReplicaBarrier(cache), ReplicaBarrier(cache)
+    sent: list[MovingTask] = []
     while cursor != "0":
         following, moving_tasks = yield resharding.scan_moved(source, cursor or "0", count=resharding.SCAN)
-        if moving_tasks and barrier is None:
-            barrier = ReplicaBarrier(cache)
+        if moving_tasks and not is_asked:
+            is_asked = True
             yield from barrier.behind([source])
             continue  # it is read again, after the first question
-        if moving_tasks and barrier is not None:
+        if moving_tasks:
             found = True
             if (yield from barrier.behind([source])):
                 raise NotConfirmed([source.shard])
-            yield from deliver(cache, source, moving_tasks)
+            yield from _met(cache, targets, moving_tasks)
+            yield from put(cache, moving_tasks)
+            sent += [moving_task.receipt for moving_task in moving_tasks]
         cursor = following
+        if len(sent) >= MOST_SENT or (sent and cursor == "0"):
+            yield from _clear_safe(cache, source, targets, sent)
+            sent = []
     return found
+
+
+def _met(cache: TopologyCache, barrier: ReplicaBarrier, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+    """Asks about the targets of these for the first time: before anything is put there."""
+    targets = {moving_task.target for moving_task in moving_tasks}
+    if new := [cache.keys(target) for target in sorted(targets) if not barrier.knows(target)]:
+        yield from barrier.behind(new)
+
+
+def _clear_safe(
+    cache: TopologyCache, source: ShardKeys, barrier: ReplicaBarrier, sent: Sequence[MovingTask]
+) -> Operation[None]:
+    """Clears at the source those that are safe at their target: on its replicas, and on its disk. A later call delivers
+    the others.
+    """
+    targets = [cache.keys(target) for target in sorted({moving_task.target for moving_task in sent})]
+    behind = yield from barrier.behind(targets, disk=True)
+    arrived = resharding.loads(moving_task for moving_task in sent if moving_task.target not in behind)
+    clears = [partial(resharding.clear, moving_tasks=some) for _, some in arrived]
+    results = yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})
+    values(results.items())
 
 
 class NotConfirmed(Unavailable):
@@ -183,22 +213,41 @@ def taken(cache: TopologyCache, source: ShardKeys, look: Callable[[], Command[T]
 
 
 def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
-    """Delivers moving tasks that were ``taken``, under whatever topology, and clears at the source those that are on
-    the replicas of their target. A later call delivers the others.
-    """
-    targets = [cache.keys(target) for target in sorted({moving_task.target for moving_task in moving_tasks})]
+    """Delivers moving tasks that were ``taken``, under whatever topology, and clears those that are safe."""
     barrier = ReplicaBarrier(cache)
-    yield from barrier.behind(targets)
+    yield from _met(cache, barrier, moving_tasks)
     yield from put(cache, moving_tasks)
-    behind = yield from barrier.behind(targets)
-    arrived = resharding.loads(moving_task for moving_task in moving_tasks if moving_task.target not in behind)
-    clears = [partial(resharding.clear, moving_tasks=some) for _, some in arrived]
-    results = yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})
-    values(results.items())
+    yield from _clear_safe(cache, source, barrier, moving_tasks)
 
 
-def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+def put_or_deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
+    """Puts moving tasks that were ``taken`` into their targets. Those that could be put once more after a restart are
+    cleared, too.
+    """
+    volatile = [moving_task for moving_task in moving_tasks if moving_task.run]
+    yield from put(cache, [moving_task for moving_task in moving_tasks if not moving_task.run])
+    if volatile:
+        yield from deliver(cache, source, volatile)
+
+
+def _mark_again(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+    """Marks tasks again whose target has neither replicas nor an append-only file, and was started since: it may have
+    lost the mark, and the task with it. One that it has not lost may be there twice.
+    """
+    for target, some in resharding.loads(moving_task for moving_task in moving_tasks if moving_task.run):
+        keys = cache.keys(target)
+        run: str = yield node_info.run_id(keys.slot)
+        lost: dict[str, list[str]] = {}
+        for moving_task in some:
+            if moving_task.run != run:
+                lost.setdefault(moving_task.number, []).append(moving_task.id)
+        marks = {number: (keys, partial(resharding.reserve, number=number, ids=ids)) for number, ids in lost.items()}
+        values((yield from call_shards(cache, marks)).items())
+
+
+def put(cache: TopologyCache, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
     """Puts moving tasks that were ``taken`` into their targets, under whatever topology."""
+    yield from _mark_again(cache, moving_tasks)
     puts = [
         (cache.keys(target), partial(resharding.put, moving_tasks=some))
         for target, some in resharding.loads(moving_tasks)

@@ -1,4 +1,4 @@
-"""The replica barrier: it knows which writes of a shard its replicas have. An operation, for both drivers."""
+"""The barrier of moves: it knows which writes of a shard its replicas, and its disk, have. For both drivers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shardq.core.topology_cache import TopologyCache
 
 
 class ReplicaBarrier:
-    """Knows what is on replicas. What was written to a shard between two questions of one barrier is on its replicas if
-    the second says so, whatever became of its node in between.
+    """Knows what is on replicas and disks. What was written to a shard between two questions of one barrier is on its
+    replicas if the second says so, and on its disk if that was asked, whatever became of its node in between.
     """
 
     def __init__(self, cache: TopologyCache) -> None:
@@ -22,12 +22,19 @@ class ReplicaBarrier:
     def knows(self, shard: int) -> bool:
         return shard in self._histories
 
-    def behind(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
-        """Those of the shards whose replicas may lack something; among them all that are asked about for the first
-        time.
+    def volatile_run(self, shard: int) -> str:
+        """The process of a server that loses what it wrote last when it ends, as it has neither replicas nor an
+        append-only file; empty for others.
+        """
+        _, run, *volatile = [*self._histories[shard].split(" "), ""]
+        return run if volatile[0] else ""
+
+    def behind(self, shards: Iterable[ShardKeys], *, disk: bool = False) -> Operation[set[int]]:
+        """Those of the shards whose replicas may lack something, or the ``disk`` of a server with an append-only file;
+        among them all that are asked about for the first time.
         """
         asked, epoch = list(shards), self._cache.topology.stamp
-        histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked])
+        histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked], disk)
         behind = set()
         for keys in asked:
             history = histories[keys.slot]

@@ -99,8 +99,8 @@ class Between:
             self._act()
         return self._driver.call_all(calls, timeout=timeout, deadline=deadline, spare=spare)
 
-    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> Histories:
-        return self._driver.confirm(seals, deadline)
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf, *, disk: bool = False) -> Histories:
+        return self._driver.confirm(seals, deadline, disk=disk)
 
 
 def test_a_task_that_is_leased_meanwhile_is_left_alone(running: Engine) -> None:

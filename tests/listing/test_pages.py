@@ -276,8 +276,8 @@ class Counting:
             self._note(result)
             yield key, result
 
-    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> Histories:
-        return self._driver.confirm(seals, deadline)
+    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf, *, disk: bool = False) -> Histories:
+        return self._driver.confirm(seals, deadline, disk=disk)
 
     def _note(self, result: object) -> None:
         self.requests += 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
 
@@ -64,8 +64,18 @@ class MovingTask:
         return id_of(self.data.split(b"|", 1)[0])
 
     @property
+    def run(self) -> str:
+        """The process of its target's server, where the end of that may have lost the mark; empty for others."""
+        return self.number.partition("!")[2]
+
+    @property
     def target(self) -> int:
         return int(self.data.split(b"|", 2)[1])
+
+    @property
+    def receipt(self) -> MovingTask:
+        """The same without the record: what is needed to clear it."""
+        return replace(self, data=b"|".join([*self.data.split(b"|", 2)[:2], b""]))
 
 
 def loads(moving_tasks: Iterable[MovingTask]) -> list[tuple[int, list[MovingTask]]]:

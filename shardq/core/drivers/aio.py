@@ -259,10 +259,14 @@ class AsyncDriver(DriverBase):
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
+    async def confirm(
+        self, seals: Sequence[Call[None]], deadline: float = math.inf, *, disk: bool = False
+    ) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
         self.check_open()
-        return await adrive(self._replica_tracker.confirm(seals, self.node_of), partial(self._confirmed, deadline))
+        return await adrive(
+            self._replica_tracker.confirm(seals, self.node_of, disk=disk), partial(self._confirmed, deadline)
+        )
 
     async def _confirmed(self, deadline: float, asked: Confirmation) -> str | Fault | None:
         within = min(self.settings.connect_timeout, deadline - time.monotonic())

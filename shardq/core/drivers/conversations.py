@@ -248,7 +248,14 @@ REMEMBERED_S = 300.0
 are usually set up.
 """
 
-INFO = Exchange(pack("INFO", "replication"), 1)
+INFO = Exchange(pack("INFO", "server", "replication", "persistence"), 1)
+
+VOLATILE = "volatile"
+"""The last word of the history of a server without replicas and append-only file."""
+
+DISK_MS = 3000  # time for the disk: with everysec it has all within a second, or two
+
+POLICY = Exchange(pack("CONFIG", "GET", "appendfsync"), 1)
 
 
 class Confirmation(NamedTuple):
@@ -259,10 +266,13 @@ class Confirmation(NamedTuple):
 
 
 class ReplicaTracker:
-    """The replicas of each node, as far as one driver knows of them.
+    """The replicas of each node, as far as one driver knows of them, and its disk.
 
-    WAIT is about the writes of one connection. So a small one is made first, on a connection that is used for nothing
-    else meanwhile: the replicas that have it have all that came before it, by whichever connection.
+    WAIT and WAITAOF are about the writes of one connection. So a small one is made first, on a connection that is used
+    for nothing else meanwhile: who has it has all that came before it, by whichever connection.
+
+    The name of a history is that of the replication stream and of the server's process: one that was started again may
+    have lost its last writes, and goes on in the same stream.
     """
 
     def __init__(self) -> None:
@@ -270,19 +280,22 @@ class ReplicaTracker:
         """Address → how many replicas it had at most lately, and when it had them last."""
         self._alone: dict[str, tuple[str, float]] = {}
         """Address of a node without replicas → its history, and until when that is good."""
+        self._unsynced: dict[str, str] = {}
+        """Address of a node with ``appendfsync no`` → its history."""
 
     def confirm(
-        self, seals: Sequence[Call[None]], node_of: Callable[[int], str]
+        self, seals: Sequence[Call[None]], node_of: Callable[[int], str], *, disk: bool
     ) -> Generator[Confirmation, str | Fault | None, dict[int, str | None]]:
-        """Asks each node of these slots if its replicas have all that was written until now. Returns histories by slot,
-        see ``operation.Confirm``.
+        """Asks each node of these slots if its replicas, and its ``disk``, have all that was written until now. Returns
+        histories by slot, see ``operation.Confirm``.
         """
         addresses = {seal.slot: node_of(seal.slot) for seal in seals}
         said: dict[str, str | None] = {}
         for address, seal in {addresses[seal.slot]: seal for seal in seals}.items():
-            history: str | Fault | None = self._known(address)
+            # what is cached may be of before a restart: that is known too late for the disk
+            history: str | Fault | None = None if disk else self._known(address)
             if address and history is None:
-                history = yield Confirmation(address, self._asked(address, seal))
+                history = yield Confirmation(address, self._asked(address, seal, disk=disk))
             said[address] = None if isinstance(history, Fault) else history
         return {slot: said[address] for slot, address in addresses.items()}
 
@@ -291,7 +304,7 @@ class ReplicaTracker:
         history, until = self._alone.get(address, ("", 0.0))
         return history if time.monotonic() < until else None
 
-    def _asked(self, address: str, seal: Call[None]) -> Generator[Exchange, Any, str | Fault | None]:
+    def _asked(self, address: str, seal: Call[None], *, disk: bool) -> Generator[Exchange, Any, str | Fault | None]:
         """Returns the name of the node's history if all its replicas have what was written until now, None if that
         can't be said, and the fault of a connection that can't be used any more.
         """
@@ -301,21 +314,52 @@ class ReplicaTracker:
         fields = info_fields(text)
         if fields.get(b"role") != b"master":
             return None
-        history = fields[b"master_replid"].decode()
+        history = f"{fields[b'master_replid'].decode()} {fields.get(b'run_id', b'').decode()}"
         connected = sum(name.startswith(b"slave") and b"state=online" in value for name, value in fields.items())
         # a master has a backlog when it had a replica, and one that was promoted because it was one itself
         was_promoted = bool(fields[b"master_replid2"].strip(b"0"))
         lost = fields.get(b"repl_backlog_active") == b"1" and not was_promoted
         wanted = self._wanted(address, connected, before=int(lost))
-        if not wanted:
-            if not was_promoted:  # others that followed its master come to it within moments
-                self._alone[address] = history, time.monotonic() + ALONE_S
+        keeps = fields.get(b"aof_enabled") == b"1"
+        if not wanted and not keeps:
+            history = f"{history} {VOLATILE}"
+        appends = disk and keeps
+        if not wanted and not was_promoted:  # others that followed its master come to it within moments
+            self._alone[address] = history, time.monotonic() + ALONE_S
+        if not wanted and not appends:
             return history
         sealed = yield Exchange(seal.packed_in_full(), 1)
         if not isinstance(sealed, list) or sealed[0] != b"ok":
             return _fault(sealed)
-        reached = _allowed((yield Exchange(pack("WAIT", wanted, WAIT_MS), 1)), address)
-        return history if isinstance(reached, int) and reached >= wanted else _fault(reached)
+        if wanted:
+            reached = _allowed((yield Exchange(pack("WAIT", wanted, WAIT_MS), 1)), address)
+            if not isinstance(reached, int) or reached < wanted:
+                return _fault(reached)
+        return (yield from self._on_disk(address, history)) if appends else history
+
+    def _on_disk(self, address: str, history: str) -> Generator[Exchange, Any, str | Fault | None]:
+        """The same for the disk of a server with an append-only file."""
+        if self._unsynced.get(address) == history:
+            return history
+        reached = yield Exchange(pack("WAITAOF", 1, 0, DISK_MS), 1)
+        if isinstance(reached, ErrorReply):
+            # Redis before 7.2 has no WAITAOF, and not each user may send it. Then it is time that tells: with everysec
+            # it is on the disk within two seconds, if the server lives so long. No server has so many replicas.
+            yield Exchange(pack("WAIT", 1_000_000, 2 * WAIT_MS + 100), 1)
+            text = yield INFO
+            same = (
+                isinstance(text, bytes) and info_fields(text).get(b"run_id", b"") == history.split(" ")[1].encode()
+            )
+            return history if same else _fault(text)
+        if isinstance(reached, list) and reached[0] == 1:
+            return history
+        if isinstance(reached, list):
+            told = yield POLICY
+            words = [*told, *told.values()] if isinstance(told, dict) else told
+            if isinstance(words, list) and b"no" in words:
+                self._unsynced[address] = history  # whose disk nobody waits for: the operator has said so
+                return history
+        return _fault(reached)
 
     def _wanted(self, address: str, connected: int, *, before: int) -> int:
         """The number of replicas to wait for. ``before``: the number that a node met first has had, for all we know."""
@@ -334,6 +378,6 @@ def _allowed(answer: Any, address: str) -> Any:
     if isinstance(answer, ErrorReply) and of_reply(answer.text, asked=address).error is AccessDenied:
         raise AccessDenied(
             f"{address}: whether replicas have what was written can't be asked: {answer.text}; "
-            "allow the user INFO and WAIT: tasks are moved between shards only where that is known"
+            "allow the user INFO, WAIT and WAITAOF: tasks are moved between shards only where that is known"
         )
     return answer

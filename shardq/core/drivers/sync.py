@@ -75,10 +75,12 @@ class Driver(NodeRouter):
             begun.retrying.bound(deadline)
         return self.carry(begun.retrying, self._trip, first=(begun.address, begun.receive()))
 
-    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
+    def confirm(
+        self, seals: Sequence[Call[None]], deadline: float = math.inf, *, disk: bool = False
+    ) -> dict[int, str | None]:
         """Asks if replicas have all that was written until now. Returns answers by slot, see ``operation.Confirm``."""
         self.check_open()
-        return drive(self._replica_tracker.confirm(seals, self.node_of), partial(self._confirmed, deadline))
+        return drive(self._replica_tracker.confirm(seals, self.node_of, disk=disk), partial(self._confirmed, deadline))
 
     def dedicated(self, slot: int, *, dispatches: bool = False) -> DedicatedConnection:
         """A connection of the caller's own to the master of this slot, wherever it moves. ``dispatches``: it is a

@@ -137,8 +137,10 @@ class Confirming:
             except ShardqError as exc:
                 yield key, exc
 
-    def confirm(self, seals: Sequence[Call[None]], deadline: float = math.inf) -> dict[int, str | None]:
-        return self._driver.confirm(seals, deadline)
+    def confirm(
+        self, seals: Sequence[Call[None]], deadline: float = math.inf, *, disk: bool = False
+    ) -> dict[int, str | None]:
+        return self._driver.confirm(seals, deadline, disk=disk)
 
     def wait_for_copies(self, receipts: list[Receipt]) -> None:
         """Waits for the replicas of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""

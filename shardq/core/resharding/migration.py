@@ -8,12 +8,13 @@ from its first step to its last: a shard that knows a newer one refuses it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardq.core.calls import node_info, resharding
 from shardq.core.calls.request import FIRST_PAGE, Command, next_page
@@ -22,13 +23,19 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put, taken
+from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put_or_deliver, taken
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
 GROUP = 1000
 """Tasks moved at a time. While they move, for some tens of milliseconds, they can't be dispatched."""
+
+WINDOW = 50_000
+"""Tasks that wait for the disk together, where it takes its time: a second with ``appendfsync everysec``."""
+
+LONG_S = 0.02
+"""The time from which on the disk is waited for by windows, and not after each trip."""
 
 PART_S = 0.1
 """With a rate limit, the part of a second that is moved at a time: a process that is stopped pauses no longer than
@@ -39,6 +46,14 @@ Misplaced = tuple[int, str]
 """The shard where a task belongs, and its id."""
 
 
+class _Reserved(NamedTuple):
+    """Ids with a mark at their target."""
+
+    keys: ShardKeys
+    number: str
+    ids: list[str]
+
+
 class MoveTokens:
     """Names for attempts to move, never used before: the process's name and a number."""
 
@@ -46,8 +61,9 @@ class MoveTokens:
         self._process = process
         self._count = count(1)
 
-    def next(self) -> str:
-        return f"{self._process}:{next(self._count)}"
+    def next(self, run: str = "") -> str:
+        """``run``: the process of a target that may lose the mark."""
+        return f"{self._process}:{next(self._count)}{'!' if run else ''}{run}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +77,13 @@ class MoveRate:
     stopped: Callable[[], bool] = lambda: False
     """True when no more may be moved: what is moving arrives, and nothing else is taken."""
 
+    @property
+    def size(self) -> int:
+        """The tasks of one group."""
+        return GROUP if self.rate is None else max(1, min(GROUP, int(self.rate * PART_S)))
+
     def groups(self, misplaced: Sequence[Misplaced]) -> Iterator[Sequence[Misplaced]]:
-        size = GROUP if self.rate is None else max(1, min(GROUP, int(self.rate * PART_S)))
-        return (misplaced[at : at + size] for at in range(0, len(misplaced), size))
+        return (misplaced[at : at + self.size] for at in range(0, len(misplaced), self.size))
 
     def pause_s(self, done: int) -> float:
         if done:
@@ -77,7 +97,7 @@ def bring_in(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None
     """
     moving_task = yield from taken(cache, source, partial(resharding.moving_task_of, source, id))
     if moving_task is not None:
-        yield from put(cache, [moving_task])
+        yield from put_or_deliver(cache, source, [moving_task])
 
 
 def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
@@ -86,7 +106,7 @@ def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
     while cursor != "0":
         look = partial(resharding.scan_moved, source, cursor or "0", count=resharding.SCAN)
         cursor, moving_tasks = yield from taken(cache, source, look)
-        yield from put(cache, moving_tasks)
+        yield from put_or_deliver(cache, source, moving_tasks)
 
 
 def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
@@ -97,37 +117,56 @@ def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Oper
 
 
 class MigrationPipeline:
-    """Moves tasks out of one shard in groups that overlap: one trip clears the first group, puts the next, takes the
-    next and reserves the last. So neither the servers nor this process wait for the other, and a task is moving for two
+    """Moves tasks out of one shard in groups that overlap: one trip clears what is safe, puts a group, takes the next
+    and reserves the last. So neither the servers nor this process wait for the other, and a task is moving for two
     short trips.
 
-    After each trip the replicas, if there are any, confirm all of it. Where they do not, nothing goes on: what was
-    reserved is not taken, and what was put is not cleared.
+    A task is taken only when its mark is safe at the target, and cleared only when it is itself: on the replicas, if
+    there are any, and on the disk of a server with an append-only file, in one history from before it was written. What
+    is not does not go on: it is not taken, or not cleared. Where the disk takes its time, marks and tasks wait for it
+    in windows, and no task is on its way meanwhile.
 
     The next sweep finds what was taken by a process that has died: it is in ``moved``.
     """
 
-    def __init__(self, cache: TopologyCache, topology: Topology, source: ShardKeys, numbers: MoveTokens) -> None:
+    def __init__(
+        self, cache: TopologyCache, topology: Topology, source: ShardKeys, numbers: MoveTokens, *, size: int = 0
+    ) -> None:
+        """``size``: the tasks that are taken at a time; 0: as many as ``GROUP``."""
         self._cache = cache
         self._topology = topology
         self._source = source
         self._numbers = numbers
+        self._size = size or GROUP
         self._barrier = ReplicaBarrier(cache)
         self._behind: set[int] = set()
-        """Shards whose replicas do not keep up. Nothing more is taken for them in this sweep; or nothing at all, if the
+        """Shards whose copies do not keep up. Nothing more is taken for them in this sweep; or nothing at all, if the
         source is one.
         """
-        self._reserved: list[tuple[ShardKeys, str, list[str]]] = []
+        self._reserved: list[_Reserved] = []
+        """What has a mark that may not be safe yet."""
+        self._marked: list[_Reserved] = []
+        """What may be taken."""
         self._taken: list[MovingTask] = []
         self._put: list[MovingTask] = []
+        """What was put and may not be safe yet."""
+        self._safe: list[MovingTask] = []
+        """What may be cleared."""
+        self._waits_long = False
+        """True once a disk took its time."""
 
     @property
     def held_up(self) -> bool:
         """True if nothing more can be taken."""
         return self._source.shard in self._behind
 
+    @property
+    def is_busy(self) -> bool:
+        """True while something is reserved or moving."""
+        return bool(self._reserved or self._marked or self._taken or self._put or self._safe)
+
     def check(self) -> Operation[None]:
-        """Raises NotConfirmed if tasks wait for replicas still: after a restart they waited for no more than a look."""
+        """Raises NotConfirmed if tasks wait for copies still: after a restart they waited for no more than a look."""
         if self._behind and (behind := (yield from self._barrier.behind(map(self._cache.keys, self._behind)))):
             raise NotConfirmed(behind)
 
@@ -137,19 +176,63 @@ class MigrationPipeline:
         Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
         """
         group = yield from self._admit(group)
-        epoch, reserved = self._topology.stamp, self._reserved
-        self._reserved = [
-            (self._cache.keys(home), self._numbers.next(), ids) for home, ids in _batches(group, resharding.BATCH)
+        reserved = [
+            _Reserved(self._cache.keys(home), self._numbers.next(self._barrier.volatile_run(home)), ids)
+            for home, ids in _batches(group, resharding.BATCH)
         ]
+        taken = yield from self._trip(self._next_marked(), reserved)
+        self._reserved += reserved
+        if taken and (yield from self._barrier.behind([self._source])):
+            # A failover may undo a take: what was really taken is in moved.
+            self._behind.add(self._source.shard)
+            self._reserved, self._marked, self._taken = [], [], []
+        if not self._waits_long or self._waiting >= WINDOW:
+            yield from self._make_safe()
+        return taken
+
+    def step(self) -> Operation[int]:
+        """Brings what is reserved or moving one step further. Returns how many tasks it took."""
+        if self._marked or self._taken or self._safe:
+            return (yield from self.advance())
+        yield from self._make_safe()
+        return 0
+
+    def land(self) -> Operation[None]:
+        """Puts what is taken: before a pause."""
+        if self._taken:
+            yield from self._trip([], [])
+
+    def finish(self) -> Operation[int]:
+        """Delivers all that is moving. Returns how many more tasks it took."""
+        taken = 0
+        while self.is_busy:
+            taken += yield from self.step()
+        return taken
+
+    @property
+    def _waiting(self) -> int:
+        return sum(len(batch.ids) for batch in self._reserved) + len(self._put)
+
+    def _next_marked(self) -> list[_Reserved]:
+        """The next batches to take, of one group together."""
+        batches, size = list[_Reserved](), 0
+        while self._marked and (not batches or size + len(self._marked[0].ids) <= self._size):
+            batches.append(self._marked.pop(0))
+            size += len(batches[-1].ids)
+        return batches
+
+    def _trip(self, marked: Sequence[_Reserved], reserved: Sequence[_Reserved]) -> Operation[int]:
+        """Clears, puts, takes and reserves. Returns how many tasks it took."""
+        epoch, safe = self._topology.stamp, self._safe[:GROUP]
 
         def requests() -> Iterator[tuple[Literal["clear", "put", "take", "reserve"], Command[Any]]]:
-            for _, moving_tasks in resharding.loads(self._put):
+            for _, moving_tasks in resharding.loads(safe):
                 yield "clear", resharding.clear(self._source, epoch, moving_tasks)
             for target, moving_tasks in resharding.loads(self._taken):
                 yield "put", resharding.put(self._cache.keys(target), epoch, moving_tasks)
-            for keys, number, ids in reserved:
+            for keys, number, ids in marked:
                 yield "take", resharding.take(self._source, epoch, number, keys.shard, ids)
-            for keys, number, ids in self._reserved:
+            for keys, number, ids in reserved:
                 yield "reserve", resharding.reserve(keys, epoch, number, ids)
 
         taken: list[MovingTask] = []
@@ -161,19 +244,13 @@ class MigrationPipeline:
             elif step == "take":
                 taken += result
         if refused is not None:
-            self._reserved, self._taken, self._put = [], [], []
+            self._reserved, self._marked, self._taken, self._put, self._safe = [], [], [], [], []
             yield from deliver_all(self._cache, self._source)
             raise refused
-        self._put, self._taken = self._taken, taken
-        yield from self._confirmed(taking=bool(taken))
+        self._safe = self._safe[len(safe) :]
+        self._put += [moving_task.receipt for moving_task in self._taken]
+        self._taken = taken
         return len(taken)
-
-    def finish(self) -> Operation[int]:
-        """Delivers all that is moving. Returns how many more tasks it took."""
-        taken = 0
-        while self._reserved or self._taken or self._put:
-            taken += yield from self.advance()
-        return taken
 
     def _admit(self, group: Iterable[Misplaced]) -> Operation[list[Misplaced]]:
         """Those of a group that may be moved now."""
@@ -185,17 +262,21 @@ class MigrationPipeline:
             self._behind |= {keys.shard for keys in ends if not self._barrier.knows(keys.shard)}
         return [] if self.held_up else [misplaced for misplaced in group if misplaced[0] not in self._behind]
 
-    def _confirmed(self, *, taking: bool) -> Operation[None]:
-        """Holds back what the replicas do not have."""
-        targets = {keys.shard for keys, _, _ in self._reserved} | {moving_task.target for moving_task in self._put}
-        if ends := targets | ({self._source.shard} if taking else set()):
-            behind = yield from self._barrier.behind([self._cache.keys(shard) for shard in ends])
-            self._behind |= behind
-            self._put = [moving_task for moving_task in self._put if moving_task.target not in behind]
-            self._reserved = [entry for entry in self._reserved if entry[0].shard not in behind]
-            if self.held_up:
-                # A failover may undo a take: what was really taken is in moved.
-                self._reserved, self._taken = [], []
+    def _make_safe(self) -> Operation[None]:
+        """Waits until marks and tasks are safe at their targets, and holds back those that are not."""
+        ends = {batch.keys.shard for batch in self._reserved} | {moving_task.target for moving_task in self._put}
+        if not ends:
+            return
+        if self._waits_long:
+            yield from self.land()
+            ends |= {moving_task.target for moving_task in self._put}
+        began = time.monotonic()
+        behind = yield from self._barrier.behind([self._cache.keys(shard) for shard in ends], disk=True)
+        self._waits_long = self._waits_long or time.monotonic() - began > LONG_S
+        self._behind |= behind
+        self._marked = [batch for batch in (*self._marked, *self._reserved) if batch.keys.shard not in behind]
+        self._safe += [moving_task for moving_task in self._put if moving_task.target not in behind]
+        self._reserved, self._put = [], []
 
 
 def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate) -> Operation[bool]:
@@ -211,7 +292,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         # Under no earlier number was there such a shard: all that is here belongs here.
         yield resharding.swept(source, topology.stamp, topology.since)
         return True
-    found, pipeline = False, MigrationPipeline(cache, topology, source, numbers)
+    found, pipeline = False, MigrationPipeline(cache, topology, source, numbers, size=pace.size)
     for key in (source.due, source.dead):
         # From the latest on: what is due soon has mostly gone when its turn comes, and neighbours cost the servers
         # less. Tasks that fall between two pages, because others add and remove meanwhile, are found by the next sweep.
@@ -229,12 +310,11 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
                     return False
                 found = True
                 done = yield from pipeline.advance(group)
-                if pace.rate is not None:
-                    done += yield from pipeline.finish()
                 leaving -= done
-                if pause := pace.pause_s(done):
-                    yield Pause(pause)
-        pace.pause_s((yield from pipeline.finish()))
+                yield from _paused(pipeline, pace, done)
+        while pipeline.is_busy and not pace.stopped():
+            yield from _paused(pipeline, pace, (yield from pipeline.step()))
+        yield from pipeline.finish()
     if pipeline.held_up:
         yield from deliver_all(cache, source)
     yield from pipeline.check()
@@ -247,6 +327,13 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         return False
     yield resharding.swept(source, topology.stamp, topology.since)
     return True
+
+
+def _paused(pipeline: MigrationPipeline, pace: MoveRate, done: int) -> Operation[None]:
+    """Pauses after so many tasks, for as long as the rate wants. None is on its way meanwhile."""
+    if pause := pace.pause_s(done):
+        yield from pipeline.land()
+        yield Pause(pause)
 
 
 def _holds_misplaced(topology: Topology, source: ShardKeys) -> Operation[bool]:
@@ -271,24 +358,26 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
     cursor, barrier, all_moved = "", ReplicaBarrier(cache), True
     scanned: str = yield node_info.run_id(source.slot)
     ahead_ms: int = yield resharding.ahead(source)
+    sent: list[tuple[ShardKeys, dict[str, str]]] = []
     while cursor != "0":
         cursor, ends = yield resharding.scan(source, source.seen, cursor or "0", count=resharding.SCAN)
         parts = [
             (cache.keys(home), {id: ends[id] for id in ids})
             for home, ids in _batches(_misplaced_windows(topology, source, ends), resharding.WINDOWS)
         ]
-        if not parts:
-            continue
         homes = {keys.shard: keys for keys, _ in parts}.values()
         if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
             yield from barrier.behind(new)
         # At no instant in neither shard: an id that is asked for meanwhile is asked for here first.
         remembers = [resharding.remember(keys, topology.stamp, some, ahead_ms=ahead_ms) for keys, some in parts]
         values((yield Many(enumerate(remembers))))
-        behind = yield from barrier.behind(homes)
-        all_moved = all_moved and not behind
-        gone = [some for keys, some in parts if keys.shard not in behind]
-        values((yield Many(enumerate(resharding.forget(source, topology.stamp, some) for some in gone))))
+        sent += parts
+        if sent and (cursor == "0" or sum(len(some) for _, some in sent) >= WINDOW):
+            behind = yield from barrier.behind({keys.shard: keys for keys, _ in sent}.values(), disk=True)
+            all_moved = all_moved and not behind
+            gone = [some for keys, some in sent if keys.shard not in behind]
+            values((yield Many(enumerate(resharding.forget(source, topology.stamp, some) for some in gone))))
+            sent = []
     return all_moved and scanned == (yield node_info.run_id(source.slot))
 
 

@@ -155,12 +155,12 @@ def forget_priors(cache: TopologyCache) -> Operation[bool]:
     state = yield from progress(cache)
     if state.swept < state.of:
         return False
-    # What was noted of a shard, and all that was done before it, is on the replicas. Otherwise a failover could bring
-    # back misplaced tasks when nobody looks for them any more.
+    # What was noted of a shard, and all that was done before it, is on the replicas, and on the disk. Otherwise a
+    # failover or a loss of power could bring back misplaced tasks when nobody looks for them any more.
     span, barrier = cache.span(), ReplicaBarrier(cache)
     yield from barrier.behind(span)
     state = yield from progress(cache)
-    if cache.topology.stamp != topology.stamp or state.swept < state.of or (yield from barrier.behind(span)):
+    if cache.topology.stamp != topology.stamp or state.swept < state.of or (yield from barrier.behind(span, disk=True)):
         return False
     # Shards that are no longer used are told, too: their metas stay, and refuse whoever still knows them.
     if (yield from declare(cache, topology, topology.following(priors=(), move_rate=None))):

@@ -233,5 +233,5 @@ class SimDriver:
             except ShardqError as exc:
                 yield key, exc
 
-    def confirm(self, seals: Sequence[Any], deadline: float = DEADLINE) -> dict[int, str | None]:
+    def confirm(self, seals: Sequence[Any], deadline: float = DEADLINE, *, disk: bool = False) -> dict[int, str | None]:
         return {seal.slot: "one" for seal in seals}
