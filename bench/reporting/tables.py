@@ -64,7 +64,7 @@ def sizes(results: Results) -> str:
 
 
 def scales(results: Results) -> str:
-    """Returns a row for each size that was tried, with the scripts of a task and of an idle minute."""
+    """Returns a row for each size that was tried, with the scripts of a task and the commands of an idle minute."""
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     heads = ("consumers", "shards", "topics", "dead", "limit")
     curves = ("scales: a task", "scales: an idle minute")
@@ -75,7 +75,7 @@ def scales(results: Results) -> str:
             )
             rows.setdefault(sizes, {})[curve] = shown(figure.value)
     told = [[*sizes, *(found.get(curve, "") for curve in curves)] for sizes, found in rows.items()]
-    return table((*heads, "scripts a task", "an idle minute"), told, right=(0, 1, 2, 3, 5, 6)) if told else ""
+    return table((*heads, "scripts a task", "commands an idle minute"), told, right=(0, 1, 2, 3, 5, 6)) if told else ""
 
 
 def memory(results: Results) -> str:

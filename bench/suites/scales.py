@@ -1,4 +1,4 @@
-"""The scripts that a handled task and an idle minute cost, as the fleet and the engine grow: counts, and no times.
+"""The scripts of a handled task, and the commands of an idle minute, as fleet and engine grow: counts, and no times.
 
 One size changes at a time, around ``BASE``, and a few do together. Consumers claim one task at a time, and handle it at
 once. Tasks fall due one by one while consumers wait; those of a limited topic all at once, so that the limit holds them
@@ -17,6 +17,7 @@ from typing import Literal
 from bench.figures import Figure
 from bench.stand import Stand
 from bench.suite import Suite
+from bench.suites.idle import NOT_ITS
 from shardq import Consumer, Engine, Task
 from shardq.core.calls.request import Command
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
@@ -79,19 +80,19 @@ IDLE = (BASE, replace(BASE, consumers=100), replace(BASE, shards=64), replace(BA
 def _measure(stand: Stand) -> Iterator[Figure]:
     for sizes in ROWS[: stand.pick(1, len(ROWS))]:
         stand.say(str(sizes))
-        yield _figure("a task", sizes, of_a_task(stand, sizes, count=stand.pick(50, 500)))
+        yield _figure("a task", sizes, of_a_task(stand, sizes, count=stand.pick(50, 500)), "scripts")
     for sizes in IDLE[: stand.pick(1, len(IDLE))]:
         stand.say(f"idle, {sizes}")
-        yield _figure("an idle minute", sizes, of_an_idle_minute(stand, sizes, stand.pick(1.0, LONGEST_SLEEP_S)))
+        yield _figure(
+            "an idle minute", sizes, of_an_idle_minute(stand, sizes, stand.pick(1.0, LONGEST_SLEEP_S)), "commands"
+        )
 
 
-SUITE = Suite(
-    "scales", "scripts of a task and of an idle minute, as consumers, shards, topics and limits grow", _measure
-)
+SUITE = Suite("scales", "scripts of a task, and commands of an idle minute, as everything grows", _measure)
 
 
-def _figure(what: str, sizes: Sizes, scripts: float) -> Figure:
-    return Figure(f"{what}, {sizes}", scripts, "scripts", at={"curve": f"scales: {what}", **asdict(sizes)})
+def _figure(what: str, sizes: Sizes, count: float, unit: str) -> Figure:
+    return Figure(f"{what}, {sizes}", count, unit, at={"curve": f"scales: {what}", **asdict(sizes)})
 
 
 def of_a_task(stand: Stand, sizes: Sizes, *, count: int) -> float:
@@ -114,7 +115,9 @@ def of_a_task(stand: Stand, sizes: Sizes, *, count: int) -> float:
 
 
 def of_an_idle_minute(stand: Stand, sizes: Sizes, seconds: float) -> float:
-    """Counts the scripts of the servers in so many seconds. Less than a sleep of the pollers sees too few."""
+    """Counts the commands of the servers in so many seconds, those inside scripts included. Idle pollers look without a
+    script, and less than one of their sleeps sees too few.
+    """
     with _running(stand, sizes) as (engine, topics, handled):
         # each shard has handled something: a poller that has just begun looks more often
         some = [topics[number % len(topics)] for number in range(SETTLING)]
@@ -123,7 +126,8 @@ def of_an_idle_minute(stand: Stand, sizes: Sizes, seconds: float) -> float:
         time.sleep(SETTLE_S)
         stand.reset_stats()
         time.sleep(seconds)
-        return _scripts(stand) * 60 / seconds
+        count = sum(calls for name, calls in stand.commands().items() if name not in NOT_ITS)
+        return count * 60 / seconds
 
 
 @contextlib.contextmanager
