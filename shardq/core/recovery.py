@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from shardq.core.calls import control, resharding
+from shardq.core.calls import control, node_info, resharding
 from shardq.core.calls.request import Behind, Call, Command, Epoch, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys
@@ -220,8 +220,34 @@ def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[Movi
     yield from _clear_safe(cache, source, barrier, moving_tasks)
 
 
-def put(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+def put_or_deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
+    """Puts moving tasks that were ``taken`` into their targets. Those that could be put once more after a restart are
+    cleared, too.
+    """
+    volatile = [moving_task for moving_task in moving_tasks if moving_task.run]
+    yield from put(cache, [moving_task for moving_task in moving_tasks if not moving_task.run])
+    if volatile:
+        yield from deliver(cache, source, volatile)
+
+
+def _mark_again(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+    """Marks tasks again whose target has neither replicas nor an append-only file, and was started since: it may have
+    lost the mark, and the task with it. One that it has not lost may be there twice.
+    """
+    for target, some in resharding.loads(moving_task for moving_task in moving_tasks if moving_task.run):
+        keys = cache.keys(target)
+        run: str = yield node_info.run_id(keys.slot)
+        lost: dict[str, list[str]] = {}
+        for moving_task in some:
+            if moving_task.run != run:
+                lost.setdefault(moving_task.number, []).append(moving_task.id)
+        marks = {number: (keys, partial(resharding.reserve, number=number, ids=ids)) for number, ids in lost.items()}
+        values((yield from call_shards(cache, marks)).items())
+
+
+def put(cache: TopologyCache, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
     """Puts moving tasks that were ``taken`` into their targets, under whatever topology."""
+    yield from _mark_again(cache, moving_tasks)
     puts = [
         (cache.keys(target), partial(resharding.put, moving_tasks=some))
         for target, some in resharding.loads(moving_tasks)

@@ -22,6 +22,13 @@ class ReplicaBarrier:
     def knows(self, shard: int) -> bool:
         return shard in self._histories
 
+    def volatile_run(self, shard: int) -> str:
+        """The process of a server that loses what it wrote last when it ends, as it has neither replicas nor an
+        append-only file; empty for others.
+        """
+        _, run, *volatile = [*self._histories[shard].split(" "), ""]
+        return run if volatile[0] else ""
+
     def behind(self, shards: Iterable[ShardKeys], *, disk: bool = False) -> Operation[set[int]]:
         """Those of the shards whose replicas may lack something, or the ``disk`` of a server with an append-only file;
         among them all that are asked about for the first time.

@@ -64,6 +64,11 @@ class MovingTask:
         return id_of(self.data.split(b"|", 1)[0])
 
     @property
+    def run(self) -> str:
+        """The process of its target's server, where the end of that may have lost the mark; empty for others."""
+        return self.number.partition("!")[2]
+
+    @property
     def target(self) -> int:
         return int(self.data.split(b"|", 2)[1])
 

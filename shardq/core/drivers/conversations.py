@@ -250,6 +250,9 @@ are usually set up.
 
 INFO = Exchange(pack("INFO", "server", "replication", "persistence"), 1)
 
+VOLATILE = "volatile"
+"""The last word of the history of a server without replicas and append-only file."""
+
 DISK_MS = 3000  # time for the disk: with everysec it has all within a second, or two
 
 POLICY = Exchange(pack("CONFIG", "GET", "appendfsync"), 1)
@@ -317,7 +320,10 @@ class ReplicaTracker:
         was_promoted = bool(fields[b"master_replid2"].strip(b"0"))
         lost = fields.get(b"repl_backlog_active") == b"1" and not was_promoted
         wanted = self._wanted(address, connected, before=int(lost))
-        appends = disk and fields.get(b"aof_enabled") == b"1"
+        keeps = fields.get(b"aof_enabled") == b"1"
+        if not wanted and not keeps:
+            history = f"{history} {VOLATILE}"
+        appends = disk and keeps
         if not wanted and not was_promoted:  # others that followed its master come to it within moments
             self._alone[address] = history, time.monotonic() + ALONE_S
         if not wanted and not appends:
@@ -342,7 +348,7 @@ class ReplicaTracker:
             yield Exchange(pack("WAIT", 1_000_000, 2 * WAIT_MS + 100), 1)
             text = yield INFO
             same = (
-                isinstance(text, bytes) and info_fields(text).get(b"run_id", b"") == history.partition(" ")[2].encode()
+                isinstance(text, bytes) and info_fields(text).get(b"run_id", b"") == history.split(" ")[1].encode()
             )
             return history if same else _fault(text)
         if isinstance(reached, list) and reached[0] == 1:

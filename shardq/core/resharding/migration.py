@@ -23,7 +23,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put, taken
+from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put_or_deliver, taken
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
@@ -61,8 +61,9 @@ class MoveTokens:
         self._process = process
         self._count = count(1)
 
-    def next(self) -> str:
-        return f"{self._process}:{next(self._count)}"
+    def next(self, run: str = "") -> str:
+        """``run``: the process of a target that may lose the mark."""
+        return f"{self._process}:{next(self._count)}{'!' if run else ''}{run}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def bring_in(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None
     """
     moving_task = yield from taken(cache, source, partial(resharding.moving_task_of, source, id))
     if moving_task is not None:
-        yield from put(cache, [moving_task])
+        yield from put_or_deliver(cache, source, [moving_task])
 
 
 def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
@@ -105,7 +106,7 @@ def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
     while cursor != "0":
         look = partial(resharding.scan_moved, source, cursor or "0", count=resharding.SCAN)
         cursor, moving_tasks = yield from taken(cache, source, look)
-        yield from put(cache, moving_tasks)
+        yield from put_or_deliver(cache, source, moving_tasks)
 
 
 def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
@@ -176,7 +177,7 @@ class MigrationPipeline:
         """
         group = yield from self._admit(group)
         reserved = [
-            _Reserved(self._cache.keys(home), self._numbers.next(), ids)
+            _Reserved(self._cache.keys(home), self._numbers.next(self._barrier.volatile_run(home)), ids)
             for home, ids in _batches(group, resharding.BATCH)
         ]
         taken = yield from self._trip(self._next_marked(), reserved)
