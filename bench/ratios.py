@@ -296,11 +296,11 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
 _SCALES = {
     f"{most} scripts ÷ those of a task, {sizes}": (most, sizes)
     for most, sizes in (
-        (6, scales.BASE),
-        (6, replace(scales.BASE, consumers=100)),
-        (7, replace(scales.BASE, shards=64)),
-        (20, replace(scales.BASE, topics=5_000)),
-        (8, replace(scales.BASE, shards=64, dead=1_000)),
+        (8, scales.BASE),
+        (8, replace(scales.BASE, consumers=100)),
+        (8, replace(scales.BASE, shards=64)),
+        (24, replace(scales.BASE, topics=5_000)),
+        (10, replace(scales.BASE, shards=64, dead=1_000)),
         (6, replace(scales.BASE, limit="rate", consumers=50, shards=64)),
         (6, replace(scales.BASE, limit="concurrency", consumers=50, shards=64)),
     )
