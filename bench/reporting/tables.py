@@ -70,11 +70,10 @@ def scales(results: Results) -> str:
     curves = ("scales: a task", "scales: an idle minute")
     for curve in curves:
         for figure in results.curve(curve):
-            sizes = tuple(
-                escape(f"{size:,}" if isinstance(size := figure.at[head], int) else str(size)) for head in heads
-            )
+            found = (figure.at[head] for head in heads)
+            sizes = tuple(escape(size) if isinstance(size, str) else f"{size:,.0f}" for size in found)
             rows.setdefault(sizes, {})[curve] = shown(figure.value)
-    told = [[*sizes, *(found.get(curve, "") for curve in curves)] for sizes, found in rows.items()]
+    told = [[*sizes, *(counts.get(curve, "") for curve in curves)] for sizes, counts in rows.items()]
     return table((*heads, "scripts a task", "commands an idle minute"), told, right=(0, 1, 2, 3, 5, 6)) if told else ""
 
 
