@@ -83,6 +83,10 @@ class Verdict(msgspec.Struct, frozen=True):
         return "FELL" if self.found < self.usual.floor else "ok"
 
 
+BOUNDS = {name: Usual([1.0], 0.0) for name in ratios.BOUNDED}
+"""Counts have a bound in place of usual values."""
+
+
 def compared(usual: dict[str, Usual], found: dict[str, float]) -> list[Verdict]:
     """Returns a verdict for every ratio that is known or was found."""
     names = [*usual, *(name for name in found if name not in usual)]
@@ -123,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
-    only = chosen(options.only)
+    only = [name for name in chosen(options.only) if name not in BOUNDS]
     runs = []
     for number in range(options.learn):
         runs.append(_measured(options.server, cores, f"run {number + 1} of {options.learn}", only))
@@ -138,7 +142,7 @@ def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int
             LEAST_OF_EXACT if name in ratios.EXACT else LEAST_TOLERANCE,
         )
     baseline.usual[options.server] = usual
-    if set(only) == set(ratios.NAMES):
+    if set(only) == set(ratios.NAMES) - set(BOUNDS):
         on = "one server on loopback TCP"
         baseline.facts[options.server] = machine.facts(options.server, topology=on, cores=cores)
     options.baseline.write_bytes(msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n")
@@ -156,7 +160,7 @@ def _compare(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> i
         )
         return 1
     only = chosen(options.only)
-    usual = {name: runs for name, runs in usual.items() if name in only}
+    usual = {name: runs for name, runs in {**usual, **BOUNDS}.items() if name in only}
     found = _measured(options.server, cores, "", only)
     tries = 1
     while tries < TRIES and (fell := fallen(compared(usual, found))):

@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Container, Iterator
+from dataclasses import replace
 from statistics import median, quantiles
 
 import redis.asyncio
@@ -21,7 +22,7 @@ from bench import limit
 from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, function, running
 from bench.loads import FAR_S, PAYLOAD, burst, fill_ready, spread_tasks
 from bench.stand import SHARDS, Stand
-from bench.suites import flow
+from bench.suites import flow, scales
 from bench.suites.fleet import drained
 from shardq import AsyncEngine, Engine, Task, metrics
 from shardq.core.calls.request import Command
@@ -46,6 +47,8 @@ BEHIND = 1_000
 CONNECTIONS = 64
 """Those of an engine to a node."""
 LIST = "guard-list"
+SCALED = 500
+"""Tasks whose scripts are counted."""
 
 PUSHED_PER_S = 200_000
 """The rate of pushing before a burst. Slower pushes are begun again with more time."""
@@ -80,6 +83,10 @@ def measured(stand: Stand, only: Container[str]) -> Iterator[tuple[str, float]]:
     if MEMORY in only:
         stand.say("memory")
         yield MEMORY, _memory(stand)
+    for name, (most, sizes) in _SCALES.items():
+        if name in only:
+            stand.say(name)
+            yield name, most / scales.of_a_task(stand, sizes, count=SCALED)
 
 
 # ---- the engine's
@@ -286,7 +293,23 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
 )
 
 
-NAMES = (*(name for name, _, _ in _PAIRS), PROMPT, MEMORY)
+_SCALES = {
+    f"{most} scripts ÷ those of a task, {sizes}": (most, sizes)
+    for most, sizes in (
+        (8, scales.BASE),
+        (8, replace(scales.BASE, consumers=100)),
+        (8, replace(scales.BASE, shards=64)),
+        (24, replace(scales.BASE, topics=5_000)),
+        (10, replace(scales.BASE, shards=64, dead=1_000)),
+        (6, replace(scales.BASE, limit="rate", consumers=50, shards=64)),
+        (6, replace(scales.BASE, limit="concurrency", consumers=50, shards=64)),
+    )
+}
+
+BOUNDED = tuple(_SCALES)
+"""Ratios of a bound and a count. They are nothing to learn: below 1 is too many."""
+
+NAMES = (*(name for name, _, _ in _PAIRS), PROMPT, MEMORY, *BOUNDED)
 
 
 def _per_s(count: int, work: Callable[[], object]) -> float:

@@ -126,6 +126,15 @@ def sections(inputs: Inputs) -> list[Section]:
             table=tables.figures(results.of("fleet", "idle")),
             missing=without,
         ),
+        Section(
+            "Scripts as things grow",
+            "These are counts of what the servers run, and no times: scripts for a task, from due to acknowledged, and "
+            "commands for a minute in which nothing happens. Each task is claimed alone. One size changes at a time, "
+            "around 10 consumers of 16 shards. Dead are names of processes that are gone, in each shard. A limited "
+            "topic has a backlog, at 100 a second or one at once.",
+            table=tables.scales(results),
+            missing=without,
+        ),
         _chaos(inputs),
         _soak(inputs),
         _method(inputs),

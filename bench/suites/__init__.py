@@ -14,6 +14,7 @@ from bench.suites import (
     memory,
     outbox,
     push,
+    scales,
     sizes,
 )
 
@@ -29,6 +30,7 @@ SUITES = (
     expand.SUITE,
     fleet.SUITE,
     idle.SUITE,
+    scales.SUITE,
     memory.SUITE,
     outbox.SUITE,
     cold.SUITE,

@@ -22,7 +22,7 @@ SHARDS = 64
 SETTLE_S = 2.0
 """The time after the start in which every poller makes its first step and goes to sleep."""
 
-_NOT_ITS = {"info", "config|resetstat", "config|set", "monitor", "replconf"}
+NOT_ITS = {"info", "config|resetstat", "config|set", "monitor", "replconf"}
 """Commands of the measurement itself, and of replication."""
 
 
@@ -39,7 +39,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
         stand.reset_stats()
         with Monitor(stand.masters) as monitor, stand.metering() as spent:
             time.sleep(seconds)
-        commands = sum(calls for name, calls in stand.commands().items() if name not in _NOT_ITS)
+        commands = sum(calls for name, calls in stand.commands().items() if name not in NOT_ITS)
     heartbeats = _inside(monitor, script("heartbeat").sha)
     about = f"idle, {SHARDS} shards, {count:,} pending"
     yield Figure(

@@ -31,6 +31,12 @@ def test_a_faster_one_is_no_reason_to_fail() -> None:
     assert fallen(compared(USUAL, dict.fromkeys(USUAL, 3.0))) == []
 
 
+def test_one_script_more_than_the_bound_falls() -> None:
+    name, *_ = guard.BOUNDS
+    assert fallen(compared(guard.BOUNDS, dict.fromkeys(guard.BOUNDS, 1.0))) == []
+    assert fallen(compared(guard.BOUNDS, dict.fromkeys(guard.BOUNDS, 1.0) | {name: 0.99})) == [name]
+
+
 def test_runs_that_differ_much_allow_much() -> None:
     calm, wild = Usual([1.0, 1.0, 1.02]), Usual([0.9, 1.0, 1.1])
     assert calm.floor == pytest.approx(0.9)
@@ -56,7 +62,7 @@ def test_the_committed_baseline_can_be_read_and_knows_ratios_that_are_measured()
     baseline = msgspec.json.decode(guard.BASELINE.read_bytes(), type=Baseline)
     for usual in baseline.usual.values():
         # lateness under such a load differs by a factor of six from run to run: any floor would be none
-        assert set(usual) == set(ratios.NAMES) - {ratios.PROMPT}
+        assert set(usual) == set(ratios.NAMES) - {ratios.PROMPT} - set(guard.BOUNDS)
         assert all(0 < each.floor < each.median for each in usual.values())
 
 

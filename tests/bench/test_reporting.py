@@ -41,6 +41,8 @@ def size(work: str, shards: int) -> dict[str, Any]:
     return figure("sizes", f"{work}, {shards} shards", 1000.0 * shards, "tasks/s", at=at)
 
 
+SIZES = {"consumers": 10, "shards": 16, "topics": 5_000, "dead": 0, "limit": "rate"}
+
 SHARES = {"p50": 0.5, "p99": 4.0, "max": 8.0}
 
 RESULTS_FILE = {
@@ -51,6 +53,7 @@ RESULTS_FILE = {
         figure("push", "push_many of 100", 272_000, "tasks/s", ratio=0.9, reference="0.90 of the C client; aim: ≥ 1.0"),
         figure("dispatch", "dispatch of 100", 1e6, "tasks/s", ratio=0.96, reference="0.96; aim: ≥ 0.8"),
         figure("lateness", "due → ready", 0.5, "ms", percentiles=SHARES),
+        figure("scales", "a task", 4.2, "scripts", at={"curve": "scales: a task", **SIZES}),
         figure("expand", "4 → 16 shards", 0.05, "s", at={"curve": "expand", "shards": 4, "to": 16}, series=SERIES),
         *(backlog(pending, shards, 2.5) for shards in (16, 64) for pending in (10_000, 100_000)),
         *(size("push_many", shards) for shards in (1, 16)),

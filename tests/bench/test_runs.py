@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from bench.cores import Cores
 from bench.figures import Figure
 from bench.probing import CLAIMS, PUSHES
 from bench.stand import Stand, standing
+from bench.suites import scales
 from bench.table import Result
 from cluster import servers
 from tests.support.waiting import wait_until
@@ -113,3 +115,10 @@ def test_a_child_that_ends_at_once_is_said_so() -> None:
         pytest.raises(RuntimeError, match="ended at its start"),
     ):
         child.await_ready()
+
+
+def test_the_scripts_of_a_task_are_counted_with_and_without_a_limit(stand: Stand) -> None:
+    # a dispatch may carry many tasks, a claim and an ack carry one here
+    sizes = replace(scales.BASE, consumers=1, shards=1, dead=10)
+    assert 2 <= scales.of_a_task(stand, sizes, count=20) < 20
+    assert 2 <= scales.of_a_task(stand, replace(sizes, limit="concurrency"), count=20) < 20

@@ -130,12 +130,29 @@ def test_where_all_have_enough_it_looks_nowhere() -> None:
     assert [len(planner.split(5, range(3), ("high",), {}, now * FRESH_S * 9)) for now in range(6)] == [1] * 6
 
 
-@pytest.mark.parametrize(("permits", "shards"), [(5, 1), (4, 3)])
+@pytest.mark.parametrize(("permits", "shards"), [(5, 1), (4, 1)])
 def test_a_limited_topic_that_fills_the_claim_is_asked_for_where_it_is(permits: int, shards: int) -> None:
     planner = knowing({0: {"high": 50}, 1: {"high": 50}, 2: {"high": 50}})
     shard_claims = planner.split(5, range(3), ("high",), {"high": permits}, 0.0)
     assert len(shard_claims) == shards
     assert sum(ask.shares["high"] for ask in shard_claims) == permits
+
+
+def test_a_limit_that_bounds_the_claim_spares_the_shards_that_have_nothing() -> None:
+    """All but one, the one not asked for longest: each has its turn."""
+    asked: list[int] = []
+    planner, now = knowing({shard: {"high": 50 if shard == 3 else 0} for shard in range(8)}), 1.0
+    for _ in range(7):
+        shards = {ask.shard: ask.shares["high"] for ask in planner.split(40, range(8), ("high",), {"high": 4}, now)}
+        assert shards.pop(3) == 4
+        asked += shards
+        now += FRESH_S * 2
+    assert sorted(asked) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_limited_topic_of_which_more_is_permitted_than_known_is_looked_for_everywhere() -> None:
+    planner = knowing({0: {"high": 2}, 1: {"high": 0}, 2: {"high": 0}})
+    assert {ask.shard for ask in planner.split(5, range(3), ("high",), {"high": 2}, 0.0)} == {0, 1, 2}
 
 
 def test_consumers_of_one_engine_know_what_one_of_them_heard() -> None:

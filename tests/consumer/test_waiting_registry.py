@@ -54,6 +54,21 @@ def test_a_message_takes_one_waiter_and_the_name() -> None:
     assert (one.wakes, other.wakes) == (1, 1)
 
 
+def test_one_waiter_has_the_alarm_of_a_denial_and_passes_it_on() -> None:
+    waiters, woken = WaiterRegistry(), list[int]()
+    first, second, third = each = [Waiter([""], lambda n=n: woken.append(n)) for n in range(3)]  # type: ignore[misc]
+    for waiter in each:
+        waiters.enter(waiter)
+    assert [list(waiters.sleeps_denied(waiter, [""])) for waiter in each] == [[""], [], []]
+    waiters.leave(first)
+    assert woken == [1], "who leaves hands it over"
+    waiters.pass_alarm("", second, wake=True)
+    assert woken == [1, 2], "after a grant the next one asks"
+    assert list(waiters.sleeps_denied(third, [""])) == [""]
+    waiters.sleeps_denied(third, [])
+    assert list(waiters.sleeps_denied(second, [""])) == [""], "who is not denied needs none"
+
+
 def test_what_nobody_takes_is_open_until_somebody_comes_or_it_is_passed_on() -> None:
     waiters = WaiterRegistry()
     assert not waiters.wakeup_received(A)

@@ -19,7 +19,7 @@ from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import Conflict, Engine, Outcome, Task
 from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
-from shardq.core.layout.keys import control_keys
+from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of
 from shardq.dashboard import app
 from shardq.engine.inside import Inside
@@ -190,9 +190,12 @@ def test_a_dispatcher_does_its_work(
     consumer = admin.consumer("lapses", lease=1.0)
     assert claim(consumer, 1)[0].id == lapses
     wait_until(lambda: state_of(admin, lapses) == "dead", "its lease has run out")
+    left = shard_keys(name, 0)
+    servers.ask(left.slot, "HSET", left.staged, "gone|of a process that died:1", "")
     for count in (2 * SHARDS, SHARDS - 1):
         admin.resize(count)
         wait_until(lambda: admin.resize(dry_run=True).progress().done, "all tasks are moved", timeout=60)
+    wait_until(lambda: not servers.ask(left.slot, "EXISTS", left.staged), "marks are removed at the end of a change")
     assert engine.stats().scheduled == len(far)
     admin.every("tick", interval=0.5, topic="ticks")
     wait_until(lambda: "ticks" in engine.stats().topics, "its scheduler pushes")

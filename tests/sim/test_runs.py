@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from unittest import mock
 
 import pytest
 
-from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.operation import Operation
+from shardq.core.replicas import ReplicaBarrier
 from tests.sim.model.values import Hash
 from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
-from tests.sim.runs.plan import Fault, Plan, Program, directed, drawn
+from tests.sim.runs.plan import Fault, Forgetting, Plan, Program, directed, drawn, forgetting
 from tests.sim.runs.running import Run, Told, run
 from tests.sim.runs.stories import cut_down, story
 
@@ -26,6 +29,25 @@ def test_no_run_shows_a_fault(part: int) -> None:
         assert not told.violation, story(told)
         assert told.verdict is not None
         assert told.verdict.undecided * 20 <= told.verdict.ids
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("tail", 23), ("tail", 42), ("tail", 69), ("snapshot", 83), ("wipe", 2), ("wipe", 37)]
+)
+def test_servers_that_forget(kind: Forgetting, seed: int) -> None:
+    """They lose what was not on the disk, go back to a snapshot, or lose everything. Seeds that have shown faults."""
+    told = run(forgetting(seed, (kind,)))
+    assert not told.violation, story(told)
+
+
+def test_without_a_wait_for_the_disk_a_moved_task_is_lost() -> None:
+    asked = ReplicaBarrier.behind
+
+    def without(self: ReplicaBarrier, shards: Iterable[ShardKeys], *, disk: bool = False) -> Operation[set[int]]:
+        return (yield from asked(self, shards))
+
+    with mock.patch.object(ReplicaBarrier, "behind", without):
+        assert "nothing explains" in str(run(forgetting(23, ("tail",))).violation)
 
 
 DISPATCHERS = 2

@@ -14,7 +14,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
+from shardq.core.layout.topology import Limit
 from shardq.errors import ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.consumer")
@@ -89,6 +91,15 @@ class UnreachableShards:
         return [shard for shard in shards if self.again_at.get(shard, now) <= now]
 
 
+class Denial(NamedTuple):
+    """No permit was left. It says nothing about another limit of the topic, and nothing after one went back."""
+
+    limit: Limit
+    wakeups: int
+    again_at: float
+    """The (monotonic) time at which to ask again."""
+
+
 class ReadyCounts:
     """The ready counts that servers told the consumers of one engine: in a large fleet no consumer asks what
     another has just been told. Thread-safe: every value is replaced as a whole.
@@ -102,6 +113,8 @@ class ReadyCounts:
         self.turns: count[int] = count(1)
         """Numbers that say at which shard a claim begins."""
         self.unreachable: UnreachableShards = UnreachableShards()
+        self.denials: dict[tuple[str, bool], Denial] = {}
+        """Topic, and True for those whose process is woken when a permit goes back → the last denial."""
 
     def learn(self, shard: int, left: Mapping[str, int], now_s: float) -> None:
         """Notes what a shard has left, by topic."""
@@ -121,9 +134,9 @@ class ClaimPlanner:
     _credit: dict[str, float] = field(default_factory=dict)
     """Topic → the tasks that earlier claims still owe it."""
 
-    def left(self, shards: Sequence[int]) -> list[tuple[int, str]]:
-        """The lists of these shards that are known to have something."""
-        ready_counts = [(topic, self.ready_counts.left[topic]) for topic in self.topics]
+    def left(self, shards: Sequence[int], topics: Sequence[str] | None = None) -> list[tuple[int, str]]:
+        """The lists of these shards, and topics, that are known to have something. None: of all topics."""
+        ready_counts = [(topic, self.ready_counts.left[topic]) for topic in (self.topics if topics is None else topics)]
         return [(shard, topic) for shard in shards for topic, of in ready_counts if of.get(shard)]
 
     def known(self, topic: str, shards: Sequence[int]) -> int:
@@ -172,6 +185,10 @@ class ClaimPlanner:
                 shares[shard][topic] = part
                 quota -= part
         totals = {shard: sum(parts.values()) for shard, parts in shares.items()}
+        if all(topic in caps and caps[topic] < min(max, self.known(topic, shards)) for topic in topics):
+            # the limits are what bounds it: no other shard could give more
+            shard_claims = [ShardClaim(shard, total, shares[shard]) for shard, total in totals.items() if total]
+            return [*shard_claims, *self._oldest(order, totals, topics, now_s)] if shard_claims else []
         left = max - sum(totals.values())
         if left:
             empty = [shard for shard in order if not totals[shard]]
@@ -196,17 +213,22 @@ class ClaimPlanner:
                     break
         else:
             return []
-        # Also asks one shard that had none, the one not asked for longest; the others will have their turn.
+        return [*shard_claims, *self._oldest(order, of, topics, now_s)]
+
+    def _oldest(
+        self, order: Sequence[int], having: Mapping[int, int], topics: Sequence[str], now_s: float
+    ) -> list[ShardClaim]:
+        """Also asks one shard that had none, the one not asked for longest; the others will have their turn."""
         asked_at = self.ready_counts.asked_at
         fresh = oldest = (now_s - FRESH_S, -1)
         for shard in order:
-            if not of.get(shard) and (asked := (asked_at[highest].get(shard, 0.0), shard)) < oldest:
+            if not having.get(shard) and (asked := (asked_at[topics[0]].get(shard, 0.0), shard)) < oldest:
                 oldest = asked
-        if oldest is not fresh:
-            shard_claims.append(ShardClaim(oldest[1], 0, dict.fromkeys(topics, 0)))
-            for topic in topics:  # one consumer asks for all
-                asked_at[topic][oldest[1]] = now_s
-        return shard_claims
+        if oldest is fresh:
+            return []
+        for topic in topics:  # one consumer asks for all
+            asked_at[topic][oldest[1]] = now_s
+        return [ShardClaim(oldest[1], 0, dict.fromkeys(topics, 0))]
 
     @staticmethod
     def _strict(max: int, known: Mapping[str, int]) -> dict[str, int]:

@@ -144,13 +144,15 @@ def _claim(
                 alone = not deliveries and len(limited) == len(topics)
                 within = None if alone else patience
                 caps = yield from claims.limiter.granted(wants, trip.token, notes.permits, claims.waiter, within)
+                # Where no permit is left, there is nothing to ask a shard.
+                topics = [topic for topic in topics if caps.get(topic, 1) or not wants[topic]]
             # After the first trip: only shards known to have something, and shards that were not asked yet.
-            among = [s for s in shards if s not in met or claims.planner.left([s])] if met else shards
+            among = [s for s in shards if s not in met or claims.planner.left([s], topics)] if met else shards
             few = round == 0 and wakeups is None
             shard_claims = claims.planner.split(wanted, among, topics, caps, asked, few=few)
             asked_shards = [ask.shard for ask in shard_claims]
             met.update(asked_shards)
-            before = wakeups.waiters.wakeup_counts(asked_shards, claims.topics) if wakeups else {}
+            before = wakeups.waiters.wakeup_counts(asked_shards, topics) if wakeups else {}
             requests = trip.requests(shard_claims, topology.stamp, notes, wakeups)
             trip.read((yield Many(requests, Spare(spare.until) if deliveries else spare)))
             if wakeups:
@@ -179,7 +181,9 @@ def _claim(
         asked = time.monotonic()
         if len(claims.topics) > 1 and claims.planner.weights is None:
             deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
-        if len(deliveries) >= max or notes.caller_left or not (len(met) < len(shards) or claims.planner.left(shards)):
+        if len(deliveries) >= max or notes.caller_left or not shard_claims:
+            break
+        if len(met) == len(shards) and not claims.planner.left(shards, topics):
             break
         # A trip that met only stale entries does not count: the next one goes on behind them.
         round += not trip.stale

@@ -28,6 +28,9 @@ log: logging.Logger = logging.getLogger("shardq.consumer")
 UNSUBSCRIBED_S = 0.25
 """The sleep between two claims from shards whose wake channel is not subscribed."""
 
+BEHIND_S = 0.5
+"""One waiter of a process asks for permits again when a denial is over. If it can't now, the others do so later."""
+
 CONTENDED_S = 0.01
 """The sleep between two claims from lists that others are emptying."""
 
@@ -69,7 +72,7 @@ class Claims:
         self.forwarded: dict[str, object] = {} if forwarded is None else forwarded
         """Forwarded topics that the log has named; shared by the consumers of an engine."""
         self.planner: ClaimPlanner = ClaimPlanner(self.topics, weights, ready_counts)
-        self.limiter: RateLimiter = RateLimiter(cache, lease_ms)
+        self.limiter: RateLimiter = RateLimiter(cache, lease_ms, ready_counts.denials)
         self.unreachable: UnreachableShards = ready_counts.unreachable
         self.left_out: frozenset[str] = frozenset()
         """Topics that the worker of this consumer can't handle now."""
@@ -214,7 +217,10 @@ class WaitStrategy:
         waiters = self.wakeups.waiters
         waiters.ask(self.waiter)
         self.waiter.denied = ()
-        topics = self.claims.open_topics(self.claims.cache.topology)
+        open_topics = self.claims.open_topics(self.claims.cache.topology)
+        denied = {t: at for t, at in self.claims.limiter.denied().items() if at > now and t in open_topics}
+        # While there is no permit, there is nothing to ask a shard.
+        topics = [topic for topic in open_topics if topic not in denied] if denied else open_topics
         span = self.claims.cache.topology.span()
         recheck = None if self._claims_made else waiters.recheck_due(topics, now)
         if recheck == "lengths":
@@ -238,8 +244,9 @@ class WaitStrategy:
         if now >= self.until:
             return None
         self._claims_made = 0
-        denied = self.waiter.denied = {t: at for t, at in self.claims.limiter.denied().items() if at > now}
-        # A list that was not empty and gave nothing is being emptied by others, if no limit stands in the way.
-        contended_s = min(denied.values()) - now if denied else CONTENDED_S
-        pause = contended_s if reachable else UNSUBSCRIBED_S if shards else waiters.sleep_s(topics, now)
+        # A list that was not empty and gave nothing is being emptied by others.
+        pause = CONTENDED_S if reachable else UNSUBSCRIBED_S if shards else waiters.sleep_s(topics, now)
+        alarms = waiters.sleeps_denied(self.waiter, denied)
+        for topic, at in denied.items():
+            pause = min(pause, at - now + (0.0 if topic in alarms else BEHIND_S))
         return Sleep(min(pause, self.until - now))

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, Leased, Permit
 from shardq.core.calls.request import Call
-from shardq.core.consumer.claim_planner import patience_s
+from shardq.core.consumer.claim_planner import Denial, patience_s
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Limit, UnreadableTopology
@@ -37,6 +37,17 @@ AWAY_S = 1.0  # after a control slot has not answered in time, it is asked for p
 
 LATE_S = consume.MARGIN_MS / 1000
 """A claim, or an extension, that takes longer has its permits renewed: leases may have begun too late for them."""
+
+LONGEST_DENIAL_S = 5.0
+LONGEST_UNHEARD_S = 1.0
+"""A denial counts for so long at most, also of an hourly rate: where the process is woken when a permit goes back, and
+where it is not, and may not have heard of a new limit.
+"""
+
+MOMENT_S = 0.02
+"""A denial that is over so soon is not ended by a permit that goes back: most of those that go back under a rate come
+too early.
+"""
 
 UNREADABLE_S = 1.0
 """After so long permits are asked for again when the newest topology, which may have other limits, can't be read."""
@@ -98,25 +109,15 @@ def noting(call: Call[T], note: Callable[[T], T]) -> Call[T]:
     return call
 
 
-class Denial(NamedTuple):
-    """No permit was left. It says nothing about another limit of the topic, and nothing after one went back."""
-
-    limit: Limit
-    wakeups: int
-    again_at: float
-    """The (monotonic) time at which to ask again."""
-
-
 @dataclass(slots=True)
 class RateLimiter:
-    """The permits of one consumer."""
+    """The permits of one consumer. Denials are those of its engine: what one was denied, none asks for."""
 
     cache: TopologyCache
     lease_ms: int
+    denials: dict[tuple[str, bool], Denial]
     wakeups: Wakeups | None = None
     """None until the consumer waits for the first time."""
-    _denials: dict[str, Denial] = field(default_factory=dict)
-    """Topic → its last denial."""
     _is_cut_off: bool = False
     """True while the control slot does not answer."""
 
@@ -137,12 +138,14 @@ class RateLimiter:
         topology = self.cache.topology
         for topic, want in wants.items():
             limit = topology.limits.get(topic)
-            if limit is None or not want or self._again_at(topic) > now:
-                continue
-            wakeups = self._wakeups_of(topic)
             process, others_wait = "", False
+            if limit is None or not want:
+                continue
             if waiter is not None and self.wakeups is not None:
                 process, others_wait = self.wakeups.waiting_for_permits(waiter, topic)
+            if self._again_at(topic, bool(process)) > now:
+                continue
+            wakeups = self._wakeups_of(topic)
             call = consume.permit(
                 self.cache.control,
                 topology.stamp,
@@ -156,6 +159,10 @@ class RateLimiter:
             )
             if within_s is not None:
                 call.retry_for_s = call.within_s = within_s
+            denial = self.denials.get((topic, bool(process)))
+            if denial is not None and denial.limit == limit:
+                # The process was woken for a permit that went back: one consumer asks for it.
+                self.denials[topic, bool(process)] = denial._replace(wakeups=wakeups)
             try:
                 permit = yield noting(call, partial(permits.granted, topic, limit, token))
             except (Unavailable, Unanswered) as exc:
@@ -165,18 +172,26 @@ class RateLimiter:
                 permit = Permit(0, round((within_s + AWAY_S) * 1000))
             except REFUSALS:
                 # The limits may have changed: no permits now, and the next claim knows the new limits.
+                self._forget(topic)
                 try:
                     yield from refresh(self.cache)
                 except UnreadableTopology:  # which the dispatcher tells: topics without limits go on
-                    self._denials[topic] = Denial(limit, wakeups, now + UNREADABLE_S)
+                    self._deny(topic, bool(process), Denial(limit, wakeups, now + UNREADABLE_S))
                 continue
+            except BaseException:
+                self._forget(topic)
+                raise
             else:
                 self._heard()
             grants[topic] = permit.granted
             if permit.granted:
-                self._denials.pop(topic, None)
+                # The server wakes this process for what is left, if it knows that others wait.
+                if not others_wait or limit.concurrency is None or limit.rate is not None:
+                    self._forget(topic)
+                if self.wakeups is not None:
+                    self.wakeups.waiters.pass_alarm(topic, waiter, wake=limit.rate is not None)
             else:
-                self._denials[topic] = Denial(limit, wakeups, now + permit.again_ms / 1000)
+                self._deny(topic, bool(process), Denial(limit, wakeups, now + permit.again_ms / 1000))
         return grants
 
     def _unheard(self, why: ShardqError) -> None:
@@ -189,21 +204,35 @@ class RateLimiter:
             self._is_cut_off = False
             log.info("permits of limited topics can be had again")
 
+    def _deny(self, topic: str, is_woken: bool, denial: Denial) -> None:
+        longest_s = LONGEST_DENIAL_S if is_woken else LONGEST_UNHEARD_S
+        again_at = min(denial.again_at, time.monotonic() + longest_s)
+        self.denials[topic, is_woken] = denial._replace(again_at=again_at)
+
+    def _forget(self, topic: str) -> None:
+        for is_woken in (True, False):
+            self.denials.pop((topic, is_woken), None)
+
     def denied(self) -> dict[str, float]:
         """Returns the topics that had no permit left, as far as that still says anything → the (monotonic) time at
         which to ask again.
         """
-        return {topic: at for topic in self._denials if (at := self._again_at(topic))}
+        denied: dict[str, float] = {}
+        for topic, is_woken in list(self.denials):
+            if at := self._again_at(topic, is_woken):
+                denied[topic] = min(at, denied.get(topic, at))
+        return denied
 
     def forget_denials(self) -> None:
         """Has the next claim ask for all permits again."""
-        self._denials.clear()
+        self.denials.clear()
 
-    def _again_at(self, topic: str) -> float:
-        denial = self._denials.get(topic)
+    def _again_at(self, topic: str, is_woken: bool) -> float:
+        denial = self.denials.get((topic, is_woken))
         if denial is None or denial.limit != self.cache.topology.limits.get(topic):
             return 0.0
-        return denial.again_at if denial.wakeups == self._wakeups_of(topic) else 0.0
+        ended = denial.wakeups != self._wakeups_of(topic) and denial.again_at > time.monotonic() + MOMENT_S
+        return 0.0 if ended else denial.again_at
 
     def _wakeups_of(self, topic: str) -> int:
         return 0 if self.wakeups is None else self.wakeups.waiters.permit_wakeups(topic)

@@ -79,6 +79,8 @@ class WaiterRegistry:
         was still on its way.
         """
         self._waiters: list[Waiter] = []
+        self._alarms: dict[str, Waiter] = {}
+        """Topic → the waiter that asks for permits again when the denial of all is over."""
         self._untaken: set[ReadyList] = set()
         self._crowd = 1
         self._rechecks = 0
@@ -113,6 +115,8 @@ class WaiterRegistry:
         """
         with self._lock:
             self._waiters.remove(waiter)
+            for topic in [topic for topic, holder in self._alarms.items() if holder is waiter]:
+                self._pass_alarm(topic, wake=True)
             return [entry for entry in waiter.woken_for | waiter.asked.intersection(left) if not self._offer(entry)]
 
     def wakeup_received(self, entry: ReadyList) -> bool:
@@ -126,6 +130,29 @@ class WaiterRegistry:
         """Notes that this process may be registered for the permits of a topic."""
         with self._lock:
             self._names.add((PERMITS, topic))
+
+    def sleeps_denied(self, waiter: Waiter, topics: Collection[str]) -> Collection[str]:
+        """Notes that the waiter sleeps while these topics are denied. Returns those of which it has the alarm."""
+        with self._lock:
+            waiter.denied = topics
+            for topic in [topic for topic, holder in self._alarms.items() if holder is waiter and topic not in topics]:
+                del self._alarms[topic]
+            return [topic for topic in topics if self._alarms.setdefault(topic, waiter) is waiter]
+
+    def pass_alarm(self, topic: str, waiter: Waiter | None, *, wake: bool) -> None:
+        """Notes that a permit was granted to a waiter. ``wake``: the next waiter that was denied asks at once."""
+        with self._lock:
+            self._pass_alarm(topic, wake=wake, but=waiter)
+
+    def _pass_alarm(self, topic: str, *, wake: bool, but: Waiter | None = None) -> None:
+        self._alarms.pop(topic, None)
+        if not wake:
+            return
+        for other in self._waiters:
+            if topic in other.denied and not other.woken_for and other is not but:
+                self._alarms[topic] = other
+                other.wake()
+                return
 
     @property
     def is_idle(self) -> bool:
@@ -170,11 +197,16 @@ class WaiterRegistry:
         with self._lock:
             # every claim that leaves something comes here: one look at the waiters is for all lists
             free = [waiter for waiter in self._waiters if not waiter.woken_for]
+            nobody: set[str] = set()
             for entry in entries:
                 if not free:
                     return
+                if entry[1] in nobody:
+                    continue
                 if (waiter := self._wake_first(free, entry)) is not None:
                     free.remove(waiter)
+                else:
+                    nobody.add(entry[1])
 
     def wake_all(self) -> None:
         with self._lock:

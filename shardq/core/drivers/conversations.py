@@ -347,9 +347,7 @@ class ReplicaTracker:
             # it is on the disk within two seconds, if the server lives so long. No server has so many replicas.
             yield Exchange(pack("WAIT", 1_000_000, 2 * WAIT_MS + 100), 1)
             text = yield INFO
-            same = (
-                isinstance(text, bytes) and info_fields(text).get(b"run_id", b"") == history.split(" ")[1].encode()
-            )
+            same = isinstance(text, bytes) and info_fields(text).get(b"run_id", b"") == history.split(" ")[1].encode()
             return history if same else _fault(text)
         if isinstance(reached, list) and reached[0] == 1:
             return history
