@@ -108,7 +108,7 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
     """The words of ACL SETUSER after the user's name. They leave its passwords as they are.
 
     ``lists``: the lists and streams here that topics are forwarded to. ``fsynced``: True adds what
-    durability="fsynced" needs.
+    durability="fsynced" needs, and who moves tasks on a server with an append-only file.
     """
     role = reduce(or_, [ROLES[each] for each in (ROLES if ALL in roles else roles)] + [FSYNCED] * fsynced)
     names = patterns(name)
@@ -132,7 +132,9 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
     multiple=True,
     help="A list here, or stream:NAME, that topics are forwarded to; may be repeated.",
 )
-@click.option("--fsynced", is_flag=True, help="Allow --durability fsynced; for Redis 7.2 or newer, or Valkey.")
+@click.option(
+    "--fsynced", is_flag=True, help="Allow WAITAOF, for --durability fsynced and for moves; Redis 7.2, Valkey."
+)
 @shared
 def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str, ...], fsynced: bool) -> None:
     """Print the ACL SETUSER line for a user of the server that may do what the ROLEs need with the engine of that
@@ -167,8 +169,8 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
         raise click.UsageError(f"--user {user!r}: the name of a user has no blanks")
     if lists and not {"dispatcher", ALL} & set(roles):
         raise click.UsageError("--to goes with the role dispatcher, which puts tasks on that list")
-    if fsynced and not {"producer", ALL} & set(roles):
-        raise click.UsageError("--fsynced goes with the role producer, which pushes")
+    if fsynced and set(roles) == {"viewer"}:
+        raise click.UsageError("--fsynced goes with every role but viewer, which writes nothing")
     words = rules(roles, name=name, lists=lists, fsynced=fsynced)
     if given.json:
         tell({"user": user, "rules": words})

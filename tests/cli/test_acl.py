@@ -49,6 +49,7 @@ def test_roles_together_and_lists(shell: Shell) -> None:
     assert r"~a\*b?c" in words["rules"]
     assert {"+eval", "+evalsha", "+rpush"} <= set(words["rules"])
     assert not {"+flushall", "+keys", "+config", "+config|get"} & set(words["rules"])
+    assert "+waitaof" in shell.run("acl", "dispatcher", "--fsynced", "--json").object["rules"]  # it moves tasks
     assert shell.run("acl", "all", "--fsynced", "--user", "me").lines[0].startswith("ACL SETUSER me on ")
 
 
@@ -58,7 +59,7 @@ def test_roles_together_and_lists(shell: Shell) -> None:
         (["acl"], "ROLE"),
         (["acl", "boss"], "'boss' is not one of"),
         (["acl", "worker", "--to", "x"], "--to goes with the role dispatcher"),
-        (["acl", "worker", "--fsynced"], "--fsynced goes with the role producer"),
+        (["acl", "viewer", "--fsynced"], "--fsynced goes with every role but viewer"),
         (["acl", "worker", "--user", "a b"], "has no blanks"),
         (["acl", "worker", "--name", "a b"], "the name of an engine can't be 'a b'"),
     ],
