@@ -174,7 +174,7 @@ def declare(cache: TopologyCache, seen: Topology, topology: Topology) -> Operati
 
 
 class Relation(Enum):
-    """What a stored topology is to the one that a process knows."""
+    """A stored topology, beside the one that a process knows."""
 
     SAME = auto()
     NEWER = auto()

@@ -355,7 +355,7 @@ class ReplicaTracker:
             told = yield POLICY
             words = [*told, *told.values()] if isinstance(told, dict) else told
             if isinstance(words, list) and b"no" in words:
-                self._unsynced[address] = history  # whose disk nobody waits for: the operator has said so
+                self._unsynced[address] = history  # the operator has said that the disk does not matter
                 return history
         return _fault(reached)
 

@@ -186,7 +186,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def stamp(self) -> Stamp:
-        """What tells it from every other one."""
+        """The mark that tells it from every other one."""
         return Stamp(f"{self.epoch}:{self.word}:{self.engine}" if self.engine else str(self.epoch))
 
     @property

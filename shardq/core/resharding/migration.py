@@ -144,14 +144,14 @@ class MigrationPipeline:
         source is one.
         """
         self._reserved: list[_Reserved] = []
-        """What has a mark that may not be safe yet."""
+        """Batches whose marks may not be safe yet."""
         self._marked: list[_Reserved] = []
-        """What may be taken."""
+        """Batches that may be taken."""
         self._taken: list[MovingTask] = []
         self._put: list[MovingTask] = []
-        """What was put and may not be safe yet."""
+        """Tasks that were put, and may not be safe yet."""
         self._safe: list[MovingTask] = []
-        """What may be cleared."""
+        """Tasks that may be cleared."""
         self._waits_long = False
         """True once a disk took its time."""
 
