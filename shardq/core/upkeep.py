@@ -18,8 +18,9 @@ from shardq.core.calls import control
 from shardq.core.calls.request import Call, Stale
 from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys, control_keys
+from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology, new_word
-from shardq.core.operation import Many, Operation
+from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AnotherEngine, ServerFault, ShardqError, Unavailable
 
@@ -27,6 +28,8 @@ log: logging.Logger = logging.getLogger("shardq")
 
 ROUNDS = 8
 """The most topologies that others publish while one is restored: each follows another change."""
+
+STRAYS_AT_ONCE = 64  # shards out of use that are looked at in one trip
 
 SLACK_MS = 50
 """The time by which an engine may seem to be older than it is, as instants are read at either end of a trip."""
@@ -157,6 +160,32 @@ def widen(cache: TopologyCache, numbers: Iterable[int]) -> Operation[bool]:
             log.warning("%r: a server came back older: tasks are looked for by %s shards, too", cache.name, named)
             yield from open_shards(cache, cache.span(), briefly=True)
             return True
+
+
+def bring_strays_home(cache: TopologyCache) -> Operation[bool]:
+    """Looks at shards that are out of use. Where one holds tasks, as its server came back older, its numbers of shards
+    go among the priors: then every sweep and every look-up finds them. Returns True if there were any.
+    """
+    numbers: list[int] = []
+    for keys in (yield from find_strays(cache)):
+        copy: bytes | None = yield control.read_copy(keys)
+        numbers += _owed(keys, copy or b"") or (keys.shard + 1,)
+    return bool(numbers) and (yield from widen(cache, numbers))
+
+
+def find_strays(cache: TopologyCache) -> Operation[list[ShardKeys]]:
+    """The shards past those that are looked at that hold tasks. Metas of shards that were in use once stay, so the look
+    ends where there is none.
+    """
+    strays: list[ShardKeys] = []
+    for first in range(len(cache.topology.span()), MAX_SHARDS, STRAYS_AT_ONCE):
+        some = [cache.keys(shard) for shard in range(first, min(first + STRAYS_AT_ONCE, MAX_SHARDS))]
+        used = values((yield Many({keys: control.exist(keys, keys.meta) for keys in some})))
+        held = values((yield Many({keys: control.exist(keys, keys.task, keys.moved) for keys in some if used[keys]})))
+        strays += [keys for keys in held if held[keys]]
+        if not held:
+            break
+    return strays
 
 
 def refresh(cache: TopologyCache) -> Operation[None]:

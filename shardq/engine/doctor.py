@@ -24,7 +24,7 @@ from shardq.core.operation import Many, Operation, Pause, succeeded, values
 from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import open_shards
+from shardq.core.upkeep import bring_strays_home, find_strays, open_shards
 from shardq.engine.advice import Advice, named, replicas_behind
 from shardq.engine.health import Examined, Health, Kind
 from shardq.version import __version__
@@ -148,7 +148,19 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
             "push or `shardq stats` restores it from the shards"
         )
         found.append(Finding("epochs", text))
+    if strays := (yield from find_strays(cache)):
+        text = (
+            f"{_shards(strays)} is out of use, and has tasks: a server came back older. Nobody finds or handles them "
+            "until a dispatcher starts, or looks, which it does each hour"
+        )
+        fix = "look for tasks by its number of shards, too; dispatchers then move them home"
+        found.append(Finding("epochs", text, fix, partial(_bring_home, cache, len(strays))))
     return found
+
+
+def _bring_home(cache: TopologyCache, strays: int) -> Operation[Mended]:
+    yield from bring_strays_home(cache)
+    return Mended(strays)
 
 
 def _open(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[Mended]:

@@ -15,6 +15,8 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.topology import Topology
+from shardq.core.model.record import RAW, encode_record
 from shardq.engine.doctor import OK
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import ON_BOTH, Shell
@@ -174,6 +176,26 @@ def test_what_is_not_mended_is_wrong_still(
     assert "fixed 0: move those" in done.out
     assert "1 is left" in done.out
     assert done.code == 1
+
+
+@ON_BOTH
+def test_tasks_in_a_shard_out_of_use(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    """As of a server that came back older. Look-ups find them from then on."""
+    id = next(id for id in map(str, range(1000)) if Topology(epoch=1, shards=10).shard_of(id) == 9)
+    keys = shard_keys(engine.name, 9)
+    servers.ask(keys.slot, "HSET", keys.meta, "epoch", "1")
+    servers.ask(keys.slot, "HSET", keys.task, id, encode_record(RAW, b"hi"))
+    servers.ask(keys.slot, "ZADD", keys.due, 4_000_000_000_000, id)
+    assert engine.get(id, decode=False) is None
+    told = shardq.run("doctor", "--json", "--fix")
+    (text,) = (each["text"] for each in told.objects if each["check"] == "epochs" and "text" in each)
+    assert text.startswith("shard 9 is out of use, and has tasks: a server came back older.")
+    assert engine.get(id, decode=False) is not None
+    engine.start()
+    wait_until(lambda: not engine.topology.priors, "it is moved home")
+    assert engine.get(id, decode=False) is not None
+    assert servers.ask(keys.slot, "EXISTS", keys.task) == 0
+    assert "epochs" not in found(shardq)
 
 
 @ON_BOTH

@@ -134,6 +134,31 @@ def test_one_node_of_a_cluster_goes_back(server_binary: Path, name: str) -> None
         assert held <= set(there)
 
 
+def test_nodes_of_different_minutes(server_binary: Path, name: str) -> None:
+    """All processes were stopped, and shards out of use have tasks again: who starts anew brings them home."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(server_binary, masters=3))
+        node = cluster.node_of_slot(shard_keys(name, 2).slot)
+        names = (f"{name}{n}" for n in range(100))
+        name = next(each for each in names if cluster.node_of_slot(control_keys(each).slot) is not node)
+        retired = [
+            keys for shard in range(2, 16) if cluster.node_of_slot((keys := shard_keys(name, shard)).slot) is node
+        ]
+        engine = started(stack, cluster.url, name, 16)
+        engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(TASKS)])
+        snapshot = Snapshot([node])
+        held = {id.decode() for keys in retired for id in node.ask("HKEYS", keys.task, decode=False)}
+        assert engine.resize(2).wait(60)
+        engine.close()
+        snapshot.restored()
+        cluster.wait_ok()
+        engine = started(stack, cluster.url, name, 2)
+        wait_until(lambda: engine.get(min(held)) is not None, "tasks are looked for there, too")
+        assert [id for id in held if engine.get(id) is None] == []
+        wait_until(lambda: not any(node.ask("EXISTS", keys.task) for keys in retired), "all have come home", timeout=60)
+        assert [id for id in held if engine.get(id) is None] == []
+
+
 def test_a_pause_that_was_taken_back_and_a_limit_of_the_same_epoch(server: Server, name: str) -> None:
     """Both are in force at last, and all processes agree."""
     with ExitStack() as stack:

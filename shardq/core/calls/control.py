@@ -99,6 +99,11 @@ def read_copy(keys: ShardKeys) -> Command[bytes | None]:
     return Command(keys.slot, ("HGET", keys.meta, "topology"), lambda text: text)
 
 
+def exist(keys: ShardKeys, *names: str) -> Command[int]:
+    """Counts those of some keys of a shard that are there."""
+    return Command(keys.slot, ("EXISTS", *names), int)
+
+
 def clock_ms(keys: ControlKeys) -> Command[int]:
     """The time, by the clock of the control slot's master."""
     return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1000 + int(answer[1]) // 1000)

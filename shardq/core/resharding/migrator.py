@@ -16,7 +16,7 @@ from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import open_shards, refresh
+from shardq.core.upkeep import bring_strays_home, open_shards, refresh
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.resharding")
@@ -28,13 +28,16 @@ LONGEST_REST_S = 4.0
 ORPHANED_S = 5.0
 """An announced change that is not in force by then was abandoned."""
 
+LOOK_S = 3600.0
+"""The time between two looks at shards out of use: only a server that came back older has tasks there."""
+
 CALL_TIMEOUT_S = 5.0
 
 
 class Migrator:
     """A thread in every dispatcher process: sweeps the process's shards while there is something to move, completes a
-    change that was announced and abandoned, forgets earlier numbers of shards, and removes what is left of a change. It
-    costs nothing when idle.
+    change that was announced and abandoned, forgets earlier numbers of shards, and removes what is left of a change.
+    When idle, the process with shard 0 looks for tasks in shards out of use, now and then.
 
     ``mine``: the shards that this process serves; ``members``: the number of processes that share the work.
     """
@@ -52,6 +55,9 @@ class Migrator:
         self._cache = cache
         self._numbers = MoveTokens(process)
         self._mine, self._members = mine, members
+        self._since = 0
+        """The epoch in which the number of shards came in force after which shards out of use were looked at."""
+        self._look_at = 0.0
         self._moving = False
         """True if something was moved in the present round."""
         self._rest_s = REST_S
@@ -71,17 +77,14 @@ class Migrator:
         )
 
     def topology_changed(self, topology: Topology) -> None:
-        """Looks for something to move. Also called once at the start. The first call that finds a change starts the
-        thread.
-        """
-        if topology.priors or topology.pending:
-            self.loop.start()
+        """Looks for something to move. Also called once at the start, which starts the thread."""
+        self.loop.start()
         self.loop.wake()
 
     def _step(self) -> float | None:
         topology = self._cache.topology
         if not topology.priors and topology.pending is None and not self.ended:
-            return None
+            return self._look_for_strays(topology)
         self._moving = False
         try:
             if topology.pending is not None:
@@ -101,6 +104,17 @@ class Migrator:
         # Draining can take hours, so looking for its end should cost little.
         rest_s, self._rest_s = self._rest_s, min(self._rest_s * 2, LONGEST_REST_S)
         return rest_s
+
+    def _look_for_strays(self, topology: Topology) -> float:
+        """Looks at shards out of use, at the start, after each change of the number of shards, and each hour. Returns
+        how long to wait until the next look.
+        """
+        if topology.since == self._since and (left := self._look_at - time.monotonic()) > 0:
+            return left
+        if 0 in self._mine():
+            run(self._driver, bring_strays_home(self._cache), CALL_TIMEOUT_S)
+        self._since, self._look_at = topology.since, time.monotonic() + LOOK_S
+        return LOOK_S
 
     def _failed(self, exc: BaseException) -> bool:
         self._guarded_refresh()
