@@ -108,7 +108,7 @@ def push_rate(stand: Stand, tasks: int, *, payload: str = PAYLOAD) -> float:
         with stand.engine(shards=1) as engine:
             keys = shard_keys(engine.name, 0)
             words = _words(batch, payload)
-            rate = batch * _calls_per_s(stand, by_id.push(keys, engine.topology.epoch, words), rounds, drawn=True)
+            rate = batch * _calls_per_s(stand, by_id.push(keys, engine.topology.stamp, words), rounds, drawn=True)
             if _stored(stand, keys.slot, "ZCARD", keys.due) == rounds * batch:
                 return rate
     raise RuntimeError(f"ids clashed in all {TRIES} runs, so the rate means nothing; run it again")
@@ -120,7 +120,7 @@ def dispatch_rate(stand: Stand, tasks: int, *, limit: int = MAX_BATCH) -> float:
         keys = shard_keys(engine.name, 0)
         rounds = max(1, tasks // limit)
         engine.push_many([Task(PAYLOAD)] * (rounds * limit))
-        call = dispatch.dispatch(keys, engine.topology.epoch, [""], limit=limit, max_attempts=1)
+        call = dispatch.dispatch(keys, engine.topology.stamp, [""], limit=limit, max_attempts=1)
         rate = limit * _calls_per_s(stand, call, rounds)
         _expect(stand, keys.slot, "LLEN", keys.ready(""), rounds * limit)
         return rate
@@ -134,7 +134,7 @@ def forward_rate(stand: Stand, tasks: int) -> float:
         fill_ready(stand, engine, rounds * MAX_BATCH)
         # the list has the slot of the shard, so that a cluster allows it
         to = f"{keys.meta}-forwarded"
-        call = dispatch.forward(keys, engine.topology.epoch, "", to=to, side="right", limit=MAX_BATCH)
+        call = dispatch.forward(keys, engine.topology.stamp, "", to=to, side="right", limit=MAX_BATCH)
         rate = MAX_BATCH * _calls_per_s(stand, call, rounds)
         _expect(stand, keys.slot, "LLEN", to, rounds * MAX_BATCH)
         return rate
@@ -146,7 +146,7 @@ def claim_rate(stand: Stand, tasks: int, *, claim: int) -> float:
         keys = shard_keys(engine.name, 0)
         rounds = max(1, tasks // claim)
         fill_ready(stand, engine, rounds * claim)
-        call = consume.claim(keys, engine.topology.epoch, {"": claim}, max=claim, lease_ms=LEASE_MS, token=_RANDOM)
+        call = consume.claim(keys, engine.topology.stamp, {"": claim}, max=claim, lease_ms=LEASE_MS, token=_RANDOM)
         rate = claim * _calls_per_s(stand, call, rounds, drawn=True)
         _expect(stand, keys.slot, "ZCARD", keys.leased, rounds * claim)
         return rate

@@ -56,7 +56,7 @@ _CONNECTING = _role("", "client|setname select info cluster|slots cluster|myid a
 _READING = _CONNECTING | _role("", "eval evalsha hgetall hget hlen hscan spublish wait info")
 # Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they
 # go. So even a producer runs put and clear, and asks the replicas.
-_EVERYBODY = _READING | _role("declare open put clear seal", "")
+_EVERYBODY = _READING | _role("declare open reserve put clear seal", "")
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "")
 _BY_ID = _role("get cancel cancel_tag reschedule", "")
@@ -65,7 +65,7 @@ _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hke
 
 _LOOKING = _role(
     "peek page page_ready forecast fleet get schedules",
-    "zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
+    "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
     " hrandfield zrandmember hstrlen zmscore lpos llen lrange",
 )
 
@@ -84,7 +84,7 @@ ROLES = {
     | _role("wake permit release renew get", "")
     | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
     | _role("history", "getrange")
-    | _role("reserve take remember forget stock swept unmark", "hmget zrange zscan"),
+    | _role("take remember forget stock swept unmark", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _BY_ID
     | _SCHEDULING

@@ -150,6 +150,7 @@ def deliver_all(cache: TopologyCache, source: ShardKeys) -> Operation[bool]:
             if (yield from barrier.behind([source])):
                 raise NotConfirmed([source.shard])
             yield from _met(cache, targets, moving_tasks)
+            moving_tasks = yield from _mark_again(cache, source, moving_tasks)
             yield from put(cache, moving_tasks)
             sent += [moving_task.receipt for moving_task in moving_tasks]
         cursor = following
@@ -163,14 +164,14 @@ def _met(cache: TopologyCache, barrier: ReplicaBarrier, moving_tasks: Iterable[M
     """Asks about the targets of these for the first time: before anything is put there."""
     targets = {moving_task.target for moving_task in moving_tasks}
     if new := [cache.keys(target) for target in sorted(targets) if not barrier.knows(target)]:
-        yield from barrier.behind(new)
+        yield from barrier.behind(new, disk=True)  # no history from before a restart a moment ago
 
 
 def _clear_safe(
     cache: TopologyCache, source: ShardKeys, barrier: ReplicaBarrier, sent: Sequence[MovingTask]
-) -> Operation[None]:
+) -> Operation[set[int]]:
     """Clears at the source those that are safe at their target: on its replicas, and on its disk. A later call delivers
-    the others.
+    the others. Returns the shards that these go to.
     """
     targets = [cache.keys(target) for target in sorted({moving_task.target for moving_task in sent})]
     behind = yield from barrier.behind(targets, disk=True)
@@ -178,6 +179,7 @@ def _clear_safe(
     clears = [partial(resharding.clear, moving_tasks=some) for _, some in arrived]
     results = yield from call_shards(cache, {number: (source, clear) for number, clear in enumerate(clears)})
     values(results.items())
+    return behind
 
 
 class NotConfirmed(Unavailable):
@@ -212,42 +214,57 @@ def taken(cache: TopologyCache, source: ShardKeys, look: Callable[[], Command[T]
     raise NotConfirmed([source.shard])
 
 
-def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
-    """Delivers moving tasks that were ``taken``, under whatever topology, and clears those that are safe."""
+def deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[set[int]]:
+    """Delivers moving tasks that were ``taken``, under whatever topology, and clears those that are safe. Returns the
+    shards that the others go to.
+    """
     barrier = ReplicaBarrier(cache)
     yield from _met(cache, barrier, moving_tasks)
+    moving_tasks = yield from _mark_again(cache, source, moving_tasks)
     yield from put(cache, moving_tasks)
-    yield from _clear_safe(cache, source, barrier, moving_tasks)
+    return (yield from _clear_safe(cache, source, barrier, moving_tasks))
 
 
 def put_or_deliver(cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
     """Puts moving tasks that were ``taken`` into their targets. Those that could be put once more after a restart are
-    cleared, too.
+    cleared, too: what is done to them next must not be undone by that. Raises NotConfirmed where that can't be.
     """
     volatile = [moving_task for moving_task in moving_tasks if moving_task.run]
     yield from put(cache, [moving_task for moving_task in moving_tasks if not moving_task.run])
-    if volatile:
-        yield from deliver(cache, source, volatile)
+    if volatile and (behind := (yield from deliver(cache, source, volatile))):
+        raise NotConfirmed(behind)
 
 
-def _mark_again(cache: TopologyCache, moving_tasks: Iterable[MovingTask]) -> Operation[None]:
+def _mark_again(
+    cache: TopologyCache, source: ShardKeys, moving_tasks: Sequence[MovingTask]
+) -> Operation[list[MovingTask]]:
     """Marks tasks again whose target has neither replicas nor an append-only file, and was started since: it may have
-    lost the mark, and the task with it. One that it has not lost may be there twice.
+    lost the mark, and the task with it. Returns the tasks to put: without those that another process has put and
+    cleared meanwhile, which may be done or cancelled by now.
     """
+    kept = [moving_task for moving_task in moving_tasks if not moving_task.run]
     for target, some in resharding.loads(moving_task for moving_task in moving_tasks if moving_task.run):
         keys = cache.keys(target)
         run: str = yield node_info.run_id(keys.slot)
-        lost: dict[str, list[str]] = {}
+        lost: dict[str, list[MovingTask]] = {}
         for moving_task in some:
-            if moving_task.run != run:
-                lost.setdefault(moving_task.number, []).append(moving_task.id)
-        marks = {number: (keys, partial(resharding.reserve, number=number, ids=ids)) for number, ids in lost.items()}
+            if moving_task.run == run:
+                kept.append(moving_task)
+            else:
+                lost.setdefault(moving_task.number, []).append(moving_task)
+        marks = {
+            number: (keys, partial(resharding.reserve, number=number, ids=[each.id for each in each_of]))
+            for number, each_of in lost.items()
+        }
         values((yield from call_shards(cache, marks)).items())
+        for each_of in lost.values():
+            looks = values((yield Many((each, resharding.moving_task_of(source, each.id)) for each in each_of)))
+            kept += [each for each, there in looks.items() if there is not None and there.number == each.number]
+    return kept
 
 
 def put(cache: TopologyCache, moving_tasks: Sequence[MovingTask]) -> Operation[None]:
     """Puts moving tasks that were ``taken`` into their targets, under whatever topology."""
-    yield from _mark_again(cache, moving_tasks)
     puts = [
         (cache.keys(target), partial(resharding.put, moving_tasks=some))
         for target, some in resharding.loads(moving_tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardq.core.calls import node_info
+from shardq.core.drivers.conversations import VOLATILE
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Confirm, Histories, Operation
 from shardq.core.topology_cache import TopologyCache
@@ -26,8 +27,8 @@ class ReplicaBarrier:
         """The process of a server that loses what it wrote last when it ends, as it has neither replicas nor an
         append-only file; empty for others.
         """
-        _, run, *volatile = [*self._histories[shard].split(" "), ""]
-        return run if volatile[0] else ""
+        words = self._histories[shard].split(" ")
+        return words[1] if VOLATILE in words[2:] else ""
 
     def behind(self, shards: Iterable[ShardKeys], *, disk: bool = False) -> Operation[set[int]]:
         """Those of the shards whose replicas may lack something, or the ``disk`` of a server with an append-only file;

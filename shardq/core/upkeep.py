@@ -20,7 +20,7 @@ from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys, control_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology, new_word
-from shardq.core.operation import Many, Operation, values
+from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AnotherEngine, ServerFault, ShardqError, Unavailable
 
@@ -169,7 +169,8 @@ def bring_strays_home(cache: TopologyCache) -> Operation[bool]:
     numbers: list[int] = []
     for keys in (yield from find_strays(cache)):
         copy: bytes | None = yield control.read_copy(keys)
-        numbers += _owed(keys, copy or b"") or (keys.shard + 1,)
+        owed = _owed(keys, copy or b"")
+        numbers += owed if max(owed, default=0) > keys.shard else (*owed, keys.shard + 1)
     return bool(numbers) and (yield from widen(cache, numbers))
 
 
@@ -180,10 +181,12 @@ def find_strays(cache: TopologyCache) -> Operation[list[ShardKeys]]:
     strays: list[ShardKeys] = []
     for first in range(len(cache.topology.span()), MAX_SHARDS, STRAYS_AT_ONCE):
         some = [cache.keys(shard) for shard in range(first, min(first + STRAYS_AT_ONCE, MAX_SHARDS))]
-        used = values((yield Many({keys: control.exist(keys, keys.meta) for keys in some})))
-        held = values((yield Many({keys: control.exist(keys, keys.task, keys.moved) for keys in some if used[keys]})))
+        used = succeeded((yield Many({keys: control.exist(keys, keys.meta).briefly() for keys in some})))
+        asked = [keys for keys in some if used.get(keys)]
+        looks = {keys: control.exist(keys, keys.task, keys.moved).briefly() for keys in asked}
+        held = succeeded((yield Many(looks)))
         strays += [keys for keys in held if held[keys]]
-        if not held:
+        if not asked:
             break
     return strays
 

@@ -34,4 +34,4 @@ def test_what_is_sent_has_the_epoch_that_it_goes_by(change: dict[str, object], a
     assert sent, "the claim began before the change"
     for call in sent:
         assert isinstance(call, Call)
-        assert call.words[0] == OLD.epoch
+        assert call.words[0] == OLD.stamp

@@ -93,7 +93,7 @@ class Migrator:
                 self._sweep(topology)
             elif run(self._driver, remove_marks(self._cache, self.ended), CALL_TIMEOUT_S):
                 self.ended, self._rest_s = (), REST_S
-                return None
+                return 0.0
         except REFUSALS:
             # The topology changed during the sweep, and the news tells it.
             self._guarded_refresh()
@@ -111,9 +111,11 @@ class Migrator:
         """
         if topology.since == self._since and (left := self._look_at - time.monotonic()) > 0:
             return left
-        if 0 in self._mine():
-            run(self._driver, bring_strays_home(self._cache), CALL_TIMEOUT_S)
-        self._since, self._look_at = topology.since, time.monotonic() + LOOK_S
+        if 0 not in self._mine():
+            return ORPHANED_S
+        run(self._driver, bring_strays_home(self._cache), CALL_TIMEOUT_S)
+        # a look that found something is not followed by another at once: what can't be moved would be found for ever
+        self._since, self._look_at = self._cache.topology.since, time.monotonic() + LOOK_S
         return LOOK_S
 
     def _failed(self, exc: BaseException) -> bool:
