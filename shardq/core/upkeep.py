@@ -21,6 +21,7 @@ from shardq.core.layout.keys import ShardKeys, control_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology, new_word
 from shardq.core.operation import Many, Operation, succeeded
+from shardq.core.scripts import script
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AnotherEngine, ServerFault, ShardqError, Unavailable
 
@@ -40,6 +41,9 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
     ``shards`` shards, with all of them opened.
     """
     keys = control_keys(name)
+    script(
+        "declare"
+    )  # reads all scripts: later there may be no file descriptor left, and a child of a fork can't import
     if fields := (yield control.read_topology(keys)):
         return Topology.from_fields(fields)
     first = Topology(

@@ -16,7 +16,7 @@ from shardq.core.consumer import waiters as registry
 from shardq.core.consumer import wakeups
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim, idle, leave_name, others, prompt
 from tests.support.engines import Engines
-from tests.support.servers import Servers
+from tests.support.servers import Servers, keys_of
 from tests.support.states import state_of
 from tests.support.traffic import wake_ups
 from tests.support.waiting import wait_until
@@ -93,9 +93,11 @@ def test_a_process_that_is_gone_is_passed_over(
     claims: Callable[..., Claim],
     all_wait: Callable[..., set[str]],
 ) -> None:
-    gone, other = others(engines, url, name, 2)
-    leave_name(gone, all_wait)
-    gone.close()
+    (other,) = others(engines, url, name, 1)
+    with Servers(url) as servers:
+        for keys in keys_of(name, running.topology.shards):
+            # as of a process that was killed
+            servers.ask(keys.slot, "ZADD", keys.waiting(""), int(servers.now_ms(keys.slot)) - 9000, "gone")
     claim = claims(other.consumer())
     all_wait(2)
     running.push("x")

@@ -78,5 +78,5 @@ def test_a_push(engine: Engine) -> None:
 def test_a_claim_and_an_ack(running: Engine) -> None:
     make_ready(running, 8)
     consumer, held = running.consumer("mail"), list[Delivery]()
-    check("a claim", lambda: held.extend(consumer.claim(1)), frames=51, files=14)
+    check("a claim", lambda: held.extend(consumer.claim(1)), frames=52, files=14)
     check("an ack", lambda: consumer.ack(held.pop()), frames=40, files=11)

@@ -58,14 +58,16 @@ class Servers:
         seconds, micros = self.ask(slot, "TIME")
         return int(seconds) * 1000 + int(micros) / 1000
 
-    def held(self, name: str) -> dict[bytes, Any]:
+    def held(self, name: str) -> dict[bytes, bytes]:
         """Every key of an engine with all that is in it: two answers are equal when nothing was written between."""
-        found: dict[bytes, Any] = {}
+        found: dict[bytes, bytes] = {}
         for client in self.masters:
             for key in client.scan_iter(match=f"shardq:{{{name}*", count=1000):
                 # servers rehash a large hash while nothing is written, and then have its fields in another order
-                is_hash = _told(client, "TYPE", key) in (b"hash", "hash")
-                found[key] = _told(client, "HGETALL" if is_hash else "DUMP", key)
+                if _told(client, "TYPE", key) in (b"hash", "hash"):
+                    found[key] = b"\0".join(b"\0".join(pair) for pair in sorted(_told(client, "HGETALL", key).items()))
+                else:
+                    found[key] = _told(client, "DUMP", key)
         return found
 
     def _connected(self, address: str) -> redis.Redis:

@@ -106,9 +106,11 @@ class Migrator:
         return rest_s
 
     def _look_for_strays(self, topology: Topology) -> float:
-        """Looks at shards out of use, at the start, after each change of the number of shards, and each hour. Returns
-        how long to wait until the next look.
+        """Looks at shards out of use, a moment after the start, after each change of the number of shards, and each hour.
+        Returns how long to wait until the next look.
         """
+        if not self._since:
+            self._since, self._look_at = topology.since, time.monotonic() + ORPHANED_S
         if topology.since == self._since and (left := self._look_at - time.monotonic()) > 0:
             return left
         if 0 not in self._mine():
