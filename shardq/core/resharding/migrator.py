@@ -106,8 +106,8 @@ class Migrator:
         return rest_s
 
     def _look_for_strays(self, topology: Topology) -> float:
-        """Looks at shards out of use, a moment after the start, after each change of the number of shards, and each hour.
-        Returns how long to wait until the next look.
+        """Looks at shards out of use: a moment after the start, after each resize, and each hour. Returns how long to
+        wait until the next look.
         """
         if not self._since:
             self._since, self._look_at = topology.since, time.monotonic() + ORPHANED_S
