@@ -219,6 +219,7 @@ class Dispatcher:
 
     def _rebalance(self, members: tuple[str, ...], unreached: Mapping[str, Collection[int]]) -> None:
         """Serves exactly this process's share of the shards. Called after each heartbeat."""
+        self._mover.heartbeat_sent()
         if members != self.members:
             self.members = members
             for each in self.beside:

@@ -58,6 +58,7 @@ class Migrator:
         self._since = 0
         """The epoch in which the number of shards came in force after which shards out of use were looked at."""
         self._look_at = 0.0
+        self._begin_at = time.monotonic() + ORPHANED_S
         self._moving = False
         """True if something was moved in the present round."""
         self._rest_s = REST_S
@@ -77,9 +78,17 @@ class Migrator:
         )
 
     def topology_changed(self, topology: Topology) -> None:
-        """Looks for something to move. Also called once at the start, which starts the thread."""
-        self.loop.start()
+        """Looks for something to move. Also called once at the start. The first call that finds a change starts the
+        thread.
+        """
+        if topology.priors or topology.pending:
+            self.loop.start()
         self.loop.wake()
+
+    def heartbeat_sent(self) -> None:
+        """Starts the thread for its first look at shards out of use, a moment after the start."""
+        if time.monotonic() >= self._begin_at:
+            self.loop.start()
 
     def _step(self) -> float | None:
         topology = self._cache.topology
@@ -109,8 +118,6 @@ class Migrator:
         """Looks at shards out of use: a moment after the start, after each resize, and each hour. Returns how long to
         wait until the next look.
         """
-        if not self._since:
-            self._since, self._look_at = topology.since, time.monotonic() + ORPHANED_S
         if topology.since == self._since and (left := self._look_at - time.monotonic()) > 0:
             return left
         if 0 not in self._mine():
