@@ -16,7 +16,7 @@ from tests.support.engines import Engines
 from tests.support.states import make_ready
 from tests.support.waiting import wait_until
 
-MOST_SCRIPTS = 6.0
+MOST_SCRIPTS = 9.0  # about 4 on a quiet machine, and up to 6.4 beside other tests; before the mend 30 to 1,300
 """Scripts a handled task."""
 
 BACKLOG = 2000
@@ -123,6 +123,6 @@ def test_who_is_denied_asks_nobody(engines: Engines, single: Server, name: str) 
         wait_until(lambda: single.ask("ZCARD", keys.waiting("mail")), "they wait")
         before, began = scripts(single), time.monotonic()
         wait_until(lambda: time.monotonic() - began > 4.0, "a while")
-        assert scripts(single) - before < 20
+        assert scripts(single) - before < 60  # 66,840 before the mend
     finally:
         crowd.stop()
