@@ -55,7 +55,7 @@ _CONNECTING = _role("", "client|setname select info cluster|slots cluster|myid a
 
 _READING = _CONNECTING | _role("", "eval evalsha hgetall hget hlen hscan spublish wait info")
 # Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they
-# go. So even a producer runs put and clear, and asks the replicas.
+# go. So even a producer runs reserve, put and clear, and asks the replicas.
 _EVERYBODY = _READING | _role("declare open reserve put clear seal", "")
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "")

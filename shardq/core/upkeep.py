@@ -221,8 +221,8 @@ class Relation(Enum):
     changed is made again as the next change.
     """
     OTHER = auto()
-    """Of another engine: begun after this process last heard of its own, which is lost then; or there before that, so
-    that the address leads to the wrong one. That is left alone.
+    """It belongs to another engine. Either that began after this process last heard of its own, which is lost then; or
+    it was there before, and the address leads to the wrong one. That is left alone.
     """
 
 
@@ -270,7 +270,7 @@ def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
 
 
 def _made_again(cache: TopologyCache, stored: Topology) -> Topology:
-    """What follows two changes of one epoch, of which the stored one holds."""
+    """The lost change made again: two changes have the same epoch, and the stored one holds."""
     known, before = cache.topology, cache.before
     if before is None or before.epoch != known.epoch - 1:
         log.warning("%r: the change of epoch %d was lost: look at pauses, limits and routes", cache.name, known.epoch)
