@@ -248,7 +248,9 @@ class World:
         registry = CollectorRegistry()
         registry.register(shardq.metrics.collector(self.engine))
         text = generate_latest(registry).decode()
-        assert f'shardq_up{{engine="{self.name}"}} 1.0' in text
+        if f'shardq_up{{engine="{self.name}"}} 1.0' not in text:
+            self.engine.resize(dry_run=True).progress()  # raises what the scrape met, if that is told
+            raise AssertionError("a scrape says that the engine can't be read")
 
     def _recorded(self) -> None:
         dispatcher = Inside(self.engine).running.dispatcher

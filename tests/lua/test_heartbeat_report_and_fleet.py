@@ -9,7 +9,7 @@ import pytest
 
 from shardq.core.calls import control as calls
 from shardq.core.calls.control import HeartbeatAnswer, Processes
-from shardq.core.calls.request import Call
+from shardq.core.calls.request import Call, Epoch
 from shardq.core.layout.keys import ControlKeys
 from shardq.core.layout.topology import Stamp
 from tests.lua.shard import NOW, Shard, State, T
@@ -24,7 +24,7 @@ OTHERS_MS = 3000
 def heartbeat(
     control: ControlKeys,
     *,
-    epoch: int = 1,
+    epoch: Epoch = 1,
     report: bytes = b"",
     unreached: Collection[int] = (),
     leave: bool = False,
@@ -173,6 +173,20 @@ def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, 
     for known, topology in ((4, {}), (3, STORED), (5, STORED)):
         said = centre.run(heartbeat(control, epoch=known))
         assert (said.stamp, said.topology) == ("4", topology)
+
+
+@pytest.mark.parametrize(
+    ("stored", "counts"),
+    [("4:w:mine", True), ("4:w:other", False), ("4", False), ("garbage", True), ("0:w:other", True)],
+)
+def test_a_heartbeat_counts_where_no_other_engine_is_stored(
+    centre: Shard, control: ControlKeys, stored: str, counts: bool
+) -> None:
+    """What another program has written is nobody's engine: dispatchers that know theirs go on serving it."""
+    centre.seed({"topology": {"epoch": stored, "shards": "16"}, "members": {"other": T + 400}})
+    said = centre.run(heartbeat(control, epoch=Stamp("3:v:mine")))
+    assert said.members == ({"other": T + 400, "me": ME} if counts else {})
+    assert ("me" in centre.state()["members"]) == counts
 
 
 def test_a_heartbeat_by_the_clock_of_the_server(centre: Shard, control: ControlKeys) -> None:
