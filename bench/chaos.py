@@ -81,6 +81,11 @@ class Series(msgspec.Struct):
     points: list[tuple[float, float]] = []
     """Seconds since the beginning, and the value."""
 
+    def thinned(self, period_s: float) -> Series:
+        """The first point of each period: enough for a plot."""
+        firsts = {point[0] // period_s: point for point in reversed(self.points)}
+        return Series(self.kind, self.name, sorted(firsts.values()))
+
 
 class Bound(msgspec.Struct, frozen=True):
     """A series is flat if it grows, from the end of the warm-up to the end, by no more than either of these."""
@@ -124,5 +129,5 @@ class Soak(msgspec.Struct):
 def write(record: Chaos | Soak, file: Path) -> None:
     """Replaces the file in one step: a run that is killed leaves what it had."""
     new = file.with_suffix(".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
+    new.write_bytes(msgspec.json.encode(record) + b"\n")
     new.replace(file)

@@ -37,7 +37,7 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
     _kind = Engine
     _run = staticmethod(run)
     _sleep = staticmethod(time.sleep)
-    _new_lock = threading.RLock  # handlers may take it again
+    _new_lock = staticmethod(threading.RLock)  # handlers may take it again
     _runner: asyncio.Runner | None = None
     """Runs handlers that are coroutine functions; made for the first."""
 

@@ -54,6 +54,11 @@ def test_too_few_samples_say_nothing() -> None:
     assert judged([Series("rss", "a", [(0.0, 1.0), (1.0, 9e9)])], 0.0) == []
 
 
+def test_the_file_has_a_point_a_minute() -> None:
+    series = Series("rss", "a", [(20.0 * number + 0.1, float(number)) for number in range(9)])
+    assert series.thinned(60.0).points == [(0.1, 0.0), (60.1, 3.0), (120.1, 6.0)]
+
+
 def test_keys_are_counted_by_kind(own_server: Server) -> None:
     with Engine(own_server.url, name="soaked", shards=4) as engine:
         engine.push_many([Task(number, delay=60.0, topic="mail") for number in range(100)])

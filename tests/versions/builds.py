@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -34,12 +34,15 @@ def unpacked(revision: str, folder: Path) -> Path:
     """The package of a revision, in a folder."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(ROOT), "archive", revision, "shardq"], capture_output=True, check=True, timeout=60
+            ["git", "-C", str(ROOT), "archive", "--format=zip", revision, "shardq"],
+            capture_output=True,
+            check=True,
+            timeout=60,
         )
     except (OSError, subprocess.SubprocessError) as exc:
         raise NoHistoryError(f"the history of this checkout has no {revision}: git fetch --unshallow gets it") from exc
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:  # extractall of tarfile has no filter= in Python 3.11.2
+        archive.extractall(folder)
     return folder
 
 
