@@ -107,7 +107,7 @@ mutants: $(STAMP) ## every statement of every script deleted or bent, and what f
 fuzz: $(STAMP) ## bad input of every kind, other than in the tests each time: MINUTES=, SEED= of the first round
 	@$(CLEAN) $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
-defect: $(STAMP) ## a defect of tests/README.md on the revision before its mend: N=18; without N the list of them
+defect: $(STAMP) ## a defect of tests/defects/ on the revision before its mend: N=18; without N the list of them
 	@$(CLEAN) $(BIN)/python -m tests.defects $(N)
 
 release: $(RELEASE)/.ready ## sdist and wheel in .release/, tried in an empty environment; says what is left to do by hand

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from functools import cache
 from pathlib import Path
 
-from tests.defects import PAGE, ROOT, Row, alone, case_of, rows
+from tests.defects.__main__ import PAGE, ROOT, Row, alone, case_of, rows
 
 TEXT = PAGE.read_text(encoding="utf-8")
 ROWS = rows(TEXT)

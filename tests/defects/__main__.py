@@ -1,4 +1,4 @@
-"""``make defect N=18`` shows a defect of the table in tests/README.md on the revision before its mend.
+"""``make defect N=18`` shows a defect of the table in this folder's README.md on the revision before its mend.
 
 A worktree gets the product of that revision and the tests of the mend, and an environment of its own: the packages of
 this one, but ``shardq`` from the worktree, also for the processes that tests start. There the test has to fail by what
@@ -33,9 +33,8 @@ import psutil
 
 from cluster.entry import run
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "tests" / "README.md"
-HEADING = "## Defects"
+ROOT = Path(__file__).parents[2]
+PAGE = Path(__file__).with_name("README.md")
 
 WHOLE = "all cases"
 """Stands for their names where pytest has not told them."""
@@ -108,8 +107,7 @@ class Case:
 
 def rows(text: str) -> list[Row]:
     """The table of the page."""
-    table = text.partition(f"\n{HEADING}\n")[2].partition("\n## ")[0]
-    return [Row(int(number), *rest) for number, *rest in (each.groups() for each in _ROW.finditer(table))]
+    return [Row(int(number), *rest) for number, *rest in (each.groups() for each in _ROW.finditer(text))]
 
 
 def git(*words: str, folder: Path = ROOT) -> str:
