@@ -15,6 +15,8 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 6
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
+# The tests for each change: tests/support/tiers.py says which they are.
+QUICK := not slow or promised
 # Tests, benches and the demo run in an environment of their own, so that what passes on one machine passes on another:
 # PYTHONUNBUFFERED, for one, hides what a program can't write as it ends. These are let through where they are set:
 # what pip needs, where Python's libraries are, the network's proxies and certificates, a terminal's kind, CI itself,
@@ -66,16 +68,16 @@ $(DOCS)/.ready: pyproject.toml
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $@
 
-test: $(STAMP) ## the tests on Valkey 9: one server and a six-node cluster
-	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER)
+test: $(STAMP) ## some minutes of tests on Valkey 9, for each change: those that are quick, and one for each promise of the pages
+	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) -m "$(QUICK)"
 
 test-failed: $(STAMP) ## what failed in the last run, one test at a time; refuses more than MOST
 	@$(BIN)/python -c 'import json, sys; failed = json.load(open(".pytest_cache/v/cache/lastfailed")); \
 	  sys.exit(f"{len(failed)} tests failed: more than $(MOST)" if len(failed) > $(MOST) else 0)'
 	$(CLEAN) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -p no:benchmark
 
-test-all: $(STAMP) ## the tests on every server version found on this machine
-	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --server all
+test-all: $(STAMP) ## every test; REST=1 without those of `make test`; SERVER=all on every server version found on this machine
+	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) $(if $(REST),-m "not ($(QUICK))") $(if $(SERVER),--server $(SERVER))
 
 test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser

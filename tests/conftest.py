@@ -25,7 +25,7 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from cluster.servers import DEFAULT, KINDS, binary, found
 from shardq import Consumer, Engine
-from tests.support import browser
+from tests.support import browser, tiers
 from tests.support.engines import SHARDS, Engines
 from tests.support.leaks import Leaks
 from tests.support.servers import Servers
@@ -102,6 +102,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if browser.found() is None else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before -m chooses by these marks."""
+    tiers.mark(items)
+
+
 def pytest_collection_finish() -> None:
     """A garbage collection goes through all objects that there are, half a million of them after the collection of the
     whole suite, and many tests end with one: see ``Leaks``. These stay, so that it need not look at them.
@@ -111,6 +117,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in tiers.told(terminalreporter.stats):
+        terminalreporter.write_line(line)
     if config.getoption("--browser") == "found" and (line := browser.left_out()):
         terminalreporter.write_line(line, yellow=True)
 
@@ -136,9 +144,15 @@ def _names(argument: str | Sequence[str]) -> list[str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Makes captured logs valid Unicode, as a test process could not send others to the process that reports."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that is too long for each change. Makes captured logs valid Unicode: a test process can't send
+    others to the process that reports.
+    """
     report = yield
+    if report.passed and (why := tiers.too_long(item, call)):
+        report.outcome, report.longrepr = "failed", why
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
 

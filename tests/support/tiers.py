@@ -1,0 +1,73 @@
+"""Two tiers of tests: ``make test``, some minutes at each change, and ``make test-all``, before a change lands.
+
+A test is *slow* if it takes one of SLOW, or is marked so by hand, as it takes more than a second. ``make test``
+runs those that are not, and of each slow test that a page names the first case: so every promise of the pages is tried
+once. ``make test-all`` runs all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SLOW = frozenset({"own_server", "own_cluster", "replica", "lasting_cluster"})
+"""Fixtures of servers that a test has for itself, to end or to freeze them."""
+
+TOLD_S, QUICK_S = 2.0, 0.5
+"""A test that is not slow and takes longer is named in the end; so is a slow one that takes less than the other."""
+
+LONGEST_S = 20.0
+"""One that takes so long fails. A machine that does other things makes one of a second no slower than that."""
+
+_NAMED = re.compile(r"`(\w+/)?([\w/]+\.py)::(\w+)")
+
+
+def promises() -> set[tuple[str, str]]:
+    """The tests that pages name: file below tests/, and function."""
+    pages = [ROOT / "README.md", *(ROOT / "shardq").rglob("*.md")]
+    texts = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    return {(f"{folder}{file}".removeprefix("tests/"), name) for folder, file, name in _NAMED.findall(texts)}
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Marks tests as slow, and the first case of each that a page names as promised."""
+    left = promises()
+    for item in items:
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+        place = str(item.path.relative_to(ROOT / "tests")), getattr(item, "originalname", item.name)
+        if place in left:
+            left.remove(place)
+            item.add_marker("promised")
+
+
+def too_long(item: pytest.Item, call: pytest.CallInfo[None]) -> str:
+    """Why a test is not one for each change, or ''."""
+    if call.when != "call" or call.duration <= LONGEST_S or item.get_closest_marker("slow"):
+        return ""
+    return f"this took {call.duration:.0f} s, and runs at each change: mark it slow, or make it quicker"
+
+
+def told(stats: Mapping[str, Sequence[object]]) -> list[str]:
+    """Lines on tests that are in the wrong tier by what they took in this run."""
+    took = defaultdict[str, float](float)
+    slow = set[str]()
+    for report in (each for reports in stats.values() for each in reports if isinstance(each, pytest.TestReport)):
+        name = report.nodeid.partition("[")[0]
+        took[report.nodeid] += report.duration if report.when == "call" or "slow" in report.keywords else 0.0
+        if "slow" in report.keywords:
+            slow.add(name)
+    longest = defaultdict[str, float](float)
+    for case, seconds in took.items():
+        name = case.partition("[")[0]
+        longest[name] = max(longest[name], seconds)
+    long = sorted(name for name in longest.keys() - slow if longest[name] > TOLD_S)
+    brief = sorted(name for name in slow if longest[name] < QUICK_S)
+    lines = [f"took more than {TOLD_S:g} s, and is not marked slow: {name}, {longest[name]:.1f} s" for name in long]
+    return lines + [f"took less than {QUICK_S:g} s, and is marked slow: {name}" for name in brief]
