@@ -14,6 +14,7 @@ def goes_well(case: str, url: str, name: str) -> None:
         assert worker.said() == "OK"
 
 
+@pytest.mark.slow
 def test_an_engine(url: str, name: str) -> None:
     goes_well("engine", url, name)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import shardq
+from tests.support import tiers
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and (path.name[0] != "." or path.name == ".github")]
@@ -47,6 +48,12 @@ def test_links_resolve(page: Path) -> None:
 def test_code_is_python(page: Path) -> None:
     for block in _FENCE.findall(page.read_text(encoding="utf-8")):
         compile(block, str(page), "exec")
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    texts = {file: (ROOT / "tests" / file).read_text(encoding="utf-8") for file, _ in tiers.promises()}
+    gone = [(file, name) for file, name in tiers.promises() if not re.search(rf"\bdef {name}\(", texts[file])]
+    assert gone == []
 
 
 def test_the_front_page_is_short() -> None:

@@ -16,6 +16,8 @@ from shardq.core.layout.slots import slot_of
 from shardq.core.subscriber import Subscriber
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 DROP_ALL = -2
 
 

@@ -93,6 +93,7 @@ def test_masters_that_can_not_be(masters: str, capsys: pytest.CaptureFixture[str
     assert "give numbers from 1 to 64" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_whole_run(tmp_path: Path) -> None:
     file = tmp_path / "nodes.json"
@@ -117,6 +118,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert found["expand"]["pushes"]["lost"] == found["expand"]["lost_of_those_before"] == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_says_so() -> None:
     said = ""
     with subprocess.Popen(

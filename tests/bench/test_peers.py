@@ -141,6 +141,7 @@ def test_notes_are_read_once_and_whole(tmp_path: Path) -> None:
 # ---- turns
 
 
+@pytest.mark.slow
 def test_shardq_takes_its_turn() -> None:
     home = homes.home(SHARDQ, say=quiet)
     rows = Turn(SHARDQ, home, servers.DEFAULT, NO_PINNING, SIZES, whole=True, say=quiet).take()
@@ -249,6 +250,7 @@ def test_what_is_wrong_with_the_arguments_is_said(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     arguments = ["--only", "shardq", "--quick", "--rounds", "1"]
     with (tmp_path / "log").open("wb") as log:

@@ -117,6 +117,7 @@ def test_a_child_that_ends_at_once_is_said_so() -> None:
         child.await_ready()
 
 
+@pytest.mark.slow
 def test_the_scripts_of_a_task_are_counted_with_and_without_a_limit(stand: Stand) -> None:
     # a dispatch may carry many tasks, a claim and an ack carry one here
     sizes = replace(scales.BASE, consumers=1, shards=1, dead=10)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.plan import QUIET, drawn
 from tests.chaos.rounds import carried_out, put_away
 
 
+@pytest.mark.slow
 def test_a_short_round_is_right() -> None:
     plan = drawn(
         3, "aof", seconds=5.0, every_s=0.7, per_s=500.0, kinds=QUIET,

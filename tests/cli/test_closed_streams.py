@@ -96,6 +96,7 @@ def _sh(shell: Shell, line: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("redirected", [">/dev/full 2>/dev/full", ""], ids=["full disks", "readers that have gone"])
 @pytest.mark.parametrize("command", ["run", "run --json", "run --processes 2"])

@@ -65,6 +65,7 @@ def test_commands_on_far_tasks(shardq: Shell, engine: Engine, database: str) -> 
     assert "cold store" in shardq.run("stats", "--cold", database).out
 
 
+@pytest.mark.slow
 def test_load_and_drop(shardq: Shell, url: str, name: str, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MARGIN_S", 1.0)
     monkeypatch.setattr(cold, "LEAST_AFTER_S", 0.1)
@@ -81,6 +82,7 @@ def test_load_and_drop(shardq: Shell, url: str, name: str, database: str, monkey
         assert "no tasks" in told.out
 
 
+@pytest.mark.slow
 def test_run_loads(shardq: Shell, engine: Engine, database: str) -> None:
     process = shardq.start("run", "--cold", database, "--quiet")
     wait_until(lambda: any(member.loads for member in engine.fleet()), "it loads", timeout=SOON_S)

@@ -38,6 +38,7 @@ def remains(shell: Shell) -> list[str]:
     return sorted(each.name for each in Path(shell.temporary).iterdir())
 
 
+@pytest.mark.slow
 def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     done = shell.run("demo", *SMALL)
     assert (done.code, done.own_err) == (0, "")
@@ -52,6 +53,7 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     wait_until(lambda: not demo_servers(shell), "its server has ended")
 
 
+@pytest.mark.slow
 @ON_BOTH
 def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> None:
     with Servers(url) as servers:
@@ -74,6 +76,7 @@ def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> N
         assert keys(servers) <= before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (80, 10)])
 def test_a_table_that_fits_its_terminal(shell: Shell, columns: int, rows: int) -> None:
     done = shell.on_terminal("demo", "--tasks", "300", "--seconds", "1", columns=columns, rows=rows)

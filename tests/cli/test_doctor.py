@@ -90,6 +90,7 @@ def test_all_is_well(shell: Shell, own: tuple[Engine, tuple[str, ...]]) -> None:
         assert all(" ok: " in line for line in done.lines)
 
 
+@pytest.mark.slow
 @ON_BOTH
 def test_a_task_that_nobody_will_ever_get(shardq: Shell, engine: Engine, servers: Servers) -> None:
     ids = engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(20)])
@@ -124,6 +125,7 @@ def test_what_is_in_a_list_is_not_lost(shardq: Shell, engine: Engine) -> None:
     assert "records" not in found(shardq, "--all")
 
 
+@pytest.mark.slow
 @ON_BOTH
 def test_ids_without_a_record(shardq: Shell, engine: Engine, servers: Servers) -> None:
     id = engine.push("x", delay=FAR_S)
@@ -235,6 +237,7 @@ def test_servers_processes_and_files(shell: Shell, own: tuple[Engine, tuple[str,
     assert "or start `shardq run`" in wrong["dispatchers"][0]["text"]
 
 
+@pytest.mark.slow
 def test_what_can_not_be_told(shell: Shell) -> None:
     began = time.monotonic()
     done = shell.run("doctor", "--url", f"redis://{HOST}:{free_port()}", "--timeout", "30s")

@@ -197,6 +197,7 @@ def test_what_can_lose_tasks_is_for_stats_to_say(shell: Shell, server_binary: Pa
         assert text.startswith(server.address)
 
 
+@pytest.mark.slow
 def test_a_server_that_evicts_is_not_well(shell: Shell, server_binary: Path, name: str) -> None:
     options = {"appendonly": "yes", "maxmemory": "4mb", "maxmemory-policy": "allkeys-lru"}
     with Server(server_binary, options=options) as server:

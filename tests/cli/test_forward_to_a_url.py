@@ -17,6 +17,7 @@ from shardq.engine.inside import Inside
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.promise
 def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardq.cli.session.set_up_logging", lambda **_: None)  # it is of the whole process
 

@@ -102,6 +102,7 @@ def test_an_error(shardq: Shell, hostile: Engine) -> None:
     assert is_harmless(done.out)
 
 
+@pytest.mark.slow
 def test_top(shardq: Shell, hostile: Engine) -> None:
     with Top(shardq, "--view", "fleet", columns=300, rows=40) as top:
         top.shows(f"{WRITTEN}\\x1b]0;")

@@ -50,6 +50,7 @@ def added(urls: Sequence[str], name: str, **labels: str) -> float:
     return sum(total(samples, name, **labels) for samples in scraped(urls))
 
 
+@pytest.mark.slow
 def test_several_processes_go_together(shardq: Shell, url: str, name: str) -> None:
     shardq.cwd = shardq.temporary
     (shardq.temporary / "shopapp.py").write_text(APP)

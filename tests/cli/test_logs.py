@@ -163,6 +163,7 @@ def _table(head: str) -> set[str]:
     return {found for row in rows for found in re.findall(r"`([\w.]+)`", row.split("|")[1])}
 
 
+@pytest.mark.slow
 def test_the_page_names_every_logger() -> None:
     calls = [node for node in _nodes() if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     named = [node.args[0] for node in calls if getattr(node.func, "attr", "") == "getLogger"]
@@ -170,6 +171,7 @@ def test_the_page_names_every_logger() -> None:
     assert _table("logger") == found | {advice.SERVERS, advice.LIMITS}
 
 
+@pytest.mark.slow
 def test_the_page_names_every_field() -> None:
     """Fields are written out at ``extra=``, or before in ``fields``, or by a function ``_fields``."""
     found: set[str] = set()

@@ -82,6 +82,7 @@ def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Eng
     assert {shard["resharding"] for shard in told["shards"]} == {"to be swept"}
 
 
+@pytest.mark.slow
 @ON_BOTH
 def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engine) -> None:
     process = shardq.start("run", "--quiet")
@@ -91,6 +92,7 @@ def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engi
     assert shardq.run("resize", "8").err == NOBODY + "\n"
 
 
+@pytest.mark.slow
 @ON_BOTH
 def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
     full.start()

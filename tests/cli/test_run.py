@@ -33,6 +33,7 @@ def lines(process: subprocess.Popen[str]) -> Iterator[str]:
     return iter(process.stdout.readline, "")
 
 
+@pytest.mark.slow
 @ON_BOTH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_dispatches_until_it_is_told_to_end(shardq: Shell, engine: Engine, number: signal.Signals) -> None:
@@ -51,6 +52,7 @@ def test_it_dispatches_until_it_is_told_to_end(shardq: Shell, engine: Engine, nu
     assert (process.returncode, own(err)) == (0, "stopped\n")
 
 
+@pytest.mark.slow
 def test_as_json(shardq: Shell, engine: Engine) -> None:
     process = shardq.start("run", "--json")
     seen = next(seen for seen in map(json.loads, lines(process)) if seen.get("ok"))
@@ -91,6 +93,7 @@ def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
     assert "has 3 shards, not the 5 asked for" in err
 
 
+@pytest.mark.slow
 def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
     """They share the shards; one that is killed is replaced, and all end with the command, also when that is killed."""
     process = shardq.start("run", "--processes", "2")
@@ -119,6 +122,7 @@ def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
     wait_until(lambda: all(gone(child) for child in ours), "they have ended", timeout=SOON_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_two_signals_at_once(shardq: Shell, engine: Engine) -> None:
     """A process of many threads may take both where nobody waits for them; in some of the tries it does."""

@@ -11,6 +11,8 @@ from shardq.features.spool.file import SpoolFile
 from tests.cli.shell import Shell
 from tests.support.states import FAR_S, state_of
 
+pytestmark = pytest.mark.slow
+
 NOBODY = "redis://127.0.0.1:1"
 
 
@@ -36,6 +38,7 @@ def test_a_file_is_looked_at_without_a_server(shell: Shell, path: str, ids: list
     assert (seen["waiting"], seen["failed"], seen["engine"]) == (len(ids), 0, name)
 
 
+@pytest.mark.promise
 def test_a_file_is_replayed(shardq: Shell, engine: Engine, path: str, ids: list[str]) -> None:
     engine.push("first", id="taken", delay=FAR_S)
     told = shardq.run("spool", "replay", path)

@@ -37,6 +37,7 @@ def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
         assert "\N{HORIZONTAL ELLIPSIS}" not in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_columns_without_room_are_named(shardq: Shell, running: Engine, columns: int) -> None:
@@ -51,6 +52,7 @@ def test_columns_without_room_are_named(shardq: Shell, running: Engine, columns:
     assert "(default)" in shardq.run("topics").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize(
     "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]

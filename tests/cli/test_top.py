@@ -97,6 +97,7 @@ def served(shardq: Shell, engine: Engine) -> Engine:
     return engine
 
 
+@pytest.mark.slow
 def test_every_view_and_the_end(shardq: Shell, served: Engine) -> None:
     with Top(shardq, columns=80, rows=24) as top:
         screen = top.shows("scheduled 20")
@@ -123,6 +124,7 @@ def test_every_view_and_the_end(shardq: Shell, served: Engine) -> None:
         assert top.settings() == top.before
 
 
+@pytest.mark.slow
 def test_rows_are_sorted_and_filtered_and_the_screen_paused(shardq: Shell, served: Engine) -> None:
     with Top(shardq, "--view", "topics", "--every", "0.3", columns=100, rows=30) as top:
         top.shows("mail")
@@ -142,6 +144,7 @@ def test_rows_are_sorted_and_filtered_and_the_screen_paused(shardq: Shell, serve
         top.shows("scheduled 21")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), [(40, 12), (30, 6), (200, 60)])
 def test_any_window_has_room_for_the_verdict(shardq: Shell, served: Engine, columns: int, rows: int) -> None:
     with Top(shardq, columns=columns, rows=rows) as top:

@@ -179,6 +179,7 @@ def port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there(shell: Shell, port: int) -> None:
     commands = (
         ["push", "1"],
@@ -202,6 +203,7 @@ def test_a_server_that_is_not_there(shell: Shell, port: int) -> None:
         assert "sesame" not in out + err
 
 
+@pytest.mark.slow
 def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell, port: int) -> None:
     done = shell.run("stats", "-v", "--url", f"redis://someone:sesame@127.0.0.1:{port}/0")
     assert "Traceback" in done.err

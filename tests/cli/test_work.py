@@ -143,6 +143,7 @@ def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path
     wait_until(lambda: state_of(engine, id) == "ready", "it is given back")
 
 
+@pytest.mark.slow
 def test_a_killed_child_is_replaced_and_a_killed_parent_takes_all_along(
     engine: Engine, start: Start, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ TASKS = 3000
 KILLED = 4
 
 
+@pytest.mark.slow
 @pytest.mark.ledger
 def test_children_killed_at_random_lose_nothing(engine: Engine, start: Start, tmp_path: Path) -> None:
     """Every task is done, and one that was begun twice had begun in a child that was killed."""
@@ -204,6 +206,7 @@ def note():
 """
 
 
+@pytest.mark.slow
 def test_it_starts_again_when_a_file_is_saved(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     """A file with an error is shown, and is loaded when it is saved again. The end of the parent ends the child."""
     (tmp_path / "shop.py").write_text("from shoptasks import engine\n")

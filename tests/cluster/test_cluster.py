@@ -42,6 +42,7 @@ def test_its_masters_are_in_the_order_of_their_slots(cluster: Cluster) -> None:
     assert [cluster.node_of_slot(slot) for slot in (0, SLOTS // 2, SLOTS - 1)] == cluster.masters
 
 
+@pytest.mark.slow
 def test_a_slot_stopped_in_the_middle_of_its_move(server_binary: Path) -> None:
     with Cluster(server_binary, masters=2, replicas=0, node_timeout_ms=_CALM_MS) as cluster:
         slot = slot_of(cluster, _KEY)
@@ -65,6 +66,7 @@ def test_a_slot_stopped_in_the_middle_of_its_move(server_binary: Path) -> None:
             cluster.begin_move(slot, target)
 
 
+@pytest.mark.slow
 def test_a_replica_takes_over_and_the_lost_master_comes_back_as_its_replica(server_binary: Path) -> None:
     options = {"appendonly": "yes"}
     with Cluster(server_binary, masters=3, replicas=1, node_timeout_ms=_PATIENT_MS, options=options) as cluster:
@@ -83,6 +85,7 @@ def test_a_replica_takes_over_and_the_lost_master_comes_back_as_its_replica(serv
         assert cluster.replicas_of(promoted) == [lost]
 
 
+@pytest.mark.slow
 def test_a_node_more_and_its_replica(server_binary: Path) -> None:
     with Cluster(server_binary, masters=1, replicas=0, node_timeout_ms=_CALM_MS) as cluster:
         node = cluster.add_node()

@@ -108,6 +108,7 @@ def _stopped(pid: int) -> bool:
     return _status(pid) == psutil.STATUS_STOPPED
 
 
+@pytest.mark.slow
 def test_up_twice_look_and_down(shell: Shell) -> None:
     code, out, _ = shell.run("up", "--masters", "2", "--replicas", "1")
     url = shell.run("url")[1].strip()
@@ -133,6 +134,7 @@ def test_up_twice_look_and_down(shell: Shell) -> None:
     assert list(shell.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_status_after_a_crash_and_up_again(shell: Shell) -> None:
     shell.run("up", "--masters", "1", "--replicas", "0")
     (pid,) = shell.pids()
@@ -145,6 +147,7 @@ def test_status_after_a_crash_and_up_again(shell: Shell) -> None:
     assert shell.pids() != [pid]
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_but_what_shardq_needs(shell: Shell) -> None:
     # a new user has what `pip install '.[embedded,cli]'` brings
     blocker = shell.folder.parent / "blocker"
@@ -157,6 +160,7 @@ def test_it_needs_nothing_but_what_shardq_needs(shell: Shell) -> None:
     assert "Stopped 1 processes" in shell.run("down")[1]
 
 
+@pytest.mark.slow
 def test_down_spares_a_process_that_only_has_the_id_of_a_node(shell: Shell) -> None:
     shell.run("up", "--masters", "1", "--replicas", "0")
     (pid,) = shell.pids()
@@ -171,6 +175,7 @@ def test_down_spares_a_process_that_only_has_the_id_of_a_node(shell: Shell) -> N
         bystander.kill()
 
 
+@pytest.mark.slow
 def test_nothing_is_up(shell: Shell) -> None:
     assert shell.run("down") == (0, "No cluster is up here.\n", "")
     assert shell.run("status")[0] == 1
@@ -180,6 +185,7 @@ def test_nothing_is_up(shell: Shell) -> None:
     assert list(shell.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_start_takes_everything_back(shell: Shell) -> None:
     with shell.halfway("node-6/server.log") as (process, started):
         process.send_signal(signal.SIGINT)
@@ -190,6 +196,7 @@ def test_an_interrupted_start_takes_everything_back(shell: Shell) -> None:
     wait_until(lambda: not _running(started), "every process is gone")
 
 
+@pytest.mark.slow
 def test_a_killed_start_leaves_no_process_and_no_obstacle(shell: Shell) -> None:
     with shell.halfway("node-1/server.log", "--masters", "3", "--replicas", "0") as (process, started):
         process.kill()
@@ -198,6 +205,7 @@ def test_a_killed_start_leaves_no_process_and_no_obstacle(shell: Shell) -> None:
     assert shell.run("up", "--masters", "1", "--replicas", "0")[0] == 0
 
 
+@pytest.mark.slow
 def test_two_at_once(shell: Shell) -> None:
     with shell.halfway("node-1", "--masters", "1", "--replicas", "0") as (process, _):
         code, _, error = shell.run("down")

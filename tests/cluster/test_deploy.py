@@ -200,6 +200,7 @@ def answer(port: int, path: str) -> int:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -> None:
     port = free_port()

@@ -199,6 +199,7 @@ def test_reschedule_all(engine: Engine, to_s: float) -> None:
 # ---- who is told
 
 
+@pytest.mark.slow
 def test_stats(engine: Engine, database: str) -> None:
     engine.push_many([Task(n, delay=FAR_S) for n in range(3)])
     cold = engine.stats().cold
@@ -212,6 +213,7 @@ def test_stats(engine: Engine, database: str) -> None:
     assert "cold" not in engine.health().kinds
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_opened_without_it(engine: Engine, make: Make) -> None:
     id = engine.push("x", delay=FAR_S)
     other = make(cold=None)
@@ -228,6 +230,7 @@ def test_an_engine_that_was_opened_without_it(engine: Engine, make: Make) -> Non
     assert "cold" in other.health().kinds
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_what_was_read_too_long_ago_is_not_moved(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that stands still behind its look at the row: Redis may have forgotten what was moved since."""
@@ -250,6 +253,7 @@ def test_what_was_read_too_long_ago_is_not_moved(make: Make, monkeypatch: pytest
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_another_table_is_refused(engine: Engine, make: Make, tmp_path: Any) -> None:
     engine.push("x", delay=FAR_S)
     other = make(cold=str(tmp_path / "other.db"))

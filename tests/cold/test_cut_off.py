@@ -24,6 +24,7 @@ SLACK_S = 2.5
 """A busy machine, and the pause of the loader after an error."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_cut_off(url: str, name: str) -> None:

@@ -25,6 +25,7 @@ AFTER_S, MARGIN_S = 4.0, 1.0
 SPREAD_S = 14.0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("url", "kind"), [("single", "sqlite"), ("cluster", "postgresql")], indirect=["url"])
 def test_loaders_killed_and_frozen(url: str, name: str, kind: str, tmp_path: Path) -> None:

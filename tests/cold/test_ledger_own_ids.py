@@ -27,6 +27,7 @@ WINDOW_S = 600.0
 """An id that was pushed is known for the whole test, also when it is done or cancelled."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_each_id_once(url: str, name: str) -> None:

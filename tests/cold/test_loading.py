@@ -13,7 +13,7 @@ from tests.cold.conftest import Make
 from tests.support.states import counted
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("soon")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 
 AFTER_S = 1.0
 
@@ -82,6 +82,7 @@ def test_what_was_overdue_when_the_first_dispatcher_starts(engine: Engine) -> No
     assert claimed(engine, 50).keys() == set(ids)
 
 
+@pytest.mark.promise
 def test_cancelled_and_rescheduled_on_their_way(engine: Engine) -> None:
     """Each is cancelled, or runs once, at its last time."""
     engine.start()

@@ -74,6 +74,7 @@ def goes_on(engine: Engine, far: str) -> None:
     assert "cold" in engine.health().kinds
 
 
+@pytest.mark.slow
 @ON_ONE_SERVER
 def test_a_frozen_database(engine: Engine, breakable: Postgres) -> None:
     far = engine.push("far", delay=FAR_S)
@@ -83,6 +84,7 @@ def test_a_frozen_database(engine: Engine, breakable: Postgres) -> None:
     wait_until(lambda: "cold" not in engine.health().kinds, "all is well again")
 
 
+@pytest.mark.slow
 @ON_ONE_SERVER
 def test_a_dead_database(engine: Engine, breakable: Postgres) -> None:
     far = engine.push("far", delay=FAR_S)
@@ -96,6 +98,7 @@ def test_a_dead_database(engine: Engine, breakable: Postgres) -> None:
     assert engine.cancel(far) is Outcome.CANCELLED
 
 
+@pytest.mark.slow
 @ON_ONE_SERVER
 def test_a_database_that_comes_back_in_time(engine: Engine, breakable: Postgres, monkeypatch: Any) -> None:
     """A restart is waited for."""
@@ -105,6 +108,7 @@ def test_a_database_that_comes_back_in_time(engine: Engine, breakable: Postgres,
     engine.push_many([Task(n, delay=FAR_S) for n in range(10)])
 
 
+@pytest.mark.slow
 @ON_ONE_SERVER
 def test_a_table_that_another_program_has_locked(engine: Engine, database: str) -> None:
     far = engine.push("far", delay=FAR_S)
@@ -152,6 +156,7 @@ def test_a_full_server(own_server: Server, name: str, database: str) -> None:
         engine.consumer().ack(delivery)
 
 
+@pytest.mark.slow
 def test_a_pooler_s_connections(engine: Engine, database: str) -> None:
     """Each statement may go to another connection: nothing is prepared, and nothing set."""
     engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
@@ -214,6 +219,7 @@ def test_a_database_that_refuses_every_row(
         assert engine.get(engine.push("near", delay=60)) is not None
 
 
+@pytest.mark.slow
 def test_a_row_that_is_refused_for_itself(url: str, name: str, database: str) -> None:
     with Engine(url, name=name, shards=2, cold=database, timeout=TIMEOUT_S) as engine:
         engine.push("opened", delay=FAR_S)

@@ -115,6 +115,7 @@ def test_a_claim_that_a_task_wakes(make: Make) -> None:
     run(make(), main)
 
 
+@pytest.mark.slow
 def test_a_timeout_around_a_claim_that_waits_for_longer(make: Make) -> None:
     """Claims are woken all the time, also as their time is over, and mostly find that another was quicker."""
 
@@ -179,6 +180,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_one_ctrl_c_ends_loops_over_consumers(server: Server, name: str) -> None:
     for number in range(8):
         program = Program("-c", LOOPING, server.url, f"{name}{number}", variables={})

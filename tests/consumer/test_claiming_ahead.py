@@ -181,6 +181,7 @@ def test_a_claim_is_cancelled_while_its_answer_comes(url: str, name: str) -> Non
         assert (stats.leased, stats.dead, stats.ready + stats.scheduled) == (0, 0, TASKS - done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["sync", "asyncio"])
 def test_a_killed_program_loses_nothing(url: str, name: str, tmp_path: Path, flavour: str) -> None:
     """What it had claimed ahead comes back with its leases, and everything is accounted for."""

@@ -16,6 +16,8 @@ from tests.support.engines import Engines
 from tests.support.states import make_ready
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 MOST_SCRIPTS = 9.0  # about 4 on a quiet machine, and up to 6.4 beside other tests; before the mend 30 to 1,300
 """Scripts a handled task."""
 

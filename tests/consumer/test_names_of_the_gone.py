@@ -15,6 +15,8 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SHARDS, GONE = 64, 1000
 
 SOON_S = 3.0

@@ -150,6 +150,7 @@ def test_a_limit_of_concurrency_over_two_processes(running: Engine, other: Engin
     assert crowd.most == most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_limit_of_the_rate(running: Engine, other: Engine) -> None:
     """Never more, and as much in a second in which the machine does not stand still: nothing is saved up meanwhile."""
@@ -180,6 +181,7 @@ def test_a_limit_of_the_rate(running: Engine, other: Engine) -> None:
     assert len(crowd.times) <= 1.1 * rate * (max(crowd.times) - began) + rate / 10
 
 
+@pytest.mark.slow
 def test_the_permits_of_a_holder_that_died_lapse_with_its_leases(running: Engine, other: Engine) -> None:
     lease_s = 0.5
     running.limit("mail", concurrency=2)
@@ -195,6 +197,7 @@ def test_the_permits_of_a_holder_that_died_lapse_with_its_leases(running: Engine
     assert len(held) == 2
 
 
+@pytest.mark.slow
 def test_extending_extends_the_permit(running: Engine, other: Engine) -> None:
     running.limit("mail", concurrency=1)
     ready(running, "mail", 2)

@@ -223,6 +223,7 @@ def test_a_permit_that_goes_back_wakes_who_waits_for_it(
         assert time.monotonic() - began < SOON_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_who_waits_for_a_permit_does_not_poll(running: Engine, other: Engine, servers: Servers) -> None:
     running.limit("mail", concurrency=1)

@@ -24,6 +24,8 @@ from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 12
 EACH = 10
 TASKS = EACH * SHARDS

@@ -53,6 +53,7 @@ def test_whatever_makes_a_task_ready_wakes(
     assert prompt(claim).id == id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_while_it_waits_it_asks_nobody(
     engine: Engine, servers: Servers, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]

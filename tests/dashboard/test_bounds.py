@@ -69,6 +69,7 @@ def work(server: Server, client: Browser, path: str) -> tuple[int, int]:
     return after[0] - before[0], after[1] - before[1]
 
 
+@pytest.mark.slow
 def test_pages_cost_the_same_with_ten_times_the_tasks(
     engine: Engine, client: Browser, single: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

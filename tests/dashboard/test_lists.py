@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from html import unescape
 
+import pytest
+
 from shardq import Engine, Task
 from shardq.dashboard import app
 from tests.dashboard.browsing import Browser, browsing
@@ -44,6 +46,7 @@ def test_dead_tasks_are_listed_with_the_latest_death_first(engine: Engine, clien
     assert 'action="/tasks/one"' in page.text
 
 
+@pytest.mark.slow
 def test_a_list_of_a_rare_topic_goes_on_where_it_looked_last(engine: Engine, client: Browser) -> None:
     engine.push_many([Task(n, delay=60, topic="common") for n in range(20_000)])
     rare = engine.push("x", delay=FAR_S, topic="rare")

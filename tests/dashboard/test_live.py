@@ -35,6 +35,7 @@ def events(answer: httpx.Response) -> Iterator[str]:
             data = []
 
 
+@pytest.mark.slow
 def test_the_first_page_says_first_what_is_wrong(engine: Engine, client: Browser) -> None:
     engine.push_many(Task({"n": n}, delay=600) for n in range(12))
     text = client.get("/").text
@@ -45,6 +46,7 @@ def test_the_first_page_says_first_what_is_wrong(engine: Engine, client: Browser
     wait_until(lambda: "<strong>ok</strong>" in client.get("/").text, "all is well", timeout=30)
 
 
+@pytest.mark.slow
 def test_open_pages_share_their_looks(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "LINGER_S", 0.0)
     dashboard = app(engine)
@@ -62,6 +64,7 @@ def test_open_pages_share_their_looks(engine: Engine, monkeypatch: pytest.Monkey
         assert shared.watchers == 0
 
 
+@pytest.mark.slow
 def test_a_page_tells_what_has_changed(engine: Engine, client: Browser) -> None:
     with client.stream("GET", "/live/overview") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -97,6 +100,7 @@ def test_a_server_that_ends_waits_for_no_open_page(engine: Engine) -> None:
     assert ended.wait(30)
 
 
+@pytest.mark.slow
 def test_without_a_server_the_page_says_so(name: str) -> None:
     with browsing(app(Engine("redis://127.0.0.1:1", name=name, timeout=0.2, connect_timeout=0.2))) as client:
         for path in ("/", "/shards", "/nodes", "/topics", "/topics/one?topic=mail", "/fleet"):

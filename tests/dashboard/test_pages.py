@@ -338,6 +338,7 @@ def test_every_live_part_is_sent(engine: Engine, client: Browser) -> None:
 # ---- sinks
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_down_is_shown(engine: Engine, client: Browser) -> None:
     engine.start()
     engine.forward("hooks", to=f"http://127.0.0.1:{free_port()}/")

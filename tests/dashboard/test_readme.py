@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.cluster.test_deploy import free_port
 from tests.support.pages import programs
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.promise
+@pytest.mark.slow
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
     [program] = programs("dashboard")
     port = free_port()

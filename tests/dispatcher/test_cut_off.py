@@ -19,6 +19,8 @@ from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 6
 ALL = set(range(SHARDS))
 

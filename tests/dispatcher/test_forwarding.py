@@ -160,6 +160,7 @@ def test_every_process_follows_a_route(engines: Engines, url: str, name: str, se
     wait_until(lambda: len(on_list(servers, f"mine:{name}")) == 40, "all have arrived")
 
 
+@pytest.mark.slow
 def test_a_list_that_refuses_holds_back_its_own_topic_only(
     running: Engine, servers: Servers, list_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_route_that_was_wrong_can_be_corrected(running: Engine, servers: Serve
     assert (delivery.id, delivery.attempt) == (again, 1)
 
 
+@pytest.mark.slow
 def test_one_list_that_refuses_and_one_that_does_not(
     running: Engine, servers: Servers, list_name: str, name: str
 ) -> None:

@@ -27,6 +27,7 @@ def problems(engine: Engine) -> list[str]:
     return [problem for problem in engine.health().reasons if "forwarded" in problem]
 
 
+@pytest.mark.slow
 def test_a_list_of_the_wrong_type(
     running: Engine, engines: Engines, servers: Servers, url: str, list_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_fault_that_is_over_without_the_list(running: Engine, servers: Servers
     wait_until(lambda: running.health().ok, "all is well")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_two_topics_of_one_list_that_is_on_another_node(running: Engine, servers: Servers, name: str) -> None:
     to = f"mine:{name}"

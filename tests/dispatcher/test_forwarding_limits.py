@@ -202,6 +202,7 @@ def test_a_worker_whose_topics_are_forwarded(
     assert sorted(handled) == list(range(10))
 
 
+@pytest.mark.slow
 def test_without_the_slot_of_permits_it_waits_and_says_so(running: Engine, servers: Servers, list_name: str) -> None:
     keys = control_keys(running.name)
     servers.ask(keys.slot, "SET", keys.bucket("email"), "no bucket")

@@ -84,6 +84,7 @@ def test_two_engines_of_one_process_split_without_overlap(engine: Engine, url: s
         wait_until(shared, "the two that are left share")
 
 
+@pytest.mark.slow
 def test_the_shards_of_a_killed_process_are_served_again(engine: Engine, other: Worker) -> None:
     engine.start()
     wait_until(lambda: len(mine(engine)) == SHARDS // 2, "this process serves a half")
@@ -121,6 +122,7 @@ def test_a_process_that_stops_is_replaced_at_once(engine: Engine, url: str, name
         wait_until(lambda: at_once() and at_once(), "it is told, and does not find out by itself")
 
 
+@pytest.mark.slow
 def test_a_heartbeat_from_the_future_does_not_live_forever(engine: Engine, servers: Servers, name: str) -> None:
     keys = control_keys(name)
     ahead_ms = int(servers.now_ms(keys.slot)) + 3_600_000
@@ -188,6 +190,7 @@ def test_who_is_alone_sends_few_heartbeats_and_hears_at_once_of_another(
     wait_until(lambda: left_s(process) > PERIOD_S, "it is alone again")
 
 
+@pytest.mark.slow
 def test_one_that_was_alone_and_was_killed_is_replaced_soon(
     engine: Engine, other: Worker, servers: Servers, name: str
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_hot_shard_is_left_in_peace_for_moments(own_server: Server, name: str)
         assert client.info("commandstats")["cmdstat_zremrangebyrank"]["calls"] < ms * 0.4
 
 
+@pytest.mark.slow
 def test_an_earlier_task_is_dispatched_at_once(engine: Engine, servers: Servers, name: str) -> None:
     started(engine)
     engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
@@ -125,6 +126,7 @@ def prompt(engine: Engine) -> bool:
     return all(dispatched_after(engine, Task(n)) < 0.1 for n in range(10))
 
 
+@pytest.mark.slow
 def test_an_error_is_said_once_and_shown(
     engine: Engine, servers: Servers, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +167,7 @@ def refusals(servers: Servers) -> int:
     return sum(int(counts.get("count", 0)) for counts in told)
 
 
+@pytest.mark.slow
 def test_a_failing_poller_is_shown(engine: Engine, servers: Servers, name: str) -> None:
     started(engine)
     broken = keys_of(name, SHARDS)[1]

@@ -56,6 +56,7 @@ def test_the_forwarder(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatc
         assert stopped.errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_migrator(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine:

@@ -24,6 +24,7 @@ from tests.support.workers import SOON_S, Worker
 SCRIPT = Path(sys.executable).parent / "shardq"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
 @pytest.mark.parametrize("case", ["told", "opening", "open", "polling", "many"])
 @pytest.mark.parametrize("url", ["single"], indirect=True)
@@ -32,6 +33,7 @@ def test_in_a_process_that_may_have_few_files_open(case: str, kind: Kind, url: s
         assert worker.said() == "OK"
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_few_clients(
     engines: Engines, server_binary: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

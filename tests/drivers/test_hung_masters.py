@@ -20,6 +20,8 @@ from tests.drivers.calls import command, key_in, store
 from tests.drivers.carriers import Carrier, Carriers
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 CALLERS = 12
 LONG_S = 60.0
 

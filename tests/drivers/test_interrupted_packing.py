@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import signal, time
 from shardq.core.calls.request import Command
@@ -29,6 +31,7 @@ print(times)
 """
 
 
+@pytest.mark.slow
 def test_a_handler_that_raises_does_not_crash_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ def moving(server_binary: object) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_slots_are_spread(carriers: Carriers, moving: Cluster) -> None:
     carrier = carriers.opened(moving.url)
     assert sorted(carrier.nodes()) == sorted(node.address for node in moving.masters)

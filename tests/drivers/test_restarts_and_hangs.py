@@ -108,6 +108,7 @@ def failure(carrier: Carrier, name: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_a_loading_server_is_waited_for(carriers: Carriers, slow_loader: Server, name: str) -> None:
     loading = quick(slow_loader)
     carrier = carriers.opened(slow_loader.url)

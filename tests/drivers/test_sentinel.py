@@ -13,7 +13,7 @@ from tests.drivers.calls import store
 from tests.drivers.carriers import Carriers
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

@@ -100,6 +100,7 @@ def test_a_port_for_tls(carriers: Carriers, server: Server, scheme: str, protoco
     assert "its port is for TLS; write rediss:// for redis://" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
 def test_a_port_without_tls(carriers: Carriers, single: Server, scheme: str) -> None:
     told = told_at_once(carriers, f"{scheme}://:{SECRET}@{single.address}", InvalidUrl)

@@ -53,6 +53,7 @@ def url(seeds: str, files: Path) -> str:
     return f"rediss+cluster://{seeds}?ca={files}/ca.pem&cert={files}/client.pem&key={files}/client.key"
 
 
+@pytest.mark.slow
 def test_tasks_come_through(engine: Engine) -> None:
     engine.start()
     ids = [engine.push(f"one {n}", delay=0.1) for n in range(20)]
@@ -86,6 +87,7 @@ def test_an_authority_that_is_not_trusted(engines: Engines, cluster: Cluster, na
         engines.opened(f"rediss+cluster://{cluster.masters[0].address}", name=name, timeout=10.0)
 
 
+@pytest.mark.slow
 def test_while_a_slot_moves(engine: Engine, cluster: Cluster) -> None:
     """TRYAGAIN until it has moved, and MOVED from then on."""
     slot = shard_keys(engine.name, 0).slot
@@ -128,6 +130,7 @@ def test_a_key_that_went_ahead_of_its_slot(cluster: Cluster, files: Path, name: 
         carriers.end()
 
 
+@pytest.mark.slow
 def test_a_master_that_is_lost(engines: Engines, cluster: Cluster, files: Path, name: str) -> None:
     """Its replica takes over; the engine finds it by what the others say."""
     seeds = ",".join(node.address for node in cluster.masters)

@@ -84,6 +84,7 @@ def test_all_that_are_bad_are_named(carriers: Carriers, guarded: Server, master:
     assert GOOD not in told
 
 
+@pytest.mark.slow
 def test_the_first_fault_that_waiting_cannot_mend_names_the_error(
     carriers: Carriers, guarded: Server, hanging: Server
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_first_fault_that_waiting_cannot_mend_names_the_error(
     assert f"{guarded.address}: it does not accept the password" in text
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_waited_for(carriers: Carriers, hanging: Server) -> None:
     carrier = carriers.make(url(hanging), connect_timeout=0.2)
     with pytest.raises(Unavailable, match=rf"within 0\.2 s: {hanging.address}: no answer for"):

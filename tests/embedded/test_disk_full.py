@@ -82,6 +82,7 @@ def test_a_close_says_so_and_leaves_the_server_up(
     assert again.get(id) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limitable")
 def test_pushes_are_refused_in_words(engines: Engines, folder: Path) -> None:
     with enter(folder):
@@ -97,6 +98,7 @@ def test_pushes_are_refused_in_words(engines: Engines, folder: Path) -> None:
         assert engine.stats().scheduled == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limitable")
 def test_with_fsync_always_no_push_is_acknowledged(engines: Engines, folder: Path) -> None:
     """The server ends itself then, rather than to answer for what it can't write."""

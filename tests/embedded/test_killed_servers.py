@@ -39,6 +39,7 @@ def kill(folder: Path) -> None:
     wait_until(lambda: gone(server.pid), "the server is gone")
 
 
+@pytest.mark.slow
 def test_the_next_call_starts_it_with_what_it_kept(engines: Engines, folder: Path) -> None:
     engine = engines.opened(f"embedded://{folder}", fsync="always")
     id = engine.push("before", delay=3600)
@@ -50,6 +51,7 @@ def test_the_next_call_starts_it_with_what_it_kept(engines: Engines, folder: Pat
     assert not servers_in(folder), "it is ended by the last who leaves, as any other"
 
 
+@pytest.mark.slow
 def test_pollers_and_consumers_go_on_by_themselves(engines: Engines, folder: Path) -> None:
     engine = engines.opened(f"embedded://{folder}", fsync="always")
     engine.start()
@@ -64,6 +66,7 @@ def test_pollers_and_consumers_go_on_by_themselves(engines: Engines, folder: Pat
     consumer.close()
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_starts_it(engines: Engines, folder: Path) -> None:
     url = f"embedded://{folder}"
     with ExitStack() as stack:
@@ -105,6 +108,7 @@ def test_of_several_processes_one_starts_it(engines: Engines, folder: Path) -> N
     assert not servers_in(folder)
 
 
+@pytest.mark.slow
 def test_one_that_dies_at_each_start_is_no_hot_loop(
     engines: Engines, folder: Path, wrapped: Callable[[str], None], tmp_path: Path
 ) -> None:

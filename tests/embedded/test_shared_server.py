@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
+import pytest
 import redis
 
 from shardq.features.embedded import enter
@@ -107,6 +108,7 @@ def test_of_six_who_enter_at_once_one_starts_the_server(folder: Path) -> None:
     assert not answers[0][1].exists()
 
 
+@pytest.mark.slow
 def test_coming_and_going_of_many_loses_nothing(folder: Path) -> None:
     """Starts and ends race: whoever has entered has a server that answers, and nothing written is lost."""
     with ExitStack() as stack:

@@ -227,6 +227,7 @@ def test_data_of_a_newer_server_is_said_in_words(
         assert connection.get("a") == b"1"
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_reported_and_not_doubled(tmp_path: Path) -> None:
     with enter(tmp_path / "data") as use:
         with redis.Redis.from_url(use.url) as connection:

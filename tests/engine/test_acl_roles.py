@@ -120,6 +120,7 @@ def test_a_producer_that_waits_for_the_disk(engines: Engines, server_binary: Pat
         engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # a sentinel that stood still does nothing for 30 s
 def test_a_producer_behind_sentinels(engines: Engines, server_binary: Path, name: str) -> None:
     with Sentinels(server_binary, password="pw9") as service:
@@ -165,6 +166,7 @@ def works(engines: Engines, engine: Engine, admin: Engine) -> None:
         wait_until(lambda: admin.stats().leased == 0, "all are settled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["dispatcher", ALL])
 def test_a_dispatcher_does_its_work(
     user: MakeUser, engines: Engines, admin: Engine, servers: Servers, url: str, name: str, role: str
@@ -238,6 +240,7 @@ def test_an_operator_does_its_work(user: MakeUser, engines: Engines, admin: Engi
     engine.resume("mail")
 
 
+@pytest.mark.slow
 def test_a_viewer_sees_the_dashboard_and_changes_nothing(user: MakeUser, admin: Engine, name: str) -> None:
     admin.start()
     for state in STATES:
@@ -376,6 +379,7 @@ WITHOUT = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_not_needed_is_done_without_and_told(
     user: MakeUser, engines: Engines, admin: Engine, servers: Servers, name: str
 ) -> None:

@@ -90,6 +90,7 @@ def test_an_embedded_server_is_as_it_should_be(
     engine.close()
 
 
+@pytest.mark.slow
 def test_slots_that_nobody_serves(engines: Engines, server_binary: Path, name: str) -> None:
     options = KEPT | {"cluster-require-full-coverage": "no"}
     with Cluster(server_binary, masters=2, replicas=0, options=options) as cluster:

@@ -241,6 +241,7 @@ def test_looks_and_settings(make: Make) -> None:
     run(make(), main)
 
 
+@pytest.mark.slow
 def test_another_number_of_shards(make: Make) -> None:
     """Each attempt has an engine of its own, without pollers, for which a change would wait."""
 
@@ -274,6 +275,7 @@ async def life(engine: AsyncEngine) -> None:
         await engine.stop()
 
 
+@pytest.mark.slow
 def test_the_life_of_an_engine(make: Make) -> None:
     async def main() -> None:
         leaks = Leaks()

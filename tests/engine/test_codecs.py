@@ -75,6 +75,7 @@ def test_a_payload_that_nobody_can_read_is_given_as_it_is_stored(engines: Engine
     assert (task.payload, task.headers) == (Squeezed().encode("x"), {"a": "b"})
 
 
+@pytest.mark.slow
 def test_what_a_consumer_can_not_read_is_a_failed_attempt(
     engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

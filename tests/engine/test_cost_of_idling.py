@@ -82,6 +82,7 @@ def calm(places: list[Servers]) -> bool:
     return watch.took > 0.5 and all(last - first <= 2 for first, last in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_idleness_costs_next_to_nothing(places: list[Servers], single: Server, cluster: Cluster, name: str) -> None:
     with ExitStack() as stack:
         for servers, url in zip(places, (single.url, cluster.url), strict=True):

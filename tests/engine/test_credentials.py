@@ -102,6 +102,7 @@ def connections(servers: list[Server]) -> dict[str, str]:
     return {f"{number}/{row['id']}": row["user"] for number, row in ours}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engines", "servers"), [("sync", "single"), ("asyncio", "cluster")], indirect=True)
 def test_live_connections_are_given_the_next_token(
     engines: Engines, servers: tuple[str, list[Server]], tokens: Tokens, name: str
@@ -140,6 +141,7 @@ CLIENTS: dict[str, Given] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", ["single"], indirect=True)
 @pytest.mark.parametrize("make", CLIENTS.values(), ids=CLIENTS)
 def test_the_provider_of_a_client(
@@ -154,6 +156,7 @@ def test_the_provider_of_a_client(
     assert {user for user in connections([server]).values() if user.startswith("app-")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", ["single"], indirect=True)
 def test_a_provider_that_fails_is_told_and_asked_again(
     engines: Engines, servers: tuple[str, list[Server]], tokens: Tokens, name: str, caplog: pytest.LogCaptureFixture
@@ -171,6 +174,7 @@ def test_a_provider_that_fails_is_told_and_asked_again(
     wait_until(lambda: engine.push("x", delay=60) and "works again" in caplog.text, "its end is logged")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", ["single"], indirect=True)
 def test_what_a_server_refuses_is_asked_for_anew(servers: tuple[str, list[Server]], name: str) -> None:
     class Wrong:
@@ -186,6 +190,7 @@ def test_what_a_server_refuses_is_asked_for_anew(servers: tuple[str, list[Server
     assert provider.given > 1
 
 
+@pytest.mark.slow
 def test_a_slow_provider_is_asked_seldom() -> None:
     class Slow:
         given = 0
@@ -219,6 +224,7 @@ def test_what_is_given_twice_is_refused() -> None:
         Engine("redis://127.0.0.1", credentials="token")  # type: ignore[arg-type]  # on purpose
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", ["single"], indirect=True)
 def test_connections_that_can_not_be_renewed_are_made_anew(
     engines: Engines, servers: tuple[str, list[Server]], name: str

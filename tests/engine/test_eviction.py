@@ -33,6 +33,7 @@ def filled(engine: Engine, server: Server, *, until_evicted: bool) -> int:
     pytest.fail("a server of 6 MB takes 100,000 tasks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_evicted_tasks_are_a_problem(
     engines: Engines, server_binary: Path, name: str, policy: str, caplog: pytest.LogCaptureFixture

@@ -77,6 +77,7 @@ def test_deaths_above_a_number(running: Engine) -> None:
     assert running.health(max_dead=2), "one is dead"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_dead_tasks_that_are_removed_before_their_time_are_told(
@@ -97,6 +98,7 @@ def test_dead_tasks_that_are_removed_before_their_time_are_told(
     assert len(said) == 1, said
 
 
+@pytest.mark.slow
 def test_overdue_tasks(engine: Engine) -> None:
     engine.push("late", at=time.time() - 2 * MAX_LATE_S, id="a")
     engine.push("just due", at=time.time(), id="b")
@@ -107,6 +109,7 @@ def test_overdue_tasks(engine: Engine) -> None:
     wait_until(lambda: engine.health().ok, "they are dispatched")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_a_dispatcher_that_was_stopped_by_a_signal(engine: Engine, url: str) -> None:
@@ -170,6 +173,7 @@ def test_a_server_that_is_nearly_full(engines: Engines, own_server: Server, name
     assert engine.health()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
 def test_a_node_that_was_killed(engines: Engines, server_binary: Path, name: str) -> None:
     options = {"cluster-require-full-coverage": "no"}
@@ -208,6 +212,7 @@ def test_a_replica_that_stands_still(engines: Engines, own_server: Server, repli
     wait_until(lambda: engine.health().ok, "it goes on", timeout=SOON_S)
 
 
+@pytest.mark.slow
 def test_a_clock_that_differs_from_the_servers(running: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for ahead in (100.0, -100.0):
         with monkeypatch.context() as patch:

@@ -42,6 +42,7 @@ def came_through(engine: Engine, ids: Sequence[str]) -> None:
 # ---- broken and slow connections
 
 
+@pytest.mark.slow
 def test_a_server_far_away_is_dispatched_in_large_batches(proxy: Proxy, name: str) -> None:
     """Every trip is slow here, whatever it carries. Batches that shrink for that need two minutes and more."""
     with Engine(proxy.url, name=name, shards=1, timeout=30.0) as engine:
@@ -52,6 +53,7 @@ def test_a_server_far_away_is_dispatched_in_large_batches(proxy: Proxy, name: st
         proxy.mend()
 
 
+@pytest.mark.slow
 def test_idle_connections_that_are_dropped(engines: Engines, proxy: Proxy, name: str) -> None:
     engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
     engine.start()
@@ -63,6 +65,7 @@ def test_idle_connections_that_are_dropped(engines: Engines, proxy: Proxy, name:
     assert engine.stats().leased == 0
 
 
+@pytest.mark.slow
 def test_a_reset_in_the_middle_of_an_answer(engines: Engines, proxy: Proxy, name: str) -> None:
     """A claim whose answer is cut off gave its tasks to nobody: they come back with their lease, once more each."""
     engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
@@ -103,6 +106,7 @@ def test_a_push_whose_answer_is_cut_off_is_stored_once(engines: Engines, proxy: 
     assert engine.stats().scheduled == 1 + 30
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_late(engines: Engines, proxy: Proxy, name: str) -> None:
     engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
     engine.start()

@@ -61,6 +61,7 @@ def test_a_client_of_one_server(engines: Engines, locked: Server, name: str, mak
     engine.purge(everything=True)
 
 
+@pytest.mark.slow
 def test_a_client_on_a_unix_socket(engines: Engines, server_binary: Path, name: str) -> None:
     with Server(server_binary, unix=True) as server:
         goes_round(engines.opened(redis.Redis(unix_socket_path=str(server.socket), db=1), name=name, shards=SHARDS))
@@ -79,6 +80,7 @@ def test_a_client_of_a_cluster(engines: Engines, cluster: Cluster, name: str, ma
         client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel], ids=["sync", "asyncio"])
 def test_the_master_of_a_service(engines: Engines, server_binary: Path, name: str, kind: Make) -> None:
     with Sentinels(server_binary) as sentinels:

@@ -68,6 +68,7 @@ def deliveries_of_a_task(consumer: Consumer, engine: Engine, id: str) -> int:
     return len(given)
 
 
+@pytest.mark.slow
 def test_leases_that_run_out_count_by_the_engine_whoever_dispatches(engines: Engines, url: str, name: str) -> None:
     engine = engines.opened(url, name=name, shards=2, max_attempts=2)
     with dispatching(url, name) as process:

@@ -175,6 +175,7 @@ def test_a_topic_with_one_task_is_always_listed(engines: Engines, url: str, name
     assert moved <= second.dispatched.keys()
 
 
+@pytest.mark.slow
 def test_the_age_of_the_oldest_ready_task_is_known_by_the_looks_of_all(
     running: Engine, engines: Engines, url: str
 ) -> None:

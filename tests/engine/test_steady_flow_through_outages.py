@@ -22,6 +22,8 @@ from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def engine(url: str, name: str) -> Iterator[Engine]:

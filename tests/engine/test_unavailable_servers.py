@@ -208,6 +208,7 @@ def written(server: Server) -> bool:
     return bool(now["aof_rewrite_in_progress"] == now["aof_rewrite_scheduled"] == 0)
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_is_waited_for(engines: Engines, loader: Server, name: str) -> None:
     engine = engines.opened(loader.url, name=name, shards=SHARDS, timeout=60.0)
     first = engine.push("x", delay=FAR_S)
@@ -218,6 +219,7 @@ def test_a_server_that_loads_is_waited_for(engines: Engines, loader: Server, nam
     loader.wait_answering()
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_for_too_long(engines: Engines, loader: Server, name: str) -> None:
     engine = engines.make(loader.url, name=name, shards=SHARDS, timeout=0.15)
     unhurried(engine.open)

@@ -337,6 +337,7 @@ def world(
         shell.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.make.__name__)
 def test_every_view_gives_the_verdict(world: World, situation: Situation) -> None:
     situation.make(world)

@@ -32,7 +32,7 @@ names the new master when it looks the next time; where a master hangs, up to th
 PROMOTED_S = 75.0
 """It takes two to five; a sentinel that stood still for two does nothing for another 30."""
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

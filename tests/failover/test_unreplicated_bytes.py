@@ -30,6 +30,7 @@ def calm_cluster(server_binary: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_replica_that_falls_behind(calm_cluster: Cluster, name: str) -> None:
     with Engine(calm_cluster.url, name=name, shards=6) as engine:
         master = calm_cluster.masters[0]

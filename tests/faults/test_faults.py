@@ -18,6 +18,7 @@ ENDS_S = 8.0
 """Far above the time that an end takes here, and below that of a send without end."""
 
 
+@pytest.mark.slow
 @pytest.mark.faults(*OUTAGES)
 def test_an_outage(fault: str, way: Way, caplog: pytest.LogCaptureFixture) -> None:
     """It costs no attempt, is said once, and is in health; when it is over, all arrives."""

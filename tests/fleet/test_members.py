@@ -145,6 +145,7 @@ def test_a_report_that_was_lost_comes_again(running: Engine, servers: Servers, n
     wait_until(lambda: any(member.shards for member in running.fleet()), "it is listed again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_killed_and_frozen_processes_go_and_those_that_go_on_come_back(
     url: str, name: str, tmp_path: Path, servers: Servers

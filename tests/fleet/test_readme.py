@@ -10,6 +10,7 @@ from shardq.core.fleet import Member
 from tests.support.pages import page, run_program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)  # it waits for a worker's second report
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
     assert run_program("fleet", url, tmp_path, name=("fleet-page", name)).splitlines() == [

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,6 +213,7 @@ def on_asyncio(engine: Engine, server: Server) -> Iterator[Callable[..., Any]]:
             runner.run(ended("close"))
 
 
+@pytest.mark.slow
 def test_calls(single: Server) -> None:
     with quiet(single) as (engine, servers), on_asyncio(engine, single) as on_loop:
 
@@ -354,6 +356,7 @@ def test_named_tasks_and_handlers(data: st.DataObject) -> None:
     )
 
 
+@pytest.mark.slow
 @few(60)
 @given(objects, st.data())
 def test_tasks_many_at_a_time(payload: Any, data: st.DataObject) -> None:

@@ -118,6 +118,7 @@ def test_a_schedule_that_can_not_be_read_is_a_problem(single: Server) -> None:
         world.lives()
 
 
+@pytest.mark.slow
 def test_a_topology_that_can_not_be_read_is_a_problem(single: Server) -> None:
     """Each of a table, one after the other, in a process that goes on by the one before; then it is mended."""
     with World(single) as world:

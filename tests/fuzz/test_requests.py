@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from urllib.parse import quote_from_bytes, urlencode
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
@@ -174,6 +175,7 @@ def form_of(runner: asyncio.Runner, made: Starlette) -> tuple[bytes, str]:
     return answer.header(b"set-cookie").partition(b";")[0], found[1]
 
 
+@pytest.mark.slow
 def test_pages(single: Server) -> None:
     with shop(single) as (engine, servers), asyncio.Runner() as runner:
         made = app(engine)

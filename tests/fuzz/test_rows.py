@@ -65,6 +65,7 @@ def write(path: Path, table: str, row: int, changes: Sequence[Change]) -> None:
                 connection.execute(update, (value, row))
 
 
+@pytest.mark.slow
 def test_commands_of_a_spool(single: Server, tmp_path: Path) -> None:
     columns = ("kind", "id", "due", "record", "on_conflict", "dedup", "made", "size", "spooled")
     totals = ("shards", "bytes", "waiting", "failed", "replayed", "tries")

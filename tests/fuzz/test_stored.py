@@ -15,7 +15,7 @@ from tests.fuzz.planting import TOPICS, plants, topologies, topology_copies
 from tests.fuzz.world import World
 
 # pollers draw, too, while examples are made
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Do not use the .random. module")]
 
 REPLACED = "redis.call('DEL', KEYS[1]) return redis.call('HSET', KEYS[1], unpack(ARGV))"
 

@@ -161,6 +161,7 @@ def test_what_was_not_recorded_is_unknown(engines: Engines, url: str, name: str)
         assert past.points[-1].start == engine.forecast(horizon).buckets[0][0]
 
 
+@pytest.mark.slow
 def test_a_dispatcher_writes_by_itself(engines: Engines, url: str, name: str) -> None:
     engine = engines.opened(url, name=name, shards=2)
     engine.start()

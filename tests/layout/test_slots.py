@@ -61,6 +61,7 @@ def test_a_tag_is_exactly_on_its_slot(name: str, shard: int) -> None:
     assert slot_of(found) == target_slot(shard)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["a", "orders", "mail-2.eu_west"]), st.integers(0, MAX_SHARDS - 1))
 def test_the_salt_is_the_smallest_that_reaches_the_slot(name: str, shard: int) -> None:
     digits = string.digits + string.ascii_lowercase

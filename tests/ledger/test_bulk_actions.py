@@ -18,7 +18,7 @@ from tests.support.states import FAR_S, claim, counted
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
-pytestmark = pytest.mark.ledger
+pytestmark = [pytest.mark.slow, pytest.mark.ledger]
 
 PAGES = 3
 """The pages after which it is killed, in the middle of the next one."""

@@ -86,6 +86,7 @@ def all_of(engine: Engine, topic: str, count: int) -> list[Delivery]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_task_of_fifty_tags(url: str, name: str) -> None:
     with ExitStack() as stack:

@@ -108,6 +108,7 @@ def consume(consumer: Consumer, url: str, name: str, end: threading.Event) -> Bo
     return book
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_task_exactly_once_and_none_early(url: str, name: str, tmp_path: Path) -> None:
     end = threading.Event()

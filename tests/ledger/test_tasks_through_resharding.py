@@ -126,6 +126,7 @@ def assert_balanced(book: Book) -> None:
     assert len(book.buried) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_id_once(cluster: Cluster, name: str, tmp_path: Path) -> None:
     moved: list[int] = []

@@ -71,6 +71,7 @@ class Fleet:
             assert worker.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_task_ends_acknowledged_or_dead(url: str, name: str, tmp_path: Path) -> None:
     with ExitStack() as stack:

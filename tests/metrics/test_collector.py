@@ -93,6 +93,7 @@ def test_counters_are_exact(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
         assert total(seen, f"{histogram}_sum", topic="mail") >= 0
 
 
+@pytest.mark.slow
 def test_counters_do_not_fall_when_a_worker_ends(engine: Engine) -> None:
     registry = registry_of(engine)
     engine.start()
@@ -113,6 +114,7 @@ def test_a_worker_that_runs_already_is_counted_from_the_first_collector_on(engin
         wait_until(lambda: total(scraped(registry), "shardq_handled_total"), "the second is counted")
 
 
+@pytest.mark.slow
 def test_the_engine_as_a_whole(engine: Engine) -> None:
     registry = registry_of(engine)
     engine.push_many([Task(n, delay=3600) for n in range(3)] + [Task(n, topic="mail") for n in range(5)])
@@ -143,6 +145,7 @@ def test_the_engine_as_a_whole(engine: Engine) -> None:
     assert total(unfresh(registry), "shardq_misplaced_tasks") == 0
 
 
+@pytest.mark.slow
 def test_deaths_are_counted_and_not_drawn(engine: Engine) -> None:
     """So the rule on them rises when tasks die, and only then: whoever looks, at whatever else is drawn."""
     engine.start()
@@ -187,6 +190,7 @@ def test_many_scrapes_look_once_a_second(engine: Engine, monkeypatch: pytest.Mon
     assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(looks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_asyncio_engine_is_scraped_in_its_loop_too(url: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
     async def program() -> None:
@@ -231,6 +235,7 @@ def test_what_is_no_engine_is_refused() -> None:
         shardq.metrics.collector("redis://127.0.0.1")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_verdict_and_each_kind_of_its_reasons(engine: Engine) -> None:
     registry = registry_of(engine)
     engine.push("x", at=time.time() - 100)
@@ -244,6 +249,7 @@ def test_the_verdict_and_each_kind_of_its_reasons(engine: Engine) -> None:
     assert total(scraped(registry), "shardq_unhealthy") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
     url: str, name: str, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ def url(single: Server) -> str:
     return single.url
 
 
+@pytest.mark.slow
 def test_pollers_are_ready_when_they_run(url: str, name: str) -> None:
     engine = Engine(url, name=name, shards=4)
     with shardq.metrics.serve(engine, ANYWHERE) as server:
@@ -133,6 +134,7 @@ def test_an_address_that_is_taken(url: str, name: str) -> None:
             shardq.metrics.serve(Engine(url, name=name), where)
 
 
+@pytest.mark.slow
 def test_slow_clients_hold_no_threads(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them sends a byte now and then, and so is never silent."""
     monkeypatch.setattr(http, "MOST_CLIENTS", 4)

@@ -113,6 +113,7 @@ def test_again_without_a_cancel(database: sa.Engine, engine: shardq.Engine) -> N
     assert in_table(engine) == len(ids)
 
 
+@pytest.mark.slow
 def test_a_table_that_is_away_holds_up_what_is_for_it(
     database: sa.Engine, engine: shardq.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from shardq.engine.parts import connected
 from tests.support.pages import page, run_program
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
     assert run_program("outbox", url, tmp_path) == "{'order': 42}\n"
 

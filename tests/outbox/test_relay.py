@@ -86,6 +86,7 @@ def test_rows_are_kept_where_that_is_wished(database: sa.Engine, engine: shardq.
     assert all(moved)
 
 
+@pytest.mark.slow
 def test_several_relays_share_the_rows(database: sa.Engine, engine: shardq.Engine) -> None:
     ids = _fill(database)
     relays = [OutboxRelay(engine, database, batch=100) for _ in range(3)]
@@ -208,6 +209,7 @@ def test_a_redis_that_is_away_loses_nothing(
     assert caplog.text.count("can't be moved") >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_database_that_dies_loses_nothing(url: str, name: str) -> None:
     with Postgres() as server, shardq.Engine(url, name=name, shards=2) as engine:
@@ -316,6 +318,7 @@ def test_a_wrong_argument_is_refused_in_words(options: dict[str, object], said: 
 _RELAY = [sys.executable, "-m", "shardq", "outbox", "run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
     database_url: str, database: sa.Engine, engine: shardq.Engine, url: str, name: str
@@ -355,6 +358,7 @@ def test_a_relay_that_is_killed_again_and_again_moves_each_row_once(
     assert _left(database) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_command_creates_runs_shows_and_ends(tmp_path: object, url: str, name: str) -> None:
     database = f"sqlite:///{tmp_path}/app.db"

@@ -45,6 +45,7 @@ def test_moved_and_refused_rows_are_counted(database: sa.Engine, url: str, name:
         assert engine.stats().relays == (), "a closed one is not told of"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_command_serves_probes_and_metrics(tmp_path: Path, url: str, name: str) -> None:
     opened = sa.create_engine(f"sqlite:///{tmp_path}/app.db")
@@ -116,6 +117,7 @@ def test_a_relay_that_fails_is_a_problem_of_its_engine(tmp_path: Path, url: str,
     database.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_command_prints_its_counters(database: sa.Engine, database_url: str, url: str, name: str) -> None:
     def run(*words: str) -> str:

@@ -54,6 +54,7 @@ def _left(database: sa.Engine) -> list[str]:
         return list(connection.execute(sa.select(outbox.table.c.id).order_by(outbox.table.c.seq)).scalars())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), [("sqlite", "kill"), ("postgresql", "pause")])
 def test_rows_for_other_shards_go_on_while_a_master_is_dead(
     server_binary: Path, postgres: Postgres, tmp_path: Path, name: str, kind: str, fault: str,
@@ -96,6 +97,7 @@ def test_rows_for_other_shards_go_on_while_a_master_is_dead(
     database.dispose()
 
 
+@pytest.mark.slow
 def test_a_row_that_is_refused_is_put_aside_and_holds_up_no_other(
     database: sa.Engine, engine: shardq.Engine, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:

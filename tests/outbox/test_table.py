@@ -101,6 +101,7 @@ def test_a_relay_of_another_engine_moves_nothing(
     assert _waiting(database) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--name", "ordesr", "--url", "{url}"), ("--name", "{name}")])
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_command_with_a_slip_ends_with_an_error_and_leaves_nothing_behind(

@@ -68,6 +68,7 @@ def test_callers_that_are_cancelled_at_any_instant(url: str, name: str, seed: in
     run(url, name, main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 8_000])
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_callers_whose_stacks_are_used_up_fail_alone(url: str, name: str, size: int) -> None:

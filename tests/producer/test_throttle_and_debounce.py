@@ -62,6 +62,7 @@ def test_in_a_buffer_too(url: str, name: str) -> None:
         assert [each.result().outcome for each in pending] == ["pushed", *["kept"] * 4]
 
 
+@pytest.mark.slow
 def test_a_hundred_pushes_of_one_id_are_handled_once_with_the_last_payload(
     running: Engine, consumer: Consumer, url: str, name: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from bench import failovers
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_by_failovers_under_load(server_binary: Path) -> None:
     ledger = failovers.measured(server_binary, failovers=2, pushes=0, per_s=1000, replay=10, say=print)

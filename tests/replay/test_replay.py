@@ -31,7 +31,7 @@ PROMOTED_S = 75.0
 
 TIMEOUT_S = PROMOTED_S + 15
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def replicated(master: Server, replica: Server) -> None:

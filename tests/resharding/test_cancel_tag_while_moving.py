@@ -71,6 +71,7 @@ def ids(shards: int) -> list[str]:
     return moving_ids(SHARDS, shards, MOVING) + staying[:MOVING]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [7, 2])
 def test_one_that_stands_still_while_all_moves(
     engine: Engine, migration: Migration, shards: int, ids: list[str]
@@ -177,6 +178,7 @@ def test_another_that_takes_the_id_keeps_its_place(engine: Engine, migration: Mi
     assert [task for task in tasks if task is None or task.payload == 0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_migrator_that_is_stopped_in_the_middle_of_a_move(url: str, name: str, servers: Servers) -> None:
     """A process, by SIGSTOP, while tasks that it took are in no shard: they are cancelled all the same."""

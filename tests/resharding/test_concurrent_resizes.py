@@ -51,6 +51,7 @@ def test_two_at_once_to_the_same_number(engine: Engine, migration: Migration) ->
     assert (engine.topology.shards, engine.topology.priors) == (8, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_operator_killed_at_any_point(engine: Engine, migration: Migration) -> None:
     """A second one goes on from there; meanwhile pushes are held up, but for a moment only."""
@@ -76,6 +77,7 @@ def test_an_operator_killed_at_any_point(engine: Engine, migration: Migration) -
     assert engine.stats().scheduled == 0
 
 
+@pytest.mark.slow
 def test_dispatchers_complete_what_was_left_announced(
     engine: Engine, migration: Migration, caplog: pytest.LogCaptureFixture
 ) -> None:

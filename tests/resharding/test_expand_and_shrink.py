@@ -80,6 +80,7 @@ def test_everything_moves_as_it_was(engine: Engine, servers: Servers, name: str,
     assert (stats.scheduled, stats.dead) == (3030, 30)
 
 
+@pytest.mark.slow
 def test_what_is_ready_drains_where_it_is(engine: Engine) -> None:
     engine.start()
     ids = [*map(str, engine.push_many([Task(n) for n in range(200)]))]
@@ -143,6 +144,7 @@ def test_numbers_that_are_not_possible(engine: Engine, servers: Servers, name: s
     assert servers.held(name) == before
 
 
+@pytest.mark.slow
 def test_a_rate(engine: Engine) -> None:
     engine.start()
     moving = moving_ids(SHARDS, 8, 300)
@@ -160,6 +162,7 @@ def test_a_rate(engine: Engine) -> None:
     assert engine.topology.move_rate is None
 
 
+@pytest.mark.slow
 def test_the_last_rate_counts(engine: Engine) -> None:
     """Also that of a change which is already in force; and without one it goes as fast as it can."""
     engine.start()
@@ -199,6 +202,7 @@ def test_a_dry_run_counts_the_bytes_of_what_moves(engine: Engine) -> None:
     assert would.bytes == pytest.approx(bytes, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_slow_change_does_not_hold_up_the_end(engine: Engine) -> None:
     engine.start()
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in moving_ids(SHARDS, 8, 400)])

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from shardq import Engine, Task
 from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
@@ -34,6 +36,7 @@ def nothing_under_way(servers: Servers, name: str, shards: int) -> bool:
     return not any(servers.ask(keys.slot, "EXISTS", keys.moved, keys.staged) for keys in keys_of(name, shards))
 
 
+@pytest.mark.slow
 def test_a_producer_that_slept_through_it(
     engine: Engine, servers: Servers, url: str, name: str, tmp_path: Path
 ) -> None:
@@ -56,6 +59,7 @@ def test_a_producer_that_slept_through_it(
     assert_each_at_home(servers, engine, outcomes.keys() | set(), 16)
 
 
+@pytest.mark.slow
 def test_a_dispatcher_killed_while_it_moves(engine: Engine, servers: Servers, url: str, name: str) -> None:
     ids = moving_ids(SHARDS, 12, 600)
     engine.push_many([Task(0, id=id, delay=FAR_S) for id in ids])
@@ -105,6 +109,7 @@ def test_a_dispatcher_killed_with_tasks_on_their_way(
     wait_until(lambda: nothing_under_way(servers, name, 12), "no parcel and no mark is left")
 
 
+@pytest.mark.slow
 def test_dispatchers_that_join_and_leave_while_it_moves(engine: Engine, url: str, name: str) -> None:
     engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(3000)])
     engine.start()

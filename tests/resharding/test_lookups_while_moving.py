@@ -215,6 +215,7 @@ def test_a_ready_one(engine: Engine, migration: Migration, shards: int, id: str,
     assert migration.places(id, 7) == []
 
 
+@pytest.mark.slow
 def test_a_running_one(engine: Engine, migration: Migration, shards: int, id: str) -> None:
     """What was claimed before the change is settled where it is, and goes home when it is retried."""
     engine.start()

@@ -53,6 +53,7 @@ def ids(engine: Engine) -> list[str]:
     return [str(id) for id in engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(200)])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
 def test_who_knows_it_restores_it(engine: Engine, control: Control, ids: list[str], everything: bool) -> None:
     before = control.read()
@@ -92,6 +93,7 @@ def test_the_announcement_is_lost(engine: Engine, control: Control, ids: list[st
     assert control.shards == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everything", [False, True], ids=["the last change", "everything"])
 @pytest.mark.parametrize("who", ["a dispatcher", "a consumer"])
 def test_whoever_comes_by_repairs_it(

@@ -167,7 +167,7 @@ class World:
         pipe.execute()
 
 
-pytestmark = pytest.mark.usefixtures("small_groups")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_groups")]
 
 
 @pytest.fixture

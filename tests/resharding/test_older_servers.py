@@ -79,6 +79,7 @@ def told_right(engine: Engine, ids: Sequence[str]) -> None:
     assert handled(engine, len(pushed) + len(rest)) == sorted([*pushed, *rest])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["alive", "anew"])
 @pytest.mark.parametrize(("before", "after"), [(16, 2), (16, 4), (4, 16)])
 def test_a_server_that_goes_back_behind_a_resize(
@@ -98,6 +99,7 @@ def test_a_server_that_goes_back_behind_a_resize(
         wait_until(lambda: engine.health().ok, "all is well")
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_back_into_a_resize(server: Server, name: str) -> None:
     """Some tasks are moved already, and some not."""
     with ExitStack() as stack:
@@ -112,6 +114,7 @@ def test_a_server_that_goes_back_into_a_resize(server: Server, name: str) -> Non
         told_right(engine, ids)
 
 
+@pytest.mark.slow
 def test_one_node_of_a_cluster_goes_back(server_binary: Path, name: str) -> None:
     """The others, and the processes, do not: what the node knew then is looked at."""
     with ExitStack() as stack:
@@ -134,6 +137,7 @@ def test_one_node_of_a_cluster_goes_back(server_binary: Path, name: str) -> None
         assert held <= set(there)
 
 
+@pytest.mark.slow
 def test_nodes_of_different_minutes(server_binary: Path, name: str) -> None:
     """All processes were stopped, and shards out of use have tasks again: who starts anew brings them home."""
     with ExitStack() as stack:

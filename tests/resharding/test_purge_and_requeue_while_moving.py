@@ -46,6 +46,7 @@ def dead(engine: Engine, ids: list[str]) -> list[str]:
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [7, 2])
 @pytest.mark.parametrize("topic", [None, ""])
 def test_a_purge_that_stands_still_while_all_moves(

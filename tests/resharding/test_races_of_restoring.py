@@ -118,6 +118,7 @@ RESIZED = msgspec.structs.replace(FIRST.following(shards=2), epoch=9, since=9)
 LATER = msgspec.structs.replace(FIRST.following(shards=1, paused=("mail",)), epoch=12, since=11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stored", "one", "other"),
     [
@@ -170,6 +171,7 @@ def pushed(cache: TopologyCache, id: str) -> Operation[Any]:
     return push_one(cache, packer, Entries([id], [id, 0, encode_record(RAW, b"hi")], []))
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_begun_anew_in_the_middle_of_a_push() -> None:
     """What is acknowledged after that is in a shard of the new one."""
     for turns in all_turns(SWITCHES):
@@ -189,6 +191,7 @@ def test_an_engine_that_is_begun_anew_in_the_middle_of_a_push() -> None:
         assert cache.topology.engine == world.stored().engine
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_begun_anew_in_the_middle_of_a_resize() -> None:
     for turns in all_turns(SWITCHES):
         world = World(FIRST)

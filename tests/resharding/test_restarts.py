@@ -27,6 +27,7 @@ def url(own_server: Server) -> str:
     return own_server.url
 
 
+@pytest.mark.promise
 def test_windows_that_a_restart_hides_are_moved(
     own_server: Server, driver: Driver, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

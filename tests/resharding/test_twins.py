@@ -12,6 +12,7 @@ from tests.resharding.migration import Migration
 from tests.support.states import FAR_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
 def test_who_waits_where_nobody_moves_is_told_once(

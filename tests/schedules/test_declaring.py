@@ -110,6 +110,7 @@ def test_what_is_paused_or_removed_leaves_nothing_ahead(running: Engine) -> None
     running.schedule("tick").remove()
 
 
+@pytest.mark.slow
 def test_a_changed_one_takes_the_place_of_the_other(running: Engine) -> None:
     running.every("tick", interval=1, topic="old")
     wait_until(lambda: running.stats().scheduled > 5, "occurrences are pushed ahead")
@@ -204,6 +205,7 @@ def overdue(engine: Engine) -> list[str]:
     return [reason for reason in engine.health().reasons if "occurrences are overdue" in reason]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_where_nobody_pushes_it_is_a_problem(engine: Engine, servers: Servers, name: str) -> None:
     engine.every("tick", interval=1, topic="t")
@@ -339,6 +341,7 @@ def test_the_options_of_its_tasks(running: Engine, servers: Servers, name: str) 
     running.schedule("tick").remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_occurrence_is_left_out_while_the_one_before_it_is_not_finished(running: Engine) -> None:
     running.every("tick", interval=0.2, topic="t", overlap="skip", catch_up="all")

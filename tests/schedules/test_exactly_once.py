@@ -63,6 +63,7 @@ def ended(engine: Engine, runs: Runs) -> None:
     wait_until(lambda: (s := engine.stats()).scheduled + s.ready + s.leased == 0, "nothing is left", timeout=SOON_S)
 
 
+@pytest.mark.slow
 @pytest.mark.ledger
 def test_dispatchers_are_killed_over_and_over(
     engine: Engine, runs: Runs, servers: Servers, url: str, name: str
@@ -85,6 +86,7 @@ def test_dispatchers_are_killed_over_and_over(
     assert engine.stats().dead == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["intended", "pushed"])
 def test_one_that_is_killed_while_it_pushes(
     engine: Engine, runs: Runs, servers: Servers, url: str, name: str, point: str
@@ -105,6 +107,7 @@ def is_stopped(worker: Worker) -> bool:
     return bool(psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["intended", "pushed"])
 def test_one_that_is_frozen_while_it_pushes(
     engine: Engine, runs: Runs, servers: Servers, url: str, name: str, point: str
@@ -163,6 +166,7 @@ def test_nothing_is_pushed_late_by_one_that_was_frozen(
         assert pending(engine) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_another_payload_while_it_runs(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with dispatcher(url, name), dispatcher(url, name):
@@ -184,6 +188,7 @@ def when(id: str) -> float:
     return dt.datetime.fromisoformat(id.partition("@")[2].partition("~")[0]).timestamp() * 1000
 
 
+@pytest.mark.slow
 def test_declared_by_eight_processes_at_once(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with ExitStack() as stack:
         fleet = [stack.enter_context(Worker("tests.schedules.declaring", url, name, 5)) for _ in range(8)]
@@ -200,6 +205,7 @@ def test_declared_by_eight_processes_at_once(engine: Engine, runs: Runs, servers
     assert all("~" not in id for id, _ in runs.seen), "declared once, changed never"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_while_shards_are_added_and_removed(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with dispatcher(url, name), dispatcher(url, name):
@@ -213,6 +219,7 @@ def test_while_shards_are_added_and_removed(engine: Engine, runs: Runs, servers:
     runs.check(INTERVAL_MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_is_stored_of_a_schedule_stays_small(engine: Engine, servers: Servers, url: str, name: str) -> None:
     keys = control_keys(name)

@@ -10,6 +10,8 @@ import pytest
 from tests.support.pages import run_program
 
 
+@pytest.mark.promise
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_program_of_the_page_runs(tmp_path: Path, url: str, name: str) -> None:
     lines = run_program("schedules", url, tmp_path, name=("schedules-page", name)).splitlines()

@@ -28,6 +28,7 @@ def declarers(url: str, name: str) -> Iterator[list[Engine]]:
 
 
 # with "none" an occurrence that is not pushed in time would be left out
+@pytest.mark.slow
 @pytest.mark.parametrize(("catch_up", "topics"), [("none", ("t0", "t0")), ("one", ("t0", "t1"))])
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_old_and_new_declared_in_turns(

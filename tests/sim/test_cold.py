@@ -21,6 +21,7 @@ EVERY = 293
 """One search in so many. All of them take more than an hour."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_sample_finds_nothing(part: int) -> None:
     for place in places(list(GROUPS), every=EVERY)[part::PARTS]:

@@ -33,6 +33,7 @@ def test_sampled_calls_are_answered_alike(comparison: Comparison) -> None:
     assert set(comparison.tally.calls) == set(NAMES)
 
 
+@pytest.mark.slow
 def test_calls_of_simulated_runs_are_answered_alike(comparison: Comparison) -> None:
     for seed in range(6):
         difference = comparison.replay(seed)

@@ -22,6 +22,7 @@ MOST_RUNS = 30
 """In so many runs a planted fault must be found."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_run_shows_a_fault(part: int) -> None:
     for seed in range(part * RUNS_OF_A_PART, (part + 1) * RUNS_OF_A_PART):

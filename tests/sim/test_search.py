@@ -15,6 +15,7 @@ EVERY = 2003
 """One search in so many. All of them take hours."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_sample_finds_nothing(part: int) -> None:
     for place in places(list(GROUPS), every=EVERY)[part::PARTS]:

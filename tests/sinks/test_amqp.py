@@ -25,6 +25,7 @@ def test_no_broker(feeding: Engine) -> None:
     assert told.startswith(f"RabbitMQ at {address} can't be reached: Connection refused; check that it runs, and ")
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_takes_no_goodbye() -> None:
     with AmqpBroker() as broker:
         sink = AmqpSink(f"amqp://{broker.address}?timeout=60#/mail")

@@ -94,6 +94,7 @@ def test_it_goes_on_while_another_process_has_the_function(
     wait_until(lambda: not routed(feeding), "the last one has ended it", timeout=SOON_S)
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_loses_and_delays_nothing(
     feeding: Engine, start: Start, taken: Callable[[], list[str]]
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_rolling_restart_loses_and_delays_nothing(
     assert sorted(set(map(int, taken()))) == [*range(wanted)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("missed_soon")
 def test_it_ends_when_its_process_is_killed(feeding: Engine, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     program = start()
@@ -121,6 +123,7 @@ def test_it_ends_when_its_process_is_killed(feeding: Engine, start: Start, caplo
     assert "topic 'mail' is no longer forwarded to the function tests.support.feeding_function.take" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("missed_soon")
 def test_a_process_that_was_silent_takes_it_up_again(
     feeding: Engine, start: Start, taken: Callable[[], list[str]]
@@ -147,6 +150,7 @@ def test_one_that_was_ended_on_purpose_is_not_taken_up(feeding: Engine, single: 
     assert feeding.topology.ended == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("missed_soon")
 def test_one_that_is_kept_stays_and_health_names_it(
     feeding: Engine, start: Start, taken: Callable[[], list[str]]
@@ -160,6 +164,7 @@ def test_one_that_is_kept_stays_and_health_names_it(
     wait_until(lambda: feeding.health().ok, "all is well", timeout=SOON_S)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("missed_soon")
 def test_one_of_a_process_that_has_not_started_is_taken_up_when_it_does(
     engines: Engines, single: Server, name: str, feeding: Engine

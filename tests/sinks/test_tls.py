@@ -61,6 +61,7 @@ def test_https(feeding: Engine, files: Path, tmp_path: Path) -> None:
         assert '["/in?a=b", 204, 1,' in file.read_text()
 
 
+@pytest.mark.slow
 def test_nats_tls(feeding: Engine, files: Path) -> None:
     context = ssl.create_default_context(cafile=files / "ca.pem")
     context.load_cert_chain(files / "client.pem", files / "client.key")

@@ -39,6 +39,7 @@ def engine_at(path: Any, **options: Any) -> Engine:
     return Engine(NOBODY, spool=path, timeout=0.1, connect_timeout=0.1, **options)
 
 
+@pytest.mark.slow
 def test_only_its_owner_can_read_it(path: Path) -> None:
     with engine_at(path) as engine:
         engine.push("secret", delay=FAR_S)
@@ -94,6 +95,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
         engine_at(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"no database at all" * 1000, None])
 def test_a_broken_file_is_told(path: Path, content: bytes | None) -> None:
     """Overwritten as a whole, and its pages but the first."""
@@ -152,6 +154,7 @@ def test_a_bulk_push_that_finds_no_room_says_so(make: Make, own_server: Server) 
         assert all(isinstance(why, SpoolFull) for why in many.value.failed.values())
 
 
+@pytest.mark.slow
 def test_what_may_have_been_executed_is_stored_in_any_case(path: Path) -> None:
     """Also when the outage is over before it is: sent again as new, it could be there twice."""
     engine = engine_at(path)

@@ -104,6 +104,7 @@ def test_a_server_that_is_killed_again_and_again(own_server: Server, name: str, 
     whole_run(own_server.url, name, tmp_path, outages())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_node_of_a_cluster_that_stands_still(server_binary: Path, name: str, tmp_path: Path) -> None:
     """Without replicas: a failover may lose what it had not copied."""

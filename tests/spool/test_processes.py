@@ -13,6 +13,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, Task
 from shardq.features.embedded import locks
@@ -139,6 +141,7 @@ def test_closing_leaves_the_rest_in_the_file(make: Make, own_server: Server, pat
     assert {state_of(again, id) for id in ids} == {"scheduled"}
 
 
+@pytest.mark.slow
 def test_concurrent_pushes_share_a_commit(path: Path) -> None:
     """A thread that stores takes along what others have brought while it waited."""
     engine = Engine("redis://127.0.0.1:1", spool=path, timeout=0.1, connect_timeout=0.1)

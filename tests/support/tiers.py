@@ -1,8 +1,8 @@
 """Two tiers of tests: ``make test``, some minutes at each change, and ``make test-all``, before a change lands.
 
 A test is *slow* if it takes one of SLOW, or is marked so by hand, as it takes more than a second. ``make test``
-runs those that are not, and of each slow test that a page names the first case: so every promise of the pages is tried
-once. ``make test-all`` runs all.
+runs those that are not, and of each slow test that a page names, or that is marked ``promise``, the first case: so each
+promise of the pages is tried once. ``make test-all`` runs all.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def promises() -> set[tuple[str, str]]:
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Marks tests as slow, and the first case of each that a page names as promised."""
-    left = promises()
+    """Marks tests as slow, and the first case of each promise as promised."""
+    named, seen = promises(), set[tuple[str, str]]()
     for item in items:
         if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
         place = str(item.path.relative_to(ROOT / "tests")), getattr(item, "originalname", item.name)
-        if place in left:
-            left.remove(place)
+        if place not in seen and (place in named or item.get_closest_marker("promise")):
+            seen.add(place)
             item.add_marker("promised")
 
 

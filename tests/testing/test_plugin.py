@@ -81,6 +81,7 @@ BOTH_WAYS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--shardq-real-time",)], ids=["virtual", "real"])
 def test_the_same_tests_pass_in_virtual_and_in_real_time(run_pytest: PytestRun, options: tuple[str, ...]) -> None:
     run = run_pytest(*options, test_app=BOTH_WAYS)
@@ -118,6 +119,7 @@ def test_long_tests_are_skipped_in_real_time_and_the_marker_counts_more(run_pyte
     assert "86,400 seconds of real time" in run.out
 
 
+@pytest.mark.slow
 def test_parallel_processes_share_one_server_and_the_last_one_ends_it(run_pytest: PytestRun) -> None:
     tests = """
         import pytest, shardq

@@ -134,6 +134,7 @@ def test_the_format_is_raised_when_no_older_process_lives(
     assert engine.stats().scheduled == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("newer")
 def test_what_was_raised_nevertheless_is_left_to_others(engines: Engines, url: str, name: str, begin: Begin) -> None:
     """The older process stops by itself; what it served others serve, and nothing is lost."""
@@ -162,6 +163,7 @@ def test_what_was_raised_nevertheless_is_left_to_others(engines: Engines, url: s
     assert member.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_dispatcher_comes_back_when_that_is_undone(running: Engine, servers: Servers, name: str) -> None:
     """As after a restore, or where another program wrote the field."""
     keys, topology = control_keys(name), running.topology
@@ -208,6 +210,7 @@ def test_an_engine_from_before_formats_is_used_as_it_is_and_raised(
 # ---- a feature comes into use
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("newer")
 def test_a_feature_is_used_when_no_process_lives_that_lacks_it(url: str, name: str, begin: Begin) -> None:
     lacking = begin("member", format=NEXT)

@@ -90,6 +90,7 @@ def test_everything_is_there(filled: Engine, release: Release) -> None:
     assert [change.what for change in engine.changes()][-1:] == ["topic slow: limits: rate 5, concurrency 2"]
 
 
+@pytest.mark.slow
 def test_each_task_is_handled_once(filled: Engine, release: Release) -> None:
     engine = filled
     carried_out(engine, upgrade)

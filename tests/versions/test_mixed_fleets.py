@@ -80,6 +80,8 @@ def fleet(url: str, name: str, tmp_path: Path) -> Iterator[Fleet]:
         fleet.empty(place)
 
 
+@pytest.mark.promise
+@pytest.mark.slow
 def test_up_and_back_and_up_again(fleet: Fleet, old: Path, url: str, name: str) -> None:
     new = ROOT
     fleet.put(0, old)

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from shardq import Backoff, Engine
 from tests.support.engines import Engines
 from tests.support.states import state_of
@@ -69,6 +71,7 @@ def test_each_has_its_own_attempts_and_backoff(engines: Engines, running: Engine
     assert task.due.timestamp() > began + LONG_S - 1
 
 
+@pytest.mark.slow
 def test_attempts_ride_in_the_task(engines: Engines, running: Engine) -> None:
     """So they hold for leases that run out, too, and for whichever program has the task."""
     send = running.task(topic="mail", name="send", max_attempts=1)(print)

@@ -46,6 +46,7 @@ def outside(running: Engine, url: str) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.mark.slow
 def test_what_it_can_not_begin_is_given_back_and_functions_go_on(
     engines: Engines, running: Engine, outside: Engine, blocking: Blocking, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,6 +87,7 @@ def test_what_it_can_not_begin_is_given_back_and_functions_go_on(
     assert said[1] == "the event loop answers again"
 
 
+@pytest.mark.slow
 def test_one_that_has_timed_out_blocks_it_all_the_same(
     engines: Engines, running: Engine, outside: Engine, blocking: Blocking
 ) -> None:

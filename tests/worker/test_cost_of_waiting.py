@@ -21,6 +21,7 @@ from tests.support.workers import Worker
 SHARDS = 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_fleet_may_grow(url: str, name: str) -> None:
     """300 idle consumers in three processes: two tasks a second are each taken by one, who alone is woken."""
@@ -56,6 +57,7 @@ def _calls_of_a_moment(servers: Servers) -> int:
     return script_calls(servers) - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_idle_worker(engines: Engines, url: str, name: str, servers: Servers) -> None:
     engine = engines.opened(url, name=name, shards=SHARDS)
@@ -103,6 +105,7 @@ def test_a_due_task_of_an_idle_worker(
     assert 2 in spent, spent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_thousand_slow_coroutines_in_flight(engines: Engines, url: str, name: str) -> None:
     engine = engines.opened(url, name=name, shards=SHARDS)

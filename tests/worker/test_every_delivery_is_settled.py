@@ -203,6 +203,7 @@ def test_a_named_task_is_snoozed(engines: Engines, running: Engine, flavour: Fla
     assert task.name == "remind"
 
 
+@pytest.mark.slow
 def test_a_snooze_past_its_expiry_is_the_end(engines: Engines, running: Engine, flavour: Flavour) -> None:
     calls: list[str] = []
 
@@ -318,6 +319,7 @@ def test_hooks(engines: Engines, running: Engine, flavour: Flavour, caplog: pyte
     assert "a before hook failed" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_long_handler_keeps_its_lease(engines: Engines, running: Engine, flavour: Flavour) -> None:
     gate = Gate(flavour)
     # extended every second; none of that is missed because the machine stands still for a while

@@ -75,6 +75,7 @@ def test_policies_that_fail(
     assert all(name in line for line in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_policy_that_fails_at_a_timeout(engines: Engines, running: Engine, flavour: Flavour) -> None:
     """Whoever ends what is overdue also extends leases, and gives back what is not begun."""

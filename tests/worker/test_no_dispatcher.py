@@ -46,6 +46,7 @@ def test_both_ways_out_are_named() -> None:
     assert "`shardq run`" in NO_DISPATCHER
 
 
+@pytest.mark.slow
 def test_it_is_said_once(
     engines: Engines, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +65,7 @@ def test_it_is_said_once(
         assert record.levelno == logging.WARNING
 
 
+@pytest.mark.slow
 def test_it_is_not_said_when_one_starts_a_moment_later(
     engines: Engines, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_one_that_is_started_again_is_not_missed_at_once(
     assert len(said(caplog)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("options", ["", "processes=2"])
 def test_shardq_work_and_a_program_of_ones_own_say_it(url: str, name: str, tmp_path: Path, options: str) -> None:

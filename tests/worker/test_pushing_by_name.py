@@ -95,6 +95,7 @@ def test_the_options_are_those_of_a_push(running: Engine) -> None:
 CALLS_OF_NOBODY = [{"task": "unknown", "args": []}, {"n": 1}, [1, 2], None, {"task": ["x"]}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempts", [1, 25])
 def test_an_unknown_name_waits_for_a_worker_that_knows_it(
     engines: Engines,
@@ -133,6 +134,7 @@ def test_an_unknown_name_waits_for_a_worker_that_knows_it(
     assert all("function19 and 10 more" in line for line in said)
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_for_another_worker(
     engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_processes_snooze_tasks_without_an_attempt(
     ends(worker)
 
 
+@pytest.mark.slow
 def test_several_processes(
     running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None]
 ) -> None:
@@ -159,6 +160,7 @@ def test_children_end_with_a_parent_that_is_killed(
     assert {state_of(running, id) for id in ids} == {"gone"}
 
 
+@pytest.mark.slow
 def test_a_task_that_takes_its_worker_along_has_no_more_attempts_than_others(
     running: Engine, start: Start, noted: Callable[[str], list[Note]]
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_task_that_takes_its_worker_along_has_no_more_attempts_than_others(
     assert sorted(note.attempt for note in noted("begun")) in ([1, 2], [1], [2])
 
 
+@pytest.mark.slow
 def test_a_worker_frozen_past_its_lease_can_not_finish_what_another_has(
     running: Engine,
     start: Start,

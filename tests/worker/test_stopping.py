@@ -117,6 +117,7 @@ def test_a_dead_server(engines: Engines, own_server: Server, name: str, flavour:
     wait_until(lambda: len(gate.ended) == HUNG, "the handlers have ended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_coroutine_that_resists(engines: Engines, running: Engine) -> None:
     """It is cancelled, and goes on."""

@@ -59,6 +59,7 @@ def stubborn(flavour: Flavour) -> Iterator[Stubborn]:
     made.let_go()
 
 
+@pytest.mark.slow
 @SINGLE
 def test_its_place_is_free_again(
     engines: Engines, running: Engine, stubborn: Stubborn, flavour: Flavour, caplog: pytest.LogCaptureFixture
@@ -99,6 +100,7 @@ def test_it_is_known_by_its_name(engines: Engines, running: Engine, stubborn: St
     assert worker.strays == {}
 
 
+@pytest.mark.slow
 @SINGLE
 def test_there_is_an_end_to_them(
     engines: Engines, running: Engine, stubborn: Stubborn, flavour: Flavour, caplog: pytest.LogCaptureFixture

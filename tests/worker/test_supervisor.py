@@ -49,6 +49,7 @@ def busy(noted: Noted, count: int) -> set[int]:
     return {note.pid for note in noted("begun")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amid", PROGRAMS)
 def test_a_child_that_gets_sigterm_finishes_and_is_replaced(
     running: Engine, start: Start, noted: Noted, open_gate: Callable[[], None], tmp_path: Path, amid: str
@@ -115,6 +116,7 @@ def test_they_end_with_a_program_that_is_killed(
     assert {state_of(running, id) for id in ids} == {"gone"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amid", ["thread", "ignores", "reaps", "strangers"])
 def test_a_child_that_is_killed_is_replaced(
     running: Engine, start: Start, noted: Noted, open_gate: Callable[[], None], tmp_path: Path, amid: str
@@ -132,6 +134,7 @@ def test_a_child_that_is_killed_is_replaced(
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amid", ["main", "ignores", "reaps"])
 def test_one_that_is_frozen_is_killed_in_the_end(running: Engine, start: Start, noted: Noted, amid: str) -> None:
     running.push_many([Task("gate") for _ in range(4)])
@@ -144,6 +147,7 @@ def test_one_that_is_frozen_is_killed_in_the_end(running: Engine, start: Start, 
     assert all(gone(child) for child in ours)
 
 
+@pytest.mark.slow
 def test_those_that_die_at_their_start_are_started_less_and_less(running: Engine, start: Start, tmp_path: Path) -> None:
     worker = start("dies", processes=3)
 
@@ -216,6 +220,7 @@ KILLED = 6
 TASKS = 6000
 
 
+@pytest.mark.slow
 @pytest.mark.ledger
 @pytest.mark.parametrize("amid", ["thread", "ignores"])
 def test_children_killed_at_random_lose_nothing(running: Engine, start: Start, tmp_path: Path, amid: str) -> None:

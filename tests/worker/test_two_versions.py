@@ -68,6 +68,7 @@ class Hurry:
         return set(lines(self._folder, "handled")) == set(lines(self._folder, "pushed"))
 
 
+@pytest.mark.slow
 def test_a_canary_and_a_rollback_lose_nothing(served: Engine, begin: Begin, tmp_path: Path) -> None:
     old = begin("old")
     pushes(old)

@@ -19,6 +19,7 @@ from tests.support.workers import Worker
 TASKS = 120
 
 
+@pytest.mark.slow
 @pytest.mark.ledger
 def test_killed_dispatchers_and_workers(make: Make, single: Server, name: str) -> None:
     """With acks_late Celery runs again what a killed child held; those messages say that they are redelivered. (The

@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cluster.server import Server
 from tests.support.pages import programs
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.promise
+@pytest.mark.slow
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path) -> None:
     [program] = programs("integrations/celery")
     program = program.replace('name="celery-page"', f"name={name!r}")

@@ -75,6 +75,7 @@ def test_another_process_forwarded_the_topic_meanwhile(make: Make) -> None:
     assert result.state == "REVOKED"
 
 
+@pytest.mark.slow
 def test_chords_fail_and_workers_are_told(make: Make) -> None:
     """What a worker holds already is discarded there, as always."""
     stand, module = make()

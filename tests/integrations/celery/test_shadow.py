@@ -24,6 +24,7 @@ def reported(module: Any, due: int) -> Any:
     return wait_until(whole, "both sides have seen all", timeout=60)
 
 
+@pytest.mark.slow
 def test_both_are_compared(make: Make) -> None:
     stand, module = make(shadow=True)
     with stand.worker("--pool=prefork", "--concurrency=2"):

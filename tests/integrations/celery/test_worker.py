@@ -20,6 +20,7 @@ def on_time(run: dict[str, Any]) -> bool:
     return -0.01 <= late < LATE_S
 
 
+@pytest.mark.slow
 def test_chains_chords_links_and_retries(make: Make) -> None:
     """All at once, as a worker takes seconds to start. ``retry`` in a child of the worker goes through shardq, too."""
     stand, module = make(opened=True)

@@ -36,6 +36,7 @@ def test_old_results_are_removed(site: Site, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.split() == ["2", "results", "removed", "1", "results", "removed"]
 
 
+@pytest.mark.slow
 def test_the_command_of_shardq_knows_the_engine_and_the_database(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

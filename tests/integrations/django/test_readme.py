@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cluster.server import Server
 from tests.support.pages import programs
 
@@ -47,6 +49,8 @@ engine().close()
 """
 
 
+@pytest.mark.promise
+@pytest.mark.slow
 def test_the_site_of_the_page_works(single: Server, name: str, tmp_path: Path) -> None:
     import django
 

@@ -33,6 +33,7 @@ def settled(backend: Any) -> bool:
     return bool(stats.scheduled == stats.ready == stats.leased == 0)
 
 
+@pytest.mark.slow
 def test_sigterm_lets_tasks_finish(site: Site) -> None:
     from tests.integrations.django.project.shop import tasks
 
@@ -60,6 +61,7 @@ def test_sigterm_lets_tasks_finish(site: Site) -> None:
         assert statuses == ["SUCCESSFUL", "SUCCESSFUL", "READY"]
 
 
+@pytest.mark.slow
 def test_every_task_is_done_although_workers_are_killed(site: Site) -> None:
     from shardq.integrations.django.models import StoredResult
     from tests.integrations.django.project.shop import tasks

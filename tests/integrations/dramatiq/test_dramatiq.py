@@ -194,10 +194,12 @@ def test_the_examples_of_the_docstrings(actors: Actors, single: Server, name: st
         assert run_examples(DramatiqDelaying.move_back, names)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path) -> None:
     assert run_program("integrations/dramatiq", single.url, tmp_path, name=("dramatiq-page", name)) == "1\nremind ann\n"
 
 
+@pytest.mark.slow
 @pytest.mark.ledger
 def test_dispatchers_are_killed_while_a_worker_runs(
     actors: Actors, single: Server, engine: Engine, client: redis.Redis, name: str, start_worker: StartWorker

@@ -68,6 +68,7 @@ def test_what_is_above_the_threshold_waits_in_the_engine(queue: rq.Queue, engine
     assert repr(delaying) == "<RqDelaying of Queue('mail'): removed>"
 
 
+@pytest.mark.slow
 def test_a_job_runs_as_rq_would_have_run_it(queue: rq.Queue, engine: Engine, start_worker: StartWorker) -> None:
     engine.start()
     connection = queue.connection
@@ -247,6 +248,7 @@ def test_the_examples_of_the_docstrings(queue: rq.Queue, single: Server, name: s
         assert run_examples(RqDelaying.move_back, names)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path, connection: redis.Redis) -> None:
     out = run_program("integrations/rq", f"{single.url}/{DB}", tmp_path, name=("rq-page", name))
     assert out == "JobStatus.SCHEDULED 1\na mail\nJobStatus.FINISHED\n"
@@ -267,6 +269,7 @@ def test_a_task_that_is_sent_twice_enqueues_its_job_once(queue: rq.Queue, engine
         assert queue.job_ids == [job.id]
 
 
+@pytest.mark.slow
 @pytest.mark.ledger
 def test_dispatchers_are_killed_while_a_worker_runs(
     queue: rq.Queue, single: Server, engine: Engine, start_worker: StartWorker

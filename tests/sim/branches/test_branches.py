@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from shardq.core.calls import by_id
 from shardq.core.layout.keys import shard_keys
 from shardq.core.scripts import script
@@ -44,6 +46,7 @@ def test_an_operand_is_a_branch_of_its_own() -> None:
     assert names == {f"common/roomy: function: {line}", f"common/roomy: and size + adding > 16: {line}"}
 
 
+@pytest.mark.slow
 def test_runs_are_the_same_with_marks() -> None:
     with counting() as reached:
         marked = run(drawn(9), instrumented())
@@ -53,6 +56,7 @@ def test_runs_are_the_same_with_marks() -> None:
     assert all(reached.arcs[module] for module in MODULES)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named_and_a_needless_reason_too() -> None:
     reached = Reached()
     every = {place.name: "" for place in missing(reached)}
@@ -68,6 +72,7 @@ def test_what_is_missing_is_named_and_a_needless_reason_too() -> None:
     assert told.endswith(name)
 
 
+@pytest.mark.slow
 def test_recovery_is_named_line_by_line() -> None:
     with counting() as reached:
         run(drawn(9), instrumented())
@@ -97,6 +102,7 @@ def test_a_branch_that_is_seldom_reached_is_shown_by_a_test() -> None:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), shown_by
 
 
+@pytest.mark.slow
 def test_a_branch_that_is_seldom_reached_may_be() -> None:
     reached = Reached()
     module = "shardq/core/resharding/migration.py"

@@ -95,6 +95,7 @@ def test_a_search_kills(one: Mutant, trial: Trial) -> None:
     assert script(next(iter(scripts_of(one)))).text != next(iter(scripts_of(one).values())).text, "only in the fork"
 
 
+@pytest.mark.slow
 def test_a_search_kills_one_of_an_operation() -> None:
     module = "shardq/core/producer/by_id.py"
     name = f"{module}: if shard == shards[-1] or not absent(result): if: always"
@@ -123,6 +124,7 @@ def test_a_harmless_one_survives() -> None:
 TESTS = Path(__file__).parents[2] / "lua" / "test_epoch_guard.py"
 
 
+@pytest.mark.slow
 def test_tests_kill_and_an_endless_loop_is_ended() -> None:
     ours, theirs = (spawn := multiprocessing.get_context("spawn")).Pipe()
     process = spawn.Process(target=_bench, args=(theirs,))
