@@ -19,7 +19,7 @@
 -- ATOMIC
 -- COST O(n log N)
 local granted, free, full, again_ms = tonumber(ARGV[4]), math.huge, false, 0
-local bucket = redis.call('HMGET', KEYS[2], 'tokens', 'at_us', 'clock', 'ahead')
+local bucket = redis.call('HMGET', KEYS[2], 'tokens', 'at_us', 'clock', 'ahead', 'turn_ms')
 local steady_ms = steady(now_ms, bucket[3], bucket[4])
 -- a removal comes first: behind it a server without memory takes the rest, so that a limited topic drains too
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', steady_ms))
@@ -45,7 +45,18 @@ if ARGV[5] ~= '' and not full then
   if went_back then since_us = 0 end
   tokens = math.min(most, tokens + since_us / 1000000 * rate)
   granted, free = math.min(granted, math.floor(tokens)), math.min(free, math.floor(tokens))
-  if granted == 0 then again_ms = math.min(3600000, math.ceil((1 - tokens) / rate * 1000)) end
+  if granted == 0 then
+    local wait_ms = (1 - tokens) / rate * 1000
+    if ARGV[10] ~= '' then
+      -- those that wait ask one after the other, as tokens come, and not all for the first; at most a second later, as
+      -- some may be gone before their turn
+      local first = now_us / 1000 + wait_ms
+      local turn = math.max(first, math.min((tonumber(bucket[5] or 0) or 0) + 1000 / rate, first + 1000))
+      redis.call('HSET', KEYS[2], 'turn_ms', string.format('%.3f', turn))
+      wait_ms = wait_ms + turn - first
+    end
+    again_ms = math.min(3600000, math.ceil(wait_ms))
+  end
   -- only what is granted is noted: of small rates, the share of a moment between two calls would be rounded to nothing
   if granted > 0 or went_back then
     redis.call('HSET', KEYS[2], 'tokens', string.format('%.6f', tokens - granted), 'at_us', string.format('%.0f', now_us))

@@ -102,6 +102,7 @@ def cost(single: Server, engines: list[Engine], consumers: int) -> tuple[float, 
         ({"concurrency": 20}, 64, 1, 50),
         ({"concurrency": 20}, 64, 10, 50),
         ({"rate": 200}, 64, 1, 50),
+        ({"rate": 200}, 64, 10, 50),
         ({"rate": 200, "concurrency": 20}, 64, 1, 50),
     ],
 )

@@ -283,7 +283,7 @@ def set_schedule(*, tell: bool) -> Call[Any]:
     return control.set_schedule(CONTROL, [Change("s", b"old", b"new")], tell=tell)
 
 
-BUCKET = "HMGET limits/rate/ tokens at_us clock ahead"
+BUCKET = "HMGET limits/rate/ tokens at_us clock ahead turn_ms"
 LAPSED = f"ZREMRANGEBYSCORE limits/permits/ -inf {T}"
 
 OF_THE_WHOLE: dict[str, tuple[State, Call[Any], list[str]]] = {

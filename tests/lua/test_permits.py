@@ -239,6 +239,31 @@ def test_rate(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(permit(control, 50, rate=100, now_us=at(9_000))) == Permit(10, 0)
 
 
+def test_those_that_wait_for_a_rate_have_turns(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": NOW}})
+
+    def again_ms(waiter: str, now_us: str = NOW) -> int:
+        permit_of = centre.run(permit(control, 1, rate=10, waiter=waiter, now_us=now_us))
+        assert permit_of.granted == 0
+        return permit_of.again_ms
+
+    assert [again_ms(f"p{n}") for n in range(4)] == [100, 200, 300, 400]
+    assert again_ms("") == 100, "who does not wait has no turn"
+    # a turn is a second behind the first at most: those before it may be gone
+    assert [again_ms(f"p{n}") for n in range(4, 14)] == [*range(500, 1101, 100), 1100, 1100, 1100]
+    assert centre.state()[RATE]["turn_ms"] == f"{T + 1100}.000"
+    # as it is used up, turns go on; after a pause they begin anew
+    assert centre.run(permit(control, 1, rate=10, waiter="p0", now_us=at(100))).granted == 1
+    assert again_ms("p0", at(100)) == 1100
+    assert centre.run(permit(control, 1, rate=10, waiter="p1", now_us=at(9_000))).granted == 1
+    assert again_ms("p1", at(9_000)) == 100
+
+
+def test_turns_of_a_clock_that_was_ahead(centre: Shard, control: ControlKeys) -> None:
+    centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": NOW, "turn_ms": f"{T + 9_000_000}"}})
+    assert centre.run(permit(control, 1, rate=10, waiter="p0")).again_ms == 1100
+
+
 def test_a_second_at_a_rate_gives_that_many(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {RATE: {"tokens": "0", "at_us": NOW}})
     granted = [centre.run(permit(control, 3, rate=40, now_us=at(ms))).granted for ms in range(5, 1001, 5)]

@@ -283,7 +283,7 @@ def test_an_epoch_that_is_none(shard: Shard, keys: ShardKeys, epoch: str) -> Non
 
 @pytest.mark.parametrize("word", NUMBERS)
 def test_a_bucket(centre: Shard, control: ControlKeys, word: str) -> None:
-    for field in ("tokens", "at_us", "clock", "ahead"):
+    for field in ("tokens", "at_us", "clock", "ahead", "turn_ms"):
         centre.seed(OPEN | {RATE: {field: word}})
         granted = centre.run(permit(control, 1, rate=10.0, concurrency=2))
         assert granted.granted in (0, 1), field
