@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "cluster/deploy"
 MANIFESTS = [path for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")) if path.name != "kustomization.yaml"]
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 KUBERNETES = "1.30"
 """The oldest version of which the manifests are checked; the newest is checked besides."""
 
@@ -105,11 +106,19 @@ def test_the_compose_file_is_valid() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("workflow", sorted(Path(".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_are_valid(workflow: Path) -> None:
     words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
     done = subprocess.run([*words, workflow], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit(workflow: Path) -> None:
+    """Whoever owns an action can move its tags and branches, also below a job that may mint tokens."""
+    actions = re.findall(r"uses: (.+)", workflow.read_text())
+    assert actions
+    assert [each for each in actions if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
 
 
 def test_budgets_and_scaling_are_for_deployments_that_exist() -> None:
