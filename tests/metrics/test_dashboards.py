@@ -120,6 +120,12 @@ def test_an_expression_names_what_is_exported(expression: str, scrape: Scrape) -
         assert names <= set().union(*(labels_of(each, scrape) for each in selectors(below)))
 
 
+def test_the_dashboard_lists_engines_by_a_label_that_is_exported(scrape: Scrape) -> None:
+    (query,) = (each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["name"] == "engine")
+    (found,) = re.findall(r"label_values\((\w+), (\w+)\)", query)
+    assert scrape[found[0]][found[1]] == {"dashboards"}
+
+
 def selectors(expression: promql_parser.Expr) -> list[promql_parser.VectorSelector]:
     found: list[promql_parser.VectorSelector] = []
 
