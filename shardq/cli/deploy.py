@@ -13,9 +13,9 @@ from shardq.cli.output import say, tell
 from shardq.errors import ShardqError
 
 KINDS = {
-    "compose": ("Dockerfile", "compose.yaml", "app"),
-    "kubernetes": ("Dockerfile", "kubernetes"),
-    "systemd": ("systemd",),
+    "compose": ("README.md", "Dockerfile", "compose.yaml", "app"),
+    "kubernetes": ("README.md", "Dockerfile", "kubernetes"),
+    "systemd": ("README.md", "systemd"),
 }
 """Kind → its files and folders."""
 

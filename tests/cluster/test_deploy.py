@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import json
 import re
 import shlex
@@ -34,6 +35,8 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 KUBERNETES = "1.30"
 """The oldest version of which the manifests are checked; the newest is checked besides."""
+
+SHARDQ = Path(sys.executable).parent / "shardq"
 
 PLACE = re.compile(r"(0\.0\.0\.0|127\.0\.0\.1):(\d+)")
 
@@ -181,14 +184,81 @@ def test_a_machine_has_room_for_several_engines(path: Path) -> None:
 
 def test_no_token_of_a_dashboard_has_a_default() -> None:
     """Without the Secret no pod starts."""
-    for path in (*MANIFESTS, DEPLOY / "compose.yaml"):
-        for line in path.read_text().splitlines():
-            if "SHARDQ_DASHBOARD_TOKEN:" in line:
-                assert "${SHARDQ_DASHBOARD_TOKEN:?" in line, path
+    assert compose()["dashboard"]["environment"]["SHARDQ_DASHBOARD_TOKEN"].startswith("${SHARDQ_DASHBOARD_TOKEN:?")
     for name, _, container in containers():
         for source in container["envFrom"]:
             (each,) = source.values()
             assert not each.get("optional"), name
+
+
+def test_no_file_has_a_secret() -> None:
+    """A placeholder would be applied."""
+    assert [name for name, _ in resources() if name.startswith("Secret")] == []
+    texts = [path.read_text() for path in (*MANIFESTS, *(DEPLOY / "systemd").iterdir())]
+    assert [text for text in texts if re.search("SHARDQ_URL[=:] *[a-z]", text)] == []
+
+
+def test_pods_hold_to_the_restricted_standard_and_have_no_token() -> None:
+    for name, pod, container in containers():
+        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_each_part_has_policies_and_reaches_the_servers() -> None:
+    policies = {name.split()[1]: each["spec"] for name, each in resources() if each["kind"] == "NetworkPolicy"}
+    servers = policies.pop("shardq-servers")
+    assert set(policies) == {name.split()[1] for name, _, _ in containers()}
+    for name, spec in policies.items():
+        assert (spec["podSelector"]["matchLabels"], spec["policyTypes"]) == ({"app": name}, ["Ingress", "Egress"])
+        assert [each["ports"] for each in spec["ingress"]] == [[{"port": "http"}]]
+        assert spec["egress"][0] == {"to": [{"podSelector": servers["podSelector"]}], "ports": [{"port": 6379}]}
+        (let_in,) = servers["ingress"][0]["from"][0]["podSelector"]["matchExpressions"]
+        assert (let_in["key"], let_in["operator"]) == ("app", "In")
+        assert name in let_in["values"]
+
+
+def test_the_dashboard_of_a_cluster_is_behind_tls() -> None:
+    kinds = dict(resources())
+    (args,) = (container["args"] for name, _, container in containers() if name.endswith("dashboard"))
+    assert "--behind-tls" in args
+    ingress = kinds["Ingress shardq-dashboard"]["spec"]
+    assert ingress["tls"][0]["hosts"] == [rule["host"] for rule in ingress["rules"]]
+
+
+def test_images_are_named_by_digest() -> None:
+    """And the files refuse to start anything before one is given."""
+    kustomization = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())
+    assert {each["name"] for each in kustomization["images"]} == {
+        container["image"] for _, _, container in containers()
+    }
+    for each in kustomization["images"]:
+        assert "newTag" not in each
+        assert not re.fullmatch("sha256:[0-9a-f]{64}", each["digest"]), "it would be old where it is copied to"
+    services = compose()
+    pulled = [service["image"] for service in services.values() if service["image"] != "shardq"]
+    assert [re.sub("give .*", "", image) for image in pulled] == ["valkey/valkey@${VALKEY_DIGEST:?"]
+    assert services["run"]["build"]["args"]["PYTHON_DIGEST"].startswith("${PYTHON_DIGEST:?")
+    below = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert below == ["python@${PYTHON_DIGEST:?give-the-digest-of-python:3.12-slim}", "python@${PYTHON_DIGEST}"]
+
+
+def test_containers_and_units_have_no_privileges() -> None:
+    for name, service in compose().items():
+        confined = (service["cap_drop"], service["read_only"], service["security_opt"])
+        assert confined == (["ALL"], True, ["no-new-privileges:true"]), name
+    for path in UNITS:
+        service = unit(path)["Service"]
+        assert (service["CapabilityBoundingSet"], service["NoNewPrivileges"]) == ("", "yes"), path
+        assert re.fullmatch(r"\d+M", service["MemoryMax"]), path
 
 
 def free_port() -> int:
@@ -209,6 +279,10 @@ def answer(port: int, path: str) -> int:
         return 0
 
 
+def wait_until_ready(port: int, process: subprocess.Popen[Any]) -> None:
+    wait_until(lambda: answer(port, "/readyz") == 200 or process.poll() is not None, "it is ready", timeout=60)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -> None:
@@ -219,10 +293,9 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
     words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
     environment = {"SHARDQ_URL": single.url, "SHARDQ_NAME": name, "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
     environment |= {key: f"127.0.0.1:{port}" for key in settings() if key.endswith("_HTTP")}
-    shardq = Path(sys.executable).parent / "shardq"
     served = ["run", "--quiet", "--http", f"127.0.0.1:{port}"] if words[0] == "health" else words
     process = subprocess.Popen(
-        [shardq, *served],
+        [SHARDQ, *served],
         env=environment,
         cwd=DEPLOY / "app",
         stdout=subprocess.PIPE,
@@ -230,12 +303,12 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
         text=True,
     )
     try:
-        wait_until(lambda: answer(port, "/readyz") == 200 or process.poll() is not None, "it is ready", timeout=60)
+        wait_until_ready(port, process)
         assert process.poll() is None, process.communicate()
         assert answer(port, "/livez") == 200
         assert answer(port, "/metrics") == (401 if words[0] == "dashboard" else 200)
         if words[0] == "health":
-            seen = subprocess.run([shardq, *words], env=environment, capture_output=True, text=True, check=False)
+            seen = subprocess.run([SHARDQ, *words], env=environment, capture_output=True, text=True, check=False)
             assert seen.returncode == 0, seen.stdout + seen.stderr
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -243,6 +316,65 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
     finally:
         process.kill()
         process.communicate()
+
+
+CLIENT = """#!{python}
+import pathlib, shlex, sys, redis
+if "secret" in sys.argv:
+    pathlib.Path({folder!r}, sys.argv[4]).write_text(sys.stdin.read())
+elif "apply" not in sys.argv:
+    client = redis.Redis(port={port})
+    for line in sys.stdin:
+        assert client.execute_command(*shlex.split(line)) in (True, b"OK")
+"""
+"""kubectl and redis-cli: takes what ACLs are given, and keeps Secrets in a folder."""
+
+PARTS = {
+    "Kubernetes": {"shardq-run": "dispatcher", "shardq-work": "worker", "shardq-dashboard": "operator"},
+    "systemd": {"shop.run.env": "dispatcher", "shop.work.env": "worker", "shop.health.env": "viewer"},
+}
+"""Kind → its Secrets or files → the role of the user in each."""
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_each_part_does_its_work_as_a_user_of_its_own(kind: str, own_server: Server, tmp_path: Path) -> None:
+    """The lines of the page make the users and the secrets; the commands of the files run with those."""
+    page = (DEPLOY / "README.md").read_text()
+    (lines,) = re.findall(rf"^    # {kind}, once.*\n((?:    .*\n)+)", page, re.MULTILINE)
+    lines = lines[lines.index("    for part") :].replace("/etc/shardq", str(tmp_path))
+    lines = re.sub("    systemctl .*", "", lines.replace("/opt/shardq/bin/", ""))
+    for name in ("kubectl", "redis-cli"):
+        text = CLIENT.format(python=sys.executable, folder=str(tmp_path), port=own_server.port)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{SHARDQ.parent}:/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(["bash", "-euc", lines], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    given = {}
+    for name, role in PARTS[kind].items():
+        given[name] = dict([(tmp_path / name).read_text().strip().split("=", 1)])
+        url = given[name]["SHARDQ_URL"]
+        assert re.fullmatch(rf"redis(\+cluster)?://shop-{role}:[0-9a-f]{{64}}@.*", url)
+        given[name]["SHARDQ_URL"] = re.sub(r"redis.*://(.*)@.*", rf"redis://\1@127.0.0.1:{own_server.port}", url)
+    if kind == "Kubernetes":
+        given["shardq-dashboard"] |= dict([(tmp_path / "shardq-dashboard-token").read_text().strip().split("=", 1)])
+    else:
+        assert (tmp_path / "shop.run.env").stat().st_mode & 0o077 == 0
+    with contextlib.ExitStack() as running:
+        for words, name in ((words, name) for name in given for words in commands() if words[0] in name):
+            port = free_port()
+            words = [{"0.0.0.0": "127.0.0.1", "8787": str(port)}.get(word, word) for word in words]
+            words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
+            own = {**given[name], "SHARDQ_NAME": "shop", "SHARDQ_EMBEDDED": "never", "PATH": environment["PATH"]}
+            own |= {key: f"127.0.0.1:{port}" for key in settings() if key.endswith("_HTTP")}
+            process = running.enter_context(subprocess.Popen([SHARDQ, *words], env=own, cwd=DEPLOY / "app"))
+            running.callback(process.terminate)
+            if words[0] == "health":
+                assert process.wait(60) == 0
+            else:
+                wait_until_ready(port, process)
+                assert process.poll() is None
+        assert own_server.ask("ACL", "LOG") == []
 
 
 def test_the_page_tells_what_to_do_at_each_alert() -> None:
