@@ -57,7 +57,7 @@ def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
 
 
 def test_encoding_one_record(benchmark: Timing) -> None:
-    assert benchmark(record_encoder(JSON), PAYLOAD, None) == encode_record(JSON, PAYLOAD)
+    assert benchmark(record_encoder(JSON), PAYLOAD, None, "") == encode_record(JSON, PAYLOAD)
 
 
 def test_decoding_one_record(benchmark: Timing) -> None:

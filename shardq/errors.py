@@ -12,7 +12,8 @@
     │   ├── ServerTooOld, OutOfMemory, ReadOnly, AccessDenied, DurabilityUnavailable
     │   └── SettleError
     ├── PushError, NotReplicated, Conflict
-    ├── LeaseLost, PayloadNotDecodable
+    ├── LeaseLost
+    ├── PayloadNotDecodable              PayloadNotAuthentic is one
     ├── UnknownSchedule, ChangeUnderWay, IncompatibleVersion, AnotherEngine
     ├── SpoolFault                       SpoolFull is one
     ├── MissingPackage (also an ImportError)
@@ -375,6 +376,12 @@ class LeaseLost(ShardqError):
 
 class PayloadNotDecodable(ShardqError):
     """A stored payload cannot be read by its codec, or is not of the types that its handler is annotated with."""
+
+
+class PayloadNotAuthentic(PayloadNotDecodable):
+    """A stored payload is in the clear where payloads are encrypted, or was not encrypted for its task by a known key.
+    A worker that meets it buries the task at once.
+    """
 
 
 class SpoolFault(ShardqError):

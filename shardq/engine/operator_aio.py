@@ -19,7 +19,7 @@ from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.checks import check_max_attempts, check_topic, checked_tags
-from shardq.core.model.ids import shown_topic
+from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.operation import Operation, arun
 from shardq.core.resharding.handle_aio import AsyncResize
@@ -352,7 +352,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
     async def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
         tags = () if every.tags is None else checked_tags(every.tags)
         head = encode_head(headers=every.headers, max_attempts=max_attempts, tags=tags)
-        record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head)
+        id = schedule_id(topic, name)
+        record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head, id)
         declaration = Declaration.of(every, topic=topic, record=record)
         await self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
         if every.owner:

@@ -73,7 +73,8 @@ class RowPacker:
             words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
         if entries.fresh and due > created + FAR_MS:
-            id = made_before(task.topic)
+            made, id = id, made_before(task.topic)
+            record = self._packer.rebound(record, made, id)
         return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=created)
 
     def pack_one(self, payload: Any, options: PushOptions) -> Row:

@@ -21,7 +21,7 @@ from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
 from shardq.core.model.checks import clocks, duration_ms
 from shardq.core.model.ids import quoted_topic, topic_of
-from shardq.core.model.record import Codec, decode_record
+from shardq.core.model.record import Codec, decode_record, encode_record
 from shardq.core.model.task import Delivery, State
 from shardq.core.operation import Many, Operation, Pause, arun, run, values
 from shardq.engine.aio import AsyncEngine
@@ -86,7 +86,8 @@ class _Wanted:
     def among(self, tasks: Sequence[StoredTask], codec: Codec) -> list[StoredTask]:
         payloads = [self.payload]
         with suppress(Exception):  # it need not be a payload, as long as it is equal to one
-            payloads.append(codec.decode(codec.encode(self.payload)))  # a tuple comes back as a list
+            record = encode_record(codec, self.payload, id="any")
+            payloads.append(decode_record(record, own=codec, id="any").payload)  # a tuple comes back as a list
         return [task for task in tasks if self._is(task) and (self.payload is ... or task.payload in payloads)]
 
     def _is(self, task: StoredTask) -> bool:
@@ -326,7 +327,7 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
             name = id.decode()
             task = StoredTask(name, topic_of(name), state, due_at, None, reason=reason)
             try:
-                stored = decode_record(record, own=Inside(engine).options.codec)
+                stored = decode_record(record, own=Inside(engine).options.codec, id=name)
             except PayloadNotDecodable as exc:
                 found.append(replace(task, payload=exc))
             else:

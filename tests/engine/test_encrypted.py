@@ -84,7 +84,9 @@ def test_what_it_refuses() -> None:
     for key in ("short", b"x" * 44, 5):
         with pytest.raises(InvalidOption, match="32 bytes in url-safe base64"):
             encrypted(key)  # type: ignore[arg-type]  # on purpose
-    assert encrypted(OLD, codec="raw").decode(encrypted(OLD, codec="raw").encode(b"\x00")) == b"\x00"
-    assert len(encrypted(OLD).encode("x" * 100)) - 102 <= 72
+    with pytest.raises(InvalidOption, match="clear can't be 'no'; use 'refuse', or 'read'"):
+        encrypted(OLD, clear="no")  # type: ignore[arg-type]  # on purpose
+    assert encrypted(OLD, codec="raw").decode(encrypted(OLD, codec="raw").encode(b"\x00", "x"), "x") == b"\x00"
+    assert len(encrypted(OLD).encode("x" * 100, "mail/x")) == 102 + 17 + len("mail/x")
     with pytest.raises(PayloadNotEncodable, match="bytes would come back as text"):
         Engine("redis://127.0.0.1:1", codec=encrypted(OLD)).push(b"x")

@@ -181,11 +181,11 @@ def test_a_codec_that_gives_something_else_than_bytes() -> None:
 def test_the_limit_is_that_of_the_encoded_payload() -> None:
     encode = record_encoder(RAW, limit=10)
     head = encode_head(headers={"a": "b" * 50})
-    assert len(encode(bytes(10), None)) == 11
-    assert encoded_parts(encode(bytes(10), head))[0] == bytes(10)
+    assert len(encode(bytes(10), None, "")) == 11
+    assert encoded_parts(encode(bytes(10), head, ""))[0] == bytes(10)
     for with_head in (None, head):
         with pytest.raises(PayloadTooLarge, match=r"has 11 bytes; 10 are allowed: .* or raise the limit"):
-            encode(bytes(11), with_head)
+            encode(bytes(11), with_head, "")
 
 
 def test_the_usual_limit_is_a_mebibyte() -> None:

@@ -25,7 +25,7 @@ from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal
 from shardq.core.upkeep import refresh
-from shardq.errors import PayloadNotDecodable, ShardqError, Unanswered, Unavailable
+from shardq.errors import PayloadNotAuthentic, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.consumer")
 
@@ -321,12 +321,16 @@ class _Trip:
                         to_payload = None
                 if to_payload is None:
                     try:
-                        payload, headers, tags = claims.decode(record, claims.codec)
+                        payload, headers, tags = claims.decode(record, claims.codec, id)
                     except UnreadableRecord:
                         self.broken.append((shard, SettleBury(id, token, UNREADABLE)))
                         continue
                     except PayloadNotDecodable as exc:
                         fields = {"task_id": id, "topic": topic, "shard": shard, "error": type(exc).__name__}
+                        if isinstance(exc, PayloadNotAuthentic):  # no other try can cure it
+                            log.error("task %s is refused, and dead: %s", id, exc, extra=fields)
+                            self.broken.append((shard, SettleBury(id, token, f"refused: {exc}")))
+                            continue
                         log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
                         delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
                         allowed = claims.topic_attempts.get(topic)

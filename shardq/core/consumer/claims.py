@@ -18,7 +18,7 @@ from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.ids import quoted_topic
-from shardq.core.model.record import PLAIN, Codec, decode_payload
+from shardq.core.model.record import PLAIN, Codec, clear_of, decode_payload
 from shardq.core.recovery import Recovery
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
@@ -34,8 +34,8 @@ BEHIND_S = 0.5
 CONTENDED_S = 0.01
 """The sleep between two claims from lists that others are emptying."""
 
-Decode = Callable[[bytes, Codec], tuple[Any, Mapping[str, str], tuple[str, ...]]]
-"""Makes payload, headers and tags of a record."""
+Decode = Callable[[bytes, Codec, str], tuple[Any, Mapping[str, str], tuple[str, ...]]]
+"""Makes payload, headers and tags of a record, by the codec of the engine and the id of the task."""
 
 
 class Claims:
@@ -66,7 +66,9 @@ class Claims:
         self.route = route
         """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
         self.decode = decode
-        self.plain: Mapping[int, Callable[[bytes], Any]] = PLAIN if decode is decode_payload else {}
+        self.plain: Mapping[int, Callable[[bytes], Any]] = (
+            PLAIN if decode is decode_payload and clear_of(codec) != "refuse" else {}
+        )
         """The decoders of records that need no ``decode``."""
         self.ready_counts = ready_counts
         self.forwarded: dict[str, object] = {} if forwarded is None else forwarded

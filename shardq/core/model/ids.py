@@ -20,6 +20,7 @@ push notices (``push.lua``).
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -103,6 +104,29 @@ def new_nonce() -> int:
 def full_id(topic: str, unique: str) -> str:
     """The id of ``unique`` in ``topic``."""
     return f"{topic}/{unique}" if topic else unique
+
+
+def schedule_id(topic: str, name: str) -> str:
+    """The beginning of the ids of all tasks of a schedule: of its occurrences, and of those of ``run()``."""
+    return full_id(topic, f"every-{name}@")
+
+
+_OF_SCHEDULE = re.compile(
+    r"((?:[^/]*/)?every-[A-Za-z0-9_.-]+@)(?:\d{4}-\d\d-\d\dT[\d:.]+Z(?:~\d+)?|run-[A-Za-z0-9_-]{13})"
+)
+
+
+def bound_to(id: str) -> str:
+    """What an encrypted payload is bound to: the whole id of its task, topic included; for the tasks of a schedule
+    ``TOPIC/every-NAME@``, as all of them have the payload that was encrypted when the schedule was declared.
+
+    >>> shardq.codecs.bound_to("mail/order-42")
+    'mail/order-42'
+    >>> shardq.codecs.bound_to("mail/every-nightly@2030-01-02T03:00:00Z")
+    'mail/every-nightly@'
+    """
+    match = _OF_SCHEDULE.fullmatch(id)
+    return match[1] if match else id
 
 
 def topic_of(id: str) -> str:

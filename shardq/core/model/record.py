@@ -22,7 +22,7 @@ layout: a new version here, the reader of the old one kept, ``forward.lua``, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -30,7 +30,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
 from shardq.core.model.printable import quoted
 from shardq.core.model.typed import to_builtins
-from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable
+from shardq.errors import InvalidOption, PayloadNotAuthentic, PayloadNotDecodable, PayloadNotEncodable
 
 VERSION = 1
 
@@ -44,6 +44,11 @@ _OWN = 7
 
 class Codec(Protocol):
     """How payloads become bytes and come back. An object of your own as ``codec=`` is used as it is.
+
+    A codec that authenticates payloads, such as ``shardq.codecs.encrypted``, has an attribute ``clear``: "refuse", or
+    "read" if the engine may read what the built-in codecs wrote, too. Its methods get the id of the task as a second
+    argument. It binds a payload to ``shardq.codecs.bound_to(id)``, and raises PayloadNotAuthentic for one that it did
+    not encode for this id: the task is dead at once.
 
     >>> class Text:
     ...     name = "text"
@@ -115,6 +120,12 @@ def codec_named(choice: str | Codec) -> Codec:
     )
 
 
+def clear_of(codec: Codec | None) -> Literal["refuse", "read"] | None:
+    """What a codec that authenticates payloads says about those in the clear; None for any other codec."""
+    clear = getattr(codec, "clear", None)
+    return clear if clear in ("refuse", "read") else None
+
+
 class UnreadableRecord(PayloadNotDecodable):
     """The record itself can't be read, whatever its codec."""
 
@@ -145,20 +156,21 @@ def encode_head(
     return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires, n=nonce, t=tags))
 
 
-def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None], bytes]:
-    """``encode(payload, head)`` for many tasks of one codec; ``limit`` in bytes, of the encoded payload."""
+def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None, str], bytes]:
+    """``encode(payload, head, id)`` for many tasks of one codec; ``limit`` in bytes, of the encoded payload."""
     plain, headed = _first_byte(codec), _first_byte(codec, headed=True)
-    to_bytes = codec.encode
+    to_bytes: Callable[..., bytes] = codec.encode
+    takes_id = clear_of(codec) is not None
     refused = refused_types(codec)
 
-    def encode(payload: Any, head: bytes | None) -> bytes:
+    def encode(payload: Any, head: bytes | None, id: str) -> bytes:
         if isinstance(payload, refused):
             raise PayloadNotEncodable(
                 f"a payload of {type(payload).__name__} would come back as base64 text from the codec {codec.name!r}; "
                 'open the engine with codec="raw" to push bytes as they are, or with codec="msgpack", or decode them'
             )
         try:
-            encoded = to_bytes(payload)
+            encoded = to_bytes(payload, id) if takes_id else to_bytes(payload)
             record = plain + encoded if head is None else _headed(headed, head, encoded)
         except Exception as exc:  # a codec, or a payload it calls, may raise anything
             raise PayloadNotEncodable(
@@ -172,16 +184,19 @@ def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, 
     return encode
 
 
-def plain_records_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Iterable[Any]], list[bytes]]:
-    """``encode(payloads)`` for many tasks without a head at once, none of them of ``refused_types``. An error does not
-    say which was wrong.
+def plain_records_encoder(
+    codec: Codec, *, limit: int = MAX_PAYLOAD
+) -> Callable[[Iterable[Any], Iterable[str]], list[bytes]]:
+    """``encode(payloads, ids)`` for many tasks without a head at once, none of them of ``refused_types``. An error does
+    not say which was wrong.
     """
     plain = _first_byte(codec)
-    to_bytes = codec.encode
+    to_bytes: Callable[..., bytes] = codec.encode
+    takes_id = clear_of(codec) is not None
 
-    def encode(payloads: Iterable[Any]) -> list[bytes]:
+    def encode(payloads: Iterable[Any], ids: Iterable[str]) -> list[bytes]:
         try:
-            encoded = list(map(to_bytes, payloads))
+            encoded = list(map(to_bytes, payloads, ids) if takes_id else map(to_bytes, payloads))
             records = [plain + each for each in encoded]
         except Exception as exc:  # as above
             raise PayloadNotEncodable(f"the codec {codec.name!r} can't encode one of the payloads: {exc}") from exc
@@ -201,9 +216,19 @@ def _first_byte(codec: Codec, *, headed: bool = False) -> bytes:
     return bytes([VERSION << 4 | (_HEADED if headed else 0) | number])
 
 
-def encode_record(codec: Codec, payload: Any, head: bytes | None = None) -> bytes:
+def encode_record(codec: Codec, payload: Any, head: bytes | None = None, *, id: str = "") -> bytes:
     """The record of one task."""
-    return record_encoder(codec)(payload, head)
+    return record_encoder(codec)(payload, head, id)
+
+
+def rebound(record: bytes, codec: Codec, old: str, new: str) -> bytes:
+    """The same record for a task whose id, which its codec may have bound to the payload, is another one now."""
+    if clear_of(codec) is None:
+        return record
+    binding: Any = codec  # its methods take an id
+    encoded = _parts(record)[2]
+    anew: bytes = binding.encode(binding.decode(encoded, old), new)
+    return record[: len(record) - len(encoded)] + anew
 
 
 def expiring_sooner(record: bytes, elapsed_ms: int) -> bytes:
@@ -266,12 +291,15 @@ class Decoded(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
-def decode_record(record: bytes, *, own: Codec | None = None) -> Decoded:
-    """Read a record. ``own`` is the codec for those that the caller's own codec wrote."""
+def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> Decoded:
+    """Read a record. ``own`` is the codec for those that the caller's own codec wrote, ``id`` the task's."""
     number, head, encoded = _parts(record)
     codec = _codec_numbered(number, own)
+    to_payload: Callable[..., Any] = codec.decode
     try:
-        payload = codec.decode(encoded)
+        payload = to_payload(encoded, id) if number == _OWN and clear_of(own) else to_payload(encoded)
+    except PayloadNotAuthentic:
+        raise
     except Exception as exc:  # a codec may raise anything
         raise _undecodable(codec, encoded, exc) from exc
     if head is None:
@@ -291,16 +319,18 @@ def undecoded(record: bytes) -> Decoded:
     return Decoded(encoded, head.h, head.m, codec, head.t)
 
 
-def decode_payload(record: bytes, own: Codec | None = None) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
+def decode_payload(
+    record: bytes, own: Codec | None = None, id: str = ""
+) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
     """The payload, the headers and the tags, as ``decode_record`` reads them; in a third of its time for records whose
-    head is a nonce alone.
+    head is a nonce alone, unless the codec is the caller's own.
     """
-    if len(record) >= _NONCE_END and (decode := _WITH_NONCE.get(record[:7])) is not None:
+    if type(own) is Builtin and len(record) >= _NONCE_END and (decode := _WITH_NONCE.get(record[:7])) is not None:
         try:
             return decode(record[_NONCE_END:]), {}, ()
         except Exception as exc:
             raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[_NONCE_END:], exc) from exc
-    decoded = decode_record(record, own=own)
+    decoded = decode_record(record, own=own, id=id)
     return decoded.payload, decoded.headers, decoded.tags
 
 
@@ -324,7 +354,9 @@ class EncodedPayload(msgspec.Struct, frozen=True):
     codec: str  # json, msgpack, raw, or own for the caller's own
 
 
-def as_stored(record: bytes, own: Codec | None = None) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:
+def as_stored(
+    record: bytes, own: Codec | None = None, id: str = ""
+) -> tuple[EncodedPayload, Mapping[str, str], tuple[str, ...]]:
     """Like ``decode_payload``, with the payload as it is stored: for what hands it on."""
     number, head, encoded = _parts(record)
     known = _BY_NUMBER.get(number)
@@ -362,6 +394,11 @@ def _codec_numbered(number: int, own: Codec | None) -> Codec:
                 "open the engine with the codec= that wrote it"
             )
         return own
+    if not isinstance(own, Builtin) and clear_of(own) == "refuse":
+        raise PayloadNotAuthentic(
+            "the payload is in the clear, and this engine reads encrypted ones only; push it with the key, or open the "
+            'engine with encrypted(…, clear="read") until every program that pushes has the key'
+        )
     codec = _BY_NUMBER.get(number)
     if codec is None:
         raise PayloadNotDecodable(

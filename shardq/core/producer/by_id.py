@@ -94,7 +94,7 @@ def get(cache: TopologyCache, id: str, codec: Codec | None) -> Operation[TaskInf
     task = yield from find_and_call(cache, id, partial(by_id.get, id=id), absent=lambda found: found is None)
     if task is None:
         return None
-    return info_of(id, task, undecoded(task.record) if codec is None else decode_record(task.record, own=codec))
+    return info_of(id, task, undecoded(task.record) if codec is None else decode_record(task.record, own=codec, id=id))
 
 
 def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:

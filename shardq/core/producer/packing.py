@@ -34,9 +34,17 @@ from shardq.core.model.checks import (
     later,
     window_ms,
 )
-from shardq.core.model.ids import Ids, full_id, new_nonce
+from shardq.core.model.ids import UNIQUE_LENGTH, Ids, full_id, new_nonce
 from shardq.core.model.printable import quoted
-from shardq.core.model.record import Codec, encode_head, plain_records_encoder, record_encoder, refused_types
+from shardq.core.model.record import (
+    Codec,
+    clear_of,
+    encode_head,
+    plain_records_encoder,
+    rebound,
+    record_encoder,
+    refused_types,
+)
 from shardq.core.model.task import Task
 from shardq.core.recovery import Routed
 from shardq.core.topology_cache import TopologyCache
@@ -121,6 +129,9 @@ class Packer:
         self._encode = record_encoder(codec, limit=max_payload)
         self._encode_all = plain_records_encoder(codec, limit=max_payload)
         self._refused = (Task, *refused_types(codec))
+        self._codec = codec
+        self.binds: bool = clear_of(codec) is not None
+        """True if a record is good for one id only: with another id it has to be ``rebound``."""
         self.pushed = 0
         """Its tasks that are stored, as far as this process was told; for metrics."""
 
@@ -146,8 +157,16 @@ class Packer:
 
     def again(self, id: str, due: Word, record: Word) -> tuple[str, Word, Word]:
         """Packs a task again under another id, because its first id collided."""
-        topic, slash, _ = id.partition("/")
-        return self._ids.one(topic=topic if slash else ""), due, record
+        other = self.new_id(id[:-UNIQUE_LENGTH])
+        return other, due, self.rebound(record, id, other)  # type: ignore[arg-type]  # records are bytes
+
+    def new_id(self, beginning: str) -> str:
+        """A new id that begins with this."""
+        return beginning + self._ids.one()
+
+    def rebound(self, record: bytes, old: str, new: str) -> bytes:
+        """The record of a task whose id is another one now."""
+        return rebound(record, self._codec, old, new)
 
     def _add_alike(self, entries: Entries, tasks: list[Task]) -> bool:
         """Packs tasks of one topic and window that have no options but a due time, column by column: a third of the
@@ -163,10 +182,10 @@ class Packer:
             check_topic(topic)
             window = window_ms(tasks[0].window)
             dues = due_specs([task.delay for task in tasks], [task.at for task in tasks])
-            records = self._encode_all(payloads)
+            ids = self._ids.many(len(tasks), topic=topic)
+            records = self._encode_all(payloads, ids)
         except BadInput:
             return False
-        ids = self._ids.many(len(tasks), topic=topic)
         if window:
             dues = spread(dues, ids, window)
         words: list[Any] = [None] * (FRESH * len(tasks))
@@ -204,12 +223,12 @@ class Packer:
             or task.tags is not None
         ):
             head = _head(task, due, window)
-        record = self._encode(task.payload, head)
         if task.id is None:
             id = self._ids.one(topic=task.topic)
         else:
             check_id(task.id)
             id = full_id(task.topic, task.id)
+        record = self._encode(task.payload, head, id)
         if window:
             [due] = spread([due], [id], window)
         if task.id is None:

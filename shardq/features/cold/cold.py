@@ -14,7 +14,7 @@ from shardq.core.model.checks import check_topic, duration_ms, shown_instant
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import dated, has_head, undecoded
-from shardq.core.producer.packing import FRESH, UNIQUE, Entries
+from shardq.core.producer.packing import FRESH, UNIQUE, Entries, Packer
 from shardq.errors import InvalidOption, InvalidUrl, ShardqError
 from shardq.features.cold.databases import open_store
 from shardq.features.cold.ids import HOUR_MS, LAST_BUCKET, Place, Sequences, bucket_of, spelled
@@ -90,9 +90,9 @@ class Cold:
             return False
         return max(dues) > now_ms + far_ms or -min(dues) > far_ms
 
-    def split(self, entries: Entries, is_cold: Callable[[str], bool]) -> Split | None:
+    def split(self, entries: Entries, is_cold: Callable[[str], bool], packer: Packer) -> Split | None:
         """The tasks of a push that concern the table, and the others; None if none does. ``is_cold``: whether an id of
-        the caller's own does.
+        the caller's own does. ``packer``: the one that packed them.
         """
         own = {id for id in map(str, entries.unique[::UNIQUE]) if is_cold(id)}
         if not own and not self.has_far(entries):
@@ -113,6 +113,8 @@ class Cold:
                 far[id] = Row(bucket, seq, due, topic, tags, record, name)
             else:
                 near += (id, word, record)
+        for id, row in far.items() if packer.binds else ():
+            far[id] = row._replace(record=packer.rebound(row.record, id, row.id))
         for at in range(0, len(entries.unique), UNIQUE) if own else ():
             some = split.own if entries.unique[at] in own else split.near.unique
             some += entries.unique[at : at + UNIQUE]
@@ -121,12 +123,16 @@ class Cold:
         split.near.ids = [id for id in entries.ids if id not in far and id not in own]
         return split if far or own else None
 
-    def anew(self, rows: Collection[Row]) -> list[Row]:
+    def anew(self, rows: Collection[Row], packer: Packer) -> list[Row]:
         """The same tasks at other places: theirs were taken."""
         seqs = self._sequences.take(len(rows))
-        return [
+        others = [
             row._replace(seq=seq, name=row.name and spelled(row.topic, Place(row.bucket, seq)))
             for row, seq in zip(rows, seqs, strict=True)
+        ]
+        return [
+            row._replace(record=packer.rebound(row.record, former.id, row.id))
+            for former, row in zip(rows, others, strict=True)
         ]
 
 

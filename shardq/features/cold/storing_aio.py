@@ -148,7 +148,7 @@ class AsyncColdCommands:
         if not await self._concerns_any(entries):
             return None
         await self.ready(deadline)
-        if (split := self._cold.split(entries, self._is_cold)) is None:
+        if (split := self._cold.split(entries, self._is_cold, self._packer)) is None:
             return None
         if split.own:
             [answer] = await self._own.push(split.own, deadline)
@@ -172,7 +172,7 @@ class AsyncColdCommands:
         except ShardqError as exc:
             failed = exc
         with uncollected():
-            split = self._cold.split(entries, self._is_cold)
+            split = self._cold.split(entries, self._is_cold, self._packer)
         if split is None:
             return None
         ids, stored, errors = iter(split.far), dict[str, Receipt](), dict[str, ShardqError]()
@@ -239,7 +239,8 @@ class AsyncColdCommands:
                     where = self._cold.store.where
                     outcomes[number] = Unanswered(f"the cold store {where} did not answer, and it is too late to ask")
             if taken:
-                for number, row in zip(taken, self._cold.anew([done[number] for number in taken]), strict=True):
+                anew = self._cold.anew([done[number] for number in taken], self._packer)
+                for number, row in zip(taken, anew, strict=True):
                     done[number] = row
             left = taken
         return done, outcomes
@@ -301,7 +302,7 @@ class AsyncColdCommands:
         row, far = found
         if not far and await self._moved_if_near(id, deadline) == "gone":
             return None
-        return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec))
+        return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id))
 
     # ---- many
 
@@ -317,7 +318,7 @@ class AsyncColdCommands:
         if cursor is not None:
             after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
         found = await self._sql(self._cold.store.page, filtered(query), after, limit, self._deadline())
-        infos = [info_of(row, readable(row.record, codec)) for row, _ in found.rows]
+        infos = [info_of(row, readable(row.record, codec, row.id)) for row, _ in found.rows]
         if found.after is None:
             following = query.first
         elif isinstance(found.after, str):

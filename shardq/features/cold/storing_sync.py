@@ -142,7 +142,7 @@ class ColdCommands:
         if not self._concerns_any(entries):
             return None
         self.ready(deadline)
-        if (split := self._cold.split(entries, self._is_cold)) is None:
+        if (split := self._cold.split(entries, self._is_cold, self._packer)) is None:
             return None
         if split.own:
             [answer] = self._own.push(split.own, deadline)
@@ -166,7 +166,7 @@ class ColdCommands:
         except ShardqError as exc:
             failed = exc
         with uncollected():
-            split = self._cold.split(entries, self._is_cold)
+            split = self._cold.split(entries, self._is_cold, self._packer)
         if split is None:
             return None
         ids, stored, errors = iter(split.far), dict[str, Receipt](), dict[str, ShardqError]()
@@ -233,7 +233,8 @@ class ColdCommands:
                     where = self._cold.store.where
                     outcomes[number] = Unanswered(f"the cold store {where} did not answer, and it is too late to ask")
             if taken:
-                for number, row in zip(taken, self._cold.anew([done[number] for number in taken]), strict=True):
+                anew = self._cold.anew([done[number] for number in taken], self._packer)
+                for number, row in zip(taken, anew, strict=True):
                     done[number] = row
             left = taken
         return done, outcomes
@@ -295,7 +296,7 @@ class ColdCommands:
         row, far = found
         if not far and self._moved_if_near(id, deadline) == "gone":
             return None
-        return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec))
+        return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id))
 
     # ---- many
 
@@ -311,7 +312,7 @@ class ColdCommands:
         if cursor is not None:
             after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
         found = self._sql(self._cold.store.page, filtered(query), after, limit, self._deadline())
-        infos = [info_of(row, readable(row.record, codec)) for row, _ in found.rows]
+        infos = [info_of(row, readable(row.record, codec, row.id)) for row, _ in found.rows]
         if found.after is None:
             following = query.first
         elif isinstance(found.after, str):

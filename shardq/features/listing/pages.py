@@ -243,7 +243,7 @@ def task_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int
             break
         task = found[entry.id]
         if task is not None and _is_still(task, entry):
-            info = info_of(entry.id, task, readable(task.record, codec))
+            info = info_of(entry.id, task, readable(task.record, codec, entry.id))
             if query.tag is None or query.tag in info.tags:
                 tasks.append(info)
     return TaskPage(tasks, query.cursor(cache.name, place))
@@ -280,10 +280,10 @@ def _is_still(task: Found, entry: Entry) -> bool:
     return task.state == entry.place.state and (task.state in ("ready", "leased") or task.instant_ms == entry.place.at)
 
 
-def readable(record: bytes, codec: Codec) -> Decoded:
+def readable(record: bytes, codec: Codec, id: str) -> Decoded:
     """The content of a record in a list: without the payload, where that can't be decoded."""
     try:
-        return decode_record(record, own=codec)
+        return decode_record(record, own=codec, id=id)
     except PayloadNotDecodable:
         # often the very reason of its death: it must still be listed
         return msgspec.structs.replace(undecoded(record), payload=None, codec="")

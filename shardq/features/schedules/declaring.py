@@ -13,7 +13,7 @@ from typing import Any
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
 from shardq.core.model.checks import shown_instant
-from shardq.core.model.ids import full_id
+from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
@@ -127,7 +127,7 @@ def remove_call(cache: TopologyCache, codec: Codec, name: str, payload: Any) -> 
 
     def only(entry: Entry) -> bool:
         try:
-            return bool(decode_record(entry.declaration.record, own=codec).payload == payload)
+            return bool(_payload(entry, codec) == payload)
         except PayloadNotDecodable:
             return False
 
@@ -141,8 +141,8 @@ def run_now(cache: TopologyCache, packer: Packer, name: str) -> Operation[Receip
     record = declaration.record
     if declaration.expires_ms is not None:
         record = with_expiry(record, -declaration.expires_ms)
-    words = packer.again(full_id(declaration.topic, name), 0, record)
-    return (yield from pushing.push_one(cache, packer, Entries(ids=[words[0]], fresh=[*words])))
+    id = packer.new_id(f"{schedule_id(declaration.topic, name)}run-")
+    return (yield from pushing.push_one(cache, packer, Entries(ids=[id], fresh=[id, 0, record])))
 
 
 def listed(cache: TopologyCache, codec: Codec) -> Operation[list[Schedule]]:
@@ -212,7 +212,7 @@ def _shown(entry: Entry, codec: Codec, now_ms: int) -> Schedule:
     except BadInput as exc:
         problem = str(exc)
     try:
-        payload = decode_record(declaration.record, own=codec).payload
+        payload = _payload(entry, codec)
     except PayloadNotDecodable:
         payload = None
     return Schedule(
@@ -234,6 +234,12 @@ def _shown(entry: Entry, codec: Codec, now_ms: int) -> Schedule:
         skipped=entry.state.skipped,
         problem=problem,
     )
+
+
+def _payload(entry: Entry, codec: Codec) -> Any:
+    """Raises PayloadNotDecodable."""
+    id = schedule_id(entry.declaration.topic, entry.name)
+    return decode_record(entry.declaration.record, own=codec, id=id).payload
 
 
 def _instant(ms: int | None) -> dt.datetime | None:

@@ -17,7 +17,7 @@ import msgspec
 
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_AT_MS, check_topic
-from shardq.core.model.ids import full_id
+from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import encoded_parts
 from shardq.errors import BadInput, PayloadNotDecodable
 from shardq.features.schedules.every import (
@@ -173,8 +173,7 @@ class Entry:
             timespec="milliseconds" if occurrence % 1000 else "seconds"
         )
         generation = f"~{self.state.generation}" if self.state.generation > 1 else ""
-        unique = f"every-{self.name}@{text.removesuffix('+00:00')}Z{generation}"
-        return full_id(self.state.topic, unique)
+        return f"{schedule_id(self.state.topic, self.name)}{text.removesuffix('+00:00')}Z{generation}"
 
     def due(self, occurrence: int) -> int:
         """The instant at which an occurrence is due by the declaration: its own, and a jitter that is the same for each
