@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from shardq.core.layout.slots import tag
 from shardq.core.model.ids import Ids
 from shardq.core.model.record import JSON, MSGPACK, RAW, encode_head, encode_record
 from shardq.errors import PayloadNotAuthentic, PayloadNotEncodable
+from shardq.features.cold.ids import Sequences
 from shardq.outbox import Outbox, OutboxRelay
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
@@ -249,6 +251,18 @@ def test_receivers_of_forwarded_tasks_decrypt_them(engines: Engines, url: str, n
     assert encrypted(KEY).decode(fields[b"payload"], fields[b"id"].decode()) == 1
     wait_until(lambda: state_of_stored(engine, clear) == "dead", "a function is called with no clear payload")
     assert got == [(ids[2], 2)]
+
+
+def test_a_far_task_whose_place_is_taken_is_bound_to_its_other_id(
+    engines: Engines, url: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.opened(url, name=name, shards=1, codec=encrypted(KEY), cold=tmp_path / "cold.db")
+    numbers = iter([5, 5, 6])
+    monkeypatch.setattr(Sequences, "take", lambda self, count: [next(numbers)][:count])
+    at = time.time() + 30 * 86_400
+    first, second = (engine.push(n, topic="mail", at=at) for n in (1, 2))
+    assert first != second
+    assert [info.payload for id in (first, second) if (info := engine.get(id))] == [1, 2]
 
 
 @pytest.fixture

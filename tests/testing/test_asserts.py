@@ -158,3 +158,12 @@ def test_engines_without_a_clock_are_waited_for(url: str, name: str) -> None:
 def test_something_else_is_no_engine() -> None:
     with pytest.raises(shardq.errors.InvalidOption, match="is no engine"):
         assert_ready("engine")  # type: ignore[call-overload]
+
+
+def test_payloads_that_are_encrypted(clock: Clock) -> None:
+    codec = shardq.codecs.encrypted(b"a" * 43 + b"=")
+    engine = clock.adopt(shardq.Engine(shards=3, codec=codec))
+    engine.push({"pair": (1, 2)}, topic="mail")
+    assert_pushed(engine, "mail", {"pair": (1, 2)})
+    assert_not_pushed(engine, "mail", {"pair": (1, 3)})
+    assert [task.payload for task in tasks(engine)] == [{"pair": [1, 2]}]

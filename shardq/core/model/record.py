@@ -323,9 +323,10 @@ def decode_payload(
     record: bytes, own: Codec | None = None, id: str = ""
 ) -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
     """The payload, the headers and the tags, as ``decode_record`` reads them; in a third of its time for records whose
-    head is a nonce alone, unless the codec is the caller's own.
+    head is a nonce alone, unless the codec is the caller's own, which may refuse them.
     """
-    if type(own) is Builtin and len(record) >= _NONCE_END and (decode := _WITH_NONCE.get(record[:7])) is not None:
+    decode = _WITH_NONCE.get(record[:7]) if own is None or type(own) is Builtin else None
+    if decode is not None and len(record) >= _NONCE_END:
         try:
             return decode(record[_NONCE_END:]), {}, ()
         except Exception as exc:
