@@ -19,9 +19,9 @@ def encrypted(
     *keys: str | bytes, codec: str | Codec = "json", clear: Literal["refuse", "read"] = "refuse"
 ) -> Encrypted:
     """A codec that encrypts and authenticates what another one, ``codec``, makes of a payload, together with the task's
-    id: by AES-SIV (RFC 5297), with the first key. It decrypts what any of the keys has encrypted: put a new key in
-    front, and remove an old one when no task is left that it has encrypted. A payload takes 17 bytes more, and those of
-    the id.
+    id: by AES-SIV (RFC 5297), with the first key. It decrypts what any of the keys has encrypted: add a new key at the
+    end, put it in front when all programs have it, and remove an old one when no task is left that it has encrypted. A
+    payload takes 17 bytes more, and those of the id.
 
     A task whose payload is in the clear, was changed, or was encrypted for another id is dead at once, and its reason
     says why. ``clear="read"`` reads payloads in the clear, too: until every program that pushes has the key.
