@@ -14,7 +14,7 @@ from tests.sim import parallel
 from tests.sim.branches.reached import Reached, summary, wrong
 from tests.sim.conformance.many import compared
 from tests.sim.runs import many as runs
-from tests.sim.runs.plan import FORGETTING
+from tests.sim.runs.plan import CHOSEN
 from tests.sim.search import many as search
 from tests.sim.search.many import GROUPS
 
@@ -30,6 +30,7 @@ examples:
   python -m tests.sim runs --seed 4711 --hours 2
   python -m tests.sim runs --story 4711            what happened in that run
   python -m tests.sim runs --faults tail snapshot  servers that forget
+  python -m tests.sim runs --faults fleets         workers that come and go
   python -m tests.sim search --group two changes   these groups, whole
   python -m tests.sim search --every 12 --part 3   a twelfth of all: the fourth
   python -m tests.sim search --number two 1234     one search
@@ -71,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     some = commands.add_parser("runs", parents=[timed, first, together], help="simulated runs of whole engines")
     some.add_argument("--story", type=int, metavar="SEED", help="tell all that happens in one run")
     some.add_argument(
-        "--faults", nargs="+", choices=FORGETTING, default=[], help="runs of servers that forget, in these ways"
+        "--faults",
+        nargs="+",
+        choices=CHOSEN,
+        default=[],
+        help="runs of servers that forget, of fleets, of an address that leads elsewhere",
     )
     some.set_defaults(run=simulated)
 

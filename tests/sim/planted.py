@@ -14,7 +14,7 @@ from tests.sim.runs.plan import FaultKind
 
 
 class Unlucky(NamedTuple):
-    """The faults under which it shows itself, see ``directed``."""
+    """The faults under which it shows itself, see ``directed``; those of fleets: see ``fleets``."""
 
     kinds: tuple[FaultKind, ...] = ()
     after: tuple[str, ...] = ()
@@ -88,6 +88,13 @@ PLANTED = [
         "dispatch",
         "if waiting[topic] and draw(topic, waiting[topic], arrived[topic], ARGV[5]) then",
         "if false then",
+    ),
+    Planted(
+        "names of processes that are gone use up wake-ups",
+        "dispatch",
+        "    if heard > 0 then most, wakings, woken = most - 1, wakings - 1, true end",
+        "    wakings = wakings - 1\n    if heard > 0 then most, woken = most - 1, true end",
+        Unlucky(("deploy",)),
     ),
 ]
 

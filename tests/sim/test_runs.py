@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -12,9 +13,10 @@ from shardq.core.operation import Operation
 from shardq.core.replicas import ReplicaBarrier
 from tests.sim.model.values import Hash
 from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
-from tests.sim.runs.plan import Fault, Forgetting, Plan, Program, directed, drawn, forgetting
+from tests.sim.runs.plan import FLEETS, Fault, Forgetting, Plan, Program, directed, drawn, elsewhere, fleets, forgetting
 from tests.sim.runs.running import Run, Told, run
 from tests.sim.runs.stories import cut_down, story
+from tests.sim.world.hub import Hub, Process
 
 PARTS, RUNS_OF_A_PART = 5, 4
 
@@ -39,6 +41,36 @@ def test_servers_that_forget(kind: Forgetting, seed: int) -> None:
     """They lose what was not on the disk, go back to a snapshot, or lose everything. Seeds that have shown faults."""
     told = run(forgetting(seed, (kind,)))
     assert not told.violation, story(told)
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5, 14])
+def test_fleets_that_come_and_go(seed: int) -> None:
+    """Workers are deployed and scaled, and crash; the last two runs have other faults, too."""
+    told = run(fleets(seed))
+    assert not told.violation, story(told)
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_an_address_that_leads_to_another_engine(seed: int) -> None:
+    """Nothing is written there, and processes come back when it leads home."""
+    told = run(elsewhere(seed))
+    assert not told.violation, story(told)
+    assert told.verdict is not None
+    assert told.verdict.errors["AnotherEngine"]
+
+
+def test_each_connection_of_a_process_that_dies_ends() -> None:
+    """Also as each of them removes itself from those of the process."""
+    hub, process, ended = Hub(1), Process("any"), list[int]()
+
+    def ends(number: int) -> None:
+        ended.append(number)
+        process.ended.remove(calls[number])
+
+    calls = [partial(ends, number) for number in range(4)]
+    process.ended += calls
+    hub.kill(process)
+    assert ended == [0, 1, 2, 3]
 
 
 def test_without_a_wait_for_the_disk_a_moved_task_is_lost() -> None:
@@ -121,7 +153,8 @@ def test_a_failing_run_is_cut_down_and_told() -> None:
 def _found(when: Unlucky, planted: Planted | None = None) -> Told:
     scripts = None if planted is None else planted.scripts()
     for seed in range(MOST_RUNS):
-        told = run(directed(seed, when.kinds, when.after), scripts)
+        is_of_fleets = set(when.kinds) & set(FLEETS)
+        told = run(fleets(seed) if is_of_fleets else directed(seed, when.kinds, when.after), scripts)
         if told.violation:
             return told
     raise AssertionError(f"it is not found in {MOST_RUNS} runs")

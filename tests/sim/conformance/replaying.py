@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tests.sim.conformance.steps import NOW_AT, Step
 from tests.sim.model.server import Failure
-from tests.sim.runs.plan import FaultKind, drawn
+from tests.sim.runs.plan import FORGETTING, FaultKind, drawn
 from tests.sim.runs.running import Executed, run
 
-UNDOING: tuple[FaultKind, ...] = ("lose power", "promote", "split")
+UNDOING: tuple[FaultKind, ...] = ("lose power", "promote", "split", *FORGETTING)
 """Faults after which a node has another state than its calls have led to. Runs that are replayed have none of them."""
 
 

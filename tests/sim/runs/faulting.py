@@ -12,7 +12,8 @@ from tests.judge.judge import Setback
 from tests.judge.verdict import Loss
 from tests.sim.model.keyspace import Snapshot
 from tests.sim.model.values import Text
-from tests.sim.runs.plan import NAME, Fault, Program
+from tests.sim.runs.plan import FLEETS, NAME, Fault, Program
+from tests.sim.runs.punctuality import CONNECTS_MS
 from tests.sim.world.disk import Disk, Point
 from tests.sim.world.hub import Process
 from tests.sim.world.nodes import Node
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 POWER_US = 1e6
 """What a server that loses its power forgets: its append-only file is written each second."""
+
+CRASHES = 10
+"""Starts of a worker that crashes."""
 
 
 class Faulting:
@@ -33,6 +37,8 @@ class Faulting:
         """Errors that the product has met and does not know."""
         self._most_skew_us = 0
         self._armed: list[Fault] = []
+        self._fleet = [program for program in its.plan.programs if program.kind == "work"]
+        """The workers that there are."""
         self._meddled: list[Callable[[], None]] = []
         """What undoes what another program has written."""
 
@@ -53,6 +59,8 @@ class Faulting:
     def _happens(self, fault: Fault, node: Node, process: Process) -> None:
         if self._run.is_over:
             return
+        if fault.kind not in FLEETS:
+            self._run.fleet.disturbed(self._hub.now_us / 1000 + fault.seconds * 1000 + CONNECTS_MS)
         how = getattr(self, "_" + fault.kind.replace(" ", "_"))
         self._run.tell("fault", f"{fault.kind} ({node.name}, {process.name}), {fault.seconds:g} s {fault.word}")
         self._run.told.reached[f"fault {fault.kind}"] += 1
@@ -157,11 +165,18 @@ class Faulting:
     def _forget(
         self, fault: Fault, node: Node, found: Callable[[Disk], Point | None], *, is_failover: bool = False
     ) -> None:
-        """The node, or all, come back with what is on the disk. ``is_failover``: what was pushed durably stays."""
+        """The node, or all, come back with what is on the disk. ``is_failover``: what was pushed durably stays.
+
+        A snapshot takes back even what an append-only file had: the mark of a task that is moving was safe there. That
+        task may be lost.
+        """
+        moving = self._run.on_their_way()
         for each in list(self._run.servers.nodes) if fault.word else [node]:
             point = None if each.disk is None else found(each.disk)
             if each.is_up and each.disk is not None and point is not None:
                 each.go_down()
+                if each.disk.appends and not is_failover:
+                    self._run.facts.unmoored |= moving
                 self._goes_back(each, point, is_failover=is_failover and each.disk.appends)
                 self._hub.after(fault.seconds * 1e6, partial(self._come_up, each, 0.0))
 
@@ -184,6 +199,13 @@ class Faulting:
         if fault.target % 2:
             run, number = self._run, len(self._run.processes)
             run.start(Program("dispatch", 0, 1000 + number), shards=1 + (run.plan.shards + fault.target // 2) % 5)
+
+    def _elsewhere(self, fault: Fault, node: Node, process: Process) -> None:
+        """The address of the server leads to another engine for a while."""
+        run = self._run
+        assert run.another is not None, "it has begun"
+        run.lead(node, run.another)
+        self._hub.after(fault.seconds * 1e6, partial(run.lead, node, node))
 
     def _promote(self, fault: Fault, node: Node, process: Process) -> None:
         self._failover(node, is_down=True, seconds=fault.seconds)
@@ -284,12 +306,52 @@ class Faulting:
         self._run.facts.frozen.append(Loss(now_us, now_us + fault.seconds * 1e6, process.name))
 
     def _kill(self, fault: Fault, node: Node, process: Process) -> None:
-        run = self._run
-        (program,) = [each for each in run.plan.programs if run.processes[each.name] is process]
+        program = self._run.program_of(process)
         self._hub.kill(process)
+        self._hub.after(fault.seconds * 1e6, partial(self._starts, program))
 
-        def again() -> None:
-            if not run.is_over:
-                run.start(program)
+    def _starts(self, program: Program) -> None:
+        if not self._run.is_over:
+            self._run.start(program)
 
-        self._hub.after(fault.seconds * 1e6, again)
+    # ---- fleets
+
+    def _deploy(self, fault: Fault, node: Node, process: Process) -> None:
+        for place, program in enumerate(self._fleet):
+            self._hub.after(place * fault.seconds * 1e6, partial(self._replace, program, fault.word))
+
+    def _replace(self, program: Program, signal: str) -> None:
+        """The new one starts before the old one ends, or then."""
+        old = self._run.processes[program.name]
+        self._starts(program)
+        self._hub.after(self._draw.choice((0.0, 2e6)), partial(self._ends, old, signal))
+
+    def _ends(self, process: Process, signal: str) -> None:
+        if self._run.is_over:
+            return
+        self._run.tell("fault", f"{process.name} gets {signal}")
+        if signal == "SIGKILL":
+            self._hub.kill(process)
+            self._run.fleet.disturbed(self._hub.now_us / 1000)
+        else:
+            self._run.told_to_end.add(process)
+
+    def _scale(self, fault: Fault, node: Node, process: Process) -> None:
+        wanted = 1 + fault.target % 8
+        for program in self._fleet[wanted:]:
+            self._ends(self._run.processes[program.name], fault.word)
+        del self._fleet[wanted:]
+        while len(self._fleet) < wanted:
+            self._fleet.append(Program("work", 0, 1000 + len(self._run.processes)))
+            self._run.start(self._fleet[-1])
+
+    def _crash(self, fault: Fault, node: Node, process: Process) -> None:
+        program = self._fleet[fault.target % len(self._fleet)]
+
+        def again(left: int) -> None:
+            if program in self._fleet:
+                self._replace(program, "SIGKILL")
+                if left:
+                    self._hub.after(fault.seconds * 1e6, partial(again, left - 1))
+
+        again(CRASHES)

@@ -13,7 +13,7 @@ from functools import partial
 from tests.sim.branches.points import instrumented
 from tests.sim.branches.reached import Reached, counting
 from tests.sim.parallel import Counts, Progress, in_processes
-from tests.sim.runs.plan import Forgetting, Plan, drawn, forgetting
+from tests.sim.runs.plan import Chosen, Plan, chosen, drawn
 from tests.sim.runs.running import Told, run
 from tests.sim.runs.stories import cut_down, story
 
@@ -44,12 +44,12 @@ class Tally(Counts):
         )
 
 
-def planned(seed: int, kinds: Sequence[Forgetting] = ()) -> Plan:
-    """``kinds``: its servers forget, in these ways."""
-    return forgetting(seed, kinds) if kinds else drawn(seed)
+def planned(seed: int, kinds: Sequence[Chosen] = ()) -> Plan:
+    """``kinds``: those of which it has one."""
+    return chosen(seed, kinds) if kinds else drawn(seed)
 
 
-def of_seed(seed: int, *, counted: bool = False, kinds: Sequence[Forgetting] = ()) -> Tally:
+def of_seed(seed: int, *, counted: bool = False, kinds: Sequence[Chosen] = ()) -> Tally:
     """What one run comes to. ``counted``: the branches that it takes are counted."""
     with counting() if counted else nullcontext(Reached()) as branches:
         told = run(planned(seed, kinds), instrumented() if counted else None)
@@ -62,9 +62,7 @@ def of_seed(seed: int, *, counted: bool = False, kinds: Sequence[Forgetting] = (
     return tally
 
 
-def carried_out(
-    first: int, *, seconds: float, jobs: int, counted: bool = False, kinds: Sequence[Forgetting] = ()
-) -> Tally:
+def carried_out(first: int, *, seconds: float, jobs: int, counted: bool = False, kinds: Sequence[Chosen] = ()) -> Tally:
     """Runs from that number on, until the time is over or one fails. ``counted``: one that fails does not end it."""
     end, progress, tally = time.monotonic() + seconds, Progress(), Tally()
     seeds = itertools.takewhile(lambda seed: seed == first or time.monotonic() < end, itertools.count(first))
@@ -77,7 +75,7 @@ def carried_out(
     return tally
 
 
-def explained(seed: int, *, seconds: float = 60.0, everything: bool = False, kinds: Sequence[Forgetting] = ()) -> str:
+def explained(seed: int, *, seconds: float = 60.0, everything: bool = False, kinds: Sequence[Chosen] = ()) -> str:
     """The story of a run that fails, cut down as far as that goes in the time."""
     told: Told = run(planned(seed, kinds))
     if not told.violation:

@@ -16,6 +16,7 @@ FaultKind = Literal[
     "cut", "lose", "part", "slow", "hold", "kill node", "lose power", "promote", "split", "lag", "freeze", "kill",
     "full", "deny", "flush", "set clock", "move slot", "exhaust", "meddle",
     "tail", "snapshot", "wipe",
+    "deploy", "scale", "crash", "elsewhere",
 ]  # fmt: skip
 """What happens:
 
@@ -43,6 +44,13 @@ Of servers that forget, all processes being alive:
 tail: a node, or all of them, lose their power, and some of what was not synced, see ``world/disk.py``
 snapshot: they start again from a snapshot of before
 wipe: all their keys are gone (FLUSHALL); now and then a dispatcher begins that was told another number of shards
+
+Of fleets of workers, which end by SIGTERM or by SIGKILL:
+deploy: each is replaced, one after the other
+scale: there are more of them, or fewer
+crash: one dies just after each start
+
+elsewhere: the address of the server leads to another engine of the same name, as when DNS is swapped
 """
 
 ProgramKind = Literal["dispatch", "produce", "consume", "work", "operate", "administer", "watch", "declare", "leave"]
@@ -54,13 +62,14 @@ DENIED = ("EVALSHA", "SSUBSCRIBE", "SPUBLISH", "INFO", "HGETALL", "TIME", "WAIT"
 """Commands that a user may not run for a while. Those within scripts are refused one by one in ``tests/lua``."""
 
 
-FORGETTING_IS_DRAWN = False
-"""True: the runs of ``drawn`` have servers that forget, too, one in nine. Not before the engine endures them."""
-
 Forgetting = Literal["tail", "snapshot", "wipe"]
 """The faults of servers that forget."""
 
 FORGETTING: tuple[Forgetting, ...] = get_args(Forgetting)
+
+Chosen = Forgetting | Literal["fleets", "elsewhere"]
+CHOSEN: tuple[Chosen, ...] = (*FORGETTING, "fleets", "elsewhere")
+"""What a caller may have all runs be about."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -128,8 +137,10 @@ def drawn(seed: int) -> Plan:
     for.
     """
     draw = random.Random(f"{seed}/plan")
-    if FORGETTING_IS_DRAWN and seed % 9 == 4:
+    if seed % 9 == 4:
         return forgetting(seed)
+    if seed % 18 == 7:
+        return fleets(seed)
     if seed % 18 in (1, 10, 13, 16):
         return recovering(seed)
     if seed % 3 == 2:
@@ -232,6 +243,57 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
     )
 
 
+def fleets(seed: int) -> Plan:
+    """A quiet day of a fleet of workers that come and go; in one of three, other faults now and then."""
+    draw = random.Random(f"{seed}/fleets")
+    seconds = draw.choice((300.0, 300.0, 900.0, 1800.0))
+    is_cluster = draw.random() < 0.3
+    kinds = draw.sample(FLEETS, draw.choice((1, 2, 3)))
+    faults = [
+        Fault(
+            draw.random() * seconds,
+            draw.choice(kinds),
+            draw.randrange(100),
+            draw.choice((0.5, 3.0)),
+            draw.choice(("SIGTERM", "SIGKILL")),
+        )
+        for _ in range(int(seconds / draw.choice((20, 60))))
+    ]
+    if draw.random() < 0.3:
+        others = draw.sample(BESIDE_FLEETS, 2)
+        faults += [_fault(draw, draw.choice(others), seconds, ()) for _ in range(int(seconds / 200))]
+    programs: list[ProgramKind] = ["dispatch", "dispatch", "produce"]
+    programs.extend(["work"] * draw.choice((1, 2, 4)))
+    programs.extend(["operate"] * (draw.random() < 0.3))
+    return Plan(
+        seed,
+        nodes=2 if is_cluster else 1,
+        is_cluster=is_cluster,
+        replicated=False,
+        shards=draw.choice((1, 2, 4, 8)),
+        seconds=seconds,
+        programs=tuple(Program(each, int(seconds), number) for number, each in enumerate(programs)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        pause=draw.choice((3.0, 10.0)),
+    )
+
+
+def elsewhere(seed: int) -> Plan:
+    """The address of a server leads to another engine, once or twice, and home again in time."""
+    draw = random.Random(f"{seed}/elsewhere")
+    plan = forgetting(seed, ("snapshot",))
+    faults = [Fault(at_s, "elsewhere", 0, draw.choice((0.1, 3.0, 8.0))) for at_s in (6.0, 17.0)[: draw.randint(1, 2)]]
+    return msgspec.structs.replace(plan, nodes=1, is_cluster=False, seconds=40.0, faults=tuple(faults), disk=None)
+
+
+def chosen(seed: int, kinds: Sequence[Chosen]) -> Plan:
+    """A plan about one of these kinds."""
+    kind = kinds[seed % len(kinds)]
+    if kind == "fleets":
+        return fleets(seed)
+    return elsewhere(seed) if kind == "elsewhere" else forgetting(seed, (kind,))
+
+
 def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = (), *, seconds: float = 15.0) -> Plan:
     """A plan with much of everything, and of these faults alone, with the next of these scripts."""
     draw = random.Random(f"{seed}/directed")
@@ -297,6 +359,11 @@ WEIGHTS_OF_FORGETTING: dict[FaultKind, tuple[float, ...]] = {
     "snapshot": (0.01, 0.2, 2.0),
     "wipe": (0.0,),
 }
+
+FLEETS: tuple[FaultKind, ...] = ("deploy", "scale", "crash")
+
+BESIDE_FLEETS: tuple[FaultKind, ...] = ("cut", "lose", "part", "slow", "hold", "kill node", "freeze", "flush", "kill")
+"""Faults after which fleets need a minute at most."""
 
 FEW = 2
 """Changes that come to their ends, where programs take their time."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from shardq import Engine
 from shardq.core.dispatcher import Dispatcher
-from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.keys import ShardKeys, control_keys, shard_keys
 from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script, script
 from shardq.errors import ShardqError
@@ -29,8 +29,8 @@ from tests.lua.contract import NAMES
 from tests.sim.invariants import Shard, Violation, check_once
 from tests.sim.model.server import Failure
 from tests.sim.runs.faulting import Faulting
-from tests.sim.runs.plan import NAME, Plan, Program
-from tests.sim.runs.punctuality import CUT_OFF_MS, Punctuality
+from tests.sim.runs.plan import FLEETS, NAME, Plan, Program
+from tests.sim.runs.punctuality import CUT_OFF_MS, PLACES, Fleet, Punctuality
 from tests.sim.world.hub import START_US, Hub, Process, Stuck, Thread
 from tests.sim.world.network import Link, Network
 from tests.sim.world.nodes import Node
@@ -51,6 +51,12 @@ MOVED = {"put": slice(3, None, 2), "take": slice(4, None), "remember": slice(4, 
 
 SAVE_S = 2.0
 """Seconds between two snapshots of a server."""
+
+LOOK_ROUND_S = 0.5
+"""Seconds between two looks at what waits."""
+
+BEFORE_S = 3.0
+"""How long another engine was there before ours: what is as new may have taken our engine's place."""
 
 LONG = (0.0, 0.3, 2.0, 10.0, 30.0)
 """Delays where servers forget: some tasks wait on from before a snapshot until after the fault."""
@@ -130,6 +136,8 @@ class Run:
         self.processes: dict[str, Process] = {}
         self.books: list[Book] = []
         self.is_over = False
+        self.told_to_end: set[Process] = set()
+        self._programs: dict[str, Program] = {}
         self._mains: list[Thread] = []
         self._lives: Counter[str] = Counter()
         self._rung: set[int] = set()
@@ -139,6 +147,12 @@ class Run:
         self._faulting = Faulting(self)
         self._dispatchers: list[Dispatcher] = []
         self._punctuality = self._new_punctuality()
+        self.fleet = Fleet()
+        """The workers that there are."""
+        self.another: Node | None = None
+        """A server with another engine of the same name."""
+        self._of_another: object = None
+        """What is stored there."""
 
     def _new_punctuality(self) -> Punctuality | None:
         """None: with these faults anything may be late, as where a run was cut down to one without dispatchers."""
@@ -147,6 +161,8 @@ class Run:
             return None
         if not faults:
             return Punctuality(self.books, is_open="administer" not in kinds)
+        if {fault.kind for fault in faults} <= set(FLEETS):
+            return Punctuality(self.books, is_open=False)
         if len(faults) == 1 and faults[0].kind == "part" and kinds <= {"dispatch", "produce"}:
             return Punctuality(self.books, is_open=False, late_ms=CUT_OFF_MS)
         return None
@@ -165,10 +181,14 @@ class Run:
 
     def _carry_out(self) -> None:
         plan, hub = self.plan, self.hub
+        if any(fault.kind == "elsewhere" for fault in plan.faults):
+            self._begin_another()
         for program in plan.programs:
             self.start(program)
         for fault in plan.faults:
             hub.at(fault.at_s * 1e6, partial(self._faulting.comes, fault))
+        if self._has_fleet:
+            self._look_round()
         hub.run(lambda: hub.now_us >= plan.seconds * 1e6, most_us=plan.seconds * 2e6)
         self.tell("run", "all faults are over, and programs come to their ends")
         self.is_over = True
@@ -181,6 +201,54 @@ class Run:
         self._run_until(lambda: not thread.is_alive(), REST_S + WELL_S + 4 * TIMEOUT_S)
         self._raise_failures([thread])
         self._judge()
+
+    # ---- another engine
+
+    def _begin_another(self) -> None:
+        """An engine of the same name, with other tasks of the same ids, and nobody who serves it."""
+        self.another = node = self.servers.add()
+
+        def begin() -> None:
+            with Engine(f"redis://{node.name}", name=NAME, shards=self.plan.shards + 1, protocol=2) as engine:
+                for id in ("a", "b", "c"):
+                    engine.push(-1, id=id)
+
+        thread = self.hub.spawn(Process("another"), begin)
+        self._run_until(lambda: not thread.is_alive() and self.hub.now_us > BEFORE_S * 1e6, TIMEOUT_S)
+        self._raise_failures([thread])
+        self._of_another = self._stored_in(node)
+
+    def lead(self, home: Node, to: Node) -> None:
+        """The address of a server leads to another one from now on, or home; then dispatchers have work again."""
+        self.net.peers[home.where] = to
+        self.net.cut(lambda link: link.peer.name != to.name)
+        self._punctuality = Punctuality(self.books, is_open=False, late_ms=CUT_OFF_MS) if to is home else None
+        self.check_another("somebody")
+
+    @staticmethod
+    def _stored_in(node: Node) -> dict[bytes, object]:
+        """Without the numbers of past minutes, which are written whatever engine it is."""
+        stored: dict[bytes, object] = dict(node.space.dump())
+        stored.pop(control_keys(NAME).history.encode(), None)
+        return stored
+
+    def check_another(self, who: str) -> None:
+        if self.another is not None and self._stored_in(self.another) != self._of_another:
+            raise Violation(f"{who} writes to another engine")
+
+    @property
+    def _has_fleet(self) -> bool:
+        return any(fault.kind in FLEETS for fault in self.plan.faults)
+
+    def _look_round(self) -> None:
+        """Asks again and again whether a task waits although a worker has nothing to do: nobody else may look there."""
+        if not self.is_over:
+            for shard in self._all_shards():
+                self._look_at_fleet(shard)
+            self.hub.after(LOOK_ROUND_S * 1e6, self._look_round)
+
+    def _look_at_fleet(self, shard: Shard) -> None:
+        self.fleet.look(shard, TOPICS, now_ms=self.hub.now_us / 1000)
 
     def _run_until(self, until: Any, seconds: float) -> None:
         try:
@@ -231,11 +299,15 @@ class Run:
     def start(self, program: Program, shards: int | None = None) -> None:
         """Starts a process of a program; also again, after its death. ``shards``: other than those of the plan."""
         self.facts.shard_counts |= {shards} if shards else set()
+        self._programs[program.name] = program
         self._lives[program.name] += 1
         life = self._lives[program.name]
         process = Process(f"{program.name}.{life}")
         self.processes[program.name] = process
         self._mains.append(self.hub.spawn(process, partial(self._live, program, process, life, shards)))
+
+    def program_of(self, process: Process) -> Program:
+        return self._programs[process.name.rpartition(".")[0]]
 
     def engine(self, timeout: float | None = None, shards: int | None = None) -> Engine:
         """``timeout``, ``shards``: other than those of the plan."""
@@ -270,7 +342,7 @@ class Run:
             if program.kind == "dispatch":
                 self._dispatch(witness)
             elif program.kind == "work":
-                self._work(workload)
+                self._work(workload, process)
             elif program.kind == "consume":
                 workload.consume()
             elif program.kind == "leave":
@@ -315,14 +387,19 @@ class Run:
         if witness.engine._running.dispatcher is not None:
             self._dispatchers.append(witness.engine._running.dispatcher)
 
-    def _work(self, workload: Workload) -> None:
-        while not self.is_over:
-            worker = workload.work()
+    def _is_to_end(self, process: Process) -> bool:
+        return self.is_over or process in self.told_to_end
+
+    def _work(self, workload: Workload, process: Process) -> None:
+        while not self._is_to_end(process):
+            worker = workload.work(PLACES)
             run = partial(workload.witness.runs, worker)
             thread = Thread(target=run, name="worker")
             thread.start()
-            while not self.is_over and thread.is_alive():
+            self.fleet.begins(process, workload.running)
+            while not self._is_to_end(process) and thread.is_alive():
                 time.sleep(0.3)
+            self.fleet.ends(process)
             workload.stopping()
             worker.stop()
             thread.join()
@@ -414,7 +491,9 @@ class Run:
             if script.name == "open" and words[2] == b"1":
                 self._rung.discard(shard.shard)
             self._check(shard, node)
-        if script.name == "declare":
+        if node is self.another and self._of_another is not None:
+            self.check_another(f"{script.name} of {link.process.name}")
+        elif script.name == "declare":
             self._note_shards(words)
 
     def _note_shards(self, words: Sequence[bytes]) -> None:
@@ -429,6 +508,8 @@ class Run:
         shard.check(TOPICS, is_rung=keys.shard in self._rung, now_ms=owner.now_us() / 1000)
         if self._punctuality is not None and not self.is_over:
             self._punctuality.look(shard, now_ms=self.hub.now_us / 1000)
+        if self._has_fleet and not self.is_over:
+            self._look_at_fleet(shard)
 
     def _all_shards(self) -> list[Shard]:
         return [Shard(keys, self.servers.owners[keys.slot].space) for keys in self._shards.values()]
@@ -461,6 +542,15 @@ class Run:
             if at_us >= since_us and isinstance(what, Executed) and what.node == node.name
             if what.script in ("put", "remember")
             for word in what.words[MOVED[what.script]]
+        }
+
+    def on_their_way(self) -> set[str]:
+        """The ids that are marked to be moved, or are moving, at this instant."""
+        return {
+            field.partition(b"|")[0].decode()
+            for shard in self._all_shards()
+            for key in (shard.keys.staged, shard.keys.moved)
+            for field in shard.fields(key)
         }
 
     def tasks_of(self, node: Node) -> set[tuple[int, str]]:

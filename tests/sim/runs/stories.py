@@ -14,7 +14,7 @@ from tests.sim.shrinking import shrunk
 LINES = 80
 """Those of a story, at most; the last ones are told."""
 
-_ID = re.compile(r"^(?:violation: )?(\S+)(?:: nothing explains| in shard \d+:)", re.MULTILINE)
+_ID = re.compile(r"^(?:violation: )?(\S+)(?:: nothing explains| in shard \d+:| has been ready)", re.MULTILINE)
 
 
 def cut_down(told: Told, instead: Mapping[str, Script] | None = None, *, seconds: float = 60.0) -> Told:

@@ -221,7 +221,7 @@ class Hub:
     def kill(self, process: Process) -> None:
         """Ends a process between two instructions: nothing of it runs any more, no ``finally`` either."""
         process.is_dead = True
-        for call in process.ended:
+        for call in list(process.ended):  # each leaves that list
             call()
         process.ended.clear()
 
