@@ -104,8 +104,8 @@ class Migrator:
                 self.ended, self._rest_s = (), REST_S
                 return 0.0
         except REFUSALS:
-            # The topology changed during the sweep, and the news tells it.
-            self._guarded_refresh()
+            # The topology changed during the sweep, and the news tells it. In another engine nothing is opened.
+            run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)
             run(self._driver, open_shards(self._cache, self._cache.span(), briefly=True), CALL_TIMEOUT_S)
         if self._cache.topology != topology or self._moving:
             self._rest_s = REST_S
@@ -146,6 +146,7 @@ class Migrator:
         if self._orphaned_at > -math.inf:
             self._orphaned_at = -math.inf
             log.warning("completing the change to %d shards, which was left announced", topology.pending)
+        run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)  # in another engine nothing is opened
         run(self._driver, put_in_force(self._cache), CALL_TIMEOUT_S)
         return 0.0
 
