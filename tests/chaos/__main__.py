@@ -105,7 +105,8 @@ def show(told: Told) -> None:
     took = ", ".join(f"{name} {value:g}" for name, value in told.seconds.items())
     print(
         f"  round {told.plan.seed}: {sum(told.faults.values())} faults done, {told.tasks:,} tasks, "
-        f"{told.verdict.undecided} ids undecided; claimed late by {late or '-'}; seconds: {took}",
+        f"{told.verdict.undecided} ids undecided; claimed late by {late or '-'}; "
+        f"{told.waited.handled} of a quiet topic by {told.waited.longest_s:.2f} s without a reason; seconds: {took}",
         flush=True,
     )
     for text in told.broken:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +28,9 @@ PLANTED_REST_S = 30.0
 """Likewise where the product is at fault."""
 
 FLOW_LEASE_S = 8.0
+
+EXAMINED = ("coverage", "epochs", "places", "records")
+"""What the doctor says of tasks and shards."""
 
 LAST_WORDS_S = 40.0
 """The report of a worker that was killed, and had told of a trouble, counts for half a minute."""
@@ -87,6 +93,16 @@ class Closing:
             time.sleep(1)
         if wrong and not self.clocks:
             self.wrong.append(f"all is handled, and it is not healthy: {wrong}")
+        self.wrong += self._diagnosed()
+
+    def _diagnosed(self) -> list[str]:
+        """What ``shardq doctor --all`` finds of tasks and shards; of servers it may say what it likes."""
+        command = [sys.executable, "-m", "shardq", "doctor", "--all", "--json", "--url", self.spec.url]
+        said = subprocess.run([*command, "--name", self.spec.name], capture_output=True, text=True, timeout=120)
+        told = [json.loads(line) for line in said.stdout.splitlines()]
+        if not told:
+            return [f"the doctor says nothing: {said.stderr}"]
+        return [f"doctor: {each['text']}" for each in told if each["check"] in EXAMINED and not each["ok"]]
 
     @staticmethod
     def _reasons(engine: Engine) -> list[str]:

@@ -14,11 +14,12 @@ GROUND_KINDS: tuple[GroundKind, ...] = ("aof", "sentinel", "cluster")
 
 ProgramKind = Literal[
     "dispatch", "flow", "drain", "produce", "consume", "work", "operate", "administer", "watch", "spool", "outbox",
-    "relay", "send", "tick",
+    "relay", "send", "tick", "quiet",
 ]  # fmt: skip
 """``flow`` and ``drain`` push and handle the bulk of the tasks. ``spool`` pushes with a spool, ``outbox`` into a
-database, whose rows ``relay`` moves; ``send`` pushes what is forwarded, ``tick`` has a schedule. The rest are those of
-``tests.judge.workload``, and ``dispatch`` only dispatches."""
+database, whose rows ``relay`` moves; ``send`` pushes what is forwarded, ``tick`` has a schedule, ``quiet`` has a worker
+of a topic in which there is little to do. The rest are those of ``tests.judge.workload``, and ``dispatch`` only
+dispatches."""
 
 FaultKind = Literal[
     "kill program", "end program", "freeze program", "cut program", "set clock of program", "fill disk of spool",
@@ -26,6 +27,7 @@ FaultKind = Literal[
     "flush scripts", "make read-only", "demand replicas", "set clock",
     "promote", "take over", "fail over", "freeze over", "split", "kill replica", "freeze replica", "hold replica",
     "kill sentinel", "freeze sentinel", "move slot", "migrate slot", "kill sink", "freeze sink",
+    "deploy", "scale", "crash loop", "lead elsewhere", "lose tail", "restore older", "flush",
 ]  # fmt: skip
 
 Needs = Literal["", "faketime", "prlimit"]
@@ -76,8 +78,22 @@ KINDS: dict[FaultKind, Kind] = {
     "migrate slot": Kind("likewise, as Valkey 9 does it by itself", (0.0,), 2, ("cluster",)),
     "kill sink": Kind("SIGKILL of what tasks are forwarded to, which starts again", (0.2, 3.0), 2),
     "freeze sink": Kind("SIGSTOP, SIGCONT of it", (0.5, 4.0), 1),
+    "deploy": Kind("SIGTERM of all workers and consumers, one after the other, and others start", (0.0, 0.5), 1),
+    "scale": Kind("three more workers start, and end by SIGTERM after a while", (1.0, 6.0), 1),
+    "crash loop": Kind("SIGKILL of a worker again and again, a moment after its start", (0.2, 1.0), 1),
+    "lead elsewhere": Kind("the address leads to a server with another engine of this name", (1.0, 4.0), 1, ("aof",)),
+    "lose tail": Kind("SIGKILL of a master, which loses its last writes", (0.01, 0.1, 0.5, 1.0, 2.0), 5),
+    "restore older": Kind("a master, or all of them, go back to a snapshot of before", (2.0, 6.0, 12.0), 4),
+    "flush": Kind("FLUSHALL of a master, or of all", (0.0,), 2),
 }  # fmt: skip
 """What may happen. Programs and servers have what each of these needs, or it is left out, and told."""
+
+
+FORGETTING: frozenset[FaultKind] = frozenset(("lose tail", "restore older", "flush"))
+"""Servers forget what was acknowledged: only in rounds whose servers sync each second, and which are judged so."""
+
+HELD_BACK: frozenset[FaultKind] = frozenset(("kill server", "set clock"))
+"""What such rounds have not: one that is killed may lose what waits for the disk, and nobody knows how much."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -104,6 +120,8 @@ class Plan(msgspec.Struct, frozen=True):
     shards: int
     clocks: bool
     """True where clocks of servers jump: then nothing is said of what is early."""
+    forgets: bool
+    """True where servers forget what was acknowledged."""
     durability: str
     """How some pushes are made durable."""
     per_s: float
@@ -116,7 +134,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 USUAL: tuple[ProgramKind, ...] = (
     "dispatch", "dispatch", "flow", "drain", "drain", "produce", "consume", "work", "operate", "administer", "watch",
-    "spool", "outbox", "relay", "send", "tick",
+    "spool", "outbox", "relay", "send", "tick", "quiet", "quiet",
 )  # fmt: skip
 
 QUIET: tuple[ProgramKind, ...] = ("dispatch", "dispatch", "flow", "drain", "produce", "consume", "work", "operate")
@@ -139,14 +157,18 @@ def drawn(
     """The plan of a seed. ``every_s``: the mean time between two faults; ``only``: the kinds of faults, if not all."""
     draw = random.Random(f"{seed}/{ground}/plan")
     clocks = draw.random() < 0.15 if not only else "set clock" in only
+    forgets = not clocks and draw.random() < 0.3 if not only else not FORGETTING.isdisjoint(only)
     chosen = [kind for kind in only or KINDS if ground in KINDS[kind].grounds and kind not in without]
     if not clocks and not only:
         chosen = [kind for kind in chosen if kind != "set clock"]
+    chosen = [kind for kind in chosen if kind not in (HELD_BACK if forgets else FORGETTING)]
     numbers: dict[ProgramKind, int] = {}
     programs = []
     for kind in kinds:
         if clocks and kind == "tick":
             continue  # a schedule goes by the clock of its server, and an hour has thousands of its occurrences
+        if forgets and kind in ("tick", "send"):
+            continue  # schedules and routes are forgotten, too, and nobody declares them anew
         numbers[kind] = numbers.get(kind, 0) + 1
         programs.append(Program(kind, numbers[kind]))
     faults, at_s = [], 1.0
@@ -154,7 +176,7 @@ def drawn(
     while chosen and (at_s := at_s + draw.expovariate(1 / every_s)) < seconds:
         (kind_,) = draw.choices(chosen, weights)
         faults.append(Fault(round(at_s, 3), kind_, draw.randrange(1000), draw.choice(KINDS[kind_].seconds)))
-    durability = "replicated" if ground != "aof" else draw.choice(("", "", "fsynced"))
+    durability = "replicated" if ground != "aof" else "fsynced" if forgets else draw.choice(("", "", "fsynced"))
     has_clock = any(fault.kind == "set clock" for fault in faults)
     return Plan(
         seed,
@@ -162,6 +184,7 @@ def drawn(
         seconds,
         shards or draw.choice((2, 4, 6)),
         has_clock,
+        forgets,
         durability,
         per_s,
         tuple(programs),

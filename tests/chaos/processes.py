@@ -19,6 +19,7 @@ import psutil
 from cluster import warden
 from tests.chaos.plan import Program
 from tests.chaos.program import Spec
+from tests.judge.witness import monotonic_us
 
 STOP_S = 60.0
 """For a program that ends: it waits for its calls, on a busy machine."""
@@ -74,10 +75,14 @@ class Processes:
         """Of all that ever were."""
         self.wrong: list[str] = []
         """What was not as it should be."""
+        self.ended_us: dict[str, float] = {}
+        """When each that was ended, or killed, was told so."""
+        self.may_start = threading.Lock()
+        """Held while none may start."""
 
     def start(self, program: Program, *, clock_s: float = 0.0) -> Process:
         """Starts a process of a program; also again, after its end. ``clock_s``: by how much its clock is off."""
-        with self._lock:
+        with self.may_start, self._lock:
             self._lives[program.name] += 1
             self._count += 1
             spec = msgspec.structs.replace(self._make(program, self._lives[program.name], self._count), clock_s=clock_s)
@@ -104,6 +109,7 @@ class Processes:
 
     def kill(self, process: Process) -> None:
         """SIGKILL. One that has ended by itself before is noted as wrong."""
+        self.ended_us[process.who] = monotonic_us()
         if not process.is_running:
             self._note(process, "ended by itself")
             return
@@ -113,6 +119,7 @@ class Processes:
 
     def stop(self, process: Process) -> None:
         """SIGTERM, and waits."""
+        self.ended_us[process.who] = monotonic_us()
         if process.is_running:
             process.popen.terminate()
         self.finish(process)
@@ -134,6 +141,11 @@ class Processes:
             if code and (has_begun or code != -signal.SIGTERM):
                 self._note(process, f"ended with {code}")
         process.end()
+
+    def dismiss(self, process: Process) -> None:
+        """SIGTERM, and waits; no other one takes its place."""
+        self.stop(process)
+        del self.current[process.program.name]
 
     def _note(self, process: Process, what: str) -> None:
         self.wrong.append(f"{process.who} {what}:\n{process.tail()}")

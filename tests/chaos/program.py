@@ -66,6 +66,12 @@ TICK_S = 0.5
 TICKED = 7
 """The payload of all of those."""
 
+QUIET = "quiet"
+"""A topic with a task now and then, and workers that wait for it."""
+
+QUIET_S = 1.5
+"""Seconds between two of them from one process, at most."""
+
 STOOD_STILL = "stood still"
 
 
@@ -207,6 +213,28 @@ class Child:
             if failures:
                 raise failures[0]
             self.pause(0.3)
+
+    def _quiet(self) -> None:
+        """A worker of a topic in which there is little to do, and who pushes it."""
+        witness = self.witness
+        since_us = monotonic_us()
+        worker = self.engine.worker(concurrency=2, lease=LEASE_S, grace=1.0)
+
+        def handle(delivery: Any) -> None:
+            witness.given(delivery, since_us=since_us, lease=LEASE_S)
+            witness.concluded(delivery, "ack")
+
+        worker.on(QUIET)(handle)
+        failures: list[BaseException] = []
+        thread = threading.Thread(target=self._worker, args=[worker, failures], name="worker")
+        thread.start()
+        while not self.over.is_set() and thread.is_alive():
+            self.pause(self.draw.random() * QUIET_S)
+            witness.push(*witness.task(topic=QUIET, delay=self.draw.choice((0.0, 0.3))))
+        worker.stop()
+        thread.join()
+        if failures:
+            raise failures[0]
 
     def _worker(self, worker: Any, failures: list[BaseException]) -> None:
         try:

@@ -25,8 +25,9 @@ from shardq.core.model.record import decode_record
 from tests.chaos.account import accounted, percentiles
 from tests.chaos.closing import PLANTED_REST_S, REST_S, Closing
 from tests.chaos.flow import TOPIC as FLOW
+from tests.chaos.forgotten import tell
 from tests.chaos.grounds import GROUNDS
-from tests.chaos.grounds.ground import MOST_SHARDS, NAME, Ground
+from tests.chaos.grounds.ground import KEPT, MOST_SHARDS, NAME, SYNCED, Ground
 from tests.chaos.grounds.one import One
 from tests.chaos.nemesis.nemesis import Happened, Nemesis
 from tests.chaos.nemesis.ways import WAYS
@@ -35,6 +36,7 @@ from tests.chaos.processes import Processes
 from tests.chaos.program import (
     HOME,
     LEASE_S,
+    QUIET,
     SHARDS,
     STOOD_STILL,
     TICK,
@@ -45,6 +47,7 @@ from tests.chaos.program import (
 )
 from tests.chaos.proxy import Proxies
 from tests.chaos.sinks import LIST, Sinks
+from tests.chaos.waiting import NONE_WAITED, Waited, waited
 from tests.judge.history import Call, read
 from tests.judge.model import Op, Rules
 from tests.judge.verdict import Facts, Loss, Verdict, verdict_on
@@ -83,6 +86,7 @@ class Told:
     plain: int = 0
     verdict: Verdict = field(default_factory=Verdict)
     late_s: Mapping[str, float] = field(default_factory=dict)
+    waited: Waited = NONE_WAITED
     unjudged: int = 0
     """Forwarded tasks of which nothing is said, as a failover took the list that they were in."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -147,6 +151,12 @@ def prepare(engine: Callable[[], Engine], folder: Path, programs: Iterable[Progr
         outbox.create(sa.create_engine(f"sqlite:///{folder}/box.db"), engine=NAME)
 
 
+def _kept(plan: Plan) -> Mapping[str, str]:
+    if plan.forgets:
+        return {**KEPT, **SYNCED}
+    return {**KEPT, "appendfsync": "always"} if plan.durability == "fsynced" else KEPT
+
+
 class Round:
     def __init__(self, plan: Plan, told: Told, planted: str, say: Say) -> None:
         self._plan = plan
@@ -163,9 +173,7 @@ class Round:
         with ExitStack() as stack:
             proxies = stack.enter_context(Proxies())
             self._ground = stack.enter_context(
-                GROUNDS[self._plan.ground](
-                    proxies, self._folder, clocks=self._plan.clocks, fsync=self._plan.durability == "fsynced"
-                )
+                GROUNDS[self._plan.ground](proxies, self._folder, clocks=self._plan.clocks, kept=_kept(self._plan))
             )
             has_sinks = any(program.kind == "send" for program in self._plan.programs)
             self._sinks = stack.enter_context(Sinks()) if has_sinks else None
@@ -181,8 +189,10 @@ class Round:
             nemesis.heal()
             self._told.happened, self._told.left_out = nemesis.happened, nemesis.left_out
             self._told.broken += nemesis.failed
+            self._told.wrong += nemesis.wrong
             self._part("healed")
             self._say(f"{len(nemesis.happened)} faults are over")
+            self._over_us = monotonic_us()
             self._processes.finish_all()
             self._told.wrong += self._processes.wrong
             self._close()
@@ -194,6 +204,10 @@ class Round:
                 return
             at_us = monotonic_us()
             calls = list(self._calls(final))
+            tell(self._facts, calls, nemesis.forgotten)
+            ended_us = self._processes.ended_us
+            self._told.waited = waited(calls, nemesis.happened, self._facts.losses, ended_us, self._over_us)
+            self._told.wrong += self._told.waited.wrong
         self._leave(calls, final, at_us)
         self._part("read")
 
@@ -240,7 +254,7 @@ class Round:
             shards=self._plan.shards, folder=str(self._folder),
         )  # fmt: skip
         rest_s = PLANTED_REST_S if self._planted else REST_S
-        closing = Closing(spec, self._engine, rest_s, self._plan.clocks)
+        closing = Closing(spec, self._engine, rest_s, self._plan.clocks, (QUIET,))
         closing.run()
         self._closing, self._paused_us = spec, closing.paused_us
         self._told.wrong += closing.wrong
@@ -255,6 +269,8 @@ class Round:
                 for id, record in client.hscan_iter(keys.task, count=1000):
                     number = number_of(decode_record(record, own=None).payload)
                     word = "dead" if id in dead else "scheduled"
+                    if word == "scheduled":
+                        self._told.wrong.append(f"{id.decode()} has a record in shard {keys.shard}, and is not dead")
                     if id.decode() in final:
                         self._told.wrong.append(f"{id.decode()} is in two shards")
                     final[id.decode()] = (word, number)

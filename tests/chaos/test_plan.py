@@ -8,7 +8,7 @@ import pytest
 
 from shardq.core.scripts import script
 from tests.chaos.nemesis.ways import WAYS
-from tests.chaos.plan import GROUND_KINDS, KINDS, FaultKind, GroundKind, ProgramKind, drawn
+from tests.chaos.plan import FORGETTING, GROUND_KINDS, HELD_BACK, KINDS, FaultKind, GroundKind, ProgramKind, drawn
 from tests.chaos.planted import PLANTED
 from tests.chaos.program import Child
 
@@ -58,3 +58,12 @@ def test_where_clocks_jump_nothing_recurs() -> None:
     for plan in plans:
         assert plan.clocks == any(fault.kind == "set clock" for fault in plan.faults)
         assert not (plan.clocks and any(program.kind == "tick" for program in plan.programs))
+
+
+@pytest.mark.parametrize("ground", GROUND_KINDS)
+def test_where_servers_forget_it_is_known_how_much(ground: GroundKind) -> None:
+    plans = [drawn(seed, ground, every_s=0.5) for seed in range(40)]
+    assert {plan.forgets for plan in plans} == {True, False}
+    for plan in plans:
+        assert not {fault.kind for fault in plan.faults} & (HELD_BACK if plan.forgets else FORGETTING)
+        assert not (plan.forgets and any(program.kind in ("tick", "send") for program in plan.programs))

@@ -109,16 +109,20 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
         _count(history, verdict)
         if id in facts.unguarded:
             if facts.owing and id not in facts.unmoored:
-                setbacks = [each for each, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
+                setbacks = [each for each, shards in facts.setbacks if concerns(shards, id, facts.shard_counts)]
+                for split in facts.splits:
+                    if concerns(split.shards, id, facts.shard_counts):
+                        setbacks += _within(split, history)
                 wrong = _unpaid(history, rules.skew_us, setbacks, *final.get(id, ("gone", -1)))
                 verdict.violations += [f"{id}: {wrong}"] if wrong else []
+            verdict.lost[FORGOTTEN] += ended == "gone" and _is_lost(history)
             continue
         if ended == "gone" and is_plain([op for op in history if op.kind != "bulk"]):
             continue  # a setback makes more possible, and nothing impossible; so does a command on many tasks
         history = _without_idle(history, ended)
-        setbacks = [setback for setback, shards in facts.setbacks if _concerns(shards, id, facts.shard_counts)]
+        setbacks = [setback for setback, shards in facts.setbacks if concerns(shards, id, facts.shard_counts)]
         for split in facts.splits:
-            if _concerns(split.shards, id, facts.shard_counts):
+            if concerns(split.shards, id, facts.shard_counts):
                 setbacks += _within(split, history)
         first_us = min((op.begin_us for op in history), default=0.0)
         last_us = max((op.end_us for op in history if op.outcome), default=0.0)
@@ -138,6 +142,8 @@ def verdict_on(calls: Iterable[Call], facts: Facts, final: Mapping[str, tuple[st
 
 
 TAKEN_BACK = "a failover or a restart took it back"
+
+FORGOTTEN = "a server forgot it, and it was not safe before"
 
 
 def is_plain(history: Sequence[Op]) -> bool:
@@ -318,7 +324,8 @@ class _Losses:
         return any(loss.from_us <= to_us and from_us <= loss.to_us for loss in some)
 
 
-def _concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) -> bool:
+def concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) -> bool:
+    """True if an id may be in one of these shards, by one of these numbers of shards."""
     if shards is None:
         return True
     bucket = mmh3.hash(id, signed=False) % BUCKETS

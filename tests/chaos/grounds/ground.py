@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,9 @@ MOST_SHARDS = 8
 
 KEPT = {"appendonly": "yes", "appendfsync": "no", "repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 """What is answered is in the file, whatever happens to the process: see ``tests.conftest``."""
+
+SYNCED = {"appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
+"""Of servers that forget, instead: a move waits for the disk, and the file is cut behind what was synced."""
 
 SETTLED_S = 90.0
 """For a cluster on a busy machine to agree again."""
@@ -71,11 +74,11 @@ class Ground(ABC):
     kind = ""
     has_replicas = True
 
-    def __init__(self, proxies: Proxies, folder: Path, *, clocks: bool = False, fsync: bool = False) -> None:
-        """``clocks``: they can be set; ``fsync``: each write is on the disk before it is answered."""
+    def __init__(self, proxies: Proxies, folder: Path, *, clocks: bool = False, kept: Mapping[str, str] = KEPT) -> None:
+        """``clocks``: they can be set; ``kept``: the options by which they keep what they have."""
         self.proxies = proxies
         self._folder = folder
-        self.kept = {**KEPT, "appendfsync": "always"} if fsync else KEPT
+        self.kept = kept
         self.binary = program_of(servers.binary(), folder, clocks=clocks)
         self.ports: dict[Server, int] = {}
         """Server → the port at which clients find it."""

@@ -12,7 +12,7 @@ from cluster.ports import free_port
 from cluster.server import Server
 from cluster.view import View
 from shardq.core.layout.keys import shard_keys
-from tests.chaos.grounds.ground import KEPT, MOST_SHARDS, NAME, SETTLED_S, Ground, in_step, source
+from tests.chaos.grounds.ground import MOST_SHARDS, NAME, SETTLED_S, Ground, in_step, source
 from tests.chaos.proxy import HOST
 
 MASTERS = 3
@@ -44,7 +44,7 @@ class _ProxiedNode(Node):
 
 class _Proxied(Cluster):
     def __init__(self, ground: Nodes) -> None:
-        super().__init__(ground.binary, masters=MASTERS, replicas=1, options=KEPT)
+        super().__init__(ground.binary, masters=MASTERS, replicas=1, options=ground.kept)
         ground.options = dict(self._options)
         self._ground = ground
 

@@ -17,7 +17,7 @@ class One(Ground):
     has_replicas = False
 
     def _start(self) -> None:
-        server = Server(self.binary, folder=self._folder / DATA, options=self.kept | NOTHING_FORGOTTEN)
+        server = Server(self.binary, folder=self._folder / DATA, options={**self.kept, **NOTHING_FORGOTTEN})
         self._server = self._stack.enter_context(server)
         self.ports[self._server] = self.proxies.open(self._server.port)
 

@@ -11,7 +11,7 @@ from cluster import servers
 from cluster.ports import free_port
 from cluster.sentinels import QUORUM, SENTINELS, SERVICE, sentinel_of
 from cluster.server import Server, ServerFailed
-from tests.chaos.grounds.ground import KEPT, SETTLED_S, Ground, in_step, source
+from tests.chaos.grounds.ground import SETTLED_S, Ground, in_step, source
 from tests.chaos.proxy import HOST
 
 DOWN_AFTER_MS = 3000
@@ -34,7 +34,7 @@ class Pair(Ground):
         self._until(self._is_agreed, "the sentinels know each other and the replica")
 
     def _new(self, number: int) -> Server:
-        server = Server(self.binary, port=free_port(), options=KEPT)
+        server = Server(self.binary, port=free_port(), options=self.kept)
         self.ports[server] = port = self.proxies.open(server.port)
         server.options |= {
             "replica-announce-ip": HOST, "replica-announce-port": str(port), "bind-source-addr": source(number),

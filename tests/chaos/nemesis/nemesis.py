@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import psutil
 import redis
 
 from cluster.server import Server, ServerFailed
+from tests.chaos.forgotten import Forgotten
 from tests.chaos.grounds.ground import Ground
 from tests.chaos.plan import Fault, FaultKind, Plan
 from tests.chaos.processes import Process, Processes
@@ -68,6 +69,10 @@ class Nemesis:
     """Faults that could not be done, by kind and reason."""
     failed: list[str] = field(default_factory=list)
     """Servers that did not do as they should: the round says less then."""
+    wrong: list[str] = field(default_factory=list)
+    """What the product did, and must not."""
+    forgotten: list[Forgotten] = field(default_factory=list)
+    """What servers have forgotten."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     """What ends faults that last until the end."""
 
@@ -159,6 +164,17 @@ class Nemesis:
                 finally:
                     lock.release()
         raise LeftOut("all are busy")
+
+    @contextmanager
+    def each(self, some: Iterable[object], patience_s: float = 0.0) -> Iterator[None]:
+        """Nobody else works on any of these, for a block: servers, or names of programs."""
+        with ExitStack() as stack:
+            for one in some:
+                lock = self._lock_of(one)
+                if not (lock.acquire(timeout=patience_s) if patience_s else lock.acquire(blocking=False)):
+                    raise LeftOut("all are busy")
+                stack.callback(lock.release)
+            yield
 
     def _lock_of(self, it: object) -> threading.Lock:
         key = it.program.name if isinstance(it, Process) else it

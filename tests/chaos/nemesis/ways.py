@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.chaos.nemesis import programs, roles, servers, slots
+from tests.chaos.nemesis import fleets, forgetting, programs, roles, servers, slots
 from tests.chaos.nemesis.nemesis import LeftOut, Nemesis, Way
 from tests.chaos.plan import Fault, FaultKind
 
@@ -33,6 +33,8 @@ WAYS: Mapping[FaultKind, Way] = {
     **servers.WAYS,
     **roles.WAYS,
     **slots.WAYS,
+    **fleets.WAYS,
+    **forgetting.WAYS,
     "kill sink": _kill_sink,
     "freeze sink": _freeze_sink,
 }
