@@ -66,7 +66,7 @@ _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hke
 _LOOKING = _role(
     "peek page page_ready forecast fleet get schedules",
     "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
-    " hrandfield zrandmember hstrlen zmscore lpos llen lrange",
+    " hrandfield zrandmember hstrlen zmscore lpos llen lrange pubsub|shardnumsub",
 )
 
 ROLES = {

@@ -37,6 +37,7 @@ from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
 from shardq.engine.control import CountsByShard
+from shardq.engine.deaf import Deaf
 from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.errors import InvalidOption
 from shardq.features.cold.report import problems as problems_of_cold
@@ -77,6 +78,7 @@ Kind = (
         "no_worker",
         "backlog",
         "limit",
+        "deaf",
         "unknown_task",
         "stuck_worker",
         "deaths",
@@ -149,6 +151,7 @@ class Examined:
     """None if it can't be told."""
     deaths: Sequence[tuple[str, str]] = ()
     """Topic and reason of the last tasks that died, where too many did."""
+    deaf: Sequence[Deaf] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +257,8 @@ def judge(
         *_stuck(fleet),
         *_not_healthy(others),
         *_unknown(fleet),
-        *_untaken(stats, fleet if examined.unserved is not None else None, max_ready_age),
+        *_deaf(examined.deaf),
+        *_untaken(stats, fleet if examined.unserved is not None else None, max_ready_age, examined.deaf),
         *_deaths(stats, examined.deaths, max_dead),
         *_schedules(stats),
         *(Reason(each.check, each.text) for each in advised if each.problem),
@@ -355,9 +359,27 @@ def _overdue(shards: Sequence[ShardStats], max_late: float) -> Iterator[Reason]:
         yield Reason("overdue", text)
 
 
-def _untaken(stats: Stats, fleet: Sequence[Member] | None, max_ready_age: float) -> Iterator[Reason]:
+def _deaf(lists: Sequence[Deaf]) -> Iterator[Reason]:
+    """Topics whose ready tasks wake nobody, although somebody waits."""
+    of_topic: dict[str, list[Deaf]] = {}
+    for each in lists:
+        of_topic.setdefault(each.topic, []).append(each)
+    for topic, some in of_topic.items():
+        oldest = max(some, key=lambda each: each.waited_s)
+        text = (
+            f"topic {quoted_topic(topic)}: ready tasks of {named([each.shard for each in some])} wake nobody; the "
+            f"oldest has waited for {oldest.waited_s:,.0f} s, and the process {oldest.process} waits for one all the "
+            "time. It looks by itself within a minute. If this comes again, look for a process of the topic that "
+            "stands still, and for a warning about SPUBLISH"
+        )
+        yield Reason("deaf", text)
+
+
+def _untaken(
+    stats: Stats, fleet: Sequence[Member] | None, max_ready_age: float, deaf: Sequence[Deaf]
+) -> Iterator[Reason]:
     """Topics whose ready tasks wait for too long, by what they wait for. ``fleet``: None if it could not be read."""
-    told = {route.topic for route in stats.failing_routes}
+    told = {route.topic for route in stats.failing_routes} | {each.topic for each in deaf}
     old: dict[Kind, list[tuple[float, str, str]]] = {}
     for topic, seen in stats.topics.items():
         age = seen.oldest_ready

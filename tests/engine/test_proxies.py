@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 
 SHARDS = 4
 
-OPTIONAL = ("CLIENT", "CONFIG", "WAIT", "SSUBSCRIBE", "SPUBLISH")
+OPTIONAL = ("CLIENT", "CONFIG", "WAIT", "SSUBSCRIBE", "SPUBLISH", "PUBSUB")
 """What a proxy may keep to itself."""
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
+import redis
 from rich.console import Console
 
 from cluster.ports import free_port
@@ -137,6 +138,18 @@ def a_limit_lets_no_more_through(world: World) -> None:
     world.age("mail")
 
 
+def nobody_is_woken(world: World) -> None:
+    """A process is registered, and listens; the tasks came as if another one had been woken."""
+    world.ready("mail", 3)
+    world.age("mail")
+    client = world.stack.enter_context(redis.Redis.from_url(world.url))
+    for keys in (shard_keys(world.name, shard) for shard in range(SHARDS)):
+        pubsub = world.stack.enter_context(client.pubsub())
+        pubsub.ssubscribe(keys.wake("host-1"))
+        pubsub.get_sharded_message(timeout=SEEN_S)
+        world.servers.ask(keys.slot, "ZADD", keys.waiting("mail"), 1, "host-1")
+
+
 def all_handlers_hang(world: World) -> None:
     world.monkeypatch.setattr(tally, "LONG_S", 0.1)
     world.monkeypatch.setattr(tally, "STUCK_S", 0.1)
@@ -214,6 +227,7 @@ SITUATIONS = (
     Situation(nobody_works, {"no_worker"}, ("topic 'mail': the oldest of 3 ready", "no worker that runs serves the")),
     Situation(workers_are_slow, {"backlog"}, ("the 1 workers that serve the topic can't keep up",)),
     Situation(a_limit_lets_no_more_through, {"limit"}, ("its limit of 1 at once lets no more through",)),
+    Situation(nobody_is_woken, {"deaf"}, ("topic 'mail': ready tasks of", "the process host-1 waits for one all the")),
     Situation(all_handlers_hang, {"stuck_worker"}, ("each of its 1 handlers", "task mail/slow-one for ")),
     Situation(
         a_call_that_no_worker_knows,

@@ -102,6 +102,26 @@ def ready(keys: ShardKeys, topic: str) -> Command[int]:
     return Command(keys.slot, ("LLEN", keys.ready(topic)), int)
 
 
+def head(keys: ShardKeys, topic: str) -> Command[str]:
+    """The first entry of a ready list, perhaps a ghost; empty where there is none."""
+    return Command(keys.slot, ("LRANGE", keys.ready(topic), 0, 0), lambda ids: "".join(map(id_of, ids)))
+
+
+def waiting(keys: ShardKeys, topic: str, count: int) -> Command[list[str]]:
+    """The processes that wait for a list, up to so many: those that are drawn next, first."""
+    words = ("ZRANGEBYSCORE", keys.waiting(topic), "-inf", "+inf", "LIMIT", 0, count)
+    return Command(keys.slot, words, lambda names: list(map(text_of, names)))
+
+
+def listening(keys: ShardKeys, processes: Sequence[str]) -> Command[list[str]]:
+    """Those of some processes that would hear a wake-up from the shard."""
+
+    def decode(answer: list[Any]) -> list[str]:
+        return [process for process, count in zip(processes, answer[1::2], strict=True) if count]
+
+    return Command(keys.slot, ("PUBSUB", "SHARDNUMSUB", *map(keys.wake, processes)), decode)
+
+
 def ghosts_of(keys: ShardKeys, topics: Sequence[str]) -> Command[list[int]]:
     """Counts the ghosts in the ready list of each topic."""
     return Command(
