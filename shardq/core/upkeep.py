@@ -180,18 +180,18 @@ def bring_strays_home(cache: TopologyCache) -> Operation[bool]:
 
 def find_strays(cache: TopologyCache) -> Operation[list[ShardKeys]]:
     """The shards past those that are looked at that hold tasks. Metas of shards that were in use once stay, so the look
-    ends where there is none.
+    ends where there is nothing.
     """
     strays: list[ShardKeys] = []
     for first in range(len(cache.topology.span()), MAX_SHARDS, STRAYS_AT_ONCE):
         some = [cache.keys(shard) for shard in range(first, min(first + STRAYS_AT_ONCE, MAX_SHARDS))]
-        used = succeeded((yield Many({keys: control.exist(keys, keys.meta).briefly() for keys in some})))
-        asked = [keys for keys in some if used.get(keys)]
-        looks = {keys: control.exist(keys, keys.task, keys.moved).briefly() for keys in asked}
-        held = succeeded((yield Many(looks)))
-        strays += [keys for keys in held if held[keys]]
-        if not asked:
+        looks = {keys: control.exist(keys, keys.meta, keys.task, keys.moved).briefly() for keys in some}
+        there = succeeded((yield Many(looks)))
+        used = [keys for keys in some if there.get(keys)]
+        if not used:
             break
+        held = succeeded((yield Many({keys: control.exist(keys, keys.task, keys.moved).briefly() for keys in used})))
+        strays += [keys for keys in used if held.get(keys)]
     return strays
 
 

@@ -32,7 +32,7 @@ from shardq.engine import advice
 from shardq.engine.advice import Advice
 from shardq.engine.control import CountsByShard, RateMeter, edit_topology
 from shardq.engine.deaf import find_deaf
-from shardq.engine.health import MAX_DEAD, Examined, Health, find_deaths, find_unserved, judge
+from shardq.engine.health import MAX_DEAD, Examined, Health, find_deaths, find_out_of_use, find_unserved, judge
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_NAME,
@@ -437,8 +437,13 @@ class EngineBase(forks.OfOneProcess, ABC):
             text = f"it can't be told who serves the shards: {exc}"
             found.append(Advice("", "coverage", text, problem=not isinstance(exc, AccessDenied)))
             serving = None
-        deaf = (yield from find_deaf(self._map(), counts_by_shard, serving.fleet)) if serving is not None else ()
-        return Examined(found, serving, (yield from find_deaths(counts_by_shard, max_dead)), deaf)
+        return Examined(
+            found,
+            serving,
+            deaths=(yield from find_deaths(counts_by_shard, max_dead)),
+            deaf=(yield from find_deaf(self._map(), counts_by_shard, serving.fleet)) if serving is not None else (),
+            strays=(yield from find_out_of_use(self._map())),
+        )
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
         own, ours = self._running.reasons(), self._running.names()

@@ -97,7 +97,7 @@ def findings_on_servers(examined: Examined, replication: dict[str, Replication])
             yield Finding("dispatchers", reason.text)
 
 
-_TOLD_ELSEWHERE: Collection[Kind] = {"unseen_shards", "no_dispatcher", "unserved_shards"}
+_TOLD_ELSEWHERE: Collection[Kind] = {"unseen_shards", "no_dispatcher", "unserved_shards", "strays"}
 """The kinds of reasons that other checks find."""
 
 

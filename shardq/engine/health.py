@@ -35,11 +35,12 @@ from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.printable import quoted
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import find_strays, refresh
 from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
 from shardq.engine.control import CountsByShard
 from shardq.engine.deaf import Deaf
 from shardq.engine.stats import ShardStats, Stats, TopicStats
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, ShardqError
 from shardq.features.cold.report import problems as problems_of_cold
 from shardq.features.listing.query import cause_of
 from shardq.features.spool.commands import SpoolStats
@@ -69,6 +70,7 @@ Kind = (
         "unseen_shards",
         "no_dispatcher",
         "unserved_shards",
+        "strays",
         "poller",
         "route",
         "outbox",
@@ -152,6 +154,8 @@ class Examined:
     deaths: Sequence[tuple[str, str]] = ()
     """Topic and reason of the last tasks that died, where too many did."""
     deaf: Sequence[Deaf] = ()
+    strays: Sequence[ShardKeys] = ()
+    """The shards out of use that hold tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,21 @@ def find_unserved(cache: TopologyCache, forwarded: Collection[str]) -> Operation
     return found
 
 
+def find_out_of_use(cache: TopologyCache) -> Operation[list[ShardKeys]]:
+    """Finds the shards out of use that hold tasks. This process may know an old topology, and a resize may just end:
+    only what two looks found counts.
+    """
+    found = yield from find_strays(cache)
+    if found:
+        try:
+            yield from refresh(cache)
+        except ShardqError:
+            return []  # the shards of another engine, or of one that can't be seen
+        yield Pause(AGAIN_S)
+        found = [keys for keys in (yield from find_strays(cache)) if keys in found]
+    return found
+
+
 def _unserved_now(cache: TopologyCache, forwarded: Collection[str]) -> Operation[Unserved]:
     members = yield from fleet(cache.control)
     topology = cache.topology
@@ -250,6 +269,7 @@ def judge(
     reasons = [
         *_blind(stats.shards),
         *(examined.unserved.reasons if examined.unserved is not None else ()),
+        *_strays(examined.strays),
         *_failing(stats),
         *_sinks_down(stats, others),
         *own,
@@ -304,6 +324,16 @@ def _blind(shards: Sequence[ShardStats]) -> Iterator[Reason]:
     if blind:
         text = f"{_named_shards(blind)} could not be seen, the totals are without: {blind[0].error}"
         yield Reason("unseen_shards", text)
+
+
+def _strays(shards: Sequence[ShardKeys]) -> Iterator[Reason]:
+    if shards:
+        text = (
+            f"{named([keys.shard for keys in shards])}: out of use, and tasks are there that nobody looks for, as a "
+            "server came back older. A dispatcher looks there when it starts, and each hour; `shardq doctor --fix` "
+            "tells all dispatchers now"
+        )
+        yield Reason("strays", text)
 
 
 def _failing(stats: Stats) -> Iterator[Reason]:

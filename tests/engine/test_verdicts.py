@@ -138,6 +138,14 @@ def a_limit_lets_no_more_through(world: World) -> None:
     world.age("mail")
 
 
+def a_shard_out_of_use_has_tasks(world: World) -> None:
+    """As of a server that came back older; and one of which the meta is lost."""
+    for shard, names in ((SHARDS + 1, ("meta", "task")), (SHARDS + 3, ("moved",))):
+        keys = shard_keys(world.name, shard)
+        for name in names:
+            world.servers.ask(keys.slot, "HSET", getattr(keys, name), "n", "1")
+
+
 def nobody_is_woken(world: World) -> None:
     """A process is registered, and listens; the tasks came as if another one had been woken."""
     world.ready("mail", 3)
@@ -227,6 +235,7 @@ SITUATIONS = (
     Situation(nobody_works, {"no_worker"}, ("topic 'mail': the oldest of 3 ready", "no worker that runs serves the")),
     Situation(workers_are_slow, {"backlog"}, ("the 1 workers that serve the topic can't keep up",)),
     Situation(a_limit_lets_no_more_through, {"limit"}, ("its limit of 1 at once lets no more through",)),
+    Situation(a_shard_out_of_use_has_tasks, {"no_dispatcher", "strays"}, ("shards 5, 7", "out of use")),
     Situation(nobody_is_woken, {"deaf"}, ("topic 'mail': ready tasks of", "the process host-1 waits for one all the")),
     Situation(all_handlers_hang, {"stuck_worker"}, ("each of its 1 handlers", "task mail/slow-one for ")),
     Situation(
