@@ -161,15 +161,18 @@ def _alarm(after: float) -> Iterator[None]:
 
 @command("Everything that may be wrong, and what to do.")
 @click.option(
-    "--all", "everything", is_flag=True, help=f"Look at every id, not at {LOOKED_AT} of each shard and state."
+    "--all",
+    "everything",
+    is_flag=True,
+    help=f"Look at every id, not at {LOOKED_AT} of each shard and state, and into every shard that there can be.",
 )
 @click.option("--fix", is_flag=True, help="Mend what can be mended; each fix says what it does. No record is removed.")
 @_timeout("60s")
 @shared
 def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
-    knows the topology; at what keeps tasks waiting, as `shardq health` finds it; at ids in the wrong shard, records
-    that no worker will ever get, and ids without a record.
+    knows the topology; at tasks in shards out of use; at what keeps tasks waiting, as `shardq health` finds it; at ids
+    in the wrong shard, records that no worker will ever get, and ids without a record.
 
     Ids are looked at by sampling, unless --all is given. `shardq health` is quicker.
 
@@ -204,6 +207,7 @@ def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator
     # first: every other look tells a shard the topology that it missed
     epochs = _carried_out(driver, "epochs", checks.find_epochs(cache))
     counts = run(driver, control.count_shards(cache, {}), STATS_TIMEOUT_S)
+    epochs += _carried_out(driver, "epochs", checks.find_outside(cache, everything=everything))
     nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts}
     found = list(
         checks.findings_on_servers(

@@ -166,31 +166,32 @@ def widen(cache: TopologyCache, numbers: Iterable[int]) -> Operation[bool]:
             return True
 
 
-def bring_strays_home(cache: TopologyCache) -> Operation[bool]:
-    """Looks at shards that are out of use. Where one holds tasks, as its server came back older, its numbers of shards
-    go among the priors: then every sweep and every look-up finds them. Returns True if there were any.
+def bring_strays_home(cache: TopologyCache, strays: Iterable[ShardKeys]) -> Operation[bool]:
+    """Has tasks looked for in these shards, which are out of use: the numbers of shards that they know go among the
+    priors. Then every sweep finds the tasks there, and every look-up that goes by a number that is known. Returns True
+    if that was not so before.
     """
     numbers: list[int] = []
-    for keys in (yield from find_strays(cache)):
+    for keys in strays:
         copy: bytes | None = yield control.read_copy(keys)
         owed = _owed(keys, copy or b"")
         numbers += owed if max(owed, default=0) > keys.shard else (*owed, keys.shard + 1)
     return bool(numbers) and (yield from widen(cache, numbers))
 
 
-def find_strays(cache: TopologyCache) -> Operation[list[ShardKeys]]:
-    """The shards past those that are looked at that hold tasks. Metas of shards that were in use once stay, so the look
-    ends where there is nothing.
+def find_strays(cache: TopologyCache, *, all_there_can_be: bool = False) -> Operation[list[ShardKeys]]:
+    """The shards past those that are looked at that hold something that a resize moves. Metas of shards that were in
+    use once stay, so the look ends where there is nothing; or it goes through ``all_there_can_be``.
     """
     strays: list[ShardKeys] = []
     for first in range(len(cache.topology.span()), MAX_SHARDS, STRAYS_AT_ONCE):
         some = [cache.keys(shard) for shard in range(first, min(first + STRAYS_AT_ONCE, MAX_SHARDS))]
-        looks = {keys: control.exist(keys, keys.meta, keys.task, keys.moved).briefly() for keys in some}
+        looks = {keys: control.exist(keys, keys.meta, *keys.moving).briefly() for keys in some}
         there = succeeded((yield Many(looks)))
         used = [keys for keys in some if there.get(keys)]
-        if not used:
+        if not used and not all_there_can_be:
             break
-        held = succeeded((yield Many({keys: control.exist(keys, keys.task, keys.moved).briefly() for keys in used})))
+        held = succeeded((yield Many({keys: control.exist(keys, *keys.moving).briefly() for keys in used})))
         strays += [keys for keys in used if held.get(keys)]
     return strays
 

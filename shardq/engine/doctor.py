@@ -147,20 +147,33 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
             f"{_shards(ahead)} knows a newer topology than the one that is stored, which a failover may have lost: any "
             "push or `shardq stats` restores it from the shards"
         )
-        found.append(Finding("epochs", text))
-    if strays := (yield from find_strays(cache)):
-        text = (
-            f"{_shards(strays)} is out of use, and has tasks: a server came back older. Nobody finds or handles them "
-            "until a dispatcher starts, or looks, which it does each hour"
-        )
-        fix = "look for tasks by its number of shards, too; dispatchers then move them home"
-        found.append(Finding("epochs", text, fix, partial(_bring_home, cache, len(strays))))
+        fix = f"restore it from {_shards(ahead)}"
+        found.append(Finding("epochs", text, fix, partial(_restore_topology, cache, ahead)))
     return found
 
 
-def _bring_home(cache: TopologyCache, strays: int) -> Operation[Mended]:
-    yield from bring_strays_home(cache)
-    return Mended(strays)
+def _restore_topology(cache: TopologyCache, ahead: Sequence[ShardKeys]) -> Operation[Mended]:
+    for keys in ahead:
+        yield from call_shard(cache, keys, lambda keys, epoch: observe.peek(keys, epoch, []))
+    return Mended(len(ahead))
+
+
+def find_outside(cache: TopologyCache, *, everything: bool) -> Operation[list[Finding]]:
+    """Finds shards out of use that hold tasks: as dispatchers do, or among all shards that there can be."""
+    strays = yield from find_strays(cache, all_there_can_be=everything)
+    if not strays:
+        return []
+    text = (
+        f"{_shards(strays)} is out of use, and has tasks, or dedup windows of tasks: a server came back older. "
+        "Nobody finds or handles them until a dispatcher starts, or looks, which it does each hour"
+    )
+    fix = "look for tasks there, too; dispatchers then move them home"
+    return [Finding("epochs", text, fix, partial(_bring_home, cache, strays))]
+
+
+def _bring_home(cache: TopologyCache, strays: Sequence[ShardKeys]) -> Operation[Mended]:
+    yield from bring_strays_home(cache, strays)
+    return Mended(len(strays))
 
 
 def _open(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[Mended]:

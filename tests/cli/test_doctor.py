@@ -15,6 +15,7 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import Topology
 from shardq.core.model.record import RAW, encode_record
 from shardq.engine.doctor import OK
@@ -191,13 +192,30 @@ def test_tasks_in_a_shard_out_of_use(shardq: Shell, engine: Engine, servers: Ser
     assert engine.get(id, decode=False) is None
     told = shardq.run("doctor", "--json", "--fix")
     (text,) = (each["text"] for each in told.objects if each["check"] == "epochs" and "text" in each)
-    assert text.startswith("shard 9 is out of use, and has tasks: a server came back older.")
+    assert text.startswith("shard 9 is out of use, and has tasks, or dedup windows of tasks: a server came back older.")
     assert engine.get(id, decode=False) is not None
     engine.start()
     wait_until(lambda: not engine.topology.priors, "it is moved home")
     assert engine.get(id, decode=False) is not None
     assert servers.ask(keys.slot, "EXISTS", keys.task) == 0
     assert "epochs" not in found(shardq)
+
+
+@ON_BOTH
+def test_every_shard_that_there_can_be(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    """One of which nothing else is left, far past those in use: no meta leads there."""
+    id = next(id for id in map(str, range(10_000)) if Topology(epoch=1, shards=301).shard_of(id) == 300)
+    keys, other = (shard_keys(engine.name, shard) for shard in (300, MAX_SHARDS - 1))
+    servers.ask(keys.slot, "HSET", keys.task, id, encode_record(RAW, b"hi"))
+    servers.ask(keys.slot, "ZADD", keys.due, 4_000_000_000_000, id)
+    assert "epochs" not in found(shardq)
+    servers.ask(other.slot, "ZADD", other.seen, 4_000_000_000_000, "seen-there")
+    (told,) = found(shardq, "--all")["epochs"]
+    assert told["text"].startswith(f"shards 300, {other.shard} is out of use")
+    servers.ask(other.slot, "DEL", other.seen)
+    assert "fixed 1: look for tasks there, too" in shardq.run("doctor", "--all", "--fix").out
+    assert "epochs" not in found(shardq, "--all")
+    assert engine.get(id, decode=False) is not None
 
 
 @ON_BOTH

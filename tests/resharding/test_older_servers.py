@@ -16,6 +16,7 @@ from cluster.server import Server
 from shardq import Engine, Outcome, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.errors import AnotherEngine, ShardqError
+from tests.cli.shell import Shell
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
@@ -161,6 +162,44 @@ def test_nodes_of_different_minutes(server_binary: Path, name: str) -> None:
         assert [id for id in held if engine.get(id) is None] == []
         wait_until(lambda: not any(node.ask("EXISTS", keys.task) for keys in retired), "all have come home", timeout=60)
         assert [id for id in held if engine.get(id) is None] == []
+
+
+@pytest.mark.parametrize("older", ["the node of the topology", "another node"])
+def test_doctor_ends_it(server_binary: Path, name: str, tmp_path: Path, older: str) -> None:
+    """A cluster of different minutes, and nobody who dispatches: one run finds all that is stored."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(server_binary, masters=3))
+        node = cluster.node_of_slot(control_keys(name).slot)
+        if older == "another node":
+            node = next(each for each in cluster.masters if each is not node)
+        engine = started(stack, cluster.url, name, 16)
+        engine.push_many([Task(n, delay=FAR_S, id=f"n{n}") for n in range(TASKS)])
+        snapshot = Snapshot([node])
+        assert engine.resize(2).wait(60)
+        engine.push_many([Task(n, delay=FAR_S, id=f"m{n}") for n in range(TASKS)])
+        engine.close()
+        snapshot.restored()
+        cluster.wait_ok()
+        shards = [shard_keys(name, shard) for shard in range(16)]
+        held = {
+            id.decode()
+            for keys in shards
+            for id in cluster.node_of_slot(keys.slot).ask("HKEYS", keys.task, decode=False)
+        }
+        assert len(held) > TASKS
+        shell = Shell(tmp_path, {"SHARDQ_URL": cluster.url, "SHARDQ_NAME": name})
+        stack.callback(shell.end)
+        told = shell.run("doctor", "--json", "--all", "--fix")
+        wrong = [each for each in told.objects if each["check"] == "epochs" and each.get("ok") is False]
+        assert [each["text"] for each in wrong if not each["fix"]] == []
+        checks = {each["check"] for each in shell.run("doctor", "--json", "--all").objects if each["ok"] is False}
+        assert checks.isdisjoint({"epochs", "places", "records"})
+        engine = stack.enter_context(Engine(cluster.url, name=name, timeout=20.0))
+        assert [id for id in held if engine.get(id) is None] == []
+        engine.start()
+        wait_until(lambda: not engine.topology.priors and engine.health().ok, "all have come home", timeout=60)
+        assert [id for id in held if engine.get(id) is None] == []
+        assert engine.stats().scheduled == len(held)
 
 
 def test_a_pause_that_was_taken_back_and_a_limit_of_the_same_epoch(server: Server, name: str) -> None:

@@ -38,6 +38,11 @@ class ShardKeys:
     staged: str
     bell: str  # the channel for a task that falls due earlier than the poller knows
 
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The keys whose contents a resize moves; none of them is left in a shard that it takes out of use."""
+        return self.task, self.moved, self.seen
+
     def ready(self, topic: str) -> str:
         """The list of a topic's ready ids."""
         return f"{self.prefix}ready/{topic}"

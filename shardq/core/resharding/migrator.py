@@ -16,7 +16,7 @@ from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import bring_strays_home, open_shards, refresh
+from shardq.core.upkeep import bring_strays_home, find_strays, open_shards, refresh
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.resharding")
@@ -122,7 +122,8 @@ class Migrator:
             return left
         if 0 not in self._mine():
             return ORPHANED_S
-        run(self._driver, bring_strays_home(self._cache), CALL_TIMEOUT_S)
+        strays = run(self._driver, find_strays(self._cache), CALL_TIMEOUT_S)
+        run(self._driver, bring_strays_home(self._cache, strays), CALL_TIMEOUT_S)
         # a look that found something is not followed by another at once: what can't be moved would be found for ever
         self._since, self._look_at = self._cache.topology.since, time.monotonic() + LOOK_S
         return LOOK_S
