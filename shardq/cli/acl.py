@@ -1,13 +1,14 @@
 """acl: the command that prints the least rules a user of the server needs, by role. The tests create users by them.
 
-The server checks the commands inside a script, too; they are read from the script's text.
+A server lets a user run a script only on keys that the user may write, and then checks each command inside by itself.
+So EVAL and EVALSHA have a selector of their own, for all keys of the engine; and every other command writes the keys of
+the role alone, and reads the rest (``%R~``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
@@ -16,92 +17,15 @@ import click
 from shardq.cli.options import Given, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.core.layout.destinations import key_of
-from shardq.core.layout.keys import patterns
+from shardq.core.layout.keys import field_patterns, patterns
 from shardq.core.model.checks import check_name
-from shardq.core.scripts import script
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    scripts: frozenset[str]
-    """The scripts that it runs."""
-    commands: frozenset[str]
-    """The commands that it sends besides, as an ACL names them."""
-    looks_only: bool = False
-    """True for a role without the commands by which its scripts note what they saw: they do without."""
-
-    def __or__(self, other: Role) -> Role:
-        looks_only = self.looks_only and other.looks_only
-        return Role(self.scripts | other.scripts, self.commands | other.commands, looks_only)
-
-    @property
-    def allowed(self) -> list[str]:
-        """The commands to allow, sorted."""
-        inner = (found for name in self.scripts for found in _INNER.findall(script(name).text))
-        return sorted({*self.commands, *map(str.lower, inner)} - (_NOTING if self.looks_only else set()))
-
-
-_NOTING = {"hset", "hdel"}
-
-_INNER = re.compile(r"redis\.p?call\('([A-Z]+)'")
-
-
-def _role(scripts: str, commands: str) -> Role:
-    return Role(frozenset(scripts.split()), frozenset(commands.split()))
-
-
-_CONNECTING = _role("", "client|setname select info cluster|slots cluster|myid asking role")
-"""The same for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS and MYID, ASKING)."""
-
-_READING = _CONNECTING | _role("", "eval evalsha hgetall hget hlen hscan spublish wait info")
-# Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they
-# go. So even a producer runs reserve, put and clear, and asks the replicas.
-_EVERYBODY = _READING | _role("declare open reserve put clear seal", "")
-_HEARING = _role("", "ssubscribe sunsubscribe ping")
-_SETTLING = _role("claim settle extend", "")
-_BY_ID = _role("get cancel cancel_tag reschedule", "")
-# Who pauses or removes a schedule takes back what was pushed of it, and a worker declares those of its tasks.
-_SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys")
-
-_LOOKING = _role(
-    "peek page page_ready forecast fleet get schedules",
-    "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
-    " hrandfield zrandmember hstrlen zmscore lpos llen lrange pubsub|shardnumsub",
-)
-
-ROLES = {
-    "producer": _EVERYBODY | _BY_ID | _SCHEDULING | _role("push push_unique", ""),
-    "worker": _EVERYBODY
-    | _HEARING
-    | _SETTLING
-    | _SCHEDULING
-    | _role("wake permit release renew report fleet", "exists time zrangebyscore"),
-    # As forwarded topics go elsewhere, it is a consumer of these, too.
-    "dispatcher": _EVERYBODY
-    | _HEARING
-    | _SETTLING
-    | _SCHEDULING
-    | _role("wake permit release renew get", "")
-    | _role("heartbeat fleet dispatch forward trim peek", "exists llen lpush rpush time zrangebyscore cluster|nodes")
-    | _role("history", "getrange")
-    | _role("take remember forget stock swept unmark", "hmget zrange zscan"),
-    "operator": _EVERYBODY
-    | _BY_ID
-    | _SCHEDULING
-    | _LOOKING
-    | _role("push purge requeue restore unmark", "zadd lpush ltrim"),
-    "viewer": replace(_READING | _LOOKING, looks_only=True),
-}  # fmt: skip
-"""Name → role."""
+from shardq.core.roles import FSYNCED, ROLES
 
 ALL = "all"
 
-_NOT_IN_RULES = re.compile(r"[\s\x00]")
+_NOT_IN_RULES = re.compile(r"[\s\x00()]")
+"""A rule ends at a blank, and a selector at a parenthesis."""
 _GLOB = re.compile(r"([*?\[\]\\])")
-
-
-FSYNCED = _role("", "waitaof")
-"""Not in a role: Redis 7.0 refuses a rule about a command that it does not know."""
 
 
 def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced: bool = False) -> list[str]:
@@ -112,13 +36,17 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
     """
     role = reduce(or_, [ROLES[each] for each in (ROLES if ALL in roles else roles)] + [FSYNCED] * fsynced)
     names = patterns(name)
-    # a rule can't have a blank; ? matches any character in its place
-    escaped = [_NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", key_of(each))) for each in lists]
+    # ? matches any character in the place of one that a rule can't have
+    escaped = ["~" + _NOT_IN_RULES.sub("?", _GLOB.sub(r"\\\1", key_of(each))) for each in lists]
+    scripts_of = [*(f"~{pattern}" for pattern in names), *escaped, "+eval", "+evalsha"]
     return [
-        "on",
-        *("resetkeys", *(f"~{pattern}" for pattern in (*names, *escaped))),
+        *("on", "clearselectors", "resetkeys"),
+        *(f"%R~{pattern}" for pattern in names),
+        *(f"~{pattern}" for pattern in field_patterns(name, role.writes)),
+        *escaped,
         *("resetchannels", *(f"&{pattern}" for pattern in names)),
         *("-@all", *(f"+{command}" for command in role.allowed)),
+        f"({' '.join(scripts_of)})",
     ]
 
 
@@ -152,9 +80,10 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
     roles:
       producer    pushes; looks for, cancels and reschedules tasks by id;
                   cancels by tag
-      worker      claims and settles tasks
-      dispatcher  `shardq run`, engine.start(): moves tasks when they are due,
-                  forwards them, moves them between shards
+      worker      claims and settles tasks; declares and removes schedules
+      dispatcher  `shardq run`, engine.start(): creates the engine, so start it
+                  first; moves tasks when they are due, forwards them, moves
+                  them between shards
       operator    dashboard, stats, health, doctor, fleet, topics, shards,
                   resize, list, peek, forecast, get, cancel, reschedule, requeue,
                   purge, pause, resume, limit, configure, upgrade, forward
@@ -165,7 +94,7 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
     name = given.engine_name
     check_name(name)
     user = user or "-".join((name, *dict.fromkeys(roles)))
-    if _NOT_IN_RULES.search(user):
+    if re.search(r"[\s\x00]", user):
         raise click.UsageError(f"--user {user!r}: the name of a user has no blanks")
     if lists and not {"dispatcher", ALL} & set(roles):
         raise click.UsageError("--to goes with the role dispatcher, which puts tasks on that list")

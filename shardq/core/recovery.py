@@ -27,7 +27,7 @@ from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import declare, newest_of, open_shards, refresh
+from shardq.core.upkeep import AwaitsRepair, declare, may_repair, newest_of, open_shards, refresh
 from shardq.errors import AnotherEngine, EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 
 K = TypeVar("K")
@@ -357,6 +357,8 @@ def _told(error: ShardqError, keys: ShardKeys, *, in_doubt: bool) -> ShardqError
 
 def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) -> Operation[None]:
     if round >= ROUNDS:
+        if cache.awaits_repair:
+            raise AwaitsRepair(cache.name) from fault
         raise Unavailable(
             f"the stored topology of {cache.name!r} and its shard {keys.shard} do not agree: {fault}. "
             "A failover or a restore may have lost writes, and no repair of it has lasted: see that the server keeps "
@@ -364,18 +366,23 @@ def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) 
         ) from fault
     yield from refresh(cache)
     known = cache.topology
-    if isinstance(fault, Missing):
-        if keys.shard in known.span():
-            yield from open_shards(cache, [keys])
-    elif isinstance(fault, Behind):
-        yield from open_shards(cache, [keys])
+    if isinstance(fault, Missing | Behind):
+        if isinstance(fault, Behind) or keys.shard in known.span():
+            try:
+                yield from open_shards(cache, [keys])
+            except AwaitsRepair:
+                yield Pause(_pause_s(round))
     elif fault.stamp.engine and known.engine and fault.stamp.engine != known.engine:
         raise AnotherEngine(cache.name, known=known.engine, found=fault.stamp.engine, shard=keys.shard)
     elif known.epoch <= fault.epoch and known.stamp != fault.stamp:
         # The change is just being published. After a while it counts as interrupted, or lost by a failover.
-        yield Pause(min(0.1, 0.002 * 2.0**round))
-        if round >= REPAIR_ROUND:
+        yield Pause(_pause_s(round))
+        if round >= REPAIR_ROUND and (yield from may_repair(cache)):
             yield from _repair(cache, keys, fault)
+
+
+def _pause_s(round: int) -> float:
+    return min(0.1, 0.002 * 2.0**round)
 
 
 def _repair(cache: TopologyCache, keys: ShardKeys, stale: Stale) -> Operation[None]:

@@ -28,6 +28,8 @@ class TopologyCache:
         self.before: Topology | None = None  # the one that was known before it
         self.heard_at: float = time.monotonic()
         """When the engine was there last: its topology was read, or one of its shards has answered."""
+        self.awaits_repair: bool = False
+        """True while the stored topology is older, and this process may not write it: another one restores it."""
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 
@@ -57,6 +59,7 @@ class TopologyCache:
     def _set(self, topology: Topology) -> None:
         self.before, self.topology = self.topology, topology
         self.heard_at = time.monotonic()
+        self.awaits_repair = False
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
         """Calls ``listener`` with every newer topology, from the thread that learnt it. Returns a function that ends

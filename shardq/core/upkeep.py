@@ -4,6 +4,9 @@ are opened under it. Operations, for both drivers. Changes of the number of shar
 Servers lose what they wrote last, or come back older; addresses come to lead elsewhere. ``relation`` says what a
 stored topology is to the one that this process knows, and ``learn`` has one rule for each answer. **A restored topology
 never looks at less**: the numbers of shards that servers went back to are among its priors, and all is swept again.
+
+Users of the roles producer and worker may read the topology and not write it. Their processes restore nothing: they go
+on by what they know, open shards under that, and wait for a dispatcher where that is not enough.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from shardq.core.layout.keys import ShardKeys, control_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology, new_word
 from shardq.core.operation import Many, Operation, succeeded
+from shardq.core.roles import roles_of
 from shardq.core.scripts import script
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import AnotherEngine, ServerFault, ShardqError, Unavailable
+from shardq.errors import AccessDenied, AnotherEngine, ServerFault, ShardqError, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq")
 
@@ -31,6 +35,9 @@ ROUNDS = 8
 """The most topologies that others publish while one is restored: each follows another change."""
 
 STRAYS_AT_ONCE = 64  # shards out of use that are looked at in one trip
+
+WRITERS = " or ".join(roles_of("declare"))
+"""The roles whose users may write the topology."""
 
 SLACK_MS = 50
 """The time by which an engine may seem to be older than it is, as instants are read at either end of a trip."""
@@ -62,6 +69,13 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
         cache.replace(newest)
         yield from learn(cache, {})
         return cache.topology
+    try:
+        yield control.touch_topology(keys)
+    except AccessDenied as exc:
+        raise AccessDenied(
+            f"there is no engine named {name!r} yet, and the user of this process may not create one: start a "
+            f"dispatcher first (`shardq run --name {name}`), as a user of the role {WRITERS}"
+        ) from exc
     answer = yield control.declare(keys, 0, first.to_fields())
     topology = Topology.from_fields(answer.fields)
     if answer.changed:
@@ -159,6 +173,8 @@ def widen(cache: TopologyCache, numbers: Iterable[int]) -> Operation[bool]:
         known = cache.topology
         if not (more := sorted(set(wanted) - set(known.numbers))):
             return False
+        if not (yield from may_repair(cache)):
+            raise AwaitsRepair(cache.name)
         if (yield from declare(cache, known, known.widened(wanted))):
             named = ", ".join(map(str, more))
             log.warning("%r: a server came back older: tasks are looked for by %s shards, too", cache.name, named)
@@ -210,6 +226,40 @@ def declare(cache: TopologyCache, seen: Topology, topology: Topology) -> Operati
     return bool(answer.changed)
 
 
+class AwaitsRepair(Unavailable):
+    """The stored topology has to be restored first, and this process may not write it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"a server lost a change of the topology of {name!r}, and the user of this process may not write it: see "
+            f"that a dispatcher runs, which restores it (`shardq run`; users of the role {WRITERS} may)"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name,)
+
+
+def check_writer(cache: TopologyCache) -> Operation[None]:
+    """Raises AccessDenied if the user of this process may not write the topology: for changes that change nothing."""
+    try:
+        yield control.touch_topology(cache.control)
+    except AccessDenied as exc:
+        raise AccessDenied(f"this is for users of the role {WRITERS} (`shardq acl`): {exc}") from exc
+
+
+def may_repair(cache: TopologyCache) -> Operation[bool]:
+    """True if this process may restore the stored topology. It asks once until it learns the one that is restored."""
+    if cache.awaits_repair:
+        return False
+    try:
+        yield control.touch_topology(cache.control)
+    except AccessDenied:
+        cache.awaits_repair = True
+        log.warning("%s", AwaitsRepair(cache.name))
+    return not cache.awaits_repair
+
+
 class Relation(Enum):
     """A stored topology, beside the one that a process knows."""
 
@@ -251,6 +301,10 @@ def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
             return
         if stored is not None and found is Relation.OTHER:
             yield from _meet(cache, stored)
+            return
+        if not (yield from may_repair(cache)):
+            if stored is not None and found is Relation.COLLIDING:
+                cache.replace(stored)  # no other process may know the known one; shards that do have it restored
             return
         if stored is None or found is Relation.LOST:
             following = known.widened(stored.numbers if stored else ())

@@ -30,7 +30,7 @@ from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, catch_up, topology_in_force
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import declare, open_shards, refresh
+from shardq.core.upkeep import check_writer, declare, open_shards, refresh
 from shardq.errors import BadInput, InvalidOption, ShardqError
 
 
@@ -56,6 +56,7 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
             # so it seems: this process may know an old one, and then there is something to change
             yield from refresh(cache)
             if cache.topology.stamp == known.stamp:
+                yield from check_writer(cache)
                 return known
             continue
         if (yield from declare(cache, known, edited.following())):

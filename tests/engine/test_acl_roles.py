@@ -18,9 +18,10 @@ import shardq
 from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import Conflict, Engine, Outcome, Task
-from shardq.cli.acl import ALL, FSYNCED, ROLES, rules
+from shardq.cli.acl import ALL, rules
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of
+from shardq.core.roles import FSYNCED, ROLES
 from shardq.dashboard import app
 from shardq.engine.inside import Inside
 from shardq.errors import AccessDenied, DurabilityUnavailable
@@ -66,7 +67,8 @@ def admin(url: str, name: str) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("role", ["producer", ALL])
 def test_a_producer_does_its_work(user: MakeUser, engines: Engines, admin: Engine, name: str, role: str) -> None:
-    engine = engines.opened(user(*rules([role], name=name)), name=name, shards=SHARDS)
+    admin.open()
+    engine = engines.opened(user(*rules([role], name=name)), name=name)
     produces(engine)
     admin.resize(2 * SHARDS)
     produces(engine)
@@ -92,7 +94,6 @@ def produces(engine: Engine) -> None:
     with contextlib.suppress(DurabilityUnavailable):  # there is no replica
         engine.push("x", delay=FAR_S, durability="replicated")
     engine.cancel(others[1])
-    schedules(engine)
 
 
 def schedules(engine: Engine) -> None:
@@ -108,7 +109,8 @@ def schedules(engine: Engine) -> None:
 def test_a_producer_that_waits_for_the_disk(engines: Engines, server_binary: Path, name: str) -> None:
     with Server(server_binary, options={"appendonly": "yes", "appendfsync": "always"}) as server:
         server.ask("ACL", "SETUSER", "me", "nopass", *rules(["producer"], name=name))
-        engine = engines.opened(f"redis://me:x@{server.address}", name=name, shards=1)
+        engines.opened(server.url, name=name, shards=1)
+        engine = engines.opened(f"redis://me:x@{server.address}", name=name)
         if server.ask("INFO", "server")["redis_version"].startswith("7.0."):
             with pytest.raises(DurabilityUnavailable, match="does not know WAITAOF"):
                 engine.push("x", durability="fsynced")
@@ -126,7 +128,8 @@ def test_a_producer_behind_sentinels(engines: Engines, server_binary: Path, name
     with Sentinels(server_binary, password="pw9") as service:
         for server in (service.master, service.replica):
             server.ask("ACL", "SETUSER", "me", ">secret9", *rules(["producer"], name=name))
-        engine = engines.opened(service.url.replace(":pw9@", "me:secret9@"), name=name, shards=1)
+        engines.opened(service.url, name=name, shards=1)
+        engine = engines.opened(service.url.replace(":pw9@", "me:secret9@"), name=name)
         produces(engine)
         engine.close()
 
@@ -145,6 +148,7 @@ def test_a_worker_does_its_work(user: MakeUser, engines: Engines, admin: Engine,
     consumer.bury(third, "of no use")
     states = [state_of(admin, delivery.id) for delivery in (first, second, third)]
     assert states == ["gone", "scheduled", "dead"]
+    schedules(engine)
     works(engines, engine, admin)
 
 

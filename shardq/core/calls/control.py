@@ -99,6 +99,11 @@ def read_copy(keys: ShardKeys) -> Command[bytes | None]:
     return Command(keys.slot, ("HGET", keys.meta, "topology"), lambda text: text)
 
 
+def touch_topology(keys: ControlKeys) -> Command[int]:
+    """Removes a field that there is not: so nothing is changed, and refused where the topology may not be written."""
+    return Command(keys.slot, ("HDEL", keys.topology, ""), int)
+
+
 def exist(keys: ShardKeys, *names: str) -> Command[int]:
     """Counts those of some keys of a shard that are there."""
     return Command(keys.slot, ("EXISTS", *names), int)

@@ -175,7 +175,10 @@ class RateLimiter:
                 self._forget(topic)
                 try:
                     yield from refresh(self.cache)
+                    is_usable = not self.cache.awaits_repair
                 except UnreadableTopology:  # which the dispatcher tells: topics without limits go on
+                    is_usable = False
+                if not is_usable:
                     self._deny(topic, bool(process), Denial(limit, wakeups, now + UNREADABLE_S))
                 continue
             except BaseException:

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, Reaction
 from shardq.core.layout.keys import shard_named
+from shardq.core.roles import roles_of
 from shardq.errors import (
     AccessDenied,
     OutOfMemory,
@@ -198,6 +199,9 @@ class RetryingCall(Generic[T]):
         verb = _verb(self.call)
         if fault.text.startswith("WRONGTYPE"):
             fault = dataclasses.replace(fault, advice=_of_another_type(self.call, fault.text))
+        if fault.error is AccessDenied and isinstance(self.call, Call) and (roles := roles_of(verb)):
+            may = f"users of the role {' or '.join(roles)} may do this"
+            fault = dataclasses.replace(fault, advice=f"{may}; {fault.advice}" if fault.advice else may)
         error = fault.error(explained(fault, node, f"{verb} was not done", self._retry_for_s))
         if self.call.in_doubt:
             unanswered = Unanswered(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from shardq.core.layout.slots import MAX_SHARDS, slot_of, tag
@@ -118,3 +119,11 @@ def shard_named(key: str) -> int | None:
 def patterns(name: str) -> tuple[str, str]:
     """The patterns of an ACL that match all names of the engine ``name``: of its shards, and of the whole."""
     return f"shardq:{{{name}:*", f"{control_keys(name).prefix}*"
+
+
+def field_patterns(name: str, chosen: Collection[str]) -> list[str]:
+    """The patterns that match the keys of some fields: of all shards, and of the whole."""
+    prefixes = dict.fromkeys((*_OF_A_SHARD, "ready", "waiting"), f"shardq:{{{name}:*}}:")
+    prefixes |= dict.fromkeys(_OF_THE_WHOLE, control_keys(name).prefix)
+    some = ("ready", "waiting", "limits")
+    return [f"{prefix}{each}{'/*' * (each in some)}" for each, prefix in prefixes.items() if each in chosen]

@@ -20,7 +20,7 @@ from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import call_every_shard, put_in_force
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import declare, open_shards, refresh
+from shardq.core.upkeep import check_writer, declare, open_shards, refresh
 from shardq.errors import ChangeUnderWay, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq")
@@ -67,6 +67,7 @@ def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: in
     ``members``: the number of live dispatchers. Without any there is nobody to wait for.
     """
     yield from refresh(cache)
+    yield from check_writer(cache)
     while True:
         yield from _announce(cache, shards, rate)
         if cache.topology.pending is None:

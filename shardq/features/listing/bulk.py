@@ -48,6 +48,7 @@ from shardq.core.producer.by_id import call_each
 from shardq.core.recovery import Make, call_shard
 from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import check_writer
 from shardq.errors import InvalidOption, ShardqError, Unavailable
 from shardq.features.listing import pages
 from shardq.features.listing.query import Filter, Place, Query, cause_of
@@ -327,6 +328,7 @@ class Walk:
 
 def purge(cache: TopologyCache, topic: str | None, removed: int = 0) -> Operation[int]:
     """Removes a topic's tasks, or all (None), that no consumer holds. Returns how many, with ``removed`` before."""
+    yield from check_writer(cache)  # a worker would be refused halfway, behind the ready tasks
     walk = Walk(cache)
     keys: ShardKeys | None = None
     try:
