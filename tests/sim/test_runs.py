@@ -43,6 +43,8 @@ def test_servers_that_forget(kind: Forgetting, seed: int) -> None:
     assert not told.violation, story(told)
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize("seed", [2, 3, 5, 14])
 def test_fleets_that_come_and_go(seed: int) -> None:
     """Workers are deployed and scaled, and crash; the last two runs have other faults, too."""
@@ -50,6 +52,8 @@ def test_fleets_that_come_and_go(seed: int) -> None:
     assert not told.violation, story(told)
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize("seed", [2, 8])
 def test_an_address_that_leads_to_another_engine(seed: int) -> None:
     """Nothing is written there, and processes come back when it leads home."""
