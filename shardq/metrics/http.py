@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 from shardq.core.dispatcher.poller import STUCK_S
 from shardq.core.model.printable import printable, quoted
@@ -25,22 +23,18 @@ from shardq.engine.base import EngineBase
 from shardq.engine.inside import Inside
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
+from shardq.metrics.listener import Listener, listening, url_of
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
 
 log: logging.Logger = logging.getLogger("shardq.metrics")
 
-REQUEST_S = 5.0
-"""A client has so long to send its request, however slowly it does, and as long again to take the answer."""
-
 MOST_BYTES = 16 * 1024
 """The longest request: browsers send cookies of other sites on the same host."""
 
 MOST_CLIENTS = 64
-"""Requests under way at once, with a thread each. One more ends the one that has been sending for longest: so slow
-clients keep no probe out.
-"""
+"""Requests under way at once, with a thread each."""
 
 PIP_LINE = "/metrics needs prometheus-client: pip install 'shardq[metrics]'\n"
 
@@ -93,7 +87,7 @@ def serve(engine: Engine | AsyncEngine, address: str, *, duty: Duty = "pollers")
 
 
 class ProbeServer:
-    """The server, with a thread that listens, and one for each request."""
+    """The server, with a thread that listens, and one for each request. A connection serves one request."""
 
     def __init__(self, engine: Engine | AsyncEngine, address: Address, *, duty: Duty) -> None:
         self._engine = engine
@@ -101,14 +95,11 @@ class ProbeServer:
         self._stopping = False
         self._metrics = _metrics_of(engine)
         answers = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
-        kind = type("_Handler", (_Handler,), {"answers": answers})
         listener = listening(*address, advice="another HOST:PORT")
         self.url: str = url_of(*listener.getsockname()[:2])
-        self._server = _Server(listener, kind)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="shardq-http", daemon=True
-        )
-        self._thread.start()
+        self._listener = Listener(listener, self._serve, most=MOST_CLIENTS, name="shardq-http")
+        self._handler = type("_Handler", (_Handler,), {"answers": answers, "listener": self._listener})
+        self._listener.start()
 
     def __enter__(self) -> Self:
         return self
@@ -126,9 +117,19 @@ class ProbeServer:
     def close(self) -> None:
         """Ends the server; requests under way are left."""
         self._stopping = True
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._listener.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        threading.Thread(target=self._answer, args=(client,), name="shardq-http-request", daemon=True).start()
+
+    def _answer(self, client: socket.socket) -> None:
+        with client:
+            try:
+                with contextlib.suppress(OSError):  # clients that break off are no event
+                    self._handler(client, ("", 0), cast("Any", self))
+                    client.shutdown(socket.SHUT_WR)
+            finally:
+                self._listener.left(client)
 
     def _livez(self) -> Answer:
         return _probed(not_alive(self._engine))
@@ -199,90 +200,26 @@ def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
     return lambda: Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
 
 
-def listening(host: str, port: int, *, advice: str) -> socket.socket:
-    """Listens there. ``advice``: what to give in place of an address that is not possible."""
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, UnicodeError) as exc:
-        why = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
-        raise InvalidOption(f"can't listen at {host}:{port}: {why}; give {advice}") from exc
-
-
-def url_of(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, listener: socket.socket, kind: type[BaseHTTPRequestHandler]) -> None:
-        self._lock = threading.Lock()
-        self._clients: set[socket.socket] = set()
-        self._sending: dict[socket.socket, None] = {}
-        """Those whose request has not come yet, in the order in which they connected."""
-        super().__init__(listener.getsockname(), kind, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts the thread of a client, if there is room for it."""
-        with self._lock:
-            if len(self._clients) >= MOST_CLIENTS:
-                slowest = next(iter(self._sending), None)
-                if slowest is None:
-                    super().shutdown_request(request)
-                    return
-                del self._sending[slowest]
-                with contextlib.suppress(OSError):  # it has gone by itself
-                    slowest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
-            self._clients.add(request)
-            self._sending[request] = None
-        super().process_request(request, client_address)
-
-    def request_came(self, request: socket.socket) -> None:
-        with self._lock:
-            self._sending.pop(request, None)
-
-    def shutdown_request(self, request: Any) -> None:
-        """The end of a client, also of one for which there is no thread to be had."""
-        with self._lock:
-            self._clients.discard(request)
-            self._sending.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing of clients that break off."""
-
-
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
     server_version = "shardq"
     sys_version = ""
     answers: dict[str, Callable[[], Answer]]
+    listener: Listener
 
     def handle(self) -> None:
         """Answers one request: connections are not kept. All of it is read before any of it is looked at."""
         head = self._head()
-        self.server.request_came(self.connection)
-        self.connection.settimeout(REQUEST_S)
+        self.listener.answered(self.connection)
         self.rfile.close()
         self.rfile = io.BytesIO(head)
         self.handle_one_request()
 
     def _head(self) -> bytes:
         """The request, empty when it did not come in time or is too long."""
-        until, head = time.monotonic() + REQUEST_S, b""
+        head = b""
         while b"\r\n\r\n" not in head and b"\n\n" not in head:
-            left = until - time.monotonic()
-            if left <= 0 or len(head) > MOST_BYTES:
-                return b""
-            self.connection.settimeout(left)
-            try:
-                more = self.connection.recv(4096)
-            except OSError:
-                return b""
-            if not more:
+            more = self.connection.recv(4096)
+            if not more or len(head) > MOST_BYTES:
                 return b""
             head += more
         return head
@@ -317,6 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(Answer(status, f"{status.phrase.lower()}; GET {', '.join(self.answers)}\n".encode()))
 
     def _answer(self, answer: Answer) -> None:
+        self.listener.awaited(self.connection)
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.type)
         self.send_header("Content-Length", str(len(answer.text)))

@@ -15,9 +15,10 @@ from cluster.server import Server
 from shardq import Delivery, Engine
 from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
-from shardq.metrics import http
+from shardq.metrics import http, listener
 from shardq.metrics.http import Address
 from tests.metrics.scraping import got, parsed, total
+from tests.support.slow_clients import ended
 from tests.support.waiting import wait_until
 
 ANYWHERE = "127.0.0.1:0"
@@ -142,23 +143,14 @@ def test_slow_clients_hold_no_threads(url: str, name: str, monkeypatch: pytest.M
         host, port = server.url.removeprefix("http://").split(":")
         slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(12)]
 
-        def ended(client: socket.socket) -> bool:
-            try:
-                client.send(b"G")
-                return not client.recv(1, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return False
-            except OSError:
-                return True
-
         wait_until(lambda: sum(map(ended, slow)) >= 8, "no more than four are kept")
         for _ in range(8):
             assert got(f"{server.url}/livez") == (200, "ok\n")
-        monkeypatch.setattr(http, "REQUEST_S", 0.5)
+        monkeypatch.setattr(listener, "REQUEST_S", 0.5)
         late = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
         wait_until(lambda: ended(late), "it was given so long for all of its request", timeout=60)
         long = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
-        monkeypatch.setattr(http, "REQUEST_S", 60.0)
+        monkeypatch.setattr(listener, "REQUEST_S", 60.0)
         with contextlib.suppress(OSError):
             long.sendall(b"GET /livez HTTP/1.0\r\n" + b"X: y\r\n" * 10_000)
             assert long.recv(100) == b""
