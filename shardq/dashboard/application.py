@@ -18,7 +18,7 @@ from shardq.core.model.printable import quoted
 from shardq.dashboard import bulk, overview, shards, tasks, topics
 from shardq.dashboard.guard import Guard, Key
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
-from shardq.dashboard.web import HERE, PROBES, STATIC, Dashboard, page, refused
+from shardq.dashboard.web import FILES, HERE, PROBES, STATIC, Dashboard, page, refused
 from shardq.engine.base import EngineBase
 from shardq.engine.sync import Engine
 from shardq.errors import ShardqError
@@ -84,21 +84,13 @@ async def _not_here(request: Request, exc: Exception) -> Response:
     return refused(request, reason, exc.status_code, title, headers=exc.headers)
 
 
-_TYPES = {
-    "style.css": "text/css",
-    "live.js": "text/javascript",
-    "sign_in.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}
-
-
 async def _static(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in _TYPES:
-        raise HTTPException(404, f"There are {', '.join(_TYPES)}.")
+    if STATIC + name not in FILES:
+        raise HTTPException(404, f"There are {', '.join(each.removeprefix(STATIC) for each in FILES)}.")
     # its address has the version in it
     headers = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response((HERE / "static" / name).read_bytes(), media_type=_TYPES[name], headers=headers)
+    return Response((HERE / "static" / name).read_bytes(), media_type=FILES[STATIC + name], headers=headers)
 
 
 async def _alive(request: Request) -> Response:

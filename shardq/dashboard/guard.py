@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardq.core.model.printable import quoted
 from shardq.dashboard import web
-from shardq.dashboard.web import PROBES, STATIC, access_of, cookie, path_of, refused, root_of
+from shardq.dashboard.web import FILES, PROBES, STATIC, access_of, cookie, path_of, refused, root_of
 from shardq.errors import InvalidOption
 
 log: logging.Logger = logging.getLogger("shardq.dashboard")
@@ -34,6 +34,9 @@ PLACEHOLDER = "replace-by-"
 
 SIGN_IN = "/sign-in"
 """The address that takes the token. No other does: addresses end up in the logs of proxies, and in histories."""
+
+SIGN_IN_BYTES, SIGN_IN_FIELDS = 16 * 1024, 16
+"""The size of a form that everybody may send: a token, and an address to go back to."""
 
 FREE = 3
 """Wrong tokens that cost no wait: they are typing errors."""
@@ -136,7 +139,10 @@ class Guard:
             if request.method == "GET" and not path_of(request).startswith((STATIC, *PROBES)):
                 cookies.append(cookie(request, "shardq_form", seed))
         scope["shardq.dashboard"] = web.Access(csrf=self._key.derived(f"form {seed}"))
-        refusal = await self._turned_away(request, cookies)
+        try:
+            refusal = await self._turned_away(request, cookies)
+        except InvalidOption as exc:  # its form can't be read
+            refusal = refused(request, str(exc), 400, bare=True)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -152,11 +158,13 @@ class Guard:
 
     async def _turned_away(self, request: Request, cookies: list[str]) -> Response | None:
         """The answer to a request that is kept from its page; None for all others."""
-        if path_of(request) in PROBES:
+        # as it stands: what is like such an address leads nowhere, and says so only to those who have the token
+        read = str(request.scope["path"]).removeprefix(root_of(request)) if request.method in ("GET", "HEAD") else ""
+        if read in PROBES:
             return None
         if reason := self._wrong_host(request) or self._wrong_origin(request):
             return refused(request, reason, bare=True)
-        if not self._key.is_needed or path_of(request).startswith(STATIC):
+        if not self._key.is_needed or read in FILES:
             return None
         session = request.cookies.get(self._key.cookie, "").encode()
         if hmac.compare_digest(session, self._key.session.encode()) and not _bearer(request):
@@ -167,7 +175,8 @@ class Guard:
     async def _without_session(self, request: Request, cookies: list[str]) -> Response | None:
         """The answer to a browser or a program that has to show the token: None if it does."""
         signs_in = request.method == "POST" and path_of(request) == SIGN_IN
-        form = await web.form_of(request) if signs_in else None
+        bounds = {"most_bytes": SIGN_IN_BYTES, "most_fields": SIGN_IN_FIELDS}
+        form = await web.form_of(request, **bounds) if signs_in else None
         shown = form.text("token") if form else _bearer(request)
         back = _place(form.text("back") if form else f"{path_of(request)}?{request.url.query}".rstrip("?"))
         if not shown:

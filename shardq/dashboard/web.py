@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -37,6 +37,14 @@ Row = TypeVar("Row")
 HERE = Path(__file__).parent
 
 STATIC = "/static/"
+
+FILES = {
+    f"{STATIC}style.css": "text/css",
+    f"{STATIC}live.js": "text/javascript",
+    f"{STATIC}sign_in.js": "text/javascript",
+    f"{STATIC}icon.svg": "image/svg+xml",
+}
+"""The type of each static file. They are answered without a token: the page that asks for it has them."""
 
 PROBES = frozenset(("/livez", "/readyz"))
 """Answered without a token, and under any name: platforms ask by the address."""
@@ -310,17 +318,19 @@ def _page_before(request: Request) -> str:
     return "/" + before.path.lstrip("/") + (f"?{before.query}" if before.query else "")
 
 
-async def form_of(request: Request) -> Form:
-    """Reads a form as browsers send it by default. Files are not taken."""
+async def form_of(request: Request, *, most_bytes: int = MOST_BYTES, most_fields: int = MOST_FIELDS) -> Form:
+    """Reads a form as browsers send it by default. Files are not taken. Raises InvalidOption for anything else."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise InvalidOption(f"a form has {MOST_BYTES // 1024} KiB at most; send less at once")
     try:
-        return Form(parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most_bytes:
+                raise InvalidOption(f"this form may have {most_bytes // 1024} KiB at most; send less at once")
+        return Form(parse_qs(body.decode(), keep_blank_values=True, max_num_fields=most_fields))
+    except ClientDisconnect:
+        raise InvalidOption("the end of the form did not come; send it again") from None
     except ValueError:  # other bytes than text, or too many fields
-        raise InvalidOption(f"this is no form with {MOST_FIELDS:,} fields at most, as browsers send it") from None
+        raise InvalidOption(f"this is not a form with {most_fields:,} fields at most, as browsers send it") from None
 
 
 def done(request: Request, said: str, *, back: str) -> Response:

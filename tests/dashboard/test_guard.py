@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -13,10 +14,13 @@ from starlette.routing import Mount
 
 from shardq import Engine
 from shardq.dashboard import app, guard
+from shardq.dashboard.serving import served
 from shardq.dashboard.web import Form, access_of, action, done, page
 from shardq.errors import InvalidOption
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.conftest import TOKEN
+from tests.support.slow_clients import place_of
+from tests.support.waiting import wait_until
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -75,6 +79,66 @@ def test_wrong_tokens_are_logged_and_slowed_down(
     assert guarded.sign_in(TOKEN).status_code == 303
     monkeypatch.setattr(guard, "FIRST_S", 30.0)
     assert guarded.get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"token=" + b"a" * (256 * 1024 - 6), b"token=\xff\xfe", b"&".join(b"f%d=x" % n for n in range(2000)), b"&" * 2500],
+    ids=["256 KiB", "broken UTF-8", "2,000 fields", "2,501 fields"],
+)
+def test_a_sign_in_that_is_no_form_of_ours_is_refused_in_words(
+    guarded: Browser, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    answer = guarded.post("/sign-in", content=body)
+    assert answer.status_code == 400
+    assert "sends" in answer.text or "send" in answer.text
+    assert caplog.records == []
+
+
+def test_a_browser_that_leaves_while_it_signs_in_is_no_fault(
+    guarded: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with socket.create_connection(place_of(str(guarded.base_url).rstrip("/")), timeout=60) as client:
+            client.sendall(b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\ntoken=")
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(4096):
+                pass
+    wait_until(lambda: guarded.get("/livez").text == "ok\n", "it serves")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("proxies", [(), ("10.0.0.0/8",), ("127.0.0.0/8",)])
+def test_a_proxy_that_nobody_named_is_not_believed(
+    engine: Engine, proxies: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(app(engine, token=TOKEN), "127.0.0.1", 0, proxies=proxies) as place:
+        for n in range(guard.FREE + 1):
+            headers = {"X-Forwarded-For": f"192.0.2.{n}", "X-Forwarded-Proto": "https"}
+            answer = httpx.post(f"{place}/sign-in", data={"token": "wrong-wrong-wrong-wrong"}, headers=headers)
+    named = proxies == ("127.0.0.0/8",)
+    assert answer.status_code == (403 if named else 429)
+    said = [record.getMessage().split(",")[0] for record in caplog.records if record.name == "shardq.dashboard"]
+    assert said[0] == f"a wrong token for the dashboard from {'192.0.2.0' if named else '127.0.0.1'}"
+
+
+def test_only_the_addresses_of_probes_and_files_are_free(guarded: Browser) -> None:
+    for path in ("/livez", "/readyz", "/static/style.css"):
+        assert guarded.get(path).status_code == guarded.head(path).status_code == 200
+    for method, path in (
+        ("GET", "//livez"),
+        ("GET", "/\\livez"),
+        ("GET", "/livez/"),
+        ("POST", "/livez"),
+        ("GET", "/static/nothing.css"),
+        ("GET", "//static/style.css"),
+        ("GET", "/static/../topics"),
+        ("POST", "/static/style.css"),
+    ):
+        answer = guarded.request(method, "/", extensions={"target": path.encode()})
+        assert answer.status_code == 401, (method, path)
+        assert "asks for its token" in answer.text
+        assert "style.css," not in answer.text
 
 
 def test_an_address_is_never_that_of_another_host(guarded: Browser) -> None:
