@@ -4,7 +4,9 @@ Grafana dashboard and the alert rules which come with the package.
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,15 +15,22 @@ from importlib.resources import files
 import click
 from click.core import ParameterSource
 
-from shardq.cli.options import Given, Whole, command, reporting, setting, shared
-from shardq.cli.output import complain, say, tell
+from shardq.cli.options import Given, Read, Whole, command, reporting, setting, shared
+from shardq.cli.output import JSON, complain, say, set_up_root, tell
 from shardq.cli.serving import Ending, log_option
 from shardq.cli.session import opened
 from shardq.errors import MissingPackage
 
 HOST, PORT = "127.0.0.1", 8787
 
+LOOPBACK = ("127.0.0.1", "::1")
+
 NEEDED = "the dashboard needs Starlette, uvicorn and Jinja: pip install 'shardq[dashboard]'"
+
+
+def _networks(text: str) -> list[str]:
+    """Addresses and networks with commas between them. Raises ValueError."""
+    return [str(ipaddress.ip_network(each.strip(), strict=False)) for each in text.split(",")]
 
 
 @command("Serve a dashboard for browsers, until Ctrl-C.")
@@ -46,7 +55,15 @@ NEEDED = "the dashboard needs Starlette, uvicorn and Jinja: pip install 'shardq[
     help="A name under which browsers reach it through a proxy on this machine; several with commas.",
 )
 @setting(
-    "--behind-tls", is_flag=True, help="A proxy in front of it speaks https: browsers send its cookies by https only."
+    "--behind-tls",
+    is_flag=True,
+    help="A proxy in front of it speaks https: browsers send its cookies by https only, and X-Forwarded-For counts.",
+)
+@setting(
+    "--trusted-proxy",
+    type=Read("address", _networks),
+    help="The proxy whose X-Forwarded-For counts: an address or a network (10.0.0.0/8); several with commas. Default: "
+    "this machine with --behind-tls, else none.",
 )
 @click.option("--open", "browse", is_flag=True, help="Open it in a browser, too.")
 @log_option
@@ -59,6 +76,7 @@ def dashboard(
     read_only: bool,
     allow_host: str | None,
     behind_tls: bool,
+    trusted_proxy: list[str] | None,
     browse: bool,
     log: str,
 ) -> int:
@@ -75,7 +93,7 @@ def dashboard(
 
     for others than you, with a token of your own, behind a proxy that has TLS:
       export SHARDQ_DASHBOARD_TOKEN=$(openssl rand -hex 16)
-      shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls
+      shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls --trusted-proxy 10.0.0.5
     """
     try:
         from shardq.dashboard.application import app
@@ -87,10 +105,13 @@ def dashboard(
             "every user of this machine can read a command line: set $SHARDQ_DASHBOARD_TOKEN instead"
         )
     secret = token or secrets.token_urlsafe(24)
+    silent = given.json or log == JSON  # it prints no lines for people on stderr
     with opened(given, log=log) as engine, Ending() as ending:
         hosts = filter(None, (allow_host or "").split(","))
         found = app(engine, token=secret, read_only=read_only, hosts=hosts, behind_tls=behind_tls)
-        with served(found, host, port, close=engine.close) as place, ExitStack() as stack:
+        set_up_root(verbose=given.verbose, form=log)  # for the lines of uvicorn and asyncio
+        proxies = trusted_proxy or (LOOPBACK if behind_tls else ())
+        with served(found, host, port, proxies=proxies, close=engine.close) as place, ExitStack() as stack:
             link = f"{place}/sign-in#token={secret}"
             # a token that is kept elsewhere is not repeated: what is printed ends up in logs
             url = f"{place}/" if token else link
@@ -98,13 +119,14 @@ def dashboard(
                 tell({"url": url, "read_only": read_only})
             else:
                 say(f"dashboard of {engine.name!r} at {url}" + (", with your token" if token else ""))
+            if not silent:
                 complain("Ctrl-C ends it")
             if browse:
                 click.launch(stack.enter_context(_leading_to(link)))
             ending.wait()
-    if not given.json:
+    if not silent:
         complain("stopped")
-    return ending.code
+    return ending.code if ending.signal == signal.SIGINT else 0
 
 
 @contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,7 +22,9 @@ from cluster.server import Server
 from shardq import Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
-from tests.cli.shell import LONGEST_S, Shell
+from tests.cli.shell import LONGEST_S, SCRIPT, Shell
+from tests.support.slow_clients import SOON_S, ended, place_of, slow, usual_s
+from tests.support.waiting import wait_until
 
 
 def told(process: subprocess.Popen[str]) -> str:
@@ -70,12 +76,78 @@ def test_it_ends_while_a_page_waits_for_a_silent_server(shardq: Shell, own_serve
     assert (process.returncode, out, err) == (130, "", "Ctrl-C ends it\nstopped\n")
 
 
+def test_it_ends_with_0_when_it_is_told_to_and_logs_nothing_but_json(shardq: Shell, engine: Engine) -> None:
+    process = shardq.start("dashboard", "--port", "0", "--log", "json")
+    place = told(process).split(" at ")[1].partition("/sign-in")[0]
+    for request in (b"\x00\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"):
+        with socket.create_connection(place_of(place), timeout=LONGEST_S) as client:
+            client.sendall(request)
+            assert client.recv(100)
+    assert httpx.post(f"{place}/sign-in", data={"token": "wrong-wrong-wrong-wrong"}).status_code == 403
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, out) == (0, "")
+    said = [json.loads(line) for line in err.splitlines()]
+    assert [(each["logger"], each["level"]) for each in said] == [("shardq.dashboard", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        ([], "127.0.0.1"),
+        (["--behind-tls"], "192.0.2.7"),
+        (["--behind-tls", "--trusted-proxy", "10.0.0.5"], "127.0.0.1"),
+        (["--trusted-proxy", "10.0.0.5, 127.0.0.0/8"], "192.0.2.7"),
+    ],
+)
+def test_a_client_behind_a_proxy(shardq: Shell, engine: Engine, options: list[str], address: str) -> None:
+    process = shardq.start("dashboard", "--port", "0", *options)
+    place = told(process).split(" at ")[1].partition("/sign-in")[0]
+    forwarded = {"X-Forwarded-For": "192.0.2.7", "Authorization": "Bearer wrong"}
+    assert httpx.get(place, headers=forwarded).status_code == 401
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert f"a wrong token for the dashboard from {address}, 1 of it by now" in err
+
+
+@pytest.mark.parametrize("from_the_start", [True, False], ids=["from the start", "later"])
+def test_slow_connections_where_256_files_may_be_open(shardq: Shell, engine: Engine, from_the_start: bool) -> None:
+    words = ["sh", "-c", f'ulimit -n {256 if from_the_start else 1024}; exec "$@"', "sh", str(SCRIPT), "dashboard"]
+    process = subprocess.Popen(
+        [*words, "--port", "0", "--json", "--log", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=shardq.environment,
+    )
+    try:
+        place = json.loads(told(process))["url"].partition("/sign-in")[0]
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        with ExitStack() as stack:
+            clients = slow(stack, place, 400)
+            assert usual_s(place, ("/livez", "/sign-in")) < SOON_S
+            before, began = psutil.Process(process.pid).cpu_times(), time.monotonic()
+            wait_until(lambda: all(map(ended, clients)), "none is held for long", timeout=30)
+            now = psutil.Process(process.pid).cpu_times()
+            used = now.user + now.system - before.user - before.system
+            assert used < 0.5 * (time.monotonic() - began), "it burns no core"
+            assert usual_s(place, ("/livez", "/sign-in")) < SOON_S
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=LONGEST_S)
+    finally:
+        process.kill()
+        process.communicate()
+    said = [json.loads(line)["message"] for line in err.splitlines()]
+    assert len([text for text in said if "Too many open files" in text]) == (0 if from_the_start else 1), said
+
+
 @pytest.fixture
 def run(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs a command in this process."""
     monkeypatch.setenv("SHARDQ_URL", url)
     monkeypatch.setenv("SHARDQ_NAME", name)
-    monkeypatch.setattr("shardq.cli.session.set_up_logging", lambda **_: None)  # it is of the whole process
+    for place in ("session.set_up_logging", "dashboard.set_up_root"):
+        monkeypatch.setattr(f"shardq.cli.{place}", lambda **_: None)  # they are of the whole process
 
     def run(*words: str) -> Result:
         return CliRunner().invoke(app, words, obj=Given())
@@ -113,6 +185,10 @@ def test_what_is_not_possible_is_said(run: Callable[..., Result], engine: Engine
     refused = run("dashboard", "--token", "a-secret-on-the-command-line")
     assert refused.exit_code == 2
     assert "set $SHARDQ_DASHBOARD_TOKEN instead" in refused.output
+    for proxy in ("*", "proxy.example.org", "10.0.0.0/33", ""):
+        refused = run("dashboard", "--trusted-proxy", proxy)
+        assert refused.exit_code == 2
+        assert "does not appear to be an IPv4 or IPv6 network" in " ".join(refused.output.split())
 
 
 def test_no_token_is_in_the_words_that_start_a_browser(
