@@ -42,6 +42,8 @@ DEFAULTS = {
     "name": DEFAULT_NAME,
     "cold": "none: all tasks wait in Redis",
     "shards": f"{DEFAULT_SHARDS}, of a new name",
+    "sinks": "every server but link-local ones",
+    "secrets": "variables SHARDQ_SECRET_NAME alone",
 }
 
 
@@ -158,7 +160,8 @@ def config(given: Given) -> None:
 
     A flag counts most, then the environment ($SHARDQ_URL, $SHARDQ_RUN_PROCESSES), then [tool.shardq] of the nearest
     pyproject.toml, from the current directory upwards. The library does not read that file: an Engine() of your program
-    takes its URL from $SHARDQ_URL, and the rest from its arguments.
+    takes its URL from $SHARDQ_URL, what routes may reach and use from $SHARDQ_SINKS and $SHARDQ_SECRETS, and the rest
+    from its arguments.
 
     example:
       shardq config

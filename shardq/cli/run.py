@@ -10,7 +10,7 @@ from functools import partial
 import click
 import msgspec
 
-from shardq.cli.options import Given, Whole, command, setting, shared
+from shardq.cli.options import MANY, Given, Whole, command, setting, shared
 from shardq.cli.output import complain, going_on, lateness_shown, say, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, check_one_process, child, http, log_option, served
 from shardq.cli.session import Looker, Told, opened
@@ -37,11 +37,32 @@ PLAIN_S = 10.0
     default=1,
     help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
 )
+@click.option(
+    "--sinks",
+    metavar="PATTERN",
+    help="A server to which topics may be forwarded, as 'https://*.example.org'; may be repeated. "
+    "Default: $SHARDQ_SINKS, else any.",
+    **MANY,
+)
+@click.option(
+    "--secrets",
+    metavar="DIR",
+    help="A folder with a file for each ${NAME} of a route, beside $SHARDQ_SECRET_NAME. Default: $SHARDQ_SECRETS.",
+)
 @http
 @setting("--quiet", is_flag=True, help="Print nothing but warnings.")
 @log_option
 @shared
-def run(given: Given, shards: int | None, processes: int, http: str | None, quiet: bool, log: str) -> int:
+def run(
+    given: Given,
+    shards: int | None,
+    processes: int,
+    sinks: tuple[str, ...] | None,
+    secrets: str | None,
+    http: str | None,
+    quiet: bool,
+    log: str,
+) -> int:
     """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
 
     Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
@@ -51,12 +72,14 @@ def run(given: Given, shards: int | None, processes: int, http: str | None, quie
       shardq run --name orders --shards 32     (a new name; else the stored number counts)
       shardq run --processes 2                 (the pollers share no interpreter then)
       shardq run --http 0.0.0.0:9100           (metrics, and probes for Kubernetes)
+      shardq run --sinks 'https://*.example.org' --sinks redis://10.0.0.7
+                                               (routes lead nowhere else)
       shardq run --quiet &
     """
     check_one_process(http, processes)
     descriptors.more()
     with ExitStack() as stack:
-        engine = stack.enter_context(opened(given, create=True, shards=shards, log=log))
+        engine = stack.enter_context(opened(given, create=True, shards=shards, log=log, sinks=sinks, secrets=secrets))
         look = engine.health if processes == 1 else partial(_look_at_all, engine)
 
         def looking() -> Looker | None:

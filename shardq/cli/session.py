@@ -5,7 +5,7 @@ free for signals and keys. Called by the commands that need an engine.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from shardq.engine.advice import find_failed, lost
 from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.errors import ServerFault, ShardqError, Unavailable
+from shardq.features.sinks.egress import patterns_in
 
 
 @contextmanager
@@ -44,11 +45,13 @@ def opened(
     codec: str = "json",
     log: str | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
+    sinks: Sequence[str] | None = None,
+    secrets: str | None = None,
 ) -> Iterator[Engine]:
     """Opens the engine, and closes it at the end.
 
     Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server.
-    ``log``: the form of the log.
+    ``log``: the form of the log. ``sinks``, ``secrets``: what may leave this process by routes; None: by the settings.
     """
     set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
@@ -75,6 +78,8 @@ def opened(
             timeout=timeout,
             connect_timeout=until,
             cold=cold,
+            sinks=sinks or patterns_in(given.settings.get("sinks")),
+            secrets=secrets or given.settings.get("secrets"),
         ) as engine:
             yield engine
     finally:

@@ -186,9 +186,10 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
       max_attempts=N           backoff=FIRST,LONGEST in seconds
       sign=${SECRET}           a signature of Standard Webhooks (whsec_…)
 
-    The URL is stored in Redis. ${NAME} in it stands for a variable of the
-    environment of the processes that forward (`shardq run`): use it for
-    passwords. Commands and logs show no password.
+    The URL is stored in Redis. Use ${NAME} for a user, a password, or a value of
+    header.NAME= or sign=: the processes that forward (`shardq run`) put
+    $SHARDQ_SECRET_NAME, or the file NAME of --secrets, in its place. Commands and
+    logs show no password.
     """
     if off == bool(to):
         raise click.UsageError("give the list, stream or URL, as --to WHERE, or --off to stop forwarding")

@@ -48,6 +48,7 @@ from shardq.engine.stats import Seen, Stats, stats_of
 from shardq.errors import AccessDenied, ColdTopic, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
+from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.senders import Senders
 from shardq.worker.handlers import Registered, Registry, TaskFunction
@@ -95,6 +96,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         cold: str | os.PathLike[str] | None = None,
         cold_after: float | dt.timedelta | None = None,
         cold_topics: Iterable[str] = (),
+        sinks: Iterable[str] | None = None,
+        secrets: str | os.PathLike[str] | None = None,
     ) -> None:
         """Checks its arguments; connects later.
 
@@ -127,6 +130,11 @@ class EngineBase(forks.OfOneProcess, ABC):
         seconds (3600, if it is new) and a margin of 15 minutes: ``postgresql://…``, or the path of an SQLite file.
         Every process of the engine needs the same; dispatchers load what falls due. ``cold_topics``: topics in which
         tasks with an ``id`` of the caller's own wait there, too; without the database such a push fails.
+
+        ``sinks``: the servers to which this process may send forwarded topics, as patterns of scheme and host, such as
+        ``https://*.example.org``; none given: $SHARDQ_SINKS, else every server but link-local ones. ``secrets``: a
+        folder with a file for each secret that routes may name, beside the variables $SHARDQ_SECRET_NAME; none given:
+        $SHARDQ_SECRETS.
         """
         where, access = server_given(url, credentials)
         self._options = Options(
@@ -143,6 +151,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             fsync=fsync,
             replay=replay,
             replay_bytes=replay_bytes,
+            egress=Egress.given(sinks, secrets),
         )
         self._packer = Packer(self._options.codec, max_payload=self._options.max_payload)
         self._tasks = Registry(max_attempts=None, backoff=None)
@@ -293,6 +302,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             codec=self._options.codec,
             functions=self._functions,
             edit=partial(edit_topology, self._map()),
+            egress=self._options.egress,
         )
         return sinks
 

@@ -73,8 +73,9 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
         there, a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which), or a
         function that takes a list of deliveries. A URL is stored with the engine's settings: write ``${NAME}`` for a
-        password, which the processes that forward read from their environment. ``maxlen``: about how many entries a
-        stream keeps.
+        password, which the processes that forward have as the secret NAME ($SHARDQ_SECRET_NAME, or a file of
+        ``secrets=``). ``maxlen``: about how many entries a stream keeps. Raises InvalidUrl for a server that
+        ``sinks=`` of this engine does not name.
 
         A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
         tell duplicates by. Every process that runs pollers forwards; to a function only this one, once it has called
@@ -85,7 +86,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         >>> await engine.forward("events", to="stream:events", maxlen=100_000)
         >>> await engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
         """
-        route = route_of(topic, to, side, maxlen, keep=keep)
+        route = route_of(topic, to, side, maxlen, keep=keep, egress=self._options.egress)
         function = self._batch_function(to) if callable(to) else None
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
         await self._edit(partial(control.with_route, topic=topic, route=route), what)

@@ -39,6 +39,7 @@ from shardq.features import embedded
 from shardq.features.replay.journal import check_replay
 from shardq.features.sinks import registry
 from shardq.features.sinks.base import NO_MAXLEN
+from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.functions import BatchFunction
 
 log: logging.Logger = logging.getLogger("shardq")
@@ -79,6 +80,8 @@ class Options:
     fsync: embedded.Fsync
     replay: float | None
     replay_bytes: int
+    egress: Egress
+    """What may leave this process by routes."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -258,9 +261,15 @@ MAX_LENGTH = 10**15
 
 
 def route_of(
-    topic: str, to: str | BatchFunction | None, side: str, maxlen: int | None = None, *, keep: bool = False
+    topic: str,
+    to: str | BatchFunction | None,
+    side: str,
+    maxlen: int | None = None,
+    *,
+    keep: bool = False,
+    egress: Egress = registry.ANYWHERE,
 ) -> Route | None:
-    """Checks where a topic is to be forwarded. None: it no longer is."""
+    """Checks where a topic is to be forwarded, and whether this process may send there. None: it no longer is."""
     check_topic(topic)
     if isinstance(maxlen, bool) or (maxlen is not None and not (isinstance(maxlen, int) and 1 <= maxlen <= MAX_LENGTH)):
         raise InvalidOption(f"maxlen={quoted(maxlen)} is not possible; give an int from 1, or None to keep all entries")
@@ -290,7 +299,7 @@ def route_of(
     if maxlen is not None and route.is_here and not destinations.is_stream(to):
         raise InvalidOption(NO_MAXLEN)
     if not route.is_here:
-        registry.check(route)
+        registry.check(route, egress)
     return route
 
 

@@ -121,12 +121,15 @@ def test_a_password_is_shown_nowhere(
         shown = f"{feeding.stats()!r} {feeding.health()!r} {feeding.topology!r} {feeding.fleet()!r}"
         assert f"redis://u:***@{where}#mail" in shown
         # by a reference it is not even stored
-        monkeypatch.setenv("SINK_PASSWORD", "another")
+        monkeypatch.setenv("SHARDQ_SECRET_SINK_PASSWORD", "another")
         feeding.forward("mail", to=f"redis://u:${{SINK_PASSWORD}}@{where}#mail")
         wait_until(lambda: sink.ask("LLEN", "mail") == 2, "it has arrived", timeout=60)
         assert feeding.topology.routes["mail"].to == f"redis://u:${{SINK_PASSWORD}}@{where}#mail"
         feeding.forward("mail", to=f"redis://u:${{NO_SUCH}}@{where}#mail")
-        wait_until(lambda: "needs the variable NO_SUCH" in sink_stats(feeding, "mail").error, "it is said")
+        wait_until(
+            lambda: "no secret NO_SUCH; set SHARDQ_SECRET_NO_SUCH" in sink_stats(feeding, "mail").error,
+            "it is said",
+        )
     assert "hushhush" not in shown + caplog.text
     assert "another" not in caplog.text
 

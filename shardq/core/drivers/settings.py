@@ -86,6 +86,8 @@ class Settings:
     """
     provided: Provided | None = None
     """Gives the credentials in place of ``login``."""
+    check_ip: Callable[[str], None] | None = None
+    """Raises InvalidUrl for an IP address that must not be connected to."""
 
     def __repr__(self) -> str:
         return f"Settings({self.safe_url!r})"

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,14 @@ def reader() -> hiredis.Reader:
 
 
 def open_socket(settings: Settings, address: str, *, deadline: float) -> socket.socket | Fault:
-    """A connected socket, with TLS where the URL says so; the caller owns it. Raises InvalidUrl for TLS files only."""
+    """A connected socket, with TLS where the URL says so; the caller owns it. Raises InvalidUrl for TLS files,
+    and for an address that must not be connected to.
+    """
     try:
         context = context_of(settings.tls) if settings.tls is not None else None
     except OSError as exc:  # no descriptor for its files
         return of_connecting(exc)
-    sock = connect(address, deadline=deadline)
+    sock = connect(address, deadline=deadline, check_ip=settings.check_ip)
     if isinstance(sock, Fault):
         return sock
     if context is None:
@@ -95,16 +98,28 @@ def open_socket(settings: Settings, address: str, *, deadline: float) -> socket.
         raise
 
 
-def connect(address: str, *, deadline: float) -> socket.socket | Fault:
+CheckIp = Callable[[str], None]
+
+
+def connect(address: str, *, deadline: float, check_ip: CheckIp | None = None) -> socket.socket | Fault:
     """A connected socket, with nothing sent on it yet."""
     try:
-        addresses = known(address) or look_up(address).result(_left(deadline))
+        addresses = resolve(address, deadline, check_ip)
     except OSError as exc:
         return of_resolving(exc, address)
     try:
-        return _connected(addresses, deadline)
+        return connect_to(addresses, deadline)
     except OSError as exc:
         return of_connecting(exc)
+
+
+def resolve(address: str, deadline: float, check_ip: CheckIp | None = None) -> list[Address]:
+    """All addresses of a host. ``check_ip`` raises for one that must not be connected to."""
+    addresses = known(address) or look_up(address).result(_left(deadline))
+    for family, where in addresses:
+        if check_ip is not None and family != socket.AF_UNIX:
+            check_ip(where[0])
+    return addresses
 
 
 def new_socket(family: socket.AddressFamily) -> socket.socket:
@@ -128,7 +143,7 @@ def _left(deadline: float) -> float:
     return max(0.001, deadline - time.monotonic())
 
 
-def _connected(addresses: list[Address], deadline: float) -> socket.socket:
+def connect_to(addresses: list[Address], deadline: float) -> socket.socket:
     """A socket connected to the first address that accepts. Each try leaves time for those after it."""
     last: OSError | None = None
     for place, (family, where) in enumerate(addresses):

@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from shardq.core.drivers.settings import bracketed
-from shardq.core.drivers.sockets import context_of
+from shardq.core.drivers.sockets import context_of, resolve
 from shardq.errors import InvalidUrl, MissingPackage, Unavailable
 from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink, Unsent, shut_down
 from shardq.features.sinks.urls import options, split, split_name, unreached
@@ -90,7 +90,8 @@ class AmqpSink(Sink):
         self._exchange, self._key = unquote(exchange), unquote(key)
         if any(len(name.encode()) > SHORT for name in (self._exchange, self._key)):
             raise InvalidUrl(f"an exchange and a routing key of a {scheme}:// URL have {SHORT} bytes each at most")
-        self._address = bracketed(f"{host}:{port or (5671 if scheme == 'amqps' else 5672)}")
+        self.addresses = (f"{host}:{port or (5671 if scheme == 'amqps' else 5672)}",)
+        self._address = bracketed(self.addresses[0])
         self._host = host
         self._vhost = unquote(parts.path[1:]) or "/"
         self._login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else ("guest", "guest")
@@ -111,12 +112,31 @@ class AmqpSink(Sink):
     # ---- the connection
 
     def open(self) -> None:
+        try:
+            self._open_one()
+        except (amqp.exceptions.AMQPError, OSError) as exc:
+            said = f"RabbitMQ at {unreached(self._address, exc)}" if isinstance(exc, OSError) else self._reason(exc)
+            raise Unavailable(said) from exc
+        self._used = time.monotonic()
+
+    def _open_one(self) -> None:
+        """Connects to the first address that accepts. The client is given addresses: names it would look up again."""
+        addresses = resolve(self.addresses[0], time.monotonic() + self._timeout_s, self.check_ip)
+        for last, (_, where) in enumerate(addresses, 1 - len(addresses)):
+            try:
+                self._open_at(bracketed(f"{where[0]}:{where[1]}"))
+                break
+            except OSError:
+                if not last:
+                    raise
+
+    def _open_at(self, address: str) -> None:
         user, password = self._login
         # a broker that is busy may take nothing for a while, where the client's own options allow a second
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         patient = {} if option is None else {option: int(self._timeout_s * 1000)}
         self._connection = amqp.Connection(
-            self._address,
+            address,
             user,
             password,
             login_method="PLAIN",
@@ -141,14 +161,9 @@ class AmqpSink(Sink):
             self._channel.events["basic_nack"].add(self._on_nack)
             self._channel.events["basic_return"].add(self._on_return)
             self._confirm()
-        except (amqp.exceptions.AMQPError, OSError) as exc:
-            self._abandon()
-            said = f"RabbitMQ at {unreached(self._address, exc)}" if isinstance(exc, OSError) else self._reason(exc)
-            raise Unavailable(said) from exc
         except BaseException:
             self._abandon()
             raise
-        self._used = time.monotonic()
 
     def _tls_options(self) -> dict[str, Any]:
         """The options of which the client makes its own context; empty without TLS."""

@@ -24,8 +24,11 @@ from urllib.parse import quote
 import msgspec
 
 from shardq.core.consumer.policy import DEFAULT, Backoff
+from shardq.core.drivers.settings import host_of
+from shardq.core.drivers.sockets import resolve
 from shardq.core.fleet.report import CircuitState
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, InvalidUrl
+from shardq.features.sinks.egress import is_of_link
 
 BATCH = 256
 SEND_S = 10.0
@@ -106,6 +109,14 @@ class Sink(ABC):
     """The pauses between the attempts of a task."""
     takes_deliveries: ClassVar[bool] = False
     """True for a function of this process, which takes deliveries with their payloads decoded."""
+    addresses: Sequence[str] = ()
+    """HOST:PORT (without brackets), or the path of a socket, of each server in the URL. Where ``__init__`` sets none,
+    they are read from the part before the path.
+    """
+    made_of: str = ""
+    """The URL with its secrets."""
+    is_named: bool = False
+    """True if the process was told where it may send, and that this is there."""
 
     def put_left(self) -> None:
         """Asks for the left end of a list. Raises InvalidOption where there is none."""
@@ -114,6 +125,23 @@ class Sink(ABC):
     def trim(self, maxlen: int) -> None:
         """Asks for a stream of about so many entries. Raises InvalidOption where there is none."""
         raise InvalidOption(NO_MAXLEN)
+
+    def check_ip(self, ip: str) -> None:
+        """Raises InvalidUrl for an address of the link, where clouds have their metadata, unless the URL has it and
+        ``sinks=`` names it. To be called for each address before it is connected to.
+        """
+        if is_of_link(ip) and not (self.is_named and ip in map(host_of, self.addresses)):
+            raise InvalidUrl(
+                "it leads to a link-local address, where clouds keep what their machines must not tell; if you mean "
+                "that, write the address itself in the URL and in sinks="
+            )
+
+    def check_names(self, timeout_s: float) -> None:
+        """Looks the names of the URL up, and checks the addresses. A name without any is for ``open`` to tell."""
+        deadline = time.monotonic() + timeout_s
+        for address in self.addresses:
+            with contextlib.suppress(OSError):
+                resolve(address, deadline, self.check_ip)
 
     def open(self) -> None:  # noqa: B027
         """Connects. Called before the first ``send``, and again after ``close``. What it raises means: it is down."""

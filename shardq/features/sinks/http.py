@@ -21,13 +21,13 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import parse_qsl, unquote
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.drivers.settings import bracketed
-from shardq.core.drivers.sockets import context_of
+from shardq.core.drivers.sockets import connect_to, context_of, resolve
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
@@ -84,7 +84,8 @@ class HttpSink(Sink):
         self._options = options(scheme, parts.fragment, tls=tls, mark="#", also=(*_OPTIONS, f"{_HEADER}NAME", *headers))
         others = self._options.others
         self._host, self._port = host, port or (443 if tls else 80)
-        self._address = bracketed(f"{host}:{self._port}")
+        self.addresses = (f"{host}:{self._port}",)
+        self._address = bracketed(self.addresses[0])
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._method = others.get("method", "POST")
         if self._method not in METHODS:
@@ -194,7 +195,8 @@ class HttpSink(Sink):
         """
         reason = f"no answer to this request within {self._options.timeout_s:g} s (timeout=)"
         if not isinstance(exc, TimeoutError):
-            told = f"{type(exc).__name__}: {exc}".removesuffix(": ")
+            # the text of an answer that is not HTTP's is what another service said
+            told = f"{type(exc).__name__}: {exc}".removesuffix(": ") if isinstance(exc, OSError) else "it is not HTTP"
             reason = f"the connection ended without an answer to this request: {told}"
         before = self._unanswered.get(message.id)
         if len(self._unanswered) >= REMEMBERED:
@@ -217,10 +219,8 @@ class HttpSink(Sink):
             return False
 
     def _new_connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        tls = self._options.tls
-        if tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context_of(tls))
+        tls = None if self._options.tls is None else context_of(self._options.tls)
+        return _Connection(self._host, self._port, timeout_s, tls, self.check_ip)
 
     def _request(self, connection: http.client.HTTPConnection, message: Message) -> Result:
         began = time.monotonic()
@@ -234,7 +234,9 @@ class HttpSink(Sink):
             connection.close()
             raise
         self._answered_from = max(self._answered_from, began)
-        return result_of(answer.status, answer.reason, text, answer.getheader("Retry-After"))
+        # the answer of a server that nobody has named may be an inner page, which a route must not read
+        said = (answer.reason, text) if self.is_named else (http.client.responses.get(answer.status, ""), b"")
+        return result_of(answer.status, *said, answer.getheader("Retry-After"))
 
     def _headers(self, message: Message) -> dict[str, str]:
         given, id = {name.lower() for name in self._route_headers}, message.ascii_id
@@ -248,6 +250,25 @@ class HttpSink(Sink):
             if not taken and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
                 headers[name] = value
         return headers | (signature(self._keys, id, int(time.time()), message.payload) if self._keys else {})
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to an address that ``check_ip`` lets pass, with TLS if there is a context."""
+
+    def __init__(
+        self, host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None, check_ip: Callable[[str], None]
+    ) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self.default_port = 80 if tls is None else 443
+        self._seconds, self._tls, self._check_ip = timeout_s, tls, check_ip
+
+    def connect(self) -> None:
+        deadline = time.monotonic() + self._seconds
+        sock = connect_to(resolve(f"{self.host}:{self.port}", deadline, self._check_ip), deadline)
+        self.sock = sock
+        sock.settimeout(self._seconds)
+        if self._tls is not None:
+            self.sock = self._tls.wrap_socket(sock, server_hostname=self.host)
 
 
 _AGENT = f"shardq/{__version__}"

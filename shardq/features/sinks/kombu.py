@@ -28,7 +28,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.errors import InvalidUrl, MissingPackage
 from shardq.features.sinks.amqp import CLOSE_S, IDLE_S
 from shardq.features.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
-from shardq.features.sinks.urls import TIMEOUT, timeout
+from shardq.features.sinks.urls import TIMEOUT, addresses_in, timeout
 
 try:
     import kombu
@@ -87,6 +87,8 @@ class KombuSink(Sink):
             "login_method": more.get("login"),
             "connect_timeout": self._timeout_s / 2,
         }
+        # kombu may be given several URLs, or hosts, each for the case that the one before it fails
+        self.addresses = tuple(address for each in broker.split(";") for address in addresses_in(each))
         try:
             self._shown = self._new_connection().as_uri().rpartition("@")[2].rstrip("/")
         except Exception as exc:

@@ -16,11 +16,13 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from shardq.core.drivers.settings import host_of, port_of
 from shardq.core.drivers.sockets import context_of
 from shardq.errors import InvalidUrl, MissingPackage, Unavailable
 from shardq.features.sinks.base import SENT, Message, Refused, Result, Sink, Unsent
@@ -68,7 +70,9 @@ class NatsSink(Sink):
                 f"the addresses in a {scheme}:// URL are not HOST:PORT,HOST:PORT; a user and a password are "
                 "percent-encoded"
             )
-        self._addresses = ", ".join(address if ":" in address else f"{address}:4222" for address in addresses)
+        whole = [address if re.search(r":\d+$", address) else f"{address}:4222" for address in addresses]
+        self._addresses = ", ".join(whole)
+        self.addresses = tuple(f"{host_of(address).strip('[]')}:{port_of(address)}" for address in whole)
         self._servers = [f"{'tls' if scheme == 'nats+tls' else 'nats'}://{address}" for address in addresses]
         user, colon, password = login.partition(":")
         self._login: dict[str, Any] = {"token": unquote(login)} if login else {}
@@ -84,7 +88,7 @@ class NatsSink(Sink):
 
     def open(self) -> None:
         self._lost, self._told = asyncio.Event(), ""
-        self._loop = loop = asyncio.new_event_loop()
+        self._loop = loop = _Loop(self.check_ip)
         loop.set_exception_handler(_note)
         self._thread = threading.Thread(target=loop.run_forever, name="shardq-nats", daemon=True)
         self._thread.start()
@@ -123,7 +127,7 @@ class NatsSink(Sink):
         await self._unless_lost([connecting], timeout_s)
         exc: BaseException | None = TimeoutError() if connecting.cancelled() else connecting.exception()
         if exc is not None:
-            known = [each for each in errors if isinstance(each, OSError)]
+            known = [each for each in errors if isinstance(each, OSError | InvalidUrl)]
             cause = known[-1] if known and isinstance(exc, nats.errors.NoServersError) else exc
             if isinstance(cause, OSError):
                 raise Unavailable(f"NATS at {unreached(self._addresses, cause)}") from exc
@@ -206,6 +210,18 @@ class NatsSink(Sink):
             thread.join(CLOSING_S)
             if not thread.is_alive():
                 loop.close()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Connects to no address that ``check_ip`` refuses."""
+
+    def __init__(self, check_ip: Callable[[str], None]) -> None:
+        super().__init__()
+        self._check_ip = check_ip
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        self._check_ip(address[0])
+        await super().sock_connect(sock, address)
 
 
 def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import datetime as dt
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -54,10 +55,11 @@ class OnRedis(Sink):
         self._settings = Settings.from_url(
             url, timeout=timeout_s, connect_timeout=timeout_s, connections=CONNECTIONS, also=(TIMEOUT,)
         )
+        self.addresses = self._settings.addresses
         self._driver: Driver | None = None
 
     def open(self) -> None:
-        self._driver = Driver(self._settings)
+        self._driver = Driver(replace(self._settings, check_ip=self.check_ip))
         self._driver.open()
 
     def _call(self, command: Command[T]) -> T:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
-from urllib.parse import quote
 
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import Sink
+from shardq.features.sinks.egress import Egress, check_places, unfilled
+from shardq.features.sinks.urls import UNKNOWN, addresses_in
 
 GROUP = "shardq.sinks"
 
@@ -31,29 +31,43 @@ BUILTIN = {
 }
 """Scheme → the module beside this one and the class of its sink."""
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+ANYWHERE = Egress()
+"""The rules of a process that nobody has told anything."""
 
 
-def check(route: Route) -> None:
-    """Checks a URL before anything is stored. Raises InvalidUrl, or MissingPackage. Variables of the environment are
-    those of the process that forwards, and are not read here.
+def check(route: Route, egress: Egress = ANYWHERE) -> Sequence[str]:
+    """Checks a URL before anything is stored, and whether this process may send there. Raises InvalidUrl, or
+    MissingPackage. Secrets are those of the process that forwards, and are not read here. Returns the servers of the
+    URL: HOST:PORT, or the path of a socket.
     """
-    _make(_REFERENCE.sub("1", route.to), route)
+    check_places(route.to)
+    addresses = _make(unfilled(route.to, UNKNOWN), route).addresses
+    egress.check(_scheme(route.to), addresses)
+    return addresses
 
 
-def sink_of(route: Route) -> Sink:
-    """The sink of a route to a URL, in which each ``${NAME}`` stands for a variable of the environment."""
+def sink_of(route: Route, egress: Egress, before: Sink | None = None) -> Sink:
+    """The sink of a route to a URL, in which each ``${NAME}`` stands for a secret of this process. ``before``: the one
+    that was made last, and is returned if no secret has changed since.
+    """
+    addresses = check(route, egress)
+    url = egress.filled(route.to, _scheme(route.to), addresses)
+    if before is not None and before.made_of == url:
+        return before
+    sink = _make(url, route)
+    if list(sink.addresses) != list(addresses):  # a sink of a package that decodes the URL before it reads it
+        raise InvalidUrl(f"a secret of {route.shown} would lead to another server; percent-encode it")
+    sink.made_of, sink.is_named = url, egress.sinks is not None
+    return sink
 
-    def value(reference: re.Match[str]) -> str:
-        if (name := reference[1]) in os.environ:
-            return quote(os.environ[name], safe="")
-        raise InvalidUrl(f"{route.shown} needs the variable {name} in the environment of this process: it is not set")
 
-    return _make(_REFERENCE.sub(value, route.to), route)
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
 
 
 def _make(url: str, route: Route) -> Sink:
-    scheme = url.partition("://")[0]
+    scheme = _scheme(url)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,31}", scheme):
         raise InvalidUrl(f"this URL is not understood; {_allowed()}")
     factory = _factory(scheme)
@@ -64,6 +78,7 @@ def _make(url: str, route: Route) -> Sink:
         raise InvalidOption(
             f"the entry point {scheme!r} of {GROUP} makes no shardq.features.sinks.Sink: it made {type(sink)}"
         )
+    sink.addresses = sink.addresses or addresses_in(url)
     if route.side == "left":
         sink.put_left()
     if route.maxlen is not None:

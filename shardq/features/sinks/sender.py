@@ -41,6 +41,7 @@ from shardq.core.threads import Loop
 from shardq.errors import ShardqError
 from shardq.features.sinks import base
 from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Unsent
+from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.functions import BatchFunction, FunctionSink
 from shardq.features.sinks.registry import sink_of
 
@@ -90,11 +91,13 @@ class Sender:
         driver: Driver,
         claims: Claims,
         wakeups: Callable[[float], Wakeups],
+        egress: Egress,
     ) -> None:
         self.topic = topic
         self.route = route
         self.function = function
         """The function that a route calls; None: the route is to a URL."""
+        self._egress = egress
         self._driver = driver
         self._claims = claims
         self._consumer = Consumer(driver, claims, wakeups)
@@ -211,13 +214,19 @@ class Sender:
 
     def _opened(self) -> base.Sink:
         """The sink of the route, open. Raises what is wrong with its URL in this process, or with the other side."""
-        if self._sink is None:
-            self._sink = sink_of(self.route) if self.function is None else FunctionSink(self.function)
-            if self._sink.max_attempts is not None:
-                self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
-        if not self._open:
-            self._sink.open()
-            self._open = True
+        if self._open:
+            assert self._sink is not None, "it is open"
+            return self._sink
+        if self.function is not None:
+            self._sink = self._sink or FunctionSink(self.function)
+        else:
+            # secrets may have changed since it was closed
+            self._sink = sink_of(self.route, self._egress, self._sink)
+            self._sink.check_names(CALL_TIMEOUT_S)
+        if self._sink.max_attempts is not None:
+            self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
+        self._sink.open()
+        self._open = True
         return self._sink
 
     def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Result | Future[Result]]:

@@ -34,6 +34,7 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
+from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.sender import LEASE_S, Sender
 
@@ -70,6 +71,7 @@ class Senders:
         codec: Codec,
         functions: Functions,
         edit: Edit,
+        egress: Egress,
     ) -> None:
         self._driver = driver
         self._cache = cache
@@ -77,6 +79,7 @@ class Senders:
         self._codec = codec
         self._functions = functions
         self._edit = edit
+        self._egress = egress
         self._missed: dict[str, tuple[Route, float]] = {}
         """Topic → the route that no process serves, and since when."""
         self._lock = threading.Lock()
@@ -144,7 +147,8 @@ class Senders:
             route=route,
             decode=decode_payload if route.is_function else as_stored,
         )
-        return Sender(topic, route, self._function(topic, route), self._driver, claims, self._open_wakeups)
+        function = self._function(topic, route)
+        return Sender(topic, route, function, self._driver, claims, self._open_wakeups, self._egress)
 
     def _open_wakeups(self, deadline: float) -> Wakeups:
         with self._lock:

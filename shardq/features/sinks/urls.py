@@ -67,6 +67,19 @@ def options(scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequenc
     return Options(timeout(scheme, given, SEND_S), tls_of(scheme, given) if tls else None, others)
 
 
+def addresses_in(url: str) -> tuple[str, ...]:
+    """The servers of a URL of any scheme, as HOST:PORT; a port that is not given is 0.
+
+    >>> addresses_in("kafka://u:p@a:9092,b/topic")
+    ('a:9092', 'b:0')
+    """
+    authority = re.split(r"[/?#]", url.partition("://")[2] if "://" in url else url)[0].rpartition("@")[2]
+    found = [re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", part) or part for part in authority.split(",")]
+    return tuple(
+        f"{part}:0" if isinstance(part, str) else f"{part[1].strip('[]')}:{part[2] or 0}" for part in found if part
+    )
+
+
 def timeout(scheme: str, given: Mapping[str, str], usual_s: float) -> float:
     """The option ``timeout``, in seconds."""
     text = given.get(TIMEOUT, str(usual_s))

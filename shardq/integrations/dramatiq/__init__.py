@@ -39,8 +39,8 @@ def delay_through(
     ``broker``: a RedisBroker or a RabbitmqBroker. Each queue has a topic: ``dramatiq.default``, or ``topic`` and its
     name. ``to``: the URL of the broker, as the processes that forward reach it, ``dramatiq+redis://HOST:PORT/DB`` or
     ``amqp://HOST/VHOST``; None: as the broker does. It is stored with the engine's settings: write ``${NAME}`` for a
-    password. The route of a queue is stored with its first message. Called again with the same arguments it returns
-    what is there.
+    password, which the processes that forward have as $SHARDQ_SECRET_NAME. The route of a queue is stored with its
+    first message. Called again with the same arguments it returns what is there.
 
     >>> delaying = delay_through(broker, engine, above=60)
     >>> message = remind.send_with_options(args=(42,), delay=3_600_000)
