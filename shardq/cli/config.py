@@ -42,8 +42,6 @@ DEFAULTS = {
     "name": DEFAULT_NAME,
     "cold": "none: all tasks wait in Redis",
     "shards": f"{DEFAULT_SHARDS}, of a new name",
-    "sinks": "every server but link-local ones",
-    "secrets": "variables SHARDQ_SECRET_NAME alone",
 }
 
 

@@ -140,7 +140,7 @@ class Given:
     json: bool = False
     verbose: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
-    """By the environment or the file: the url, the name, the shards of a new engine, and what may leave by routes."""
+    """The url, the name, and the shards of a new engine, by the environment or the file."""
     file: Path = Path()
     """The file of settings."""
 
@@ -247,8 +247,6 @@ of_group: Final = joined(
     setting("--name", metavar="NAME", help=f"{_NAME} {DEFAULT_NAME}.", **_kept),
     setting("--cold", metavar="URL", help=_COLD, **_kept),
     setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, **_kept),
-    setting("--sinks", hidden=True, **_kept),
-    setting("--secrets", hidden=True, **_kept),
     reporting,
 )
 """The options before the name of a command, which the environment and the file set, too."""

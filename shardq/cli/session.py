@@ -23,7 +23,6 @@ from shardq.engine.advice import find_failed, lost
 from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.errors import ServerFault, ShardqError, Unavailable
-from shardq.features.sinks.egress import patterns_in
 
 
 @contextmanager
@@ -51,7 +50,8 @@ def opened(
     """Opens the engine, and closes it at the end.
 
     Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server.
-    ``log``: the form of the log. ``sinks``, ``secrets``: what may leave this process by routes; None: by the settings.
+    ``log``: the form of the log. ``sinks`` and ``secrets``: what may leave this process by routes; None: as the
+    environment says.
     """
     set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
@@ -78,8 +78,8 @@ def opened(
             timeout=timeout,
             connect_timeout=until,
             cold=cold,
-            sinks=sinks or patterns_in(given.settings.get("sinks")),
-            secrets=secrets or given.settings.get("secrets"),
+            sinks=sinks,
+            secrets=secrets,
         ) as engine:
             yield engine
     finally:

@@ -62,10 +62,3 @@ def test_what_is_wrong_is_said(shardq: Shell, engine: Engine, variables: dict[st
     assert (done.code, done.out) == (2, "")
     assert text in done.err
     assert engine.topology.routes == {}
-
-
-def test_config_shows_them(shardq: Shell) -> None:
-    done = shardq.run("config", "--json", SHARDQ_SINKS="https://h nats://h")
-    shown = {each["setting"]: (each["value"], each["from"]) for each in done.objects}
-    assert shown["sinks"] == ("https://h nats://h", "$SHARDQ_SINKS")
-    assert shown["secrets"] == (None, "default")

@@ -101,7 +101,7 @@ class Egress(NamedTuple):
         if isinstance(sinks, str):
             raise InvalidOption(f"sinks={quoted(sinks)} is not possible; give a list: sinks=['https://*.example.org']")
         if sinks is None:
-            sinks = patterns_in(os.environ.get(SINKS))
+            sinks = os.environ.get(SINKS, "").replace(",", " ").split() or None
         secrets = secrets or os.environ.get(SECRETS) or None
         folder = None if secrets is None else Path(secrets)
         if folder is not None and not folder.is_dir():
@@ -154,15 +154,6 @@ class Egress(NamedTuple):
             why = getattr(exc, "strerror", None) or "it is not UTF-8"
             raise InvalidUrl(f"the secret {name} can't be read in the folder {self.secrets}: {why}") from exc
         return found
-
-
-def patterns_in(text: str | None) -> list[str] | None:
-    """The patterns of a setting, with blanks or commas between; None if it is not set.
-
-    >>> patterns_in("https://*.example.org redis://h,nats://h"), patterns_in("")
-    (['https://*.example.org', 'redis://h', 'nats://h'], None)
-    """
-    return (text or "").replace(",", " ").split() or None
 
 
 def check_places(to: str) -> None:
