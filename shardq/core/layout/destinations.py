@@ -43,7 +43,7 @@ def key_of(to: str) -> str:
 
 def masked(to: str) -> str:
     """The destination without its secrets: passwords, users without a password (tokens), what follows a ``?``, and the
-    headers and the keys among the options of an HTTP endpoint. References to variables of the environment are shown.
+    headers and the keys among the options of an HTTP endpoint. References to secrets are shown.
 
     >>> masked("amqp://shop:secret@rabbit/#mail"), masked("https://${TOKEN}@shop/hook?key=1")
     ('amqp://shop:***@rabbit/#mail', 'https://${TOKEN}@shop/hook?***')

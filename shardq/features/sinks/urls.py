@@ -18,7 +18,7 @@ TIMEOUT = "timeout"
 SHORTEST_S, LONGEST_S = 0.1, 600.0
 
 UNKNOWN = "1"
-"""Stands for a variable of the environment where a URL is only checked: its value is known where it is used."""
+"""Stands for a secret where a URL is only checked: its value is known to the process that sends."""
 
 
 def split(url: str, form: str) -> SplitResult:

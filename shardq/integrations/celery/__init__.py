@@ -174,7 +174,7 @@ class CeleryDelaying(Delaying):
         return bool(places)
 
     def _forward(self, place: Place) -> None:
-        """Forwards the topic, if it is not. A route that refers to the environment is the operator's, and stays."""
+        """Forwards the topic, if it is not. A route that names a secret is the operator's, and stays."""
         present = self._routes().get(place.topic)
         if present is None or (present.to != place.to and "${" not in present.to):
             if place.is_shared:

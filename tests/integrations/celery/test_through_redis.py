@@ -91,7 +91,7 @@ def test_an_operators_own_route_is_kept(make: Make) -> None:
     stand, module = make(db=2, dispatching=False)
     module.add.apply_async((1, 2), countdown=1000)
     [(topic, route)] = module.engine.topology.routes.items()
-    own = route.to.replace("127.0.0.1", "${BROKER}")
+    own = route.to.replace("://", "://:${BROKER}@")
     module.engine.forward(topic, to=own, side="left")
     module.add.apply_async((1, 2), countdown=1000)
     assert module.engine.topology.routes[topic].to == own
