@@ -82,15 +82,17 @@ KINDS: dict[FaultKind, Kind] = {
     "scale": Kind("three more workers start, and end by SIGTERM after a while", (1.0, 6.0), 1),
     "crash loop": Kind("SIGKILL of a worker again and again, a moment after its start", (0.2, 1.0), 1),
     "lead elsewhere": Kind("the address leads to a server with another engine of this name", (1.0, 4.0), 1, ("aof",)),
-    "lose tail": Kind("SIGKILL of a master, which loses its last writes", (0.01, 0.1, 0.5, 1.0, 2.0), 5),
-    "restore older": Kind("a master, or all of them, go back to a snapshot of before", (2.0, 6.0, 12.0), 4),
-    "flush": Kind("FLUSHALL of a master, or of all", (0.0,), 2),
+    "lose tail": Kind("SIGKILL of a master, which loses its last writes", (0.01, 0.1, 0.5, 1.0, 2.0), 4),
+    "restore older": Kind("a master, or all of them, go back to a snapshot of before", (1.0, 3.0, 10.0), 2),
+    "flush": Kind("FLUSHALL of a master, or of all", (0.0,), 1),
 }  # fmt: skip
 """What may happen. Programs and servers have what each of these needs, or it is left out, and told."""
 
 
 FORGETTING: frozenset[FaultKind] = frozenset(("lose tail", "restore older", "flush"))
-"""Servers forget what was acknowledged: only in rounds whose servers sync each second, and which are judged so."""
+"""Servers forget what was acknowledged: only in rounds whose servers sync each second, and one kind a round. What one
+fault owes, another one may have taken: after FLUSHALL nothing of before is owed.
+"""
 
 HELD_BACK: frozenset[FaultKind] = frozenset(("kill server", "set clock"))
 """What such rounds have not: one that is killed may lose what waits for the disk, and nobody knows how much."""
@@ -161,7 +163,11 @@ def drawn(
     chosen = [kind for kind in only or KINDS if ground in KINDS[kind].grounds and kind not in without]
     if not clocks and not only:
         chosen = [kind for kind in chosen if kind != "set clock"]
-    chosen = [kind for kind in chosen if kind not in (HELD_BACK if forgets else FORGETTING)]
+    forgetting = [kind for kind in chosen if kind in FORGETTING]
+    if forgets and forgetting:
+        chosen = [kind for kind in chosen if kind not in HELD_BACK]
+        forgetting.remove(draw.choice(forgetting))
+    chosen = [kind for kind in chosen if kind not in forgetting]
     numbers: dict[ProgramKind, int] = {}
     programs = []
     for kind in kinds:

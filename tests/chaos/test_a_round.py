@@ -33,7 +33,7 @@ def test_a_short_round_is_right() -> None:
         (("flush", "crash loop"), 0.3),
         (("lead elsewhere",), 1.0),
     ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+    ids=["lose tail", "restore older", "flush", "lead elsewhere"],
 )
 def test_servers_that_forget_and_fleets_that_come_and_go(kinds: tuple[FaultKind, ...], seconds: float) -> None:
     programs: list[ProgramKind] = ["dispatch", "flow", "drain", "produce", "consume", "operate", "quiet", "quiet"]
