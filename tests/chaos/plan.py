@@ -95,7 +95,7 @@ fault owes, another one may have taken: after FLUSHALL nothing of before is owed
 """
 
 HELD_BACK: frozenset[FaultKind] = frozenset(("kill server", "set clock"))
-"""What such rounds have not: one that is killed may lose what waits for the disk, and nobody knows how much."""
+"""Left out of such rounds: a killed server may lose what waits for the disk, and nobody knows how much."""
 
 
 class Fault(msgspec.Struct, frozen=True):
