@@ -28,8 +28,9 @@ class TopologyCache:
         self.before: Topology | None = None  # the one that was known before it
         self.heard_at: float = time.monotonic()
         """When the engine was there last: its topology was read, or one of its shards has answered."""
+        self.is_reader: bool = False  # the server has refused that this process writes the topology
         self.awaits_repair: bool = False
-        """True while the stored topology is older, and this process may not write it: another one restores it."""
+        """True while a reader knows that the stored topology is older: another process restores it."""
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 

@@ -223,6 +223,8 @@ def declare(cache: TopologyCache, seen: Topology, topology: Topology) -> Operati
     """
     answer = yield control.declare(cache.control, seen.stamp, topology.to_fields())
     yield from learn(cache, answer.fields)
+    if cache.awaits_repair:
+        yield from check_writer(cache)
     return bool(answer.changed)
 
 
@@ -246,18 +248,25 @@ def check_writer(cache: TopologyCache) -> Operation[None]:
         yield control.touch_topology(cache.control)
     except AccessDenied as exc:
         raise AccessDenied(f"this is for users of the role {WRITERS} (`shardq acl`): {exc}") from exc
+    cache.is_reader = False
 
 
 def may_repair(cache: TopologyCache) -> Operation[bool]:
-    """True if this process may restore the stored topology. It asks once until it learns the one that is restored."""
-    if cache.awaits_repair:
-        return False
-    try:
-        yield control.touch_topology(cache.control)
-    except AccessDenied:
+    """True if this process may restore the stored topology, which needs that. The server refuses it once at most."""
+    if not cache.is_reader:
+        try:
+            yield control.touch_topology(cache.control)
+        except AccessDenied:
+            cache.is_reader = True
+    if cache.is_reader:
+        _await_repair(cache)
+    return not cache.is_reader
+
+
+def _await_repair(cache: TopologyCache) -> None:
+    if not cache.awaits_repair:
         cache.awaits_repair = True
         log.warning("%s", AwaitsRepair(cache.name))
-    return not cache.awaits_repair
 
 
 class Relation(Enum):
@@ -290,11 +299,11 @@ def relation(known: Topology, stored: Topology | None) -> Relation:
 
 def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
     """Learns the stored topology, or repairs it. ``fields``: as it was read just now, empty where there is none."""
-    for _ in range(ROUNDS):
+    for round in range(ROUNDS):
         known, stored = cache.topology, Topology.from_fields(fields) if fields else None
         found = relation(known, stored)
         if found is Relation.SAME:
-            cache.heard_at = time.monotonic()
+            cache.heard_at, cache.awaits_repair = time.monotonic(), False
             return
         if stored is not None and found is Relation.NEWER:
             cache.learn(stored)
@@ -302,7 +311,11 @@ def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
         if stored is not None and found is Relation.OTHER:
             yield from _meet(cache, stored)
             return
-        if not (yield from may_repair(cache)):
+        if cache.is_reader and round == 0:
+            fields = yield control.read_topology(cache.control)  # another thread may have learnt a newer one meanwhile
+            continue
+        if cache.is_reader:
+            _await_repair(cache)
             if stored is not None and found is Relation.COLLIDING:
                 cache.replace(stored)  # no other process may know the known one; shards that do have it restored
             return
@@ -310,7 +323,11 @@ def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
             following = known.widened(stored.numbers if stored else ())
         else:
             following = _made_again(cache, stored)
-        answer = yield control.declare(cache.control, stored.stamp if stored else 0, following.to_fields())
+        try:
+            answer = yield control.declare(cache.control, stored.stamp if stored else 0, following.to_fields())
+        except AccessDenied:
+            cache.is_reader = True
+            continue
         fields = answer.fields
         if answer.changed:
             cache.learn(Topology.from_fields(fields))
