@@ -67,7 +67,6 @@ def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: in
     ``members``: the number of live dispatchers. Without any there is nobody to wait for.
     """
     yield from refresh(cache)
-    yield from check_writer(cache)
     while True:
         yield from _announce(cache, shards, rate)
         if cache.topology.pending is None:
@@ -91,6 +90,7 @@ def _announce(cache: TopologyCache, shards: int, rate: float | None) -> Operatio
             assert known.pending is not None, "just compared"
             raise ChangeUnderWay(known.pending, shards)
         if known.pending == shards or known.shards == shards:
+            yield from check_writer(cache)
             return
         if (yield from declare(cache, known, known.following(pending=shards, move_rate=rate))):
             return
