@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 import shardq
 from cluster.server import Server
 from shardq import Engine
 from shardq.cli.acl import rules
+from shardq.core.layout.keys import control_keys
 from shardq.core.roles import ROLES
 from shardq.errors import AccessDenied
 from tests.support.states import FAR_S, claim, ready_of
@@ -170,3 +172,19 @@ def test_a_change_that_changes_nothing_is_refused_too(tried: Tried, role: str) -
         with pytest.raises(AccessDenied, match="users of the role dispatcher or operator"):
             what(tried.of_role[role])
     assert tried.admin.topology.epoch == epoch
+
+
+@pytest.mark.parametrize("role", ["producer", "worker", "viewer"])
+def test_the_server_refuses_what_goes_past_shardq(tried: Tried, role: str) -> None:
+    topology = control_keys("table").topology
+    client = redis.Redis(port=tried.server.port, username=role, password="x")
+    try:
+        for words in (
+            ("HSET", topology, "paused", "[]"),
+            ("HDEL", topology, "routes"),
+            ("EVAL", "return redis.call('HSET', KEYS[1], 'paused', '[]')", 1, topology),
+        ):
+            with pytest.raises(redis.ResponseError, match=r"(?i)permission|ACL failure|can't access|can't run"):
+                client.execute_command(*words)  # type: ignore[no-untyped-call]
+    finally:
+        client.close()
