@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from shardq.cli.options import Given, Read, Whole, command, reporting, setting, shared
-from shardq.cli.output import JSON, complain, say, set_up_root, tell
+from shardq.cli.output import complain, say, set_up_root, tell
 from shardq.cli.serving import Ending, log_option
 from shardq.cli.session import opened
 from shardq.errors import MissingPackage
@@ -105,7 +105,6 @@ def dashboard(
             "every user of this machine can read a command line: set $SHARDQ_DASHBOARD_TOKEN instead"
         )
     secret = token or secrets.token_urlsafe(24)
-    silent = given.json or log == JSON  # it prints no lines for people on stderr
     with opened(given, log=log) as engine, Ending() as ending:
         hosts = filter(None, (allow_host or "").split(","))
         found = app(engine, token=secret, read_only=read_only, hosts=hosts, behind_tls=behind_tls)
@@ -119,12 +118,12 @@ def dashboard(
                 tell({"url": url, "read_only": read_only})
             else:
                 say(f"dashboard of {engine.name!r} at {url}" + (", with your token" if token else ""))
-            if not silent:
+            if not given.json:
                 complain("Ctrl-C ends it")
             if browse:
                 click.launch(stack.enter_context(_leading_to(link)))
             ending.wait()
-    if not silent:
+    if not given.json:
         complain("stopped")
     return ending.code if ending.signal == signal.SIGINT else 0
 

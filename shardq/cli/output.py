@@ -58,6 +58,16 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
+    """Prints lines on stderr; with ``--log json`` as one of the log, so that all that is there can be read as that."""
+    for handler in logging.getLogger("shardq").handlers:
+        if isinstance(handler, _Stderr) and isinstance(handler.formatter, JsonFormatter):
+            level = logging.ERROR if text.startswith("error:") else logging.INFO
+            handler.emit(logging.LogRecord("shardq.cli", level, __file__, 0, text, None, None))
+            return
+    _print(text)
+
+
+def _print(text: str) -> None:
     """Prints lines on stderr. The command goes on if they can not be written."""
     try:
         click.echo(shown(text), file=sys.stderr)
@@ -212,7 +222,7 @@ class _Stderr(logging.Handler):
         except Exception:  # noqa: BLE001  as logging does it: a line that can't be formatted ends no program
             self.handleError(record)
         else:
-            complain(text)
+            _print(text)
 
 
 class _Text(logging.Formatter):

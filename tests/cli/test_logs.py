@@ -128,7 +128,7 @@ def test_work_prints_json(shardq: Shell, engine: Engine, tmp_path: Path) -> None
     wait_until(lambda: state_of(engine, id) == "dead", "it failed")
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=LONGEST_S)
-    said = {each["message"]: each for each in map(json.loads, err.splitlines()[:-1])}
+    said = {each["message"]: each for each in map(json.loads, err.splitlines())}
     assert said["noted"]["order"] == 42
     assert said["noted"]["logger"] == "shop"
     assert said[f"task {id} failed in attempt 1"]["error"] == "ValueError"
