@@ -116,7 +116,7 @@ def open_shards(
     the shards are to be used from now on. ``briefly``: who meets those that do not answer at once tells them.
     """
     known = cache.topology if topology is None else topology
-    text = known.to_text()
+    text, word = known.to_text(), new_word()
     ahead: list[tuple[ShardKeys, Stale]] = []
     owed: list[tuple[ShardKeys, control.Owed]] = []
     empty: list[int] = []
@@ -134,7 +134,7 @@ def open_shards(
             empty.append(keys.shard)
 
     def request(keys: ShardKeys, *, whatever: bool = False) -> Call[bool]:
-        call = control.open_shard(keys, known, text, anew=anew, whatever=whatever)
+        call = control.open_shard(keys, known, text, word=word, anew=anew, whatever=whatever)
         return call.briefly() if briefly else call
 
     for keys, result in (yield Many({keys: request(keys) for keys in shards})):
@@ -147,12 +147,29 @@ def open_shards(
         for keys, result in (yield Many({keys: request(keys, whatever=True) for keys, _ in came_back})):
             note(keys, result)
     if empty:
+        yield from _check_home(cache, known, [cache.keys(shard) for shard in empty], word)
         # A process that does not hear it asks by itself after a while.
         with contextlib.suppress(ServerFault):
             yield control.tell_opened(cache.control, sorted(empty))
     if failure is not None and not briefly:
         raise failure
     return max(ahead, key=lambda answered: answered[1].epoch, default=None)
+
+
+def _check_home(cache: TopologyCache, known: Topology, opened: Iterable[ShardKeys], word: str) -> Operation[None]:
+    """Closes the shards that were just opened where there was nothing if that is another engine: its address came to
+    lead there since the topology was read. Nothing may be stored there, and ``_meet`` says what it is.
+    """
+    fields: control.Fields = yield control.read_topology(cache.control)
+    try:
+        stored = Topology.from_fields(fields) if fields else None
+    except ShardqError:  # who reads it next says what is wrong
+        return
+    if stored is None or relation(known, stored) is not Relation.OTHER:
+        return
+    words = succeeded((yield Many({keys: control.read_opened(keys) for keys in opened})))
+    yield Many({keys: control.close_shard(keys) for keys, found in words.items() if found == word})
+    yield from _meet(cache, stored)
 
 
 def _owed(keys: ShardKeys, copy: bytes) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ as field → text, a LIST as a list. Bytes are text throughout.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -73,7 +74,7 @@ def meta(**fields: object) -> dict[str, str]:
 
 def opening(keys: ShardKeys, epoch: int, text: str = "{}", *, anew: bool = False) -> Call[bool]:
     """The call that opens a shard under a topology of one shard, which an engine without an id has."""
-    return open_shard(keys, Topology(epoch=epoch, shards=1), text, anew=anew)
+    return open_shard(keys, Topology(epoch=epoch, shards=1), text, word=secrets.token_hex(6), anew=anew)
 
 
 def seeding(prefix: str, state: Mapping[str, Any]) -> Iterator[list[Word]]:

@@ -333,7 +333,7 @@ def test_open_does_not_look_at_less(
     shard: Shard, keys: ShardKeys, meta: dict[str, str], numbers: tuple[int, ...], is_owed: bool
 ) -> None:
     shard.seed({"meta": meta})
-    call = calls.open_shard(keys, following(numbers), "new")
+    call = calls.open_shard(keys, following(numbers), "new", word="w")
     after = {"epoch": "3:b:e", "topology": "new", "since": "3", "numbers": ",".join(map(str, numbers))}
     if not is_owed:
         assert shard.ask(call) == ["ok", 0]
@@ -344,7 +344,7 @@ def test_open_does_not_look_at_less(
         shard.run(call)
     assert caught.value.copy == b"old"
     assert shard.state() == {"meta": meta}
-    assert shard.ask(calls.open_shard(keys, following(numbers), "new", whatever=True)) == ["ok", 0]
+    assert shard.ask(calls.open_shard(keys, following(numbers), "new", word="w", whatever=True)) == ["ok", 0]
     assert shard.state() == {"meta": meta | after}
 
 
@@ -369,6 +369,6 @@ def test_open_of_another_change_or_engine(
     shard: Shard, keys: ShardKeys, stored: str, told: dict[str, str], stands: bool
 ) -> None:
     shard.seed({"meta": KNOWN | {"epoch": stored}})
-    call = calls.open_shard(keys, following((4, 16), **told), "new")  # type: ignore[arg-type]  # texts alone
+    call = calls.open_shard(keys, following((4, 16), **told), "new", word="w")  # type: ignore[arg-type]  # texts alone
     assert shard.ask(call) == (["stale", stored] if stands else ["ok", 0])
     assert shard.state()["meta"]["epoch"] == (stored if stands else "3:b:e")

@@ -15,6 +15,10 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Outcome, Task
 from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.operation import run
+from shardq.core.upkeep import open_shards
+from shardq.engine.inside import Inside
+from shardq.engine.parts import connected
 from shardq.errors import AnotherEngine, ShardqError
 from tests.cli.shell import Shell
 from tests.support.states import FAR_S
@@ -282,6 +286,24 @@ def test_an_address_that_leads_to_another_engine(server_binary: Path, name: str,
         assert home.ask("ZCARD", control_keys(name).members) == 0
         swapped(home, other)
         wait_until(lambda: engine.get("mine") is not None, "it is home again")
+
+
+def test_an_address_that_leads_to_another_engine_while_shards_are_opened(server_binary: Path, name: str) -> None:
+    """They are closed again: what a process stored there would be lost for it, and nobody's."""
+    with ExitStack() as stack:
+        home, other = (stack.enter_context(Server(server_binary)) for _ in range(2))
+        innocent = stack.enter_context(Engine(other.url, name=name, shards=4, timeout=10.0))
+        other.ask("HINCRBY", control_keys(name).topology, "created", -60_000)  # not just now
+        engine = stack.enter_context(Engine(home.url, name=name, shards=16, timeout=10.0))
+
+        def there() -> list[object]:
+            return [sorted(other.ask("KEYS", "*")), *(other.ask("HGETALL", shard_keys(name, n).meta) for n in range(4))]
+
+        before = there()
+        cache = Inside(engine).cache
+        with connected(Inside(innocent).options) as driver, pytest.raises(AnotherEngine):
+            run(driver, open_shards(cache, cache.span()), 10.0)
+        assert there() == before
 
 
 def swapped(one: Server, other: Server) -> None:

@@ -5,7 +5,6 @@ The values of schedules are in ``schedules.entry``; ``features.history`` has the
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,11 +52,11 @@ class Owed(ShardqError):
 
 
 def open_shard(
-    keys: ShardKeys, topology: Topology, text: str, *, anew: bool = False, whatever: bool = False
+    keys: ShardKeys, topology: Topology, text: str, *, word: str, anew: bool = False, whatever: bool = False
 ) -> Call[bool]:
     """Opens a shard under a topology, of which ``text`` is the copy. Returns True if there was nothing, as far as is
-    known. ``anew``: the shard is to be used from now on, and must show again that it is polled. ``whatever`` it knew:
-    it is opened also where Owed would be raised.
+    known: then ``word``, a random one, stays there. ``anew``: the shard is to be used from now on, and must show again
+    that it is polled. ``whatever`` it knew: it is opened also where Owed would be raised.
     """
 
     def decode(answer: list[Any]) -> bool:
@@ -67,13 +66,18 @@ def open_shard(
 
     def again() -> Call[bool]:
         # It may find what the call whose answer was lost has written.
-        call = open_shard(keys, topology, text, anew=anew, whatever=whatever)
+        call = open_shard(keys, topology, text, word=word, anew=anew, whatever=whatever)
         call.decode, call.resend = lambda answer: decode(answer) or True, None
         return call
 
     flags, numbers = ["1" if flag else "0" for flag in (anew, whatever)], ",".join(map(str, topology.numbers))
-    words: list[Word] = [topology.stamp, text, flags[0], topology.since, numbers, flags[1], secrets.token_hex(6)]
+    words: list[Word] = [topology.stamp, text, flags[0], topology.since, numbers, flags[1], word]
     return Call.of("open", keys, words, decode, resend=again)
+
+
+def close_shard(keys: ShardKeys) -> Command[int]:
+    """Takes back what opened a shard where there was nothing: nobody can use it then."""
+    return Command(keys.slot, ("HDEL", keys.meta, "epoch", "topology", "since", "numbers", "opened"), int)
 
 
 def tell_opened(keys: ControlKeys, shards: Iterable[int]) -> Command[int]:
