@@ -452,7 +452,8 @@ class EngineBase(forks.OfOneProcess, ABC):
             serving,
             deaths=(yield from find_deaths(counts_by_shard, max_dead)),
             deaf=(yield from find_deaf(self._map(), counts_by_shard, serving.fleet)) if serving is not None else (),
-            strays=(yield from find_out_of_use(self._map())),
+            # where some can't be seen, a look beyond them would take the time that the others have
+            strays=(yield from find_out_of_use(self._map())) if len(seen) == len(counts_by_shard) else (),
         )
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
