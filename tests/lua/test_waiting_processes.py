@@ -170,6 +170,25 @@ def test_topics_share_the_names_that_a_call_may_draw(shard: Shard, keys: ShardKe
         assert wakes.heard() == [(keys.wake("p"), "mail")]
 
 
+def test_topics_share_the_processes_that_a_call_may_wake(shard: Shard, keys: ShardKeys) -> None:
+    """Those for which no process may be woken any more are told, so that the poller calls wake for them."""
+    topics = [f"t{n}" for n in range(12)]
+    shard.seed(
+        {
+            "meta": meta(),
+            "due": {f"{topic}/a": T - 20 + n for n, topic in enumerate(topics)},
+            **{f"waiting/{topic}": {f"of-{topic}": T - 9} for topic in topics[:11]},
+        }
+    )
+    with shard.listener(*(keys.wake(f"of-{topic}") for topic in topics)) as wakes:
+        answer = shard.run(dispatch(keys, topics))
+        assert wakes.heard() == [(keys.wake(f"of-{topic}"), topic) for topic in topics[:8]]
+        assert answer.unheard == ("t8", "t9", "t10"), "nobody waits for the last one"
+        for topic in answer.unheard:
+            assert not shard.run(consume.wake(keys, EPOCH, topic, now_us=NOW))
+        assert wakes.heard() == [(keys.wake(f"of-{topic}"), topic) for topic in topics[8:11]]
+
+
 def test_a_process_that_ends_takes_its_name_along(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "waiting/mail": {"p1": T, "p2": T}})
     for _ in range(2):
