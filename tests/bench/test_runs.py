@@ -36,6 +36,7 @@ def stand() -> Iterator[Stand]:
         yield stand
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_suite_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
