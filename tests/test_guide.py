@@ -17,6 +17,7 @@ PROGRAMS = {
 """The blocks of a guide are one program."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", PROGRAMS)
 def test_the_program_of_a_guide(guide: str, url: str, tmp_path: Path) -> None:
     out = printed("\n".join(PROGRAMS[guide]), url, cwd=tmp_path)

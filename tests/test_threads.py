@@ -46,6 +46,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(record.levelno, record.getMessage()) for record in caplog.records if record.name == "shardq.test"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("errors", "lines"),
     [

@@ -225,6 +225,7 @@ def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.svg")) == []
 
 
+@pytest.mark.slow
 def test_plots_of_an_earlier_report_go(tmp_path: Path) -> None:
     written(tmp_path, ALL)
     (tmp_path / PEERS).unlink()
@@ -244,6 +245,7 @@ def test_ids_are_those_of_one_plot(whole: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_the_same_figures_give_the_same_files(whole: Path, tmp_path: Path) -> None:
     written(tmp_path, ALL)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
@@ -297,6 +299,7 @@ def test_axes_reach_from_tick_to_tick(drawn: Callable[[], str], ticks: list[str]
     assert [text.text for text in xml.fromstring(drawn()).iter("text")][: len(ticks)] == ticks
 
 
+@pytest.mark.slow
 def test_names_of_lines_stand_in_the_order_of_their_ends_and_not_on_each_other() -> None:
     drawn = [Line(f"line {number}", [(0, 0), (1, 5 + number // 2)]) for number in range(6)]
     plot = xml.fromstring(lines("six", drawn, unit="ms", x_unit="s"))

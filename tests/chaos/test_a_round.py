@@ -25,6 +25,7 @@ def test_a_short_round_is_right() -> None:
     assert told.verdict.outcomes["ack done"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "seconds"),
     [

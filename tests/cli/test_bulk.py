@@ -65,6 +65,7 @@ def test_reschedule(shardq: Shell, running: Engine) -> None:
     assert state_of(running, leased) == "leased"
 
 
+@pytest.mark.slow
 def test_it_asks(shardq: Shell, engine: Engine) -> None:
     engine.push_many([Task(n, delay=60, topic="mail") for n in range(7)])
     for answer, left in (("n", 7), ("y", 0)):

@@ -62,6 +62,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_streams_that_are_closed_or_take_nothing(shardq: Shell, engine: Engine, file: Path, command: str) -> None:

@@ -112,6 +112,7 @@ def test_a_client_behind_a_proxy(shardq: Shell, engine: Engine, options: list[st
     assert f"a wrong token for the dashboard from {address}, 1 of it by now" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_the_start", [True, False], ids=["from the start", "later"])
 def test_slow_connections_where_256_files_may_be_open(shardq: Shell, engine: Engine, from_the_start: bool) -> None:
     words = ["sh", "-c", f'ulimit -n {256 if from_the_start else 1024}; exec "$@"', "sh", str(SCRIPT), "dashboard"]

@@ -117,6 +117,7 @@ def test_an_impatient_user_leaves_nothing_behind_either(shell: Shell) -> None:
     wait_until(lambda: not demo_servers(shell), "its server has ended")
 
 
+@pytest.mark.slow
 def test_killed_it_leaves_nothing_either(shell: Shell) -> None:
     process = shell.start("demo", "--tasks", "20000", "--seconds", "60")
     assert process.stdout is not None

@@ -181,6 +181,7 @@ def test_what_is_not_mended_is_wrong_still(
     assert done.code == 1
 
 
+@pytest.mark.slow
 @ON_BOTH
 def test_tasks_in_a_shard_out_of_use(shardq: Shell, engine: Engine, servers: Servers) -> None:
     """As of a server that came back older. Look-ups find them from then on."""

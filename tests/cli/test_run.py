@@ -79,6 +79,7 @@ def test_quietly(shardq: Shell, engine: Engine) -> None:
     assert (process.returncode, out, own(err)) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
     process = shardq.start("run", "--shards", "3")
     assert process.stdout is not None

@@ -64,6 +64,7 @@ def test_a_command_loads_no_other() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_help_needs_neither_rich_nor_asyncio() -> None:
     code = (
         "import sys; from shardq.cli.app import PLACES, load; [load(name) for name in PLACES]; "
@@ -80,6 +81,7 @@ def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
     assert done.stderr == f"error: the shardq command needs {missing}: pip install 'shardq[cli]'\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_is_loading() -> None:
     (script,) = entry_points(group="console_scripts", name="shardq")
     code = f"""

@@ -199,7 +199,6 @@ def test_reschedule_all(engine: Engine, to_s: float) -> None:
 # ---- who is told
 
 
-@pytest.mark.slow
 def test_stats(engine: Engine, database: str) -> None:
     engine.push_many([Task(n, delay=FAR_S) for n in range(3)])
     cold = engine.stats().cold

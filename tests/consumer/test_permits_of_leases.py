@@ -155,6 +155,7 @@ def test_what_could_not_be_decoded_frees_its_place(running: Engine, servers: Ser
     assert permits(running, servers) == {}
 
 
+@pytest.mark.slow
 def test_the_claiming_consumer_remembers_no_delivery(running: Engine, other: Engine) -> None:
     running.limit("mail", concurrency=1000)
     consumer, settler = running.consumer("mail"), other.consumer("mail")

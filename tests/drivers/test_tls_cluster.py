@@ -110,6 +110,7 @@ def test_while_a_slot_moves(engine: Engine, cluster: Cluster) -> None:
     cluster.wait_ok()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "aio"])
 def test_a_key_that_went_ahead_of_its_slot(cluster: Cluster, files: Path, name: str, kind: str) -> None:
     """ASK, to a node that the driver has no connection to yet."""

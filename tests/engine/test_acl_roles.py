@@ -383,7 +383,6 @@ WITHOUT = {
 }
 
 
-@pytest.mark.slow
 def test_what_is_not_needed_is_done_without_and_told(
     user: MakeUser, engines: Engines, admin: Engine, servers: Servers, name: str
 ) -> None:

@@ -62,6 +62,7 @@ def age(engine: Engine, server: Server, topic: str) -> None:
             server.ask("HSET", keys.looks, topic, f"{marks.partition(':')[0]}:{at}000")
 
 
+@pytest.mark.slow
 def test_a_process_that_stands_still_is_drawn_in_place_of_one_that_waits(
     engine: Engine, single: Server, name: str
 ) -> None:
@@ -134,6 +135,7 @@ def test_those_who_waited_are_gone(engine: Engine, single: Server, name: str) ->
     assert "deaf" not in engine.health().kinds
 
 
+@pytest.mark.slow
 def test_one_after_the_other_is_drawn(engine: Engine, single: Server, name: str) -> None:
     """Many that listen, and are at work."""
     engine.push("x", topic="mail")

@@ -212,7 +212,6 @@ def test_a_replica_that_stands_still(engines: Engines, own_server: Server, repli
     wait_until(lambda: engine.health().ok, "it goes on", timeout=SOON_S)
 
 
-@pytest.mark.slow
 def test_a_clock_that_differs_from_the_servers(running: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for ahead in (100.0, -100.0):
         with monkeypatch.context() as patch:

@@ -122,6 +122,7 @@ class Work:
             running[1].result(70)
 
 
+@pytest.mark.slow
 def test_kills_resizes_and_failovers(site: Site) -> None:
     dispatcher = site.engine("dispatcher", shards=SHARDS)
     dispatcher.start()
@@ -188,6 +189,7 @@ def test_they_go_on_without_the_topology_until_a_dispatcher_restores_it(
     producer.push("x", delay=FAR_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["single"], indirect=True)
 def test_a_shard_that_came_back_older_waits_for_a_dispatcher(site: Site) -> None:
     dispatcher = site.engine("dispatcher", shards=SHARDS)

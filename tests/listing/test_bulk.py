@@ -45,6 +45,7 @@ def test_cancelling_what_matches(running: Engine) -> None:
     assert running.cancel_all(everything=True).done == 3
 
 
+@pytest.mark.slow
 def test_all_are_cancelled_while_they_move(engine: Engine) -> None:
     ids = engine.push_many([Task(n, delay=FAR_S, topic=("mail", "sms")[n % 2]) for n in range(4000)])
     engine.start()
@@ -180,6 +181,7 @@ def test_one_filter_for_all(running: Engine) -> None:
     assert (running.purge(tag="red"), running.purge("sms"), running.purge(everything=True)) == (3, 3, 3)
 
 
+@pytest.mark.slow
 def test_a_ready_task_counts_once_however_often_it_stands_in_its_list(running: Engine) -> None:
     """Each time that a ready task is rescheduled it leaves an entry behind in its list."""
     running.push_many([Task(n) for n in range(1500)])

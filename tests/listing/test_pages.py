@@ -149,6 +149,7 @@ def test_large_payloads_end_a_page(engines: Engines, url: str, name: str) -> Non
 # ---- while things happen
 
 
+@pytest.mark.slow
 def test_a_walk_while_tasks_are_pushed_dispatched_and_moved(patient: Engine) -> None:
     """To twice as many shards: every task that stays scheduled is met, once."""
     ids = [*patient.push_many([Task(n, at=FAR + n % 1013, topic="stays") for n in range(COUNT)])]

@@ -55,7 +55,6 @@ def test_a_claim_waits_for_each_list_it_leaves_empty(shard: Shard, keys: ShardKe
     }
 
 
-@pytest.mark.slow
 def test_who_does_not_wait_is_not_noted(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "waiting/": {"other": T}})
     answer = shard.run(claim(keys, waiter=""))

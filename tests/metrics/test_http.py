@@ -30,7 +30,6 @@ def url(single: Server) -> str:
     return single.url
 
 
-@pytest.mark.slow
 def test_pollers_are_ready_when_they_run(url: str, name: str) -> None:
     engine = Engine(url, name=name, shards=4)
     with shardq.metrics.serve(engine, ANYWHERE) as server:

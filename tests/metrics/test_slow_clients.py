@@ -44,6 +44,7 @@ def serving(kind: str, engine: Engine) -> Iterator[str]:
             yield stack.enter_context(served(dashboard, "127.0.0.1", 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["probes", "dashboard"])
 @pytest.mark.usefixtures("many_files")
 def test_two_thousand_slow_connections_stop_nothing(kind: str, url: str, name: str) -> None:

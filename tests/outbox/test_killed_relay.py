@@ -66,6 +66,7 @@ def _fill(database: sa.Engine, ids: str) -> list[str]:
         return outbox.push_many(connection, tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resized", [False, True], ids=["", "resized"])
 @pytest.mark.parametrize("ids", ["generated", "own"])
 @pytest.mark.parametrize("url", ["single"], indirect=True)

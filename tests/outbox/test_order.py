@@ -63,6 +63,7 @@ def test_a_row_waits_for_an_earlier_one_of_its_id_that_another_relay_has(
     assert [_payload(engine, id) for id in ("page", "news")] == ["best", "first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_last_row_of_each_id_wins_while_three_relays_work(database: sa.Engine, engine: shardq.Engine) -> None:
     with contextlib.ExitStack() as stack:

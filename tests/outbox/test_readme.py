@@ -23,6 +23,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path, url: str) -> None:
     assert run_program("outbox", url, tmp_path) == "{'order': 42}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "id"), [(r"(\d+) bytes\s+of\s+Redis", None), (r"(\d+) with\s+an\s+id\s+of\s+your\s+own", "{:015}")]
 )

@@ -178,6 +178,7 @@ def test_a_loop_that_ends_leaves_no_task_pending(own_server: Server, name: str) 
 # ---- close, kill, resize
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 20])
 def test_closed_in_the_middle(url: str, name: str, turns: int) -> None:
     async def main() -> None:
@@ -234,6 +235,7 @@ def test_a_server_that_is_killed_in_the_middle(own_server: Server, name: str, ti
     run(own_server.url, name, main, timeout=timeout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_the_number_of_shards_changes_meanwhile(url: str, name: str, own: bool) -> None:
     async def main(engine: AsyncEngine) -> None:

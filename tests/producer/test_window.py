@@ -32,6 +32,7 @@ def peak(ids: list[str], window_s: int) -> float:
     return max(seconds.values()) * window_s / len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_million_tasks_of_one_instant() -> None:
     """Their ids follow each other, as those of a bulk push do."""

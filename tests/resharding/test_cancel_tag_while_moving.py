@@ -25,6 +25,9 @@ from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
+# races that the searches go through, too: one case of each at each change
+pytestmark = [pytest.mark.slow, pytest.mark.promise]
+
 MOVING = 12
 
 
@@ -71,7 +74,6 @@ def ids(shards: int) -> list[str]:
     return moving_ids(SHARDS, shards, MOVING) + staying[:MOVING]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shards", [7, 2])
 def test_one_that_stands_still_while_all_moves(
     engine: Engine, migration: Migration, shards: int, ids: list[str]
@@ -178,7 +180,6 @@ def test_another_that_takes_the_id_keeps_its_place(engine: Engine, migration: Mi
     assert [task for task in tasks if task is None or task.payload == 0] == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_migrator_that_is_stopped_in_the_middle_of_a_move(url: str, name: str, servers: Servers) -> None:
     """A process, by SIGSTOP, while tasks that it took are in no shard: they are cancelled all the same."""

@@ -21,7 +21,8 @@ from tests.support.waiting import wait_until
 
 LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 
-pytestmark = pytest.mark.parametrize("shards", [7, 2])
+# races that the searches go through, too: one case of each at each change
+pytestmark = [pytest.mark.slow, pytest.mark.promise, pytest.mark.parametrize("shards", [7, 2])]
 
 
 @pytest.fixture

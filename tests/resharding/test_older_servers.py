@@ -168,6 +168,7 @@ def test_nodes_of_different_minutes(server_binary: Path, name: str) -> None:
         assert [id for id in held if engine.get(id) is None] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older", ["the node of the topology", "another node"])
 def test_doctor_ends_it(server_binary: Path, name: str, tmp_path: Path, older: str) -> None:
     """A cluster of different minutes, and nobody who dispatches: one run finds all that is stored."""
@@ -253,6 +254,7 @@ def test_who_is_alive_restores_what_a_new_process_begins_later(server: Server, n
         assert other.topology.shards == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["a dispatcher", "a producer"])
 def test_an_address_that_leads_to_another_engine(server_binary: Path, name: str, who: str) -> None:
     """Of the same name, which was there before. It is left alone, and all is as it was when the address leads home."""

@@ -13,6 +13,9 @@ from tests.resharding.stepping import Stepped
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 
+# races that the searches go through, too: one case of each at each change
+pytestmark = [pytest.mark.slow, pytest.mark.promise]
+
 MOVING = 12
 
 
@@ -46,7 +49,6 @@ def dead(engine: Engine, ids: list[str]) -> list[str]:
     return ids
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shards", [7, 2])
 @pytest.mark.parametrize("topic", [None, ""])
 def test_a_purge_that_stands_still_while_all_moves(

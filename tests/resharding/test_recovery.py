@@ -86,6 +86,7 @@ def test_all_is_lost_again_while_it_is_restored() -> None:
     refreshed.advance(lambda _: Declared(True, Topology(epoch=4, shards=2, since=4).to_fields()))
     for _ in range(2):
         refreshed.advance(lambda _: True)
+    refreshed.advance(lambda _: Topology(epoch=4, shards=2, since=4).to_fields())  # still at home
     refreshed.advance(lambda _: 0)
     assert refreshed.done
     assert known.topology.epoch == 4

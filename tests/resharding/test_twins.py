@@ -35,6 +35,7 @@ def test_who_waits_where_nobody_moves_is_told_once(
         assert "no dispatcher" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_change_awaited(url: str, name: str, migration: Migration) -> None:
     async def change() -> None:
         async with AsyncEngine(url, name=name, shards=4, timeout=10.0) as engine:

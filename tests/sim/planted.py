@@ -93,7 +93,7 @@ PLANTED = [
         "names of processes that are gone use up wake-ups",
         "dispatch",
         "    if heard > 0 then most, wakings, woken = most - 1, wakings - 1, true end",
-        "    wakings = wakings - 1\n    if heard > 0 then most, woken = most - 1, true end",
+        "    wakings, woken = wakings - 1, true\n    if heard > 0 then most = most - 1 end",
         Unlucky(("deploy",)),
     ),
 ]

@@ -137,6 +137,7 @@ def test_a_planted_fault_is_found(planted: Planted) -> None:
     _found(planted.when, planted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED_CODE, ids=lambda each: each.what)
 def test_a_fault_planted_into_code_is_found(planted: PlantedCode) -> None:
     with mock.patch.object(planted.where, planted.name, planted.instead):

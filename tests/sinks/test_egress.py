@@ -318,6 +318,7 @@ def tried(sink: Sink) -> str:
 LOOK_UP_THEMSELVES = {"kombu+amqp", "kombu+redis", "own"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "rebound"),
     [*((each, False) for each in REST), *((each, True) for each in sorted(REST.keys() - LOOK_UP_THEMSELVES))],

@@ -38,7 +38,6 @@ def test_a_batch_of_deliveries(engines: Engines, single: Server, name: str) -> N
     assert sink_stats(engine, "mail").to.startswith("python://tests.sinks.test_functions.")
 
 
-@pytest.mark.slow
 def test_results_for_each(feeding: Engine) -> None:
     tries: list[tuple[int, int]] = []
 

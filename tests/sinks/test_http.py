@@ -174,6 +174,7 @@ def test_a_slow_answer_holds_up_its_own_task_alone(feeding: Engine, endpoint: En
     assert len(endpoint.requests()) == 302
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_killed_under_load(feeding: Engine, endpoint: Endpoint) -> None:
     feeding.forward("hooks", to=f"http://127.0.0.1:{endpoint.port}/")
     ids: list[str] = []

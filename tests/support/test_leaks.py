@@ -28,6 +28,7 @@ def test_logging_that_was_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     leaks.check()
 
 
+@pytest.mark.slow
 def test_a_thread_of_the_engine_is_reported_and_no_other() -> None:
     leaks = Leaks()
     end = threading.Event()

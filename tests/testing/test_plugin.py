@@ -89,6 +89,7 @@ def test_the_same_tests_pass_in_virtual_and_in_real_time(run_pytest: PytestRun, 
     assert run.servers() == []
 
 
+@pytest.mark.slow
 def test_long_tests_are_skipped_in_real_time_and_the_marker_counts_more(run_pytest: PytestRun) -> None:
     tests = """
         import datetime as dt, pytest

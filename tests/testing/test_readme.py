@@ -19,6 +19,7 @@ def test_the_tests_of_the_page_pass(run_pytest: PytestRun) -> None:
     assert run.counts() == {"passed": 2}, run.out
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_runs(url: str) -> None:
     _, program = programs("testing")
     program = program.replace("redis://127.0.0.1:6379/0", url)

@@ -35,7 +35,6 @@ def test_healthy_for_the_first_handler(engines: Engines, running: Engine, monkey
     assert seen == [True]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("duty", ["shardq-settle", "shardq-watch"])
 def test_not_healthy_without_one_of_its_threads(engines: Engines, running: Engine, duty: str) -> None:
     """Nothing known ends one of them. Here it is told that the worker has ended, and the worker is not."""

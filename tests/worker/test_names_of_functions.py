@@ -106,6 +106,7 @@ def test_where_nobody_can_import_it_from_a_name_is_demanded(tmp_path: Path, word
     assert (named.stdout, named.returncode) == ("send\n", 0), named.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_example_of_the_readme_in_two_processes(url: str, name: str, tmp_path: Path) -> None:
     """The worker is run, and the producer imports it."""

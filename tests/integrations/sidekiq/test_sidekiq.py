@@ -180,6 +180,7 @@ def test_the_examples_of_the_docstrings(engine: Engine) -> None:
         assert run_examples(value, names)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path, client: redis.Redis) -> None:
     out = run_program("integrations/sidekiq", f"{single.url}/{DB}", tmp_path, name=("sidekiq-page", name))
     assert out == "1\nRemindJob [42, 'ann']\n"

@@ -29,6 +29,7 @@ def test_lines_keep_their_numbers() -> None:
         assert [line for line in ours if line.startswith("--")] == [line for line in theirs if line.startswith("--")]
 
 
+@pytest.mark.slow
 def test_a_branch_is_counted_once_for_each_server() -> None:
     call = by_id.cancel(KEYS, 1, "a", now_us="1")
     with counting() as reached:
