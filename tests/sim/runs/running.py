@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from shardq import Engine
 from shardq.core.dispatcher import Dispatcher
-from shardq.core.layout.keys import ShardKeys, control_keys, shard_keys
+from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script, script
 from shardq.errors import ShardqError
@@ -216,7 +216,7 @@ class Run:
         thread = self.hub.spawn(Process("another"), begin)
         self._run_until(lambda: not thread.is_alive() and self.hub.now_us > BEFORE_S * 1e6, TIMEOUT_S)
         self._raise_failures([thread])
-        self._of_another = self._stored_in(node)
+        self._of_another = node.space.dump()
 
     def lead(self, home: Node, to: Node) -> None:
         """The address of a server leads to another one from now on, or home; then dispatchers have work again."""
@@ -225,15 +225,8 @@ class Run:
         self._punctuality = Punctuality(self.books, is_open=False, late_ms=CUT_OFF_MS) if to is home else None
         self.check_another("somebody")
 
-    @staticmethod
-    def _stored_in(node: Node) -> dict[bytes, object]:
-        """Without the numbers of past minutes, which are written whatever engine it is."""
-        stored: dict[bytes, object] = dict(node.space.dump())
-        stored.pop(control_keys(NAME).history.encode(), None)
-        return stored
-
     def check_another(self, who: str) -> None:
-        if self.another is not None and self._stored_in(self.another) != self._of_another:
+        if self.another is not None and self.another.space.dump() != self._of_another:
             raise Violation(f"{who} writes to another engine")
 
     @property
