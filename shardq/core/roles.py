@@ -21,7 +21,7 @@ class Role:
     writes: frozenset[str]
     """The keys that it writes, by their fields in ``ShardKeys`` and ``ControlKeys``; it reads all others."""
     looks_only: bool = False
-    """True for a role without the commands by which its scripts note what they saw: they do without."""
+    """True for a role that may not run the commands by which scripts note what they saw. They work without them."""
 
     def __or__(self, other: Role) -> Role:
         looks_only = self.looks_only and other.looks_only

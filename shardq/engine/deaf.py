@@ -1,4 +1,4 @@
-"""The ready tasks that nobody was woken for, although a process waits for their topic: for ``health()``.
+"""Finds ready tasks for which nobody was woken although a process waits for their topic. ``health()`` tells them.
 
 Servers keep the names of waiting processes by list, ``waiting/TOPIC`` of each shard, and draw one for each task that
 arrives. A process that is drawn takes the task or has another one drawn. So names go while a list has something in it,

@@ -81,7 +81,7 @@ class Options:
     replay: float | None
     replay_bytes: int
     egress: Egress
-    """What may leave this process by routes."""
+    """The servers that routes may reach from this process, and the secrets that they may use."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

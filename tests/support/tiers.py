@@ -25,14 +25,14 @@ TOLD_S, QUICK_S = 2.0, 0.5
 LONGEST_S = 20.0
 """One that takes so long fails. A machine that does other things makes one of a second no slower than that."""
 
-_NAMED = re.compile(r"`(\w+/)?([\w/]+\.py)::(\w+)")
+_NAMED = re.compile(r"`(?:tests/)?([\w/]+\.py)::(\w+)")
 
 
 def promises() -> set[tuple[str, str]]:
     """The tests that pages name: file below tests/, and function."""
     pages = [ROOT / "README.md", *(ROOT / "shardq").rglob("*.md")]
     texts = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    return {(f"{folder}{file}".removeprefix("tests/"), name) for folder, file, name in _NAMED.findall(texts)}
+    return set(_NAMED.findall(texts))
 
 
 def mark(items: Iterable[pytest.Item]) -> None:

@@ -76,7 +76,7 @@ def open_shard(
 
 
 def close_shard(keys: ShardKeys) -> Command[int]:
-    """Takes back what opened a shard where there was nothing: nobody can use it then."""
+    """Undoes the opening of a shard that had nothing: nobody can use it then."""
     return Command(keys.slot, ("HDEL", keys.meta, "epoch", "topology", "since", "numbers", "opened"), int)
 
 
@@ -104,7 +104,7 @@ def read_copy(keys: ShardKeys) -> Command[bytes | None]:
 
 
 def touch_topology(keys: ControlKeys) -> Command[int]:
-    """Removes a field that there is not: so nothing is changed, and refused where the topology may not be written."""
+    """Removes a field that is not there: it changes nothing, and is refused to who may not write the topology."""
     return Command(keys.slot, ("HDEL", keys.topology, ""), int)
 
 

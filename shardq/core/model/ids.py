@@ -117,8 +117,8 @@ _OF_SCHEDULE = re.compile(
 
 
 def bound_to(id: str) -> str:
-    """What an encrypted payload is bound to: the whole id of its task, topic included; for the tasks of a schedule
-    ``TOPIC/every-NAME@``, as all of them have the payload that was encrypted when the schedule was declared.
+    """Returns what an encrypted payload is bound to: the whole id of its task, topic included. For a schedule that is
+    ``TOPIC/every-NAME@``: all its tasks have the payload that was encrypted when it was declared.
 
     >>> shardq.codecs.bound_to("mail/order-42")
     'mail/order-42'

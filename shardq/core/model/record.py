@@ -121,7 +121,7 @@ def codec_named(choice: str | Codec) -> Codec:
 
 
 def clear_of(codec: Codec | None) -> Literal["refuse", "read"] | None:
-    """What a codec that authenticates payloads says about those in the clear; None for any other codec."""
+    """A codec that authenticates payloads refuses those in the clear, or reads them; None for any other codec."""
     clear = getattr(codec, "clear", None)
     return clear if clear in ("refuse", "read") else None
 

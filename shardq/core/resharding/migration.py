@@ -275,9 +275,13 @@ class MigrationPipeline:
         self._waits_long = self._waits_long or time.monotonic() - began > LONG_S
         self._behind |= behind
         self._marked = [batch for batch in (*self._marked, *self._reserved) if batch.keys.shard not in behind]
-        # the barrier may have heard of a restart between a mark and its take: what was put without a mark is nowhere
-        kept = [each for each in self._put if not each.run or each.run == self._barrier.volatile_run(each.target)]
-        self._safe += [moving_task for moving_task in kept if moving_task.target not in behind]
+        self._safe += [
+            moving_task
+            for moving_task in self._put
+            if moving_task.target not in behind
+            # the barrier may have heard of a restart between a mark and its take: what is put without a mark is nowhere
+            and moving_task.run in ("", self._barrier.volatile_run(moving_task.target))
+        ]
         self._reserved, self._put = [], []
 
 

@@ -23,7 +23,7 @@ from shardq.features.spool.drain import Failing, drain
 
 @dataclass(slots=True)
 class Moved:
-    """What became of some rows. Those in no list stay: their shard takes nothing, or its replicas are behind."""
+    """The outcome of some rows. Those in no list stay: their shard takes nothing, or its replicas are behind."""
 
     done: list[Row] = field(default_factory=list)
     """Redis has them: they may be removed."""

@@ -29,7 +29,7 @@ TOGETHER = 100
 
 
 class Remembered(NamedTuple):
-    """What is remembered of a row that was cancelled."""
+    """A row that was cancelled, as it is remembered."""
 
     until: int
     known: int
@@ -38,7 +38,7 @@ class Remembered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the table knows of an id."""
+    """An id, as the table knows it."""
 
     version: int
     """Of its stripe, before all else was read."""
