@@ -99,7 +99,7 @@ def length(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[int]:
     return Command(keys.slot, ("LLEN", keys.ready(topic)), int, retry_for_s=retry_for_s)
 
 
-def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float) -> Command[int]:
+def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float | None = None) -> Command[int]:
     """The number of ready lists, of these topics, that are not empty."""
     words = ("EXISTS", *map(keys.ready, topics))
     return Command(keys.slot, words, int, retry_for_s=retry_for_s)

@@ -22,7 +22,7 @@ from functools import partial
 
 import msgspec
 
-from shardq.core.calls import by_id, listing, observe, resharding
+from shardq.core.calls import by_id, consume, listing, observe, resharding
 from shardq.core.calls.by_id import Found
 from shardq.core.calls.listing import LOOK, IdPage, SortedState, Span
 from shardq.core.calls.request import Moving
@@ -46,6 +46,9 @@ SPARE = 16
 
 LISTS = 64
 """The most ready lists that are read for one page."""
+
+NAMES = 100
+"""Ready lists that are asked for at once whether one of them has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,27 +209,46 @@ def _ready(cache: TopologyCache, query: Query, place: Place, limit: int) -> Oper
 def _lists(
     cache: TopologyCache, query: Query, place: Place
 ) -> Operation[tuple[list[tuple[ShardKeys, str]], Place | None]]:
-    """The next ready lists from a place on, and the place of the one behind them; None: there is none."""
+    """The next ready lists from a place on, and the place of the one behind them; None: there is none. Without a topic
+    in the query, empty lists are left out: names of topics are many where each customer has one.
+    """
     shards = [keys for keys in cache.span() if keys.shard >= place.shard]
-    topics: dict[ShardKeys, list[str]]
     if query.topic is not None:
-        topics = {keys: [query.topic] for keys in shards[: LISTS + 1]}
-    else:
-        asked = {keys: (keys, partial(observe.peek, topics=())) for keys in shards[: LISTS + 1]}
+        lists = [(keys, query.topic) for keys in shards if (keys.shard, query.topic) >= (place.shard, place.topic)]
+        return _cut(lists)
+    lists, some = [], 4
+    while shards and len(lists) <= LISTS:
+        asked = {keys: (keys, partial(observe.peek, topics=())) for keys in shards[:some]}
         counts = values((yield from call_shards(cache, asked)).items())
-        topics = {keys: sorted(counts[keys].dispatched) for keys in asked}
-    lists = [
-        (keys, topic)
-        for keys, names in topics.items()
-        for topic in names
-        if (keys.shard, topic) >= (place.shard, place.topic)
-    ]
-    if len(lists) > LISTS:
-        keys, topic = lists[LISTS]
-        return lists[:LISTS], Place("ready", None, "", keys.shard, topic)
-    if len(shards) > LISTS + 1:
-        return lists, Place("ready", None, "", shards[LISTS + 1].shard)
-    return lists, None
+        named = [(keys, topic) for keys in asked for topic in sorted(counts[keys].dispatched)]
+        lists += yield from _not_empty(
+            [each for each in named if (each[0].shard, each[1]) >= (place.shard, place.topic)]
+        )
+        shards, some = shards[some:], 2 * some
+    return _cut(lists)
+
+
+def _cut(lists: list[tuple[ShardKeys, str]]) -> tuple[list[tuple[ShardKeys, str]], Place | None]:
+    if len(lists) <= LISTS:
+        return lists, None
+    keys, topic = lists[LISTS]
+    return lists[:LISTS], Place("ready", None, "", keys.shard, topic)
+
+
+def _not_empty(lists: list[tuple[ShardKeys, str]]) -> Operation[list[tuple[ShardKeys, str]]]:
+    """Those of some lists that have an entry. Asks for many of a shard at once first."""
+    topics: dict[ShardKeys, list[str]] = {}
+    for keys, topic in lists:
+        topics.setdefault(keys, []).append(topic)
+    for size in (NAMES, 1):
+        asked = [(keys, some[at : at + size]) for keys, some in topics.items() for at in range(0, len(some), size)]
+        requests = ((number, consume.ready_lists(keys, some)) for number, (keys, some) in enumerate(asked))
+        counts = values((yield Many(requests)))
+        topics = {}
+        for number, (keys, some) in enumerate(asked):
+            if counts[number]:
+                topics.setdefault(keys, []).extend(some)
+    return [(keys, topic) for keys, some in topics.items() for topic in some]
 
 
 # ---- the tasks
