@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from shardq.core.consumer.waiters import PERMITS, ReadyList
 from shardq.core.layout.topology import Limit
 from shardq.errors import ShardqError
 
@@ -121,6 +122,13 @@ class ReadyCounts:
         for topic, number in left.items():
             self.left[topic][shard] = number
             self.asked_at[topic][shard] = now_s
+
+    def expect(self, lists: Collection[ReadyList]) -> None:
+        """Notes lists for which a consumer was woken: it asks them, or passes them on."""
+        for shard, topic in lists:
+            if shard != PERMITS:
+                of = self.left[topic]
+                of[shard] = of.get(shard) or 1
 
 
 @dataclass(slots=True)

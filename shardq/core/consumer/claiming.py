@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleBury, SettleRetry
-from shardq.core.calls.request import Call, Command, Epoch
+from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
 from shardq.core.consumer.claim_planner import ShardClaim, patience_s
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
+from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, settle
 from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
@@ -44,6 +45,11 @@ ROUNDS = 3
 misses, the next claim gets.
 """
 
+MOST_TOPICS = 64
+"""A claim of more topics asks for those known to have something, so many at most, and for as many others in turn: each
+topic costs each shard two keys. When that gives nothing, it looks which lists are not empty.
+"""
+
 GIVE_BACK_S = 1.0
 """The time to give back what an interrupted caller holds: whoever pressed Ctrl-C waits."""
 
@@ -67,12 +73,12 @@ def claim(
     deliveries: list[Delivery] = []
     try:
         if not unreachable.again_at:
-            deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from _claim_in_parts(claims, notes, max, shards, wakeups, filled, RETRY_FOR_S)
         elif not claims.cut_off():
             some = unreachable.to_ask(shards)
-            deliveries = yield from _claim(claims, notes, max, some, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from _claim_in_parts(claims, notes, max, some, wakeups, filled, RETRY_FOR_S)
         if not deliveries and unreachable.again_at and claims.cut_off():
-            deliveries = yield from _claim(claims, notes, max, shards, wakeups, filled, None)
+            deliveries = yield from _claim_in_parts(claims, notes, max, shards, wakeups, filled, None)
     except ShardqError:
         yield from give_back(claims, notes)
         raise
@@ -101,7 +107,7 @@ def give_back_leases(claims: Claims, leases: SettlementsByShard) -> Operation[No
         log.warning("%d tasks could not be given back; they come back when their leases run out: %s", count, exc)
 
 
-def _claim(
+def _claim_in_parts(
     claims: Claims,
     notes: ClaimNotes,
     max: int,
@@ -110,18 +116,59 @@ def _claim(
     filled: Filled | None,
     retry_for_s: float | None,
 ) -> Operation[list[Delivery]]:
+    """Claims from all open topics, or from parts of them, where they are many, until one gives something."""
+
+    def part(only: Collection[str] | None) -> Operation[list[Delivery]]:
+        return _claim(claims, notes, max, shards, wakeups, filled, retry_for_s, only)
+
+    if len(claims.topics) <= MOST_TOPICS:
+        return (yield from part(None))
+    topics = claims.open_topics(claims.cache.topology)
+    if not topics:
+        return (yield from part(None))
+    if wakeups is not None:
+        # When it is registered for all, it was told to register anew.
+        todo = wakeups.waiters.unregistered_topics(shards, topics) or topics
+        for at in range(0, len(todo), MOST_TOPICS):
+            deliveries = yield from part(frozenset(todo[at : at + MOST_TOPICS]))
+            if deliveries or notes.caller_left:
+                return deliveries
+        return []
+    known = [topic for topic in topics if claims.planner.known(topic, shards)]
+    deliveries = yield from part(frozenset(known[:MOST_TOPICS]).union(claims.others_in_turn(topics, MOST_TOPICS)))
+    if deliveries or notes.caller_left:
+        return deliveries
+    lists = [(claims.cache.keys(shard), topic) for shard in shards for topic in topics]
+    now = time.monotonic()
+    for keys, topic in (yield from not_empty(lists, retry_for_s=RETRY_FOR_S)):
+        claims.ready_counts.learn(keys.shard, {topic: 1}, now)
+    known = [topic for topic in topics if claims.planner.known(topic, shards)]
+    return (yield from part(frozenset(known[:MOST_TOPICS]))) if known else []
+
+
+def _claim(
+    claims: Claims,
+    notes: ClaimNotes,
+    max: int,
+    shards: Sequence[int],
+    wakeups: Wakeups | None,
+    filled: Filled | None,
+    retry_for_s: float | None,
+    only: Collection[str] | None,
+) -> Operation[list[Delivery]]:
     """Makes trips until nothing more is known to be there, or ``max`` deliveries are claimed.
 
     A trip goes by one topology: its topics, its limits and its epoch. A newer one may be learnt meanwhile, by another
     thread; shards refuse the older epoch, so that nothing is claimed past a limit or a pause that a trip did not know.
+    ``only``: of these topics; None: of all.
     """
     topology = claims.cache.topology
-    topics = claims.open_topics(topology)
+    topics = claims.open_topics(topology, only)
     if not topics and claims.wanted_topics():
         # Nothing is asked for, so no shard would say that a topic is given out again.
         yield from refresh(claims.cache)
         topology = claims.cache.topology
-        topics = claims.open_topics(topology)
+        topics = claims.open_topics(topology, only)
     deliveries: list[Delivery] = []
     lease_s = claims.lease_ms / 1000
     asked = begun = time.monotonic()
@@ -180,7 +227,7 @@ def _claim(
         leased.append((asked, found))
         asked = time.monotonic()
         if len(claims.topics) > 1 and claims.planner.weights is None:
-            deliveries.sort(key=lambda delivery: claims.topics.index(delivery.topic))
+            deliveries.sort(key=lambda delivery: claims.ranks[delivery.topic])
         if len(deliveries) >= max or notes.caller_left or not shard_claims:
             break
         if len(met) == len(shards) and not claims.planner.left(shards, topics):
@@ -188,7 +235,7 @@ def _claim(
         # A trip that met only stale entries does not count: the next one goes on behind them.
         round += not trip.stale
         topology = claims.cache.topology
-        topics = claims.open_topics(topology)
+        topics = claims.open_topics(topology, only)
     if deliveries and time.monotonic() >= begun + lease_s:
         return (yield from _still_leased(claims, deliveries, leased, lease_s))
     return deliveries
@@ -365,12 +412,8 @@ class _Trip:
 
 
 def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
-    """Tells the registry which shards have a list that is not empty, or can't be asked; a claim will tell more."""
+    """Tells the registry which lists are not empty, or can't be asked; a claim will tell more."""
     topics = claims.open_topics(claims.cache.topology)
-    requests: dict[int, Command[int]] = {
-        shard: consume.ready_lists(claims.cache.keys(shard), topics, retry_for_s=RETRY_FOR_S)
-        for shard in (shards if topics else ())
-    }
-    answers = yield Many(requests)
-    found = [shard for shard, lists in answers if isinstance(lists, ShardqError) or lists > 0]
-    wakeups.waiters.not_empty([(shard, topic) for shard in found for topic in topics])
+    lists = [(claims.cache.keys(shard), topic) for shard in shards for topic in topics]
+    found = yield from not_empty(lists, retry_for_s=RETRY_FOR_S)
+    wakeups.waiters.not_empty([(keys.shard, topic) for keys, topic in found])

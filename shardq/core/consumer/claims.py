@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,6 +58,7 @@ class Claims:
     ) -> None:
         self.cache = cache
         self.topics: list[str] = list(topics)
+        self.ranks: Mapping[str, int] = {topic: rank for rank, topic in enumerate(self.topics)}
         self.name = name
         self.lease_ms = lease_ms
         self.codec = codec
@@ -83,6 +84,7 @@ class Claims:
         self.recovery: Recovery = Recovery(cache)
         """The recovery from refusals of claims, as long as each claim meets some."""
         self._calls = 0
+        self._turn = 0
 
     def cut_off(self) -> bool:
         """True if no shard could be reached."""
@@ -105,9 +107,19 @@ class Claims:
         left_out = self.left_out
         return [topic for topic in self.topics if topic not in left_out] if left_out else self.topics
 
-    def open_topics(self, topology: Topology) -> list[str]:
-        """The wanted topics that are neither paused nor forwarded; of one that serves a route, those that have it."""
+    def others_in_turn(self, topics: Sequence[str], count: int) -> list[str]:
+        """So many of the topics, each time the next ones."""
+        begin = self._turn % len(topics)
+        self._turn = begin + count
+        return [*topics[begin:], *topics[:begin]][:count]
+
+    def open_topics(self, topology: Topology, only: Collection[str] | None = None) -> list[str]:
+        """The wanted topics that are neither paused nor forwarded; of one that serves a route, those that have it.
+        ``only``: among these.
+        """
         wanted = self.wanted_topics() if self.left_out else self.topics
+        if only is not None:
+            wanted = sorted((topic for topic in only if topic not in self.left_out), key=self.ranks.__getitem__)
         if not topology.paused and not topology.routes and not self.forwarded and self.route is None:
             return wanted
         if self.route is not None:
@@ -217,7 +229,7 @@ class WaitStrategy:
         if self.waiter.topics != self.claims.wanted_topics():
             return None
         waiters = self.wakeups.waiters
-        waiters.ask(self.waiter)
+        self.claims.ready_counts.expect(waiters.ask(self.waiter))
         self.waiter.denied = ()
         open_topics = self.claims.open_topics(self.claims.cache.topology)
         denied = {t: at for t, at in self.claims.limiter.denied().items() if at > now and t in open_topics}

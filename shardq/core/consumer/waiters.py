@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -71,7 +72,8 @@ class WaiterRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._registered: set[ReadyList] = set()
+        self._registered: defaultdict[int, set[str]] = defaultdict(set)
+        """Shard → the topics in whose lists the process is registered."""
         self._names: set[ReadyList] = set()
         """The lists in which servers may have the name of this process."""
         self._wakeups: dict[ReadyList, int] = {}
@@ -101,13 +103,16 @@ class WaiterRegistry:
             waiter.woken_for = {entry for entry in self._untaken if entry[1] in waiter.topics}
             self._untaken -= waiter.woken_for
 
-    def ask(self, waiter: Waiter) -> None:
-        """Notes that the waiter claims from what it was woken for. Raises EngineClosed once the registry is closed."""
+    def ask(self, waiter: Waiter) -> Collection[ReadyList]:
+        """Notes that the waiter claims from what it was woken for, and returns that. Raises EngineClosed once the
+        registry is closed.
+        """
         with self._lock:
             if self._closed:
                 raise EngineClosed("the engine was closed while a claim waited: make another, or open() it again")
-            waiter.asked |= waiter.woken_for
-            waiter.woken_for.clear()
+            woken_for, waiter.woken_for = waiter.woken_for, set()
+            waiter.asked |= woken_for
+            return woken_for
 
     def leave(self, waiter: Waiter, left: Collection[ReadyList] = ()) -> list[ReadyList]:
         """Removes a waiter, which knows that it ``left`` something in these lists. Returns the lists it was woken for
@@ -222,19 +227,23 @@ class WaiterRegistry:
     def registered(self, before: dict[ReadyList, int], empty: Iterable[ReadyList], crowd: int) -> None:
         """Notes that a claim asked the lists of ``before`` and registered the process in the empty ones."""
         with self._lock:
-            self._registered.difference_update(before)
             kept = {entry for entry in empty if self._wakeups.get(entry) == before.get(entry)}
-            self._registered |= kept
+            for shard, topic in before:
+                self._registered[shard].discard(topic)
+            for shard, topic in kept:
+                self._registered[shard].add(topic)
             self._names |= kept
             self._crowd = max(1, crowd)
 
     def unregistered(self, shards: Sequence[int], topics: Collection[str]) -> list[int]:
         """The shards with a list of these topics in which the process is not registered."""
         with self._lock:
-            if not self._registered and topics:
-                # most often: in a backlog nobody waits
-                return list(shards)
-            return [s for s in shards if any((s, t) not in self._registered for t in topics)]
+            return [shard for shard in shards if not self._registered[shard].issuperset(topics)]
+
+    def unregistered_topics(self, shards: Sequence[int], topics: Collection[str]) -> list[str]:
+        """Those of the topics of which the process is not registered in every one of these shards."""
+        with self._lock:
+            return [topic for topic in topics if not all(topic in self._registered[shard] for shard in shards)]
 
     def forget_all(self) -> None:
         """Trusts no registration any more: the next claim asks every shard."""
@@ -273,7 +282,7 @@ class WaiterRegistry:
         return self._period_s() * random.uniform(0.8, 1.2)
 
     def _forget(self, entry: ReadyList) -> None:
-        self._registered.discard(entry)
+        self._registered[entry[0]].discard(entry[1])
         self._wakeups[entry] = self._wakeups.get(entry, 0) + 1
 
     def _offer(self, entry: ReadyList) -> bool:

@@ -22,10 +22,11 @@ from functools import partial
 
 import msgspec
 
-from shardq.core.calls import by_id, consume, listing, observe, resharding
+from shardq.core.calls import by_id, listing, observe, resharding
 from shardq.core.calls.by_id import Found
 from shardq.core.calls.listing import LOOK, IdPage, SortedState, Span
 from shardq.core.calls.request import Moving
+from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import MOST, id_of, raw
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
@@ -46,9 +47,6 @@ SPARE = 16
 
 LISTS = 64
 """The most ready lists that are read for one page."""
-
-NAMES = 100
-"""Ready lists that are asked for at once whether one of them has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +219,7 @@ def _lists(
         asked = {keys: (keys, partial(observe.peek, topics=())) for keys in shards[:some]}
         counts = values((yield from call_shards(cache, asked)).items())
         named = [(keys, topic) for keys in asked for topic in sorted(counts[keys].dispatched)]
-        lists += yield from _not_empty(
+        lists += yield from not_empty(
             [each for each in named if (each[0].shard, each[1]) >= (place.shard, place.topic)]
         )
         shards, some = shards[some:], 2 * some
@@ -233,22 +231,6 @@ def _cut(lists: list[tuple[ShardKeys, str]]) -> tuple[list[tuple[ShardKeys, str]
         return lists, None
     keys, topic = lists[LISTS]
     return lists[:LISTS], Place("ready", None, "", keys.shard, topic)
-
-
-def _not_empty(lists: list[tuple[ShardKeys, str]]) -> Operation[list[tuple[ShardKeys, str]]]:
-    """Those of some lists that have an entry. Asks for many of a shard at once first."""
-    topics: dict[ShardKeys, list[str]] = {}
-    for keys, topic in lists:
-        topics.setdefault(keys, []).append(topic)
-    for size in (NAMES, 1):
-        asked = [(keys, some[at : at + size]) for keys, some in topics.items() for at in range(0, len(some), size)]
-        requests = ((number, consume.ready_lists(keys, some)) for number, (keys, some) in enumerate(asked))
-        counts = values((yield Many(requests)))
-        topics = {}
-        for number, (keys, some) in enumerate(asked):
-            if counts[number]:
-                topics.setdefault(keys, []).extend(some)
-    return [(keys, topic) for keys, some in topics.items() for topic in some]
 
 
 # ---- the tasks
