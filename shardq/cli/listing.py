@@ -37,13 +37,18 @@ class Filter:
     state: str | None = None
     due: tuple[Bound, Bound] | None = None
     tag: str | None = None
+    failed: bool = False
 
     def __post_init__(self) -> None:
         if self.due is not None and self.state not in (None, "scheduled"):
             raise click.UsageError(f"--due goes with --state scheduled, or none: {self.state} tasks have no due time")
+        if self.failed and self.state not in (None, "scheduled"):
+            raise click.UsageError(
+                f"--failed goes with --state scheduled, or none: no {self.state} task waits for a retry"
+            )
 
     def __bool__(self) -> bool:
-        return any(each is not None for each in (self.topic, self.state, self.due, self.tag))
+        return any(each is not None for each in (self.topic, self.state, self.due, self.tag, self.failed or None))
 
     def arguments(self, engine: Engine) -> dict[str, Any]:
         """The arguments of an engine's command. Lengths of time count from the server's now."""
@@ -58,7 +63,8 @@ class Filter:
                 due = at(due[0]), at(due[1])
             except OverflowError:
                 raise click.UsageError("--due: that is before the year 1 or after the year 9999") from None
-        found = {"topic": self.topic, "state": self.state, "due": due, "tag": self.tag}
+        failed = self.failed or None
+        found = {"topic": self.topic, "state": self.state, "due": due, "tag": self.tag, "failed": failed}
         return {name: value for name, value in found.items() if value is not None}
 
     def of(self, what: str) -> str:
@@ -66,12 +72,14 @@ class Filter:
         >>> Filter("mail", None, (None, 0.0)).of("tasks")
         "scheduled tasks of the topic 'mail', due ..0s"
         """
-        state = self.state or ("scheduled" if self.due is not None else "")
+        state = self.state or ("scheduled" if self.due is not None or self.failed else "")
         text = f"{state} {what}" if state else what
         if self.topic is not None:
             text += f" of the topic {quoted_topic(self.topic)}"
         if self.tag is not None:
             text += f" with the tag {self.tag!r}"
+        if self.failed:
+            text += " that wait for a retry"
         if self.due is not None:
             text += f", due {_shown(self.due[0])}..{_shown(self.due[1])}"
         return text
@@ -91,15 +99,16 @@ _tag = click.option(
 
 
 def filter_options(states: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """Adds --topic and --tag, and with ``states`` --state and --due. The command is given them as ``filter``."""
+    """Adds --topic and --tag, and with ``states`` --state, --failed and --due. The command is given a ``filter``."""
     due = click.option(
         "--due",
         type=DUE,
         help="Only scheduled ones due in this time, by lengths of time from now or instants: 0..1h, -10m.., "
         "..0 (due already), 2030-01-31T00:00:00Z..",
     )
-    more = (click.option("--state", type=click.Choice(states), help="Only in this state."), due) if states else ()
-    return packed("filter", Filter, _topic, _tag, *more)
+    failed = click.option("--failed", is_flag=True, help="Only scheduled ones that failed, and wait for a retry.")
+    more = (click.option("--state", type=click.Choice(states), help="Only in this state."), failed, due)
+    return packed("filter", Filter, _topic, _tag, *(more if states else ()))
 
 
 def _shown(bound: Bound) -> str:
@@ -140,6 +149,7 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
 
     example:
       shardq list --topic mail
+      shardq list --failed                             (what failed, and will be tried again)
       shardq list --state dead --newest --limit 20     (the latest deaths)
       shardq list --state scheduled --due ..0          (due already, and waiting)
       shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
@@ -148,10 +158,10 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
     """
     if every and limit is not None:
         raise click.UsageError("give --limit N, or --all for all that match")
-    state, due = filter.state, filter.due
-    if holder is not None and (state not in (None, "leased") or due is not None):
+    state, waits = filter.state, filter.due is not None or filter.failed
+    if holder is not None and (state not in (None, "leased") or waits):
         raise click.UsageError("--holder goes with --state leased, or none: no consumer holds other tasks")
-    if newest and (state not in (None, "dead") or due is not None or holder is not None):
+    if newest and (state not in (None, "dead") or waits or holder is not None):
         raise click.UsageError("--newest goes with --state dead, or none: it is for the latest deaths")
     most = None if every else limit or TABLE
     with looking(given) as engine:
@@ -162,7 +172,7 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
                 tell(with_payload(task))
             more = False
         else:
-            more = _print(tasks, most, state or ("leased" if holder else "scheduled" if due else "dead" * newest))
+            more = _print(tasks, most, state or ("leased" if holder else "scheduled" if waits else "dead" * newest))
     if more:
         sys.stdout.flush()
         complain(f"there are more than these {most:,}: --limit N shows more, --all all of them")
@@ -176,8 +186,10 @@ def _print(tasks: Iterator[TaskInfo], most: int | None, state: str) -> bool:
     if state != "ready":
         columns.append(Column(_WHEN.get(state, "when (UTC)"), _when, rank=1, text=True))
     columns.append(Column("attempts", lambda task: str(task.failures + task.lapses), rank=2))
-    if state in ("", "leased", "dead"):
-        columns.append(Column(_WHY.get(state, "reason, or held by"), _why, text=True))
+    # of scheduled and ready tasks few have failed
+    optional = state in ("scheduled", "ready")
+    title = "reason" if optional else _WHY.get(state, "reason, or held by")
+    columns.append(Column(title, _why, text=True, optional=optional))
     table, left, none = Table(*columns), most, True
     while rows := list(islice(tasks, MAX_LIMIT if left is None else min(left, MAX_LIMIT))):
         table.print(rows)

@@ -183,19 +183,19 @@ async def count(request: Request, form: Form) -> Response:
     arguments: dict[str, Any] = filter.arguments()
     del arguments["holder"]
     if verb == "requeue":
-        if arguments.pop("state") not in (None, "dead") or arguments.pop("due") is not None:
-            raise InvalidOption("dead tasks are requeued, of a topic or all: leave state and due out")
+        if arguments.pop("state") not in (None, "dead") or arguments.pop("due") is not None or filter.failed:
+            raise InvalidOption("dead tasks are requeued, of a topic or all: leave state, due and failed out")
         arguments["everything"] = arguments["topic"] is None
         filter = TaskFilter(topic=filter.topic, state="dead")
-        arguments["reason"] = form.text("reason") or None
     else:
         arguments["everything"] = not filter.fields
+    arguments["reason"] = form.text("reason") or None
     words = f"{verb.capitalize()} {filter.sentence()}"
     if arguments.get("reason"):
-        words += f" that died of {printable(arguments['reason'])}"
+        words += f" that {'failed' if filter.failed else 'died'} of {printable(arguments['reason'])}"
     if verb == "reschedule":
         arguments |= due_of(form, "to")
-        words += f" to {form.text('to')}"
+        words += f" to {'now' if form.text('to') == '0' else form.text('to')}"
     found = Job(verb, words, arguments)  # type: ignore[arg-type]  # checked above
     _jobs(request).begin(found)
     return done(request, "", back=f"/tasks/bulk/{found.key}")

@@ -1,4 +1,4 @@
-"""The lists of tasks, one task with its commands, and the dead tasks by reason."""
+"""The lists of tasks, one task with its commands, and by reason those that are dead or wait for a retry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REASON = 6_000
 """Bytes of a reason, as the page has them: the end of a traceback says most."""
 
 LATEST = 600
-"""Dead tasks that are read to group their reasons: those that died last."""
+"""Tasks that are read to group their reasons: those that died last, or are tried again first."""
 
 READS = 4
 """The most pages of them that are read: one ends early where tasks are large, or of a rare topic."""
@@ -72,6 +72,8 @@ class TaskFilter:
     due: str = ""
     """FROM..TO, as in ``shardq list --due``."""
     holder: str = ""
+    failed: str = ""
+    """Anything: only those that wait for a retry."""
 
     @classmethod
     def of(cls, field: Callable[[str], str | None]) -> TaskFilter:
@@ -101,6 +103,7 @@ class TaskFilter:
             "state": self.state or None,
             "due": self._range() if self.due else None,
             "holder": self.holder or None,
+            "failed": bool(self.failed),
         }
 
     def sentence(self) -> str:
@@ -108,7 +111,9 @@ class TaskFilter:
         >>> TaskFilter(topic="mail", due="..2030-01-01T00:00:00Z").sentence()
         'scheduled tasks of the topic mail, due ..2030-01-01T00:00:00Z'
         """
-        text = f"{self.state or ('scheduled' if self.due else 'leased' if self.holder else 'all')} tasks"
+        waits = self.due or self.failed
+        text = f"{self.state or ('scheduled' if waits else 'leased' if self.holder else 'all')} tasks"
+        text += " that wait for a retry" if self.failed else ""
         text += f" of the topic {self.topic}" if self.topic else ""
         text += f", due {self.due}" if self.due else ""
         return text + (f", held by {self.holder}" if self.holder else "")
@@ -162,7 +167,7 @@ async def tasks(request: Request) -> Response:
 
 def _verbs(filter: TaskFilter) -> list[str]:
     """The commands that can be given for all tasks of the list."""
-    state = filter.state or ("scheduled" if filter.due else "")
+    state = filter.state or ("scheduled" if filter.due or filter.failed else "")
     if filter.holder:
         return []
     verbs = [verb for verb, states in ALLOWED.items() if not state or state in states]
@@ -218,17 +223,30 @@ def _id(form: Form) -> str:
     return "".join(form.all("id")[:1])  # not text(): an id may begin with a blank
 
 
-# ---- dead tasks
+# ---- reasons
 
 
 async def dead(request: Request) -> Response:
     """The reasons of the last deaths, and the way to requeue or remove those tasks."""
+    return await _by_reason(request, "/dead", newest=True)
+
+
+async def retries(request: Request) -> Response:
+    """The reasons why tasks wait for another attempt, and the way to run them now or to remove them."""
+    return await _by_reason(request, "/retries", failed=True)
+
+
+async def _by_reason(request: Request, path: str, **query: bool) -> Response:
     word = TaskFilter.of(request.query_params.get).topic
-    tasks, is_whole = await _latest(dashboard_of(request).call, topic_named(word))
+    tasks, is_whole = await _first(dashboard_of(request).call, topic_named(word), query)
     groups = grouped(tasks)
+    if "failed" in query:
+        groups.sort(key=lambda group: group.first or dt.datetime.max.replace(tzinfo=dt.UTC))
     return rendered(
         request,
-        "dead.html",
+        "reasons.html",
+        path=path,
+        failed="failed" in query,
         topic=word,
         read=len(tasks),
         is_whole=is_whole,
@@ -238,13 +256,13 @@ async def dead(request: Request) -> Response:
     )
 
 
-async def _latest(call: Caller, topic: str | None) -> tuple[list[TaskInfo], bool]:
-    """The tasks that died last, and True if these are all."""
+async def _first(call: Caller, topic: str | None, query: dict[str, Any]) -> tuple[list[TaskInfo], bool]:
+    """The first tasks of the query, and True if these are all."""
     found: list[TaskInfo] = []
     cursor: str | None = None
 
     def read(engine: Engine) -> TaskPage:
-        return engine.tasks(topic=topic, newest=True, limit=LATEST - len(found), cursor=cursor)
+        return engine.tasks(topic=topic, **query, limit=LATEST - len(found), cursor=cursor)
 
     for _ in range(READS):
         page = await call(read)
@@ -266,4 +284,5 @@ routes: list[Route] = [
     action("/tasks/requeue", command),
     action("/tasks/reschedule", command),
     page("/dead", dead),
+    page("/retries", retries),
 ]

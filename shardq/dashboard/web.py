@@ -52,6 +52,7 @@ PROBES = frozenset(("/livez", "/readyz"))
 PAGES = {
     "/": "Overview",
     "/tasks": "Tasks",
+    "/retries": "Retries",
     "/dead": "Dead",
     "/future": "Future",
     "/schedules": "Schedules",

@@ -41,10 +41,12 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     scheduled: int
+    retrying: int
+    """The scheduled tasks with an attempt that failed: they wait for another one."""
     ready: int
     leased: int
     dead: int
-    estimated: Mapping[Literal["scheduled", "leased", "dead"], int]
+    estimated: Mapping[Literal["scheduled", "retrying", "leased", "dead"], int]
     """Those of the counts that are estimates → by how many tasks they may be off, nineteen times of twenty: of a shard
     with many tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
     """
@@ -77,7 +79,7 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
     """Adds up the topics of all shards that were seen, and what is set for them; sorted by name."""
     ready, dispatched, died = Counter[str](), Counter[str](), Counter[str]()
     waited: dict[str, int] = {}
-    by_state = {state: _Estimate() for state in DRAWN}
+    by_state = {state: _Estimate() for state in (*DRAWN, _RETRYING)}
     for shard in counts:
         ready.update(shard.ready)
         dispatched.update(shard.dispatched)
@@ -86,10 +88,12 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
             waited[topic] = max(ms, waited.get(topic, 0))
         for state in DRAWN:
             by_state[state].add(shard.drawn[state], getattr(shard, state))
+        by_state[_RETRYING].add(shard.retrying, shard.entries)
     names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes}
     return {
         topic: TopicStats(
             scheduled=round(by_state["scheduled"].counts[topic]),
+            retrying=round(by_state[_RETRYING].counts[topic]),
             ready=ready[topic],
             leased=round(by_state["leased"].counts[topic]),
             dead=round(by_state["dead"].counts[topic]),
@@ -105,6 +109,9 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
         )
         for topic in sorted(names)
     }
+
+
+_RETRYING: Literal["retrying"] = "retrying"
 
 
 class _Estimate:
@@ -248,6 +255,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     is_blind: bool
     """True if no shard could be read, so that every total is 0 and says nothing."""
     scheduled: int
+    retrying: int
+    """Those of the scheduled tasks that wait for another attempt, as ``topics`` tells them."""
     ready: int
     leased: int
     dead: int
@@ -361,6 +370,7 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         for keys, found in seen.counts
     ]
     counted = succeeded(seen.counts).values()
+    topics = topics_of(counted, cache.topology, interval)
     schedules = None
     if (summary := seen.schedules) is not None:
         pushed = here.scheduler.pushed if here.scheduler else 0
@@ -373,6 +383,7 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         missing=tuple(keys.shard for keys, counts in seen.counts if isinstance(counts, ShardqError)),
         is_blind=not counted,
         scheduled=sum(counts.scheduled for counts in counted),
+        retrying=sum(topic.retrying for topic in topics.values()),
         ready=sum(sum(counts.ready.values()) for counts in counted),
         leased=sum(counts.leased for counts in counted),
         dead=sum(counts.dead for counts in counted),
@@ -384,7 +395,7 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         trimmed_age=min(
             (max(0.0, c.now_us / 1e6 - c.trimmed_ms / 1e3) for c in counted if c.trimmed_ms is not None), default=None
         ),
-        topics=topics_of(counted, cache.topology, interval),
+        topics=topics,
         rates=interval.total if interval and counted else None,
         head_age=max((s.head_age for s in rows if s.head_age is not None), default=None),
         lateness=Lateness.total(s.lateness for s in rows if s.lateness),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from shardq.core.calls.observe import Drawn
 from shardq.core.fleet.lateness import Lateness
@@ -251,7 +251,7 @@ def topics(health: Health) -> View[TopicRow]:
     stats = health.stats
     sinks = {sink.topic: sink for sink in together(sink for member in health.fleet for sink in member.sinks)}
 
-    def count(state: Drawn, rank: int) -> Column[TopicRow]:
+    def count(state: Drawn | Literal["retrying"], rank: int) -> Column[TopicRow]:
         """A count, with ~ and its error if it is an estimate."""
 
         def cell(row: TopicRow) -> str:
@@ -272,6 +272,7 @@ def topics(health: Health) -> View[TopicRow]:
         (
             Column("topic", lambda row: shown_topic(row[0]), text=True, value=lambda row: row[0]),
             count("scheduled", 1),
+            *([count("retrying", 4)] if stats.retrying else []),
             _of("ready", lambda row: row[1].ready, stats.shown),
             _of("oldest", lambda row: row[1].oldest_ready, age, 2),
             count("leased", 5),

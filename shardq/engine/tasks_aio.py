@@ -330,7 +330,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         The filter, which all commands on many tasks take: ``topic``; ``state``, "scheduled", "ready", "leased" or
         "dead"; ``due=(from, to)``, two instants or None, for scheduled tasks; ``tag``, for which each of the others is
         read, too; or ``everything=True``. ``holder``: tasks leased by the consumer or worker of that name. ``newest``:
-        dead tasks, the latest deaths first. Scheduled tasks come first, by due time, then ready, leased and dead ones.
+        dead tasks, the latest deaths first. ``failed=True``: scheduled tasks that failed and wait for another attempt;
+        ``task.reason`` tells why. Scheduled tasks come first, by due time, then ready, leased and dead ones.
 
         The work of a call is bounded: it looks at 1,000 tasks of a shard at most. So a page may be shorter than
         ``limit``, even empty, and only the cursor tells the end. A task that stays as it is is listed once by a walk
@@ -390,12 +391,14 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         self,
         topic: str | None = None,
         *,
+        reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
         """Cancels the tasks that match: scheduled, ready and dead ones. ``tasks`` tells the filter; ``everything=True``
-        is for all of them. All tasks of a topic are removed faster by ``purge``.
+        is for all of them. ``reason``: those that died of it, or whose last attempt failed of it, as in
+        ``requeue_all``. All tasks of a topic are removed faster by ``purge``.
 
         Each task is cancelled by its id, page by page, and ``progress`` is called after each page; what it raises ends
         the command there. Each page has the engine's timeout for itself. ``dry_run`` only counts.
@@ -409,19 +412,20 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> if not (result := await engine.cancel_all(tag="user-42")):
         ...     print(result.done, "will not be delivered; these run:", result.running)
         """
+        check_reason(reason)
         query = bulk_query("cancel", topic, **filter)
-        return await self._all(lambda cache: Bulk(cache, "cancel", query, count_only=dry_run), progress)
+        return await self._all(lambda cache: Bulk(cache, "cancel", query, reason=reason, count_only=dry_run), progress)
 
     async def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
-        ``everything=True``, is removed list by list, which is fastest; with ``state``, ``due`` or ``tag`` it is what
+        ``everything=True``, is removed list by list, which is fastest; with any other filter it is what
         ``cancel_all`` does. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
         are removed. Each of its requests has the engine's timeout for itself.
 
         >>> print(await engine.purge("mail"), "tasks removed")
         """
         query = bulk_query("cancel", topic, name="purge", **filter)
-        if any(filter.get(each) is not None for each in ("state", "due", "tag")):
+        if filter.get("failed") or any(filter.get(each) is not None for each in ("state", "due", "tag")):
             return (await self._all(lambda cache: Bulk(cache, "cancel", query))).done
         driver = await self._open_driver(self._deadline())
         cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
@@ -461,6 +465,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         *,
         delay: float | dt.timedelta | None = None,
         at: float | dt.datetime | None = None,
+        reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
         **filter: Unpack[Filter],
@@ -469,9 +474,15 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         beginning of the command, or ``at`` an instant. ``tasks`` tells the filter, ``cancel_all`` the rest.
 
         >>> result = await engine.reschedule_all("mail", delay=3600)
+        >>> result = await engine.reschedule_all("mail", delay=0, failed=True)    # retries now what waits for it
         """
+        check_reason(reason)
         query, word = bulk_query("reschedule", topic, **filter), moved_due(delay, at)
-        return await self._all(lambda cache: Bulk(cache, "reschedule", query, due=word, count_only=dry_run), progress)
+
+        def make(cache: TopologyCache) -> Bulk:
+            return Bulk(cache, "reschedule", query, due=word, reason=reason, count_only=dry_run)
+
+        return await self._all(make, progress)
 
     async def _all(self, make: Callable[[TopologyCache], Bulk], progress: Progress | None = None) -> BulkResult:
         driver = await self._open_driver(self._deadline())

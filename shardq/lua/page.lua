@@ -18,11 +18,13 @@
 -- ARGV 9 how many ids at most
 -- ARGV 10 how many to look at at most, up to 1,000
 -- ARGV 11 newest for the latest instant first, or ''
+-- ARGV 12 failed for tasks with an attempt that failed only, or ''; not with newest
 -- RETURNS {'ok', now_us, 1 when nothing follows, else 0, looked at, instant of the last one looked at, its id, {id, instant, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page
--- COST O(log² N + n)
+-- COST O(log² N + n). With failed O(m log m) where no more than 4,000 tasks, m, have an entry in lease
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]
 local from, after, to, newest = ARGV[4], ARGV[5], not string.find(ARGV[6], 'inf') and tonumber(ARGV[6]), ARGV[11] == 'newest'
+local failed = ARGV[12] == 'failed'
 local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], math.max(0, tonumber(ARGV[9])), tonumber(ARGV[10])
 -- by bytes, as a ZSET: `<` goes by the server's locale
 local function follows(id, other)
@@ -37,18 +39,44 @@ local function held(entry)
   local name = string.match(token, '^(.*):[%d#]+$') or token
   return name == holder or string.match(name, '^(.*)%-' .. string.rep('%x', 12) .. '$') == holder
 end
+local function has_failed(entry) return (lease_of(entry)) > 0 end
+-- where few tasks have an entry, those that have failed are found by it, and not among all that wait; each leased task has one
+local known = failed and redis.call('HLEN', KEYS[5])
+local none = failed and known <= redis.call('ZCARD', KEYS[3])
+local few = failed and (none or known <= 4000) and {}
 local function read(start, stop)
+  if few then
+    local page = {}
+    for i = start + 1, math.min(stop + 1, #few) do page[#page + 1], page[#page + 2] = few[i].id, few[i].at end
+    return page
+  end
   if newest then return redis.call('ZRANGE', index, start, stop, 'REV', 'WITHSCORES') end
   return redis.call('ZRANGE', index, start, stop, 'WITHSCORES')
 end
-local first = newest and redis.call('ZCOUNT', index, '(' .. from, '+inf') or redis.call('ZCOUNT', index, '-inf', '(' .. from)
-if after ~= '' then
-  -- any number of tasks may be due at one instant: the place among them is found by halving
-  local past = first + redis.call('ZCOUNT', index, from, from)
-  while first < past do
-    local middle = math.floor((first + past) / 2)
-    local id = read(middle, middle)[1]
-    if newest and follows(after, id) or not newest and follows(id, after) then past = middle else first = middle + 1 end
+local first = 0
+if few then
+  local begin_ms, ids = from == '-inf' and -math.huge or tonumber(from), {}
+  local entries = none and {} or redis.call('HGETALL', KEYS[5])
+  for i = 1, #entries, 2 do
+    if has_failed(entries[i + 1]) then ids[#ids + 1] = entries[i] end
+  end
+  for i, at in ipairs(#ids > 0 and redis.call('ZMSCORE', index, unpack(ids)) or {}) do
+    local ms = at and tonumber(at)
+    if ms and (ms > begin_ms or ms == begin_ms and (after == '' or follows(ids[i], after))) then
+      few[#few + 1] = {ms = ms, at = at, id = ids[i]}
+    end
+  end
+  table.sort(few, function(a, b) return a.ms < b.ms or a.ms == b.ms and follows(b.id, a.id) end)
+else
+  first = newest and redis.call('ZCOUNT', index, '(' .. from, '+inf') or redis.call('ZCOUNT', index, '-inf', '(' .. from)
+  if after ~= '' then
+    -- any number of tasks may be due at one instant: the place among them is found by halving
+    local past = first + redis.call('ZCOUNT', index, from, from)
+    while first < past do
+      local middle = math.floor((first + past) / 2)
+      local id = read(middle, middle)[1]
+      if newest and follows(after, id) or not newest and follows(id, after) then past = middle else first = middle + 1 end
+    end
   end
 end
 local items, looked, last, at_end, full = {}, 0, {'', ''}, false, false
@@ -59,7 +87,7 @@ while looked < look and not at_end and not full do
   local page = read(first + looked, first + looked + step - 1)
   local ids, entries = {}, {}
   for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
-  if holder ~= '' and #ids > 0 then entries = redis.call('HMGET', KEYS[5], unpack(ids)) end
+  if (failed or holder ~= '') and #ids > 0 then entries = redis.call('HMGET', KEYS[5], unpack(ids)) end
   at_end = #ids < step
   for i, id in ipairs(ids) do
     local at = tonumber(page[i * 2])
@@ -73,7 +101,7 @@ while looked < look and not at_end and not full do
     end
     looked = looked + 1
     last = {page[i * 2], id}
-    if (topic == '' or topic_of(id) == wanted) and (holder == '' or held(entries[i])) then
+    if (topic == '' or topic_of(id) == wanted) and (holder == '' or held(entries[i])) and (not failed or has_failed(entries[i])) then
       items[#items + 1] = id
       items[#items + 1] = page[i * 2]
     end

@@ -1,6 +1,6 @@
 -- peek: counts the tasks of a shard by their state, and draws some of them to tell their topics; notes how many of each topic
 -- were dispatched by now, so that later looks know how long the head of its ready list has waited at least.
--- USES: epoch, guard, count, topic, ghost
+-- USES: epoch, guard, count, topic, ghost, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 leased ZSET
@@ -16,11 +16,13 @@
 -- KEYS 13.. ready LIST, one for each topic of ARGV 4..
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 how many ids to draw from each of due, leased and dead, at most
+-- ARGV 3 how many ids to draw from each of due, leased, dead and lease, at most
 -- ARGV 4.. topics
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
 --         {tasks in each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
---         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead}, {topic, how many of it died, …},
+--         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead, likewise of those drawn from lease
+--         that are due with an attempt that failed, with the others under a line feed, how many are in lease, 0 if all of these are leased},
+--         {topic, how many of it died, …},
 --         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one shard at one instant; a note that is refused, for want of memory or of the right to write, is left out
 -- COST O(topics + n)
@@ -31,23 +33,30 @@ local scheduled = redis.call('ZCARD', KEYS[2])
 local leased = redis.call('ZCARD', KEYS[3])
 local dead = redis.call('ZCARD', KEYS[4])
 redis.call('HLEN', KEYS[7])
-redis.call('HLEN', KEYS[8])
+local entries = redis.call('HLEN', KEYS[8])
 redis.call('HLEN', KEYS[9])
 redis.call('HLEN', KEYS[10])
 redis.call('ZCARD', KEYS[11])
 redis.call('HLEN', KEYS[12])
-local function drawn(key)
+local function by_topic(ids, topic)
   local counts, order, flat = {}, {}, {}
-  if most > 0 then
-    for _, id in ipairs(redis.call('ZRANDMEMBER', key, most)) do
-      local topic = topic_of(id)
-      if not counts[topic] then order[#order + 1] = topic end
-      counts[topic] = (counts[topic] or 0) + 1
-    end
+  for i, id in ipairs(ids) do
+    local name = topic(id, i)
+    if not counts[name] then order[#order + 1] = name end
+    counts[name] = (counts[name] or 0) + 1
   end
   table.sort(order)
-  for i, topic in ipairs(order) do flat[i * 2 - 1], flat[i * 2] = topic, counts[topic] end
+  for i, name in ipairs(order) do flat[i * 2 - 1], flat[i * 2] = name, counts[name] end
   return flat
+end
+local function drawn(key) return by_topic(most > 0 and redis.call('ZRANDMEMBER', key, most) or {}, topic_of) end
+-- each leased task has an entry: if there are no more than these, none has failed and waits
+if entries <= leased then entries = 0 end
+local function retrying()
+  local ids = most > 0 and entries > 0 and redis.call('HRANDFIELD', KEYS[8], most) or {}
+  if #ids == 0 then return {} end
+  local due, known = redis.call('ZMSCORE', KEYS[2], unpack(ids)), redis.call('HMGET', KEYS[8], unpack(ids))
+  return by_topic(ids, function(id, i) return due[i] and lease_of(known[i]) > 0 and topic_of(id) or '\n' end)
 end
 local function mapped(fields)
   local map = {}
@@ -108,7 +117,7 @@ local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local answer = {
   'ok', string.format('%.0f', now_us), scheduled, leased, dead,
   head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
-  {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4])}, died,
+  {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4]), retrying(), entries}, died,
   {redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'), unpack(redis.call('HMGET', KEYS[1], 'trimmed', 'trimmed_at'))},
 }
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server

@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed).
--- USES: epoch, guard, begin, rouse, lease, topic, die
+-- USES: epoch, guard, begin, rouse, lease, topic, die, reason
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -19,7 +19,8 @@
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
 --         (a retry that had no attempt left) | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
--- COST O(n log M)
+-- COST O(n log M), and the records of what is retried: the reason goes into them. Once that is about 1 MiB, what follows keeps
+--         the reason before
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[6])
@@ -55,7 +56,7 @@ if acks > 0 then
     redis.call('ZREM', KEYS[3], unpack(ids, 1, good))
   end
 end
-local position, first = acks, math.huge
+local position, first, rewritten = acks, math.huge, 0
 for i = 6 + acks + tokens * 2, #ARGV, 6 do
   local verb, id, token, delay_ms, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   position = position + 1
@@ -76,6 +77,13 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
       -- not begun: its next dispatch is the one that counts
       if verb == 'back' and delay_ms == 0 then redis.pcall('HINCRBY', KEYS[8], topic_of(id), -1) end
       if at < first then first = at end
+      -- the reason is for people: where it is refused it is left out
+      local record = verb == 'retry' and rewritten < 1048576 and redis.pcall('HGET', KEYS[2], id)
+      local noted = type(record) == 'string' and with_reason(record, reason)
+      if noted then
+        rewritten = rewritten + #noted
+        redis.pcall('HSET', KEYS[2], id, noted)
+      end
     end
     redis.call('HSET', KEYS[4], id, lease_entry(failures, lapses, limit, ''))
     redis.call('ZREM', KEYS[3], id)

@@ -77,6 +77,7 @@ healthy | gauge | engine | | The verdict of health(): 1 if all is well, 0 if a r
 unhealthy | gauge | engine | reason | 1 while health() has a reason of this kind, 0 while it has none.
 unseen_shards | gauge | engine | | Shards that could not be read; no count holds their tasks.
 tasks | gauge | engine | state topic | Tasks that are scheduled, ready, leased or dead.
+retrying | gauge | engine | topic | Scheduled tasks with an attempt that failed: they wait for another one.
 died_total | counter | engine | topic | Tasks that died, counted by the servers; missing while a shard can't be read.
 head_age_seconds | gauge | engine | | How long the first scheduled task has been due; 0 if none is.
 oldest_ready_seconds | gauge | engine | topic | How long the oldest ready task has waited at least.
@@ -270,6 +271,8 @@ def _add_snapshot(samples: _Samples, snapshot: Snapshot) -> None:
         counts = {topic: getattr(each, state) for topic, each in stats.topics.items()}
         for topic, count in _largest(counts).items():
             samples.add("tasks", count, state, topic)
+    for topic, count in _largest({topic: each.retrying for topic, each in stats.topics.items()}).items():
+        samples.add("retrying", count, topic)
     if not stats.missing:
         # without the deaths of one shard it would go back, and then rise by deaths of long ago
         for topic, count in _largest({topic: each.died for topic, each in stats.topics.items()}).items():

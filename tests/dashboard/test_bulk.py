@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import threading
 from collections.abc import Callable
@@ -205,3 +206,44 @@ def test_the_dead_of_one_reason_are_requeued(engine: Engine, client: Browser) ->
     left = [(task.topic, task.reason) for task in engine.dead()]
     assert sorted(topic for topic, _ in left) == ["mail"] * 20 + ["other"] * 5
     assert engine.changes()[0].what == "requeued 30 tasks: topic mail, died of TimeoutError: no answer in # s"
+
+
+def test_retries_are_grouped_by_reason_run_now_and_cancelled(engine: Engine, client: Browser) -> None:
+    assert "No task waits for a retry" in client.get("/retries").text
+    engine.push("x", delay=FAR_S, topic="mail")
+    engine.push_many([Task(n, topic="mail") for n in range(30)])
+    engine.start()
+    consumer = engine.consumer("mail")
+    left = list(range(30))
+    while left:
+        for delivery in consumer.claim(min(30, len(left)), wait=30):
+            number = left.pop()
+            reason = f"Traceback\nKeyError: 'order-{number}'" if number < 20 else "<i>no route</i>"
+            consumer.retry(delivery, delay=FAR_S + (number >= 20), reason=reason)
+    engine.stop()
+    page = client.get("/retries?topic=mail").text
+    assert "All 30 tasks that wait for a retry" in page
+    assert page.index("KeyError: &#39;order-#&#39;") < page.index("&lt;i&gt;no route&lt;/i&gt;")
+    assert "No task waits for a retry in this topic" in client.get("/retries?topic=other").text
+    listed = client.get("/tasks?failed=1&topic=mail").text
+    assert "KeyError: &#39;order-" in listed
+    task = next(each for each in engine.tasks(failed=True) if each.reason == "<i>no route</i>")
+    one = client.get(f"/tasks/one?id={task.id}").text
+    assert "Why the last attempt failed" in one
+    assert "&lt;i&gt;no route&lt;/i&gt;" in one
+    place = counted(client, "/retries", verb="cancel", failed="1", topic="mail", reason="KeyError: 'order-#'")
+    assert (
+        "Cancel scheduled tasks that wait for a retry of the topic mail that failed of KeyError"
+        in client.get(place).text
+    )
+    confirm(client, place)
+    shown(client, place, "20 of 20 cancelled")
+    place = counted(client, "/retries", verb="reschedule", failed="1", to="0", reason="<i>no route</i>")
+    confirm(client, place)
+    shown(client, place, "10 of 10 rescheduled")
+    wait_until(lambda: len(engine.tasks(failed=True, due=(None, dt.datetime.now(dt.UTC)))) == 10, "they run now")
+    assert engine.stats(shards=False).scheduled == 11
+    assert [change.what for change in engine.changes()[:2]] == [
+        "rescheduled 10 tasks: waiting for a retry, failed of <i>no route</i>",
+        "cancelled 20 tasks: topic mail, waiting for a retry, failed of KeyError: 'order-#'",
+    ]

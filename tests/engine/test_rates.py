@@ -30,6 +30,8 @@ EMPTY = ShardCounts(
     trimmed=0,
     trimmed_ms=None,
     drawn={"scheduled": {}, "leased": {}, "dead": {}},
+    retrying={},
+    entries=0,
 )
 
 

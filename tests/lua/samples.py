@@ -105,6 +105,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         by_id.get_many(keys, epoch, ["leased", "gone", "away"], now_us=NOW),
         observe.peek(keys, epoch, TOPICS, draw=10, now_us=NOW),
         listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10, now_us=NOW),
+        listing.page(keys, epoch, "scheduled", Span(), failed=True, count=10, now_us=NOW),
         listing.page(keys, epoch, "leased", Span(), holder="tok", count=10, now_us=NOW),
         listing.page(keys, epoch, "dead", Span("-inf", end_ms=f"{T}"), count=10, now_us=NOW),
         listing.page_ready(keys, epoch, "", None, count=10, now_us=NOW),

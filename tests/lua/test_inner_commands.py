@@ -14,7 +14,7 @@ from shardq.core.calls.consume import SettleAck, SettleRetry
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import shard_keys
 from tests.lua.inner import GUARD, Watched, lines, words_of
-from tests.lua.shard import EPOCH, NOW, State, T, meta, record
+from tests.lua.shard import EPOCH, NOW, State, T, meta, record, text
 from tests.lua.test_claim import expiring
 
 KEYS = shard_keys("x", 1)
@@ -205,6 +205,8 @@ SETTLEMENTS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "HGET lease b",
             "HDEL meta ''",
             f"ZADD due {T + 50} b",
+            "HGET task b",
+            "HSET task b " + text(b"\x18\0\x0a\x81\xa1e\xda\0\4booma"),
             "HSET lease b 1:0::",
             "ZREM leased b",
         ],

@@ -77,6 +77,41 @@ def test_a_page_from_an_instant_to_another(shard: Shard, keys: ShardKeys) -> Non
     assert ([id for _, id in part.ids], part.whole, part.looked_at) == (["i5", "i4"], True, 2)
 
 
+@pytest.mark.parametrize("others", [0, 4000], ids=["few have an entry", "many"])
+def test_a_page_of_what_failed(shard: Shard, keys: ShardKeys, others: int) -> None:
+    """In the order of all others; what is leased, ready or dead, or has lapsed only, is left out."""
+    failed = {"z": T, "B": T, "a": T + 2, "mail/c": T + 1, "zz": T + 5}
+    shard.seed(
+        {
+            "meta": meta(),
+            "due": failed | {"never": T + 1, "lapsed": T + 1, "back": T + 1, "odd": T + 1},
+            "leased": {"l": T},
+            "dead": {"d": T},
+            "lease": dict.fromkeys((*failed, "r", "d"), "1:0::")
+            | {"l": "1:0::tok", "lapsed": "0:1::", "back": "0:0:9:", "odd": "what"},
+        }
+    )
+    if others:
+        shard.do("HSET", keys.lease, *(word for n in range(others) for word in (f"d{n}", "1:0::")))
+
+    def of(span: Span, count: int = 100, topic: str | None = None) -> IdPage:
+        return shard.run(
+            listing.page(keys, EPOCH, "scheduled", span, topic=topic, failed=True, count=count, now_us=NOW)
+        )
+
+    order = [(T, "B"), (T, "z"), (T + 1, "mail/c"), (T + 2, "a"), (T + 5, "zz")]
+    assert (of(Span()).ids, of(Span()).whole) == (order, True)
+    assert (of(Span(), 2).ids, of(Span(), 2).whole) == (order[:2], False)
+    assert of(Span(str(T))).ids == order
+    assert of(Span(str(T), "B")).ids == order[1:]
+    assert of(Span(str(T), "b")).ids == order[1:]
+    assert of(Span(str(T + 1), "mail/c", str(T + 5))).ids == order[3:4]
+    assert of(Span(), topic="mail").ids == order[2:3]
+    shard.do("DEL", keys.lease)
+    shard.do("HSET", keys.lease, "l", "1:0::tok")
+    assert (of(Span()).ids, of(Span()).looked_at, of(Span()).whole) == ([], 0, True)
+
+
 def test_a_page_of_a_topic_looks_at_so_many(shard: Shard, keys: ShardKeys) -> None:
     """Also where none is of the topic, and a topic's name is a part of another's."""
     due = {f"{('mail', 'mail2', 'm')[n % 3]}/{n:03}": T + n for n in range(30)} | {"mail": T + 30}

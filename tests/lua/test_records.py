@@ -75,6 +75,64 @@ def test_a_push_stores_what_it_is_given(shard: Shard, keys: ShardKeys, stored: b
     assert shard.state()["task"] == {"a": text(stored)}
 
 
+ROOMY = b"\x18\xff\xf9\x81\xa1h\xda\xff\xf3" + b"h" * 0xFFF3 + b"payload"
+"""A record with a head of 65,529 bytes."""
+
+REASONS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "without a head": (b"\x12payload", b"boom", b"\x1a\0\x0a\x81\xa1e\xda\0\4boompayload"),
+    "with one": (b"\x19\0\4\x81\xa1m\7payload", b"boom", b"\x19\0\x0d\x82\xa1e\xda\0\4boom\xa1m\7payload"),
+    "with a reason": (
+        b"\x19\0\x0d\x82\xa1e\xda\0\4boom\xa1m\7payload",
+        b"bang!",
+        b"\x19\0\x0e\x82\xa1e\xda\0\5bang!\xa1m\7payload",
+    ),
+    "no reason in place of one": (b"\x18\0\7\x81\xa1e\xda\0\1xp", b"", b"\x18\0\6\x81\xa1e\xda\0\0p"),
+    "fourteen names": (b"\x18\0\1\x8ep", b"", b"\x18\0\6\x8f\xa1e\xda\0\0p"),
+    "as long as it can be": (b"\x10p", b"y" * 1024, b"\x18\x04\x06\x81\xa1e\xda\4\0" + b"y" * 1024 + b"p"),
+    "its end": (b"\x10p", b"n" + b"y" * 1024, b"\x18\x04\x06\x81\xa1e\xda\4\0" + b"y" * 1024 + b"p"),
+    "no letter in two": (
+        b"\x10p",
+        "ż".encode() + b"y" * 1023,
+        b"\x18\x04\x05\x81\xa1e\xda\3\xff" + b"y" * 1023 + b"p",
+    ),
+    "what is no text": (b"\x10p", b"\xff\xfe", b"\x18\0\x08\x81\xa1e\xda\0\2\xff\xfep"),
+    "no room": (ROOMY, b"boom", ROOMY),
+    "fifteen names": (b"\x18\0\1\x8fp", b"boom", b"\x18\0\1\x8fp"),
+    "a head that is no map": (b"\x18\0\1\7p", b"boom", b"\x18\0\1\7p"),
+    "a head that is cut off": (b"\x18\0\x09\x81", b"boom", b"\x18\0\x09\x81"),
+    "a reason that is cut off": (b"\x18\0\5\x81\xa1e\xda\0", b"boom", b"\x18\0\5\x81\xa1e\xda\0"),
+    "of another version": (b"\x20p", b"boom", b"\x20p"),
+    "nothing": (b"", b"boom", b""),
+}
+
+
+@pytest.mark.parametrize(("before", "reason", "after"), REASONS.values(), ids=REASONS)
+def test_a_retry_notes_its_reason(shard: Shard, keys: ShardKeys, before: bytes, reason: bytes, after: bytes) -> None:
+    """Where it can; an older build passes over it, as over each name that it does not know."""
+    shard.seed({"meta": meta(), "task": {"a": text(before)}, "leased": {"a": T + 9}, "lease": {"a": "0:0::tok"}})
+    retry = consume.SettleRetry("a", "tok", 5, text(reason), 9)
+    assert shard.run(consume.settle(keys, EPOCH, [], [retry], now_us=NOW)) == {}
+    state = shard.state()
+    assert (state["task"], state["lease"], state["due"]) == ({"a": text(after)}, {"a": "1:0::"}, {"a": T + 5})
+    found = shard.run(by_id.get(keys, EPOCH, "a", now_us=NOW))
+    assert found is not None
+    assert (found.failures, found.reason is not None) == (1, after != before and reason != b"")
+
+
+def test_reasons_are_noted_up_to_a_mebibyte_of_records(shard: Shard, keys: ShardKeys) -> None:
+    ids = ("a", "b", "c")
+    shard.seed(
+        {"meta": meta(), "task": dict.fromkeys(ids, record("x" * (MIB // 2))), "leased": dict.fromkeys(ids, T + 9)}
+    )
+    shard.do("HSET", keys.lease, *(word for id in ids for word in (id, "0:0::tok")))
+    retries = [consume.SettleRetry(id, "tok", 5, "boom", 9) for id in ids]
+    shard.run(consume.settle(keys, EPOCH, [], retries, now_us=NOW))
+    found = [shard.run(by_id.get(keys, EPOCH, id, now_us=NOW)) for id in ids]
+    assert [(each.state, each.failures, each.reason) for each in found if each] == [
+        ("scheduled", 1, "boom"), ("scheduled", 1, "boom"), ("scheduled", 1, None),
+    ]  # fmt: skip
+
+
 HEADERS = {"trace": "0123456789abcdef" * 20}
 
 HEADS = {

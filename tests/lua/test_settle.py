@@ -19,11 +19,13 @@ from shardq.core.calls.consume import (
 )
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record
+from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, record, text
 from tests.lua.test_claim import LEASE, claim
 from tests.lua.test_dispatch import ATTEMPTS, dispatch
 
 A, B = record("a"), record("b")
+BOOMED = text(b"\x18\0\x0a\x81\xa1e\xda\0\4booma")
+"""A with the reason of ``retry``."""
 
 
 def settle(keys: ShardKeys, *items: SettleAck | OtherSettlement, now_us: str = NOW) -> Call[Any]:
@@ -103,6 +105,7 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any]
         [retry("a")],
         ["ok"],
         {
+            "task": {"a": BOOMED, "b": B},
             "leased": {"b": T + 9},
             "lease": {"a": "1:0::", "b": "0:0::other"},
             "due": {"a": T + 500},
@@ -120,6 +123,7 @@ SETTLES: dict[str, tuple[State, Sequence[SettleAck | OtherSettlement], list[Any]
         [retry("a")],
         ["ok"],
         {
+            "task": {"a": BOOMED, "b": B},
             "leased": {"b": T + 9},
             "lease": {"a": "5:4:10:", "b": "0:0::other"},
             "due": {"a": T + 500},
@@ -376,7 +380,7 @@ def test_attempts_end(shard: Shard, keys: ShardKeys) -> None:
     assert shard.run(settle(keys, retry("a", "tok3"))) == {"a": "dead"}
     assert shard.state() == {
         "meta": shard.state()["meta"],
-        "task": {"a": A},
+        "task": {"a": BOOMED},
         "topics": {"": "1"},
         "dead": {"a": T},
         "why": {"a": "boom"},

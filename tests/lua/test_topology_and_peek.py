@@ -116,6 +116,8 @@ FULL: State = {
     "due": {"a": T + 70, "news/b": T + 80},
     "leased": {"c": T + 5},
     "dead": {"d": T - 5, "mail/e": T - 4, "f": T},
+    # news/b waits for a retry; c is leased, and d is dead
+    "lease": {"news/b": "1:0::", "c": "2:0::tok", "d": "3:0::"},
     "ready/": ["g"],
     "ready/mail": ["mail/h", "mail/i"],
     "topics": {"": "11", "mail": "7"},
@@ -126,13 +128,18 @@ FULL: State = {
 PEEKS = {
     "an empty shard": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
-        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], []], [], [0, None, None]],
+        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], [], [], 0], [], [0, None, None]],
     ),
     "a full one": Case(
         lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10, now_us=NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]),
-            *([0, 0, -1], [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1]], ["mail", "12"], [3, "8", "5"]),
+            *(
+                [0, 0, -1],
+                [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1], ["\n", 2, "news", 1], 3],
+                ["mail", "12"],
+                [3, "8", "5"],
+            ),
         ],
         FULL,
         {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
@@ -141,7 +148,7 @@ PEEKS = {
         lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"]),
-            *([], [], [[], [], []], ["mail", "12"], [3, "8", "5"]),
+            *([], [], [[], [], [], [], 3], ["mail", "12"], [3, "8", "5"]),
         ],
         FULL,
     ),
@@ -174,6 +181,8 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         trimmed=8,
         trimmed_ms=5,
         drawn={"scheduled": {"": 1, "news": 1}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
+        retrying={"\n": 2, "news": 1},
+        entries=3,
     )
     shard.seed({"meta": meta()})
     counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))

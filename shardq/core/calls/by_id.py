@@ -11,6 +11,7 @@ from shardq.core.calls.request import Call, Epoch, Moving, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.ids import topics_of
+from shardq.core.model.record import last_reason
 from shardq.core.model.task import Outcome, State
 from shardq.core.scripts import script
 
@@ -126,6 +127,9 @@ def _outcome(answer: list[Any]) -> Outcome:
     return Outcome(word.decode())
 
 
+EXPIRED = "expired"
+"""The reason of the death of a task that was worth nothing any more when it fell due."""
+
 _LEASE = re.compile(rb"(\d+):(\d+):\d*:(.*)", re.DOTALL)
 """A lease entry, as the scripts read it; one of another form says nothing."""
 
@@ -139,7 +143,7 @@ class Found:
     failures: int
     lapses: int
     token: str  # the holder's; empty unless it is leased
-    reason: str | None
+    reason: str | None  # of its death; of another task why its last attempt failed
     record: bytes
 
 
@@ -183,15 +187,19 @@ def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
         return None
     if state == b"moving":
         return Moving()
-    instant, lease, reason, record = rest
+    instant, lease, why, record = rest
     entry = _LEASE.fullmatch(lease)
     failures, lapses, token = entry.groups() if entry else (b"0", b"0", b"")
+    reason = text_of(why) if why else None
+    # a record keeps the reason when the failures are forgotten, as by a requeue
+    if number_of(failures) and reason in (None, EXPIRED) and (last := last_reason(record)):
+        reason = last if reason is None else f"{EXPIRED}; its last attempt failed:\n{last}"
     return Found(
         state=state.decode(),  # type: ignore[arg-type]  # the contract of the script
         instant_ms=number_of(instant) if instant else None,
         failures=number_of(failures),
         lapses=number_of(lapses),
         token=text_of(token),
-        reason=text_of(reason) if reason else None,
+        reason=reason,
         record=record,
     )

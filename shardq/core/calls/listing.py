@@ -47,6 +47,7 @@ def page(
     *,
     topic: str | None = None,
     holder: str | None = None,
+    failed: bool = False,
     count: int,
     look: int = LOOK,
     now_us: str = "",
@@ -57,6 +58,7 @@ def page(
         [
             *(epoch, now_us, state, span.begin_ms, span.after, span.end_ms),
             *("" if topic is None else f"={topic}", holder or "", count, look, "newest" if span.newest else ""),
+            "failed" if failed else "",
         ],
         _id_page,
     )

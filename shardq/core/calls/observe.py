@@ -39,6 +39,11 @@ class ShardCounts:
     trimmed_ms: int | None  # when one was last removed because there were too many
     drawn: Mapping[Drawn, Mapping[str, int]]
     """State → topic → how many of the ids drawn from this state, if any were to be drawn."""
+    retrying: Mapping[str, int]
+    """The same for the tasks with a lease entry: topic → those that wait for another attempt; all others together have
+    the name of no topic, a line feed.
+    """
+    entries: int  # the tasks with a lease entry: they are held, or were; 0 if all of them are held
 
     @property
     def head_age(self) -> float | None:
@@ -77,7 +82,9 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0,
             died_lately=deaths[0],
             trimmed=number_of(deaths[1]),
             trimmed_ms=number_of(deaths[2]) if deaths[2] else None,
-            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=True)},
+            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=False)},
+            retrying=_by_topic(drawn[3]),
+            entries=drawn[4],
         )
 
     return Call.of("peek", keys, [epoch, now_us, draw, *topics], decode, topics=topics)

@@ -9,7 +9,8 @@ head's length only, to find where the payload begins.
       head      a msgpack map: "m" max_attempts (int), "h" headers (str to str), "x" when it expires
               (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place),
               "n" the nonce of the push, where the caller chose the id (int): how a resend knows its own first send,
-              "t" tags (list of str); other names are passed over
+              "t" tags (list of str), "e" why the last attempt failed (str, always first, which settle's script puts
+              there); other names are passed over
     the rest    the payload, exactly as the codec made it
 
     codec 0 raw bytes, 1 JSON, 2 msgpack, 7 the caller's own
@@ -131,6 +132,7 @@ class UnreadableRecord(PayloadNotDecodable):
 
 
 class _Head(msgspec.Struct, omit_defaults=True):
+    e: msgspec.Raw = msgspec.Raw()  # its text may be cut anywhere, or be none: it must not make the record unreadable
     m: int | None = None
     h: dict[str, str] = {}
     x: int | None = None
@@ -267,6 +269,18 @@ def nonce_of(record: bytes) -> int | None:
     except PayloadNotDecodable:
         return None
     return None if head is None else head.n
+
+
+def last_reason(record: bytes) -> str | None:
+    """The end of the reason of the last attempt that failed; None where there is none, and for a record that can't be
+    read.
+    """
+    try:
+        _, head, _ = _parts(record)
+    except PayloadNotDecodable:
+        return None
+    reason = b"" if head is None else bytes(head.e)
+    return reason[3:].decode(errors="replace") or None if reason[:1] == b"\xda" else None
 
 
 def with_expiry(record: bytes, expires_ms: int) -> bytes:

@@ -171,8 +171,8 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     lapses: int
     """Leases that ran out."""
     reason: str | None
-    """The reason of its death; None unless dead: the end of a traceback, what ``bury`` was given, ``lost with its
-    worker``, ``expired`` or ``format``.
+    """The reason of its death: the end of a traceback, what ``bury`` was given, ``lost with its worker``, ``expired``
+    or ``format``. Before its death, why the last attempt failed (the last 1 KiB of that); None if none has failed.
     """
     payload: Any
     """In a list of tasks it is None where it can't be decoded."""

@@ -305,7 +305,7 @@ class ColdCommands:
         listed twice, and is not missed. None for a page of Redis.
         """
         place = query.place(name, cursor)
-        if "scheduled" not in query.states or (cursor is not None and place.shard >= 0):
+        if "scheduled" not in query.states or query.failed or (cursor is not None and place.shard >= 0):
             return None
         self.ready(self._deadline())
         after: Place | str = Place(0, -1)
@@ -325,7 +325,8 @@ class ColdCommands:
         """Does the table's part of a command on many tasks: what is far is dealt with here, what is near is moved, so
         that the walk through Redis meets it.
         """
-        if bulk.verb == "requeue" or "scheduled" not in bulk.asked.states:
+        has_failed = bulk.asked.failed or bulk.reason is not None  # which nothing in the table has
+        if bulk.verb == "requeue" or "scheduled" not in bulk.asked.states or has_failed:
             return
         self.ready(self._deadline())
         store, asked = self._cold.store, filtered(bulk.asked)

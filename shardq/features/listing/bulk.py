@@ -131,8 +131,8 @@ class Bulk:
         self._query = self.asked = query
         self.due = due
         """A due word: of a reschedule, made an instant when the walk begins."""
-        self._reason = reason
-        """The cause of their deaths, as ``cause_of`` tells it; None: any."""
+        self.reason = reason
+        """The cause of their deaths, or of their last failures, as ``cause_of`` tells it; None: any."""
         self.count_only = count_only
         self.far_matched = self.far_done = 0
         """Tasks that wait in the cold store, which this walk does not meet."""
@@ -142,7 +142,7 @@ class Bulk:
         self._first_ends: Mapping[tuple[int, str], int] = {}
         self._haunted: set[str] = set()
         # A tag alone is cancelled without missing a task.
-        is_tag_alone = query.tag is not None and query.topic is None and query.states == STATES["cancel"]
+        is_tag_alone = query.tag is not None and query.topic is None and query.states == STATES["cancel"] and not reason
         self._tag_walk = TagWalk(cache, query.tag or "") if is_tag_alone and not count_only else None
         self._matched = self._done = self._looked_at = 0
         self._others: Counter[Outcome] = Counter()
@@ -173,7 +173,9 @@ class Bulk:
         """The command as a sentence; empty if nothing was done."""
         query = self.asked
         which = [f"topic {shown_topic(query.topic)}"] if query.topic is not None else []
-        which += [f"died of {self._reason}"] if self._reason is not None else []
+        which += ["waiting for a retry"] if query.failed else []
+        ended = "died" if query.states == ("dead",) else "failed"
+        which += [f"{ended} of {self.reason}"] if self.reason is not None else []
         which += [f"tag {query.tag}"] if query.tag is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
         done = self.so_far.done
@@ -200,8 +202,8 @@ class Bulk:
         entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
         entries = [entry for entry in entries if entry.id not in self._haunted]
         self._haunted.update(entry.id for entry in entries if entry.is_haunted)
-        if self._reason is not None:
-            entries = yield from self._of_reason(entries, self._reason)
+        if self.reason is not None:
+            entries = yield from self._of_reason(entries, self.reason)
         if self._query.tag is not None:
             self._looked_at += len(entries)
             entries = yield from self._of_tag(entries, self._query.tag)
@@ -245,21 +247,21 @@ class Bulk:
         return self._first_ends if came_back else ends
 
     def _of_reason(self, entries: Sequence[pages.Entry], reason: str) -> Operation[list[pages.Entry]]:
-        """The entries of dead tasks that died of it."""
+        """The entries of tasks that died of it, or whose last attempt failed of it."""
         of_shard: dict[ShardKeys, list[str]] = {}
         for entry in entries:
             of_shard.setdefault(entry.keys, []).append(entry.id)
         answers = yield Many({keys: observe.reasons_of(keys, ids) for keys, ids in of_shard.items()})
-        found: dict[str, str] = {}
+        found: dict[str, str | None] = {}
         for keys, reasons in values(answers).items():
             found.update(zip(of_shard[keys], reasons, strict=True))
-        # one without a reason may have been moved since it was listed
-        left = [entry for entry in entries if not found[entry.id]]
+        # one without a reason may wait for a retry, or have been moved since it was listed
+        left = [entry for entry in entries if found[entry.id] in ("", by_id.EXPIRED)]
         while left:
             tasks = yield from pages.stored(self._cache, left)
-            found.update((id, task.reason or "") for id, task in tasks.items() if task is not None)
+            found.update((id, _reason_of(task)) for id, task in tasks.items() if task is not None)
             left = [entry for entry in left if entry.id not in tasks]
-        return [entry for entry in entries if cause_of(found[entry.id]) == reason]
+        return [entry for entry in entries if (why := found[entry.id]) is not None and cause_of(why) == reason]
 
     def _of_tag(self, entries: Sequence[pages.Entry], tag: str) -> Operation[list[pages.Entry]]:
         """The entries of tasks that have the tag, as far as they are still there."""
@@ -286,6 +288,11 @@ class Bulk:
         if self.verb == "cancel":
             return partial(by_id.cancel, id=id)
         return partial(by_id.requeue if self.verb == "requeue" else by_id.reschedule, id=id, due=self.due)
+
+
+def _reason_of(task: by_id.Found) -> str | None:
+    """None for a task that has not failed."""
+    return task.reason or "" if task.state == "dead" or task.failures else None
 
 
 # ---- walks that no task escapes

@@ -113,6 +113,7 @@ def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place
         span=span,
         topic=query.topic,
         holder=query.holder,
+        failed=query.failed,
         count=min(limit, 2 * limit // shards + SPARE),
         look=LOOK,
     )

@@ -39,6 +39,8 @@ class Filter(TypedDict, total=False):
     due: Due | None
     """From an instant on and before another, each an aware datetime or epoch seconds, or None for an open end."""
     tag: str | None
+    failed: bool
+    """True for scheduled tasks with an attempt that failed: those that wait for another one."""
     everything: bool
     """True says that no filter is meant."""
 
@@ -86,6 +88,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     holder: str | None = None
     newest: bool = False
     """The latest deaths first."""
+    failed: bool = False
+    """Only those with an attempt that failed."""
 
     @classmethod
     def checked(
@@ -95,6 +99,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         state: str | None = None,
         due: Due | None = None,
         tag: str | None = None,
+        failed: bool = False,
         everything: bool = False,
         holder: str | None = None,
         newest: bool = False,
@@ -102,8 +107,12 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         """Checks the filter of a list. Without any it is of all tasks, and ``everything=True`` says so."""
         if not isinstance(everything, bool):
             raise InvalidOption(f"everything={quoted(everything)} is not possible; give True for all tasks")
-        if everything and any(each is not None for each in (topic, state, due, tag, holder)):
-            raise InvalidOption("everything=True stands alone: leave it out, or topic=, state=, due=, tag= and holder=")
+        if not isinstance(failed, bool):
+            raise InvalidOption(f"failed={quoted(failed)} is not possible; give True for tasks that wait for a retry")
+        if everything and any(each is not None for each in (topic, state, due, tag, failed or None, holder)):
+            raise InvalidOption(
+                "everything=True stands alone: leave it out, or topic=, state=, due=, tag=, failed= and holder="
+            )
         if topic is not None:
             check_topic(topic)
         if tag is not None:
@@ -117,6 +126,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if due is not None:
             states = _only("scheduled", states, f"due={quoted(due)}", "a due time")
             begin_ms, end_ms = _bounds(due)
+        if failed:
+            states = _only("scheduled", states, "failed=True", "a retry to wait for")
         if holder is not None:
             check_name(holder, of="consumer")
             states = _only("leased", states, f"holder={quoted(holder)}", "a holder")
@@ -124,7 +135,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             raise InvalidOption(f"newest={quoted(newest)} is not possible; give True for the latest deaths first")
         if newest:
             states = _only("dead", states, "newest=True", "a time of death")
-        return cls(states, topic, begin_ms, end_ms, tag, holder, newest)
+        return cls(states, topic, begin_ms, end_ms, tag, holder, newest, failed)
 
     @property
     def first(self) -> Place:
@@ -162,8 +173,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         if data[4:8] != asked:
             raise InvalidOption(
                 f"the cursor {quoted(cursor)} is of another query, or of another engine; give the same topic=, state=, "
-                "due=, tag=, holder= and newest= as in the call that returned it (the same instants in due=), or no "
-                "cursor to begin"
+                "due=, tag=, failed=, holder= and newest= as in the call that returned it (the same instants in due=), "
+                "or no cursor to begin"
             )
         return msgspec.structs.replace(place, id=id_of(place.foreign), foreign=b"") if place.foreign else place
 
@@ -179,10 +190,15 @@ _MALFORMED = (
 
 
 def dead_filter(
-    *, state: State | None = "dead", due: Due | None = None, tag: str | None = None, everything: bool = False
+    *,
+    state: State | None = "dead",
+    due: Due | None = None,
+    tag: str | None = None,
+    failed: bool = False,
+    everything: bool = False,
 ) -> Filter:
     """Returns the filter of dead tasks, without their state. Refuses one by which no dead task is left."""
-    Query.checked(state=state, due=due)
+    Query.checked(state=state, due=due, failed=failed)
     if state != "dead":
         raise InvalidOption(f"state={quoted(state)} matches no dead task: leave it out, or use tasks()")
     return {"tag": tag, "everything": everything}
@@ -229,15 +245,16 @@ _LENGTH = 160
 
 @dataclass(slots=True)
 class Group:
-    """Dead tasks of one cause."""
+    """Tasks of one cause: dead ones, or those that wait for a retry."""
 
     cause: str
     count: int = 0
     topics: set[str] = field(default_factory=set)
     first: dt.datetime | None = None
+    """When the first of them died, or is due."""
     last: dt.datetime | None = None
     example: str = ""
-    """The id of the one that died last."""
+    """The id of the last one."""
 
 
 def cause_of(reason: str | None) -> str:
@@ -251,13 +268,13 @@ def cause_of(reason: str | None) -> str:
 
 
 def grouped(tasks: Iterable[TaskInfo]) -> list[Group]:
-    """The groups of dead tasks, that of the latest death first."""
+    """The groups of tasks that are dead, or wait for a retry: that of the latest death, or retry, first."""
     groups: dict[str, Group] = {}
-    for task in sorted(tasks, key=lambda task: task.died or dt.datetime.min.replace(tzinfo=dt.UTC)):
-        cause = cause_of(task.reason)
-        group = groups.pop(cause, None) or Group(cause, first=task.died)
+    for task in sorted(tasks, key=lambda task: task.died or task.due or dt.datetime.min.replace(tzinfo=dt.UTC)):
+        cause, at = cause_of(task.reason), task.died or task.due
+        group = groups.pop(cause, None) or Group(cause, first=at)
         group.count += 1
         group.topics.add(task.topic)
-        group.last, group.example = task.died, task.id
+        group.last, group.example = at, task.id
         groups[cause] = group
     return [*reversed(groups.values())]

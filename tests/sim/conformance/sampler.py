@@ -378,7 +378,13 @@ class Sampler:
         for _ in range(self._draw.choice([0, 0, 1, 2])):
             verb = self._draw.choice(["retry", "retry", "bury", "bury", "back"])
             delay = self._draw.choice([0, 0, 50, 5000])
-            words += [verb, *self._held(), delay, self._draw.choice(["", "boom"]), self._draw.choice([1, 2, 25])]
+            words += [
+                verb,
+                *self._held(),
+                delay,
+                self._draw.choice(["", "boom", "ż" * 513 + "!"]),
+                self._draw.choice([1, 2, 25]),
+            ]
         return self._shard("settle", words)
 
     def _extend(self) -> Built:
@@ -420,7 +426,8 @@ class Sampler:
         topic = self._draw.choice(["", "", "=", "=mail"])
         holder = self._draw.choice(["", "", *PROCESSES, "worker"])
         count, look = self._draw.choice([0, 1, 2, 10]), self._draw.choice([1, 3, 1000])
-        return self._shard("page", [state, begin, after, end, topic, holder, count, look, "newest" if newest else ""])
+        words = [state, begin, after, end, topic, holder, count, look, "newest" if newest else ""]
+        return self._shard("page", [*words, "" if newest else self._draw.choice(["", "failed"])])
 
     def _page_ready(self) -> Built:
         topic = self._draw.choice(TOPICS)
