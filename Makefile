@@ -8,7 +8,8 @@ RELEASE := .venv-release
 DOCS := .venv-docs
 # What meets the dependencies most, in a minute: the parser, the encoder, the hash, and the command. Not the tests of
 # drivers that wait for servers to fail: those meet none.
-LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/producer/test_push_many.py \
+LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/engine/test_redis_clients.py \
+  tests/producer/test_push_many.py \
   tests/cli/test_push_get_and_cancel.py::test_push_prints_the_id_and_get_shows_the_task \
   $(patsubst %,--ignore=tests/drivers/test_%.py,tls_cluster moving_slots sentinel hung_masters replica_confirmation \
     descriptor_limits)
@@ -42,7 +43,7 @@ $(STAMP): pyproject.toml
 	  || { echo "shardq needs Python 3.11 or newer; choose one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,encrypted,cli,cron,dashboard,sql,django,dramatiq,metrics,nats,otel,redis,rq]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,encrypted,cli,cron,dashboard,sql,django,dramatiq,metrics,nats,otel,rq]' --group dev
 	@touch $@
 
 demo: $(STAMP) ## 100,000 delayed tasks through 16 shards on an embedded server, live

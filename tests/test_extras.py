@@ -97,7 +97,6 @@ EXTRAS = [
         "forward a --to nats://h#subject",
     ),
     Extra("otel", "opentelemetry", ("shardq.otel",), ENGINE + "shardq.otel.instrument(engine)"),
-    Extra("redis", "redis"),  # who gives a client has it
     Extra("rq", "rq", ("shardq.integrations.rq",), INTEGRATION.format("rq", "delay_through")),
     Extra(
         "sql",
@@ -127,7 +126,8 @@ def told(hidden: set[str], lines: list[str]) -> Told:
     return {what: (error, asked) for what, error, asked in map(json.loads, done.stdout.splitlines())}
 
 
-ALL = {package for extra in EXTRAS for package in extra.packages.split()}
+# redis-py is always there, and only a program that gives a client has to load it
+ALL = {"redis", *(package for extra in EXTRAS for package in extra.packages.split())}
 
 
 @pytest.fixture(scope="module")

@@ -104,9 +104,9 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
         else an embedded server in the user's data directory, which the log and ``health().warnings`` tell, and which
         $SHARDQ_EMBEDDED=never forbids. Or a client of redis-py: a ``Redis``, ``RedisCluster`` or a Sentinel's master,
-        for threads or for asyncio, by whose settings the engine opens connections of its own. ``credentials``: a
-        provider of a user and a password that run out, such as one of redis-py's ``CredentialProvider``; live
-        connections are given the newer ones.
+        for threads or for asyncio. The engine opens connections of its own by the client's settings, and refuses those
+        that it can't keep. ``credentials``: a provider of a user and a password that run out, such as one of redis-py's
+        ``CredentialProvider``; live connections are given the newer ones.
 
         ``timeout``: the seconds in which every call of the engine ends, with all of its retries, through failovers,
         moving slots and loading servers; a ``claim`` has its ``wait`` beside it. ``connect_timeout``: the seconds of

@@ -171,10 +171,13 @@ def server_given(url: object, credentials: CredentialProvider | None) -> tuple[s
     """The URL of an engine, and what it can't say. ``url``: that, a client of redis-py, or None: the environment's."""
     if url is not None and not isinstance(url, str) and not is_client(url):
         raise InvalidUrl(
-            f"url={quoted(url)} is not possible; give a str such as redis://127.0.0.1:6379/0, a client of redis-py, "
-            "or None"
+            f"url={quoted(url)} is not possible; give a str such as redis://127.0.0.1:6379/0, a client of redis-py: a "
+            "Redis, a RedisCluster or a Sentinel's master_for(service); or None"
         )
     where, access = (url or os.environ.get(ENVIRONMENT) or None, Access()) if isinstance(url, str | None) else read(url)
+    if access.own:
+        names = ", ".join(access.own)
+        log.info("the engine has its own in place of these settings of the client: %s", names)
     if credentials is None:
         return where, access
     if where is None or where.startswith("embedded:"):

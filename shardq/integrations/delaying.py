@@ -1,5 +1,5 @@
 """The result of ``delay_through`` of an integration, and what the integrations share: the threshold, the route of the
-topic, payloads that any engine can hold, the URL of a connection of redis-py.
+topic, payloads that any engine can hold, the URL of a client of redis-py.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
-from urllib.parse import quote
 
 import msgspec
 
-from shardq.core.drivers.settings import bracketed
+from shardq.core.drivers.clients import read
 from shardq.core.layout.destinations import masked
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import UNDECODABLE
@@ -158,22 +157,12 @@ def as_payload(options: Options, data: bytes) -> object:
     return msgspec.Raw(data)
 
 
-def url_of(connection: Any) -> str:
-    """The URL by which a sink reaches what this connection of redis-py does. Raises InvalidOption if there is none."""
-    from redis import SSLConnection  # here: it is loaded where there is a connection
-
-    pool = connection.connection_pool
-    said = pool.connection_kwargs
-    login = ""
-    if said.get("password") is not None:
-        login = f"{quote(said.get('username') or '', safe='')}:{quote(str(said['password']), safe='')}@"
-    db = said.get("db") or 0
-    if said.get("path"):
-        return f"unix://{login}{said['path']}?db={db}"
-    if "host" not in said or issubclass(pool.connection_class, SSLConnection):
+def url_of(client: Any) -> str:
+    """The URL by which a sink reaches what this client of redis-py does. Raises InvalidOption if there is none."""
+    url, access = read(client)
+    if access.tls or access.provided or not url.startswith(("redis://", "unix://")):
         raise InvalidOption(
             "this connection does not say all that another process needs to reach the same Redis; give its URL: "
             "delay_through(…, to='rq+rediss://HOST:PORT/DB'), or to='dramatiq+rediss://…'"
         )
-    address = bracketed(f"{said['host']}:{said.get('port') or 6379}")
-    return f"redis://{login}{address}/{db}"
+    return url

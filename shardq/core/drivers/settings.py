@@ -62,6 +62,9 @@ class Tls:
     """The pass phrase of the key."""
     oldest: ssl.TLSVersion | None = None
     ciphers: str | None = None
+    include: int = 0
+    exclude: int = 0
+    """Flags of the check (``ssl.VerifyFlags``) beside Python's own, and without."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

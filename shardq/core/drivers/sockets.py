@@ -213,8 +213,12 @@ def _context(tls: Tls) -> ssl.SSLContext:
     context.verify_mode = tls.verify
     if tls.oldest is not None:
         context.minimum_version = tls.oldest
+    context.verify_flags = ssl.VerifyFlags((context.verify_flags | tls.include) & ~tls.exclude)
     if tls.ciphers is not None:
-        context.set_ciphers(tls.ciphers)
+        try:
+            context.set_ciphers(tls.ciphers)
+        except ssl.SSLError as exc:
+            raise InvalidUrl(f"ssl_ciphers={tls.ciphers!r} of the client can't be used: {_reason(exc)}") from exc
     if tls.cert is not None:
         _show(context, tls.cert, tls.key, tls.pass_phrase)
     return context

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import redis
 import rq
+from redis.credentials import UsernamePasswordCredentialProvider
 from rq.job import Job
 from rq.utils import as_text
 
@@ -219,8 +220,10 @@ def test_what_is_wrong_is_said(queue: rq.Queue, engine: Engine, single: Server, 
         delay_through("mail", engine)  # type: ignore[arg-type]
     with Engine(single.url, name=name, codec="msgpack") as other, pytest.raises(InvalidOption, match="codec"):
         delay_through(queue, other)
-    with pytest.raises(InvalidOption, match="rq\\+rediss"):
-        delay_through(rq.Queue(connection=redis.Redis(ssl=True)), engine)
+    signed = UsernamePasswordCredentialProvider("ann", "p")
+    for connection in (redis.Redis(ssl=True), redis.Redis(credential_provider=signed)):
+        with pytest.raises(InvalidOption, match="rq\\+rediss"):
+            delay_through(rq.Queue(connection=connection), engine)
     with delay_through(queue, engine) as delaying:
         assert delay_through(queue, engine) is delaying
         with pytest.raises(InvalidOption, match="already"):
