@@ -140,7 +140,6 @@ def tried(environment: Path, wheel: Path, readme: Path, folder: Path) -> None:
     program = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     assert program is not None
     text = program[1].replace("redis://127.0.0.1:6379/0", "embedded://" + str(folder / "data"))
-    text = text.replace("wait=90.0", "wait=0.1")  # what it waits for is due in a minute
     run(python, "-c", text, cwd=folder, env=bare)
     run(command, "demo", "--tasks", COUNT, "--seconds", "1", cwd=folder, env=bare)
     for kind in ("compose", "kubernetes", "systemd"):

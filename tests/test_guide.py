@@ -1,28 +1,49 @@
-"""The programs of the guides run as they stand there, and print what the guides say."""
+"""README and the guides work as typed: each in an empty environment, made by its own install line."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import PACKAGE, printed
+from cluster.ports import free_port
+from cluster.server import Server
+from tests.support.reader import ROOT, Reader, built, install_line, installed, steps
 
-GUIDES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((PACKAGE / "guide").glob("*.md"))}
-
-PROGRAMS = {
-    name: found for name, text in GUIDES.items() if (found := re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+PAGES = {
+    str(path.relative_to(ROOT)): text
+    for path in [ROOT / "README.md", *sorted((ROOT / "shardq/guide").glob("*.md"))]
+    if steps(text := path.read_text(encoding="utf-8"))
 }
-"""The blocks of a guide are one program."""
+
+Install = Callable[[str], Path]
 
 
+@pytest.fixture(scope="module")
+def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
+    """Makes the environment of an install line, once for each."""
+    folder = tmp_path_factory.mktemp("environments")
+    wheel = built(folder)
+    made: dict[str, Path] = {}
+
+    def environment(line: str) -> Path:
+        if line not in made:
+            made[line] = installed(folder / str(len(made)), line, wheel)
+        return made[line]
+
+    return environment
+
+
+@pytest.mark.promise
 @pytest.mark.slow
-@pytest.mark.parametrize("guide", PROGRAMS)
-def test_the_program_of_a_guide(guide: str, url: str, tmp_path: Path) -> None:
-    out = printed("\n".join(PROGRAMS[guide]), url, cwd=tmp_path)
-    assert [line for line in out.splitlines() if line not in GUIDES[guide]] == []
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_typed(page: str, install: Install, own_server: Server, tmp_path: Path) -> None:
+    environment = install(install_line(PAGES[page]))
+    ports = {"6379": own_server.address.rpartition(":")[2], "8000": str(free_port())}
+    with Reader(environment, tmp_path, ports) as reader:
+        reader.reads(PAGES[page])
 
 
 def test_guides_have_programs() -> None:
-    assert len(PROGRAMS) >= 3
+    assert len(PAGES) >= 3

@@ -172,6 +172,8 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value is not None and value is not False and param.name is not None:
         given = ctx.ensure_object(Given)
         if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            if value == "":
+                raise click.BadParameter("it is empty; is the variable set that it is taken from?", ctx, param)
             setattr(given, param.name, value)
         else:
             given.settings[param.name] = value

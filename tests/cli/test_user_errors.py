@@ -108,6 +108,7 @@ sys.exit({script.attr}())
     ("words", "message"),
     [
         (["nothing"], "No such command 'nothing'"),
+        (["demo", "--url", ""], "Invalid value for '--url': it is empty; is the variable set that it is taken from?"),
         (["push", "not json"], "the payload is not JSON"),
         (["push", "1", "--delay", "soon"], "'soon' is not a length of time"),
         (["push", "1", "--delay", "-5"], "is not a length of time"),

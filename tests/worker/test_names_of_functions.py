@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from shardq import Engine
-from tests.support.states import counted
-from tests.support.waiting import wait_until
 
 ENDS_S = 60.0
 """For a program on a busy machine."""
@@ -104,37 +99,3 @@ def test_where_nobody_can_import_it_from_a_name_is_demanded(tmp_path: Path, word
     assert 'give one: @engine.task(name="…")' in done.stderr
     named = ran(tmp_path, "-", text=APP.replace("@engine.task", "@engine.task(name='send')"))
     assert (named.stdout, named.returncode) == ("send\n", 0), named.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_the_example_of_the_readme_in_two_processes(url: str, name: str, tmp_path: Path) -> None:
-    """The worker is run, and the producer imports it."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    blocks = [block.partition("```")[0] for block in readme.split("```python\n")[1:]]
-    (app,) = [block for block in blocks if block.startswith("# shopapp.py\n")]
-    (producer,) = [block for block in blocks if "import shopapp\n" in block]
-    at = 'shardq.Engine("redis+cluster://10.0.0.1:6379,10.0.0.2:6379", name="shop")'
-    assert at in app
-    app = app.replace("delay=5)", "delay=0)")
-    written(tmp_path, "shopapp.py", app.replace(at, f"shardq.Engine({url!r}, name={name!r}, shards=2)"))
-    written(tmp_path, "producer.py", producer)
-    out, err = tmp_path / "out", tmp_path / "err"
-    with out.open("w") as said, err.open("w") as complained:
-        worker = subprocess.Popen(
-            [sys.executable, "-u", "shopapp.py"], cwd=tmp_path, stdout=said, stderr=complained, start_new_session=True
-        )
-        try:
-            wait_until(lambda: "mail to ann" in out.read_text() or worker.poll() is not None, "its own is handled")
-            done = ran(tmp_path, "producer.py")
-            assert done.returncode == 0, done.stderr
-            wait_until(lambda: out.read_text().count("mail to ann") == 2, "that of the producer is handled, too")
-            with Engine(url, name=name) as engine:
-                wait_until(lambda: counted(engine).leased == 0, "both are acknowledged")
-                assert (counted(engine).dead, counted(engine).scheduled) == (0, 2)
-            worker.send_signal(signal.SIGTERM)
-            assert worker.wait(ENDS_S) == 0
-        finally:
-            worker.kill()
-            worker.wait()
-    assert err.read_text() == ""
