@@ -16,6 +16,14 @@ LET_THROUGH = {"https_proxy": "http://127.0.0.1:9", "PIP_INDEX_URL": "file:///a 
 KEPT_OUT = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "SHARDQ_URL": "redis://127.0.0.1:9", "LINES": "7"}
 
 
+@pytest.mark.parametrize(("target", "all_of_it"), [("demo", False), ("test", True), ("bench", True), ("check", True)])
+def test_the_demo_installs_what_it_runs_and_nothing_else(target: str, all_of_it: bool, tmp_path: Path) -> None:
+    words = ["make", "--dry-run", "--no-print-directory", f"VENV={tmp_path}/venv", target]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "'.[embedded,cli]'" in done.stdout
+    assert ("--group dev" in done.stdout) == all_of_it
+
+
 @pytest.mark.parametrize(
     "target", ["test", "test-all", "test-browser", "test-lowest", "test-highest", "demo", "bench", "bench-guard"]
 )
