@@ -60,7 +60,7 @@ def test_a_list_of_pages(texts: Any) -> None:
         ("README.md", "mailto:ann@example.org", "mailto:ann@example.org"),
         ("README.md", "shardq/flow.svg", "shardq/flow.svg"),
         ("shardq/guide/workers.md", "../../.github/SECURITY.md", "../../security.md"),
-        (".github/SECURITY.md", "../shardq/README.md#words", "shardq/README.md#words"),
+        (".github/SECURITY.md", "../shardq/guide/workers.md#leases", "shardq/guide/workers.md#leases"),
         (".github/SECURITY.md", "../README.md", "README.md"),
         ("shardq/guide/workers.md", "../../tests/test_pages.py", "REPOSITORY/blob/main/tests/test_pages.py"),
         ("shardq/guide/workers.md", "../../tests/sim", "REPOSITORY/tree/main/tests/sim"),

@@ -1,4 +1,4 @@
-"""What every way in and out promises, fault by fault: the table in ``shardq/README.md``."""
+"""What every way in and out promises, fault by fault: the table in ``guide/guarantees.md``."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_the_end_while_the_neighbour_is_frozen(fault: str, way: Way) -> None:
 
 def test_the_table_is_that_of_the_page() -> None:
     """Each row has a test here, and each cell that has none says why."""
-    page = (Path(shardq.__file__).parent / "README.md").read_text()
+    page = (Path(shardq.__file__).parent / "guide/guarantees.md").read_text()
     section = page.partition("## What every way in and out promises")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| \*(.+?)\* \|", section, re.MULTILINE)) == FAULTS
     for way in WAYS:

@@ -19,7 +19,7 @@ BAD_ITEMS = ("refusing one item", "timing out on one item")
 """The faults of one item."""
 
 FAULTS = (*OUTAGES, "restarted", "killed while sending", *BAD_ITEMS, "slow on one item", "1 MiB", "odd ids")
-"""The rows of the table in ``shardq/README.md``, in their order."""
+"""The rows of the table in ``shardq/guide/guarantees.md``, in their order."""
 
 
 class Way(ABC):
