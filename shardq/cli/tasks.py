@@ -257,6 +257,7 @@ def reschedule(given: Given, **chosen: Any) -> int:
       shardq reschedule email/welcome-7 --delay 2h
       shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z
       shardq reschedule --topic mail --due ..1h --delay 1h
+      shardq reschedule --failed --delay 0      (retry now what waits for it)
     """
     if (chosen["delay"] is None) == (chosen["at"] is None):
         raise click.UsageError("give the new due time, as --delay or as --at")

@@ -57,6 +57,23 @@ def test_every_state_in_turn(shardq: Shell, running: Engine) -> None:
     assert shardq.run("list", "--holder", "nobody").out == "none\n"
 
 
+def test_what_waits_for_a_retry(shardq: Shell, running: Engine) -> None:
+    running.push("never", delay=3600, topic="mail")
+    running.push_many([Task(n, topic="mail") for n in range(3)])
+    consumer = running.consumer("mail")
+    consumer.retry(claim(consumer, 3), delay=3600, reason="Traceback\n  File x\nKeyError: 'a'")
+    head, _, *rows = shardq.run("list", "--failed").lines
+    assert head.split() == ["id", "due", "(UTC)", "attempts", "reason"]
+    assert [row.strip().split(maxsplit=4)[3:] for row in rows] == [["1", "KeyError: 'a'"]] * 3
+    assert {task["reason"][:9] for task in shardq.run("list", "--failed", "--json").objects} == {"Traceback"}
+    assert "reason" not in shardq.run("list", "--state", "ready").out
+    for wrong in (["--state", "dead"], ["--holder", "me"], ["--newest"]):
+        assert shardq.run("list", "--failed", *wrong).code == 2
+    assert shardq.run("stats", "--json").object["topics"]["mail"]["retrying"] == 3
+    done = shardq.run("reschedule", "--failed", "--delay", "0", "--yes")
+    assert (done.code, done.out) == (0, "3 rescheduled\n")
+
+
 def test_a_payload_that_json_can_not_say(shardq: Shell, url: str, name: str) -> None:
     with Engine(url, name=name, shards=2, codec="msgpack") as engine:
         id = engine.push({(1, 2): "x"}, delay=3600)

@@ -22,6 +22,7 @@ from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
 from shardq.metrics.exposition import FRESH_S, METRICS
 from tests.metrics.scraping import Samples, registry_of, scraped, total
+from tests.support.states import claim
 from tests.support.waiting import wait_until
 
 SHARDS = 4
@@ -143,6 +144,16 @@ def test_the_engine_as_a_whole(engine: Engine) -> None:
             lambda: total(unfresh(registry), "shardq_unswept_shards") == 0, "all is where it belongs", timeout=60
         )
     assert total(unfresh(registry), "shardq_misplaced_tasks") == 0
+
+
+def test_what_waits_for_a_retry_is_counted_by_topic(engine: Engine) -> None:
+    registry = registry_of(engine)
+    engine.push_many([Task(n, topic="mail") for n in range(3)])
+    engine.start()
+    consumer = engine.consumer("mail")
+    consumer.retry(claim(consumer, 2), delay=3600)
+    seen = scraped(registry)
+    assert (total(seen, "shardq_retrying", topic="mail"), total(seen, "shardq_retrying")) == (2, 2)
 
 
 @pytest.mark.slow
