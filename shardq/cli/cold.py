@@ -56,7 +56,7 @@ def shown(seen: ColdStats) -> str:
     """A table in a line; also for ``stats``."""
     if seen.tasks is None:
         return "it can't be read"
-    tasks = f"{'' if seen.exact else 'about '}{counted(seen.tasks, 'task')}"
+    tasks = f"{'' if seen.exact else 'at least ' if seen.at_least else 'about '}{counted(seen.tasks, 'task')}"
     first = f", the first due in the hour from {seen.first:%Y-%m-%d %H:%M} UTC" if seen.first is not None else ""
     own = f"; also ids of your own in {', '.join(map(quoted, seen.topics))}" if seen.topics else ""
     return f"{tasks}{first}; loaded when due within {seen.after:,.0f} s{own}"

@@ -14,10 +14,10 @@ import pytest
 from shardq.errors import InvalidUrl
 from shardq.features.cold.databases import open_store
 from shardq.features.cold.ids import HOUR_MS, Place, bucket_of
-from shardq.features.cold.postgres import PostgresStore
+from shardq.features.cold.postgres import PostgresSession, PostgresStore
 from shardq.features.cold.rows import Horizon, Row
 from shardq.features.cold.statements import COLD, NAMED
-from shardq.features.cold.store import LOOK, Filtered, Session, Store
+from shardq.features.cold.store import LOOK, NONE, Filtered, Session, Store
 from tests.cold.conftest import later
 
 FAR_MS = 2 * HOUR_MS
@@ -281,13 +281,70 @@ def test_what_is_due_before_an_instant_is_dropped(store: Store) -> None:
     assert store.counted(later()).rows == 3
 
 
-def test_many_are_estimated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(store, *(row(store) for _ in range(20)))
-    assert (store.counted(later()).rows, store.counted(later()).exact) == (20, True)
-    monkeypatch.setattr("shardq.features.cold.store.EXACT", 10)
+def counts(store: Store) -> tuple[int, bool, bool]:
     counted = store.counted(later())
-    assert counted.rows >= 10
-    assert not counted.exact
+    return counted.rows, counted.exact, counted.at_least
+
+
+def test_of_many_it_is_told_what_the_number_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact, the database's estimate, or so many at least. The partitions of two days count once."""
+    add(store, *(row(store, FAR_MS + number % 2 * 24 * HOUR_MS) for number in range(20)))
+    assert counts(store) == (20, True, False)
+    monkeypatch.setattr("shardq.features.cold.store.EXACT", 10)
+    assert counts(store) == (10, False, True)
+    if isinstance(store, PostgresStore):
+        store.attempt(lambda session, _: session.run(f"ANALYZE {COLD}"), later())
+        assert counts(store) == (20, False, False)
+        # what comes after that is seen by its size
+        add(store, *(row(store, record=b"x" * 1000) for _ in range(40)))
+        assert store.counted(later()).rows > 20
+
+
+def test_all_of_a_page_get_another_due_time(store: Store) -> None:
+    rows = [row(store, FAR_MS + number * HOUR_MS) for number in range(6)]
+    gone, near, moved, *others = rows
+    add(store, *(each for each in rows if each is not gone))
+    store.reschedule(moved.id, moved.due + 1, later())  # it is found by its name now
+    [named] = [each for each, _ in store.page(Filtered(), "", 9, later()).rows]
+    store.attempt(lambda session, _: session.change(f"UPDATE {COLD} SET due = 1 WHERE seq = {near.seq}"), later())
+    to = moved.due + 100 * HOUR_MS
+    done = store.reschedule_all([gone, near, named, *others], to, later())
+    assert sorted(done) == sorted(each.id for each in (moved, *others))
+    for each in (moved, *others):
+        found = store.find(each.id, later())
+        assert found is not None
+        assert (found[0].due, found[0].bucket, found[0].record, found[0].name) == (
+            to,
+            bucket_of(to),
+            each.record,
+            each.id,
+        )
+    assert store.reschedule_all([], to, later()) == []
+
+
+def test_all_of_a_page_after_a_lost_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(store) for _ in range(5)]
+    add(store, *rows)
+    lose_answers(store, monkeypatch, 1)
+    assert sorted(store.reschedule_all(rows, rows[0].due + HOUR_MS, later())) == sorted(each.id for each in rows)
+
+
+def test_a_page_of_a_list_reads_no_partition_behind_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(store, PostgresStore):
+        pytest.skip("a table in SQLite has no parts")
+    add(store, *(row(store, FAR_MS + number * 24 * HOUR_MS) for number in range(9)))
+    monkeypatch.setattr("shardq.features.cold.store.LOOK", 3)
+    plans: list[str] = []
+    run = PostgresSession.run
+
+    def explained(session: PostgresSession, statement: str, values: Any = NONE) -> list[tuple[Any, ...]]:
+        if "end_bucket" in statement:
+            plans.append("\n".join(line for (line,) in run(session, f"EXPLAIN {statement}", values)))
+        return run(session, statement, values)
+
+    monkeypatch.setattr(PostgresSession, "run", explained)
+    assert len(store.page(Filtered(), Place(0, -1), 100, later()).rows) == 3
+    assert plans[0].count(f" on {COLD}_") <= 4, plans[0]
 
 
 # ---- whose it is

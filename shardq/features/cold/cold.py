@@ -139,9 +139,9 @@ class Cold:
 def stats_of(cold: Cold, counted: Counted | ShardqError | None, loader: LoaderReport | None) -> ColdStats:
     """Returns the statistics of a table, which was counted, or could not be."""
     problems = loader.problems if loader is not None else ()
-    tasks, exact, first = None, True, None
+    tasks, exact, at_least, first = None, True, False, None
     if isinstance(counted, Counted):
-        tasks, exact = counted.rows, counted.exact
+        tasks, exact, at_least = counted.rows, counted.exact, counted.at_least
         first = None if counted.first_bucket is None else shown_instant(counted.first_bucket * HOUR_MS)
     elif counted is not None and not problems:
         problems = (f"the cold store {cold.store.where} can't be read: {counted}",)
@@ -151,6 +151,7 @@ def stats_of(cold: Cold, counted: Counted | ShardqError | None, loader: LoaderRe
         topics=cold.table.topics if cold.table is not None else tuple(sorted(cold.given_topics)),
         tasks=tasks,
         exact=exact,
+        at_least=at_least,
         first=first,
         loaded=loader.loaded if loader is not None else None,
         left=loader.left_s if loader is not None else None,

@@ -13,6 +13,8 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -70,7 +72,6 @@ NOT_WRITABLE = ("25006", "53100", "58030")
 """A standby, or a setting; a full disk; a broken one."""
 
 
-@lru_cache(256)
 @lru_cache(maxsize=256)
 def _in_their_way(statement: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", statement.replace("%", "%%"))
@@ -273,9 +274,17 @@ class PostgresStore(Store):
             {"bucket": bucket, "seqs": list(seqs)},
         )
 
-    def estimate(self, session: Session, table: str) -> int | None:
-        [(rows,)] = session.run(_ESTIMATE, {"table": table})
-        return None if rows is None else int(rows)
+    def take_out_all(self, session: Session, rows: Sequence[Row], to: Values) -> list[str]:
+        done: list[str] = []
+        for bucket, some in groupby(sorted(rows, key=itemgetter(0, 1)), key=itemgetter(0)):
+            of_bucket = list(some)
+            values = {"bucket": bucket, "seqs": [row.seq for row in of_bucket], "names": [row.id for row in of_bucket]}
+            done += [id for (id,) in session.run(self.text(_TAKE_OUT_ALL), {**values, **to})]
+        return done
+
+    def estimate(self, session: Session, table: str) -> tuple[int, bool]:
+        [(rows, is_whole)] = session.run(_ESTIMATE, {"table": table})
+        return int(rows), is_whole
 
     def tidy(self, session: Session, before: int) -> None:
         for (name,) in session.run(_PARTITIONS):
@@ -321,9 +330,16 @@ SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhr
 WHERE inhparent = CAST('{sql.COLD}' AS regclass)"""
 
 _ESTIMATE = """
-SELECT sum(greatest(reltuples, 0)) FROM pg_class
-WHERE oid = CAST(CAST(:table AS text) AS regclass)
-   OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(CAST(:table AS text) AS regclass))"""
+SELECT coalesce(sum(greatest(reltuples, 0) * pages / greatest(relpages, 1)), 0),
+  coalesce(bool_and(reltuples >= 0 OR pages = 0), true)
+FROM (
+  SELECT *, pg_relation_size(oid) / CAST(current_setting('block_size') AS int) AS pages FROM pg_class
+  WHERE relkind = 'r' AND (oid = CAST(CAST(:table AS text) AS regclass)
+    OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(CAST(:table AS text) AS regclass)))
+) AS parts"""
+"""Of each part the rows that were there when it was looked at last, for its size now; not those of the parent, which
+are the same again. A part that was never looked at has none.
+"""
 
 _CANCEL_NAMED = f"""
 WITH gone AS ({sql.CANCEL_NAMED}),
@@ -336,3 +352,11 @@ WITH bumped AS ({sql.BUMP_STRIPE} RETURNING stripe) {sql.ADD_OWN.format(source="
 _TAKE_OUT = f"""
 WITH taken AS ({sql.TAKE_OUT})
 {sql.PUT_BACK} SELECT :name, :to_bucket, :seq, :to, topic, tags, record FROM taken"""
+
+_TAKE_OUT_ALL = f"""
+WITH taken AS (
+  DELETE FROM {sql.COLD} WHERE bucket = :bucket AND seq = ANY(CAST(:seqs AS bigint[])) AND {sql.FAR}
+  RETURNING seq, topic, tags, record
+)
+{sql.PUT_BACK} SELECT name, :to_bucket, seq, :to, topic, tags, record
+FROM taken JOIN unnest(CAST(:seqs AS bigint[]), CAST(:names AS text[])) AS named (seq, name) USING (seq) RETURNING id"""

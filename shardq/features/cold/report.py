@@ -22,7 +22,8 @@ class ColdStats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the table of far tasks.
 
     >>> if cold := engine.stats().cold:
-    ...     print("about" if not cold.exact else "", cold.tasks, "wait there, the first of", cold.first)
+    ...     about = "" if cold.exact else "at least" if cold.at_least else "about"
+    ...     print(about, cold.tasks, "wait there, the first of", cold.first)
     """
 
     database: str
@@ -34,7 +35,9 @@ class ColdStats(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int | None = None
     """The tasks in the table; None where it can't be read. They are in none of the other counts."""
     exact: bool = True
-    """False: ``tasks`` is the database's estimate, or at least so many where it has none."""
+    """False: ``tasks`` is the database's estimate."""
+    at_least: bool = False
+    """True: there are so many at least, and the database has no estimate of the rest."""
     first: dt.datetime | None = None
     """The hour in which the first of them is due; None without one."""
     loaded: int | None = None

@@ -188,9 +188,9 @@ class SqliteStore(Store):
     def tidy(self, session: Session, before: int) -> None:
         """Its table has one part."""
 
-    def estimate(self, session: Session, table: str) -> int | None:
+    def estimate(self, session: Session, table: str) -> tuple[int, bool]:
         """It has none."""
-        return None
+        return 0, False
 
 
 _REMEMBER = sql.REMEMBER.format(source="VALUES (:name, :until, :known, :nonce)")

@@ -71,6 +71,7 @@ FIND_NAMED = f"SELECT {OF_NAMED}, {FAR} FROM {NAMED} WHERE id = :name"
 FIND_OWN = f"SELECT {OF_NAMED}, {FAR} FROM {NAMED} WHERE id {{among}}"
 
 MOVE_NAMED = f"UPDATE {NAMED} SET due = :to, bucket = :to_bucket WHERE id = :name AND {FAR}"
+MOVE_ALL_NAMED = f"UPDATE {NAMED} SET due = :to, bucket = :to_bucket WHERE id {{among}} AND {FAR} RETURNING id"
 
 TAKE_OUT = f"DELETE FROM {COLD} WHERE {AT} AND {FAR} RETURNING topic, tags, record"
 PUT_BACK = f"INSERT INTO {NAMED} (id, bucket, seq, due, topic, tags, record)"

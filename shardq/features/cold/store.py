@@ -135,6 +135,8 @@ class Counted:
 
     rows: int
     exact: bool
+    at_least: bool
+    """True if there are more, and nobody knows how many."""
     first_bucket: int | None
     """The hour of the first; None without one."""
 
@@ -209,8 +211,8 @@ class Store(ABC):
         """Removes rows of one bucket that Redis has."""
 
     @abstractmethod
-    def estimate(self, session: Session, table: str) -> int | None:
-        """About how many rows there are."""
+    def estimate(self, session: Session, table: str) -> tuple[int, bool]:
+        """About how many rows there are; or, with False, in those parts that the database has an estimate of."""
 
     @abstractmethod
     def tidy(self, session: Session, before: int) -> None:
@@ -402,6 +404,25 @@ class Store(ABC):
 
         return self.attempt(work, deadline)
 
+    def reschedule_all(self, rows: Sequence[Row], due_ms: int, deadline: float) -> list[str]:
+        """Gives those of some rows that are far another due time, in one transaction. Returns their ids."""
+        to = {"to": due_ms, "to_bucket": min(bucket_of(due_ms), LAST_BUCKET), "far": self.horizon.far_ms}
+
+        def work(session: Session, _: bool) -> list[str]:
+            with session.transaction():
+                done = self.take_out_all(session, [row for row in rows if not row.name], to)
+                # those that an earlier send has taken out are found by their names
+                left = list({row.id for row in rows} - {*done})
+                if left:
+                    done += [id for (id,) in self.run_among(session, sql.MOVE_ALL_NAMED, left, to)]
+            return done
+
+        return self.attempt(work, deadline)
+
+    def take_out_all(self, session: Session, rows: Sequence[Row], to: Values) -> list[str]:
+        """Makes rows ones that their names find, with another due time. Returns the ids of those that were far."""
+        return [row.id for row in rows if self.take_out(session, {**row._asdict(), "name": row.id, **to})]
+
     def _ways(self, id: str, by_place: str, by_name: str) -> Iterator[tuple[str, Values]]:
         if place := _place_of(id):
             yield self.text(by_place), self._at(id, place)
@@ -479,7 +500,9 @@ class Store(ABC):
         ends = session.run_in_order(sql.END_OF_LOOK, values)
         last = Place(*ends[0]) if ends else None
         end_bucket, end_seq = last or (LAST_BUCKET, MOST_SEQ)
-        found = session.run(self.text(sql.listed(filters)), values | {"end_bucket": end_bucket, "end_seq": end_seq})
+        # as last, too: by that a database leaves out the partitions behind
+        values |= {"end_bucket": end_bucket, "end_seq": end_seq, "last": min(asked.last_bucket, end_bucket)}
+        found = session.run(self.text(sql.listed(filters)), values)
         rows = [(row_of(each), bool(each[-1])) for each in found]
         return Page(rows, rows[-1][0].place if len(rows) == limit else last or "")
 
@@ -540,16 +563,17 @@ class Store(ABC):
         return self.attempt(lambda session, _: self._counted(session), deadline)
 
     def _counted(self, session: Session) -> Counted:
-        rows, exact, firsts = 0, True, list[int]()
+        rows, exact, at_least, firsts = 0, True, False, list[int]()
         for table in TABLES:
             [(count,)] = session.run(sql.COUNT.format(table=table), {"most": EXACT})
             if count == EXACT:
-                count, exact = max(count, self.estimate(session, table) or 0), False
+                estimate, is_whole = self.estimate(session, table)
+                count, exact, at_least = max(count, estimate), False, at_least or not is_whole
             rows += count
             [(first,)] = session.run(sql.OLDEST.format(table=table))
             if first is not None:
                 firsts.append(first)
-        return Counted(rows, exact, min(firsts, default=None))
+        return Counted(rows, exact, at_least, min(firsts, default=None))
 
 
 def row_of(columns: Sequence[Any]) -> Row:

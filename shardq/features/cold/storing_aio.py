@@ -364,14 +364,14 @@ class AsyncColdCommands:
 
     async def _rescheduled(self, rows: Sequence[Row], bulk: Bulk) -> list[Row]:
         """Gives far rows another due time. Returns those that are near now."""
-        store, near = self._cold.store, list[Row]()
-        for row in rows:
-            if await self._sql(store.reschedule, row.id, bulk.due, self._deadline()) == "done":
-                bulk.far_matched += 1
-                bulk.far_done += 1
-                if not store.is_far(bulk.due):
-                    near.append(row._replace(due=bulk.due, bucket=bucket_of(bulk.due), name=row.id))
-        return near
+        store = self._cold.store
+        done = set(await self._sql(store.reschedule_all, rows, bulk.due, self._deadline())) if rows else set[str]()
+        bulk.far_matched += len(done)
+        bulk.far_done += len(done)
+        if store.is_far(bulk.due):
+            return []
+        bucket = bucket_of(bulk.due)
+        return [row._replace(due=bulk.due, bucket=bucket, name=row.id) for row in rows if row.id in done]
 
     async def counted(self, deadline: float) -> Counted:
         """How many tasks there are in the table."""
