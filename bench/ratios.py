@@ -2,6 +2,8 @@
 
 Work and limit take turns, and the median of each counts, so that other work of the machine falls on both. Both wait for
 the same things: a loop of round trips beside coroutines that keep a core busy would compare machines, not revisions.
+Beside redis-py, this process's CPU time counts, less that of a bare PING for each trip. What is left is Python's part;
+how long a trip takes, and how fast the server is, differs from machine to machine.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 import threading
 import time
 import urllib.request
@@ -24,6 +27,7 @@ from bench.loads import FAR_S, PAYLOAD, burst, fill_ready, spread_tasks
 from bench.stand import SHARDS, Stand
 from bench.suites import flow, scales
 from bench.suites.fleet import drained
+from cluster.ports import HOST
 from shardq import AsyncEngine, Engine, Task, metrics
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
@@ -33,6 +37,7 @@ ROUNDS = 3
 COUNT = 200_000
 BURST = 300_000
 ONE_BY_ONE = 1_500
+PINGS = 5_000
 COROUTINES = 200
 DRAINED = 400_000
 FEW, MANY = 20, 200
@@ -96,7 +101,7 @@ def _push_one(stand: Stand) -> float:
     delays = itertools.cycle(task.delay for task in spread_tasks(997))
     with stand.engine() as engine:
         engine.push(PAYLOAD, delay=FAR_S)
-        return _per_s(ONE_BY_ONE, lambda: [engine.push(PAYLOAD, delay=next(delays)) for _ in range(ONE_BY_ONE)])
+        return _without_trips(stand, _cpu_rate(lambda: engine.push(PAYLOAD, delay=next(delays))))
 
 
 def _push_many(stand: Stand) -> float:
@@ -117,9 +122,14 @@ def _push_async(stand: Stand) -> float:
         return asyncio.run(_async_pushes(stand.url, engine.name))
 
 
-async def _async_pushes(url: str, name: str) -> float:
+def _push_async_by_cpu(stand: Stand) -> float:
+    with stand.engine() as engine:
+        return asyncio.run(_async_pushes(stand.url, engine.name, time.process_time))
+
+
+async def _async_pushes(url: str, name: str, clock: Callable[[], float] = time.perf_counter) -> float:
     async with AsyncEngine(url, name=name) as engine:
-        return await _by_coroutines(lambda: engine.push(PAYLOAD, delay=FAR_S))
+        return await _by_coroutines(lambda: engine.push(PAYLOAD, delay=FAR_S), clock)
 
 
 def _push_alone(stand: Stand) -> float:
@@ -136,7 +146,7 @@ async def _pushes_of_one(url: str, name: str) -> float:
         return ONE_BY_ONE / (time.perf_counter() - began)
 
 
-async def _by_coroutines(once: Callable[[], Awaitable[object]]) -> float:
+async def _by_coroutines(once: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:
     """The rate of an operation that COROUTINES coroutines do at once, again and again."""
     each = 50
 
@@ -145,9 +155,9 @@ async def _by_coroutines(once: Callable[[], Awaitable[object]]) -> float:
             await once()
 
     await asyncio.gather(*(work(1) for _ in range(COROUTINES)))
-    began = time.perf_counter()
+    began = clock()
     await asyncio.gather(*(work(each) for _ in range(COROUTINES)))
-    return COROUTINES * each / (time.perf_counter() - began)
+    return COROUTINES * each / (clock() - began)
 
 
 def _dispatch(stand: Stand) -> float:
@@ -239,24 +249,25 @@ def _prompt(stand: Stand) -> float:
 
 def _set(stand: Stand) -> float:
     value = JSON.encode(PAYLOAD)
+    numbers = itertools.count()
     with stand.redis_py() as client:
         client.ping()
-        rate = _per_s(ONE_BY_ONE, lambda: [client.set(f"guard-{number}", value) for number in range(ONE_BY_ONE)])
+        rate = _cpu_rate(lambda: client.set(f"guard-{next(numbers)}", value))
     stand.clear()
-    return rate
+    return _without_trips(stand, rate)
 
 
 def _async_set(stand: Stand) -> float:
     rate = asyncio.run(_async_sets(stand.url))
     stand.clear()
-    return rate
+    return _without_trips(stand, rate)
 
 
 async def _async_sets(url: str) -> float:
     value, numbers = JSON.encode(PAYLOAD), itertools.count()
     pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS)
     async with redis.asyncio.Redis.from_pool(pool) as client:
-        return await _by_coroutines(lambda: client.set(f"guard-{next(numbers)}", value))
+        return await _by_coroutines(lambda: client.set(f"guard-{next(numbers)}", value), time.process_time)
 
 
 def _c_push(stand: Stand) -> float:
@@ -278,8 +289,8 @@ def _c_claim(stand: Stand) -> float:
 _BY_THE_C_CLIENT = (_c_push, _c_dispatch, _c_forward, _c_claim)
 
 _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
-    ("push, one at a time ÷ SET", _push_one, _set),
-    ("AsyncEngine ÷ redis.asyncio SET, 200 coroutines each", _push_async, _async_set),
+    ("push, one at a time ÷ SET, CPU time beyond PING", _push_one, _set),
+    ("AsyncEngine ÷ redis.asyncio SET, 200 coroutines each, CPU time beyond PING", _push_async_by_cpu, _async_set),
     ("push_many ÷ C client", _push_many, _c_push),
     ("push_iter ÷ C client", _push_iter, _c_push),
     ("dispatch ÷ C client", _dispatch, _c_dispatch),
@@ -316,6 +327,24 @@ def _per_s(count: int, work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)
+
+
+def _cpu_rate(once: Callable[[], object]) -> float:
+    began = time.process_time()
+    for _ in range(ONE_BY_ONE):
+        once()
+    return ONE_BY_ONE / (time.process_time() - began)
+
+
+def _without_trips(stand: Stand, rate: float) -> float:
+    """What the rate would be if a trip cost this process nothing: bare PINGs tell what it costs."""
+    with socket.create_connection((HOST, stand.masters[0].port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        began = time.process_time()
+        for _ in range(PINGS):
+            sock.sendall(b"PING\r\n")
+            sock.recv(64)
+        return 1 / (1 / rate - (time.process_time() - began) / PINGS)
 
 
 def _memory(stand: Stand) -> float:
