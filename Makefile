@@ -28,7 +28,7 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
   $(patsubst %,--ignore=tests/drivers/test_%.py,tls_cluster moving_slots sentinel hung_masters replica_confirmation \
     descriptor_limits)
 # What another Python changes, in less than that: the standard library's part in payloads, times, locks and clients.
-HIGHEST_TESTS := tests/model tests/layout $(patsubst %,tests/testing/test_%.py,clock async_clock virtual plugin) \
+HIGHEST_TESTS := tests/model tests/layout $(patsubst %,tests/testing/test_%.py,clock async_clock virtual) \
   tests/engine/test_codecs.py tests/engine/test_redis_clients.py
 # Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
 JOBS ?= 6
