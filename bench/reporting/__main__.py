@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from bench.reporting import inputs, tables
 from bench.reporting.costs import costs_of
 from bench.reporting.drawing import standalone
 from bench.reporting.page import page, sections
+from bench.reporting.quoted import FILE as FIGURES
+from bench.reporting.quoted import quoted
 from shardq.features import planning
 from shardq.features.planning import FILE
 
@@ -22,7 +25,8 @@ PAGE, TABLE = "index.html", "table.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 done, 1 a file is of another form, 2 not understood."""
-    about = f"Writes {PAGE}, its plots as SVG, {TABLE}, and the costs of `shardq plan` from {', '.join(inputs.MAKING)}."
+    written = f"{PAGE}, its plots as SVG, {TABLE}, {FIGURES}, and the costs of `shardq plan`"
+    about = f"Writes {written} from {', '.join(inputs.MAKING)}."
     made = "These commands make them:\n" + "\n".join(f"  {how}" for how in inputs.MAKING.values())
     parser = command_parser("bench.reporting", about, made)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder of all files (default: %(default)s)")
@@ -38,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if old.name not in plots:
             old.unlink()
     table = tables.markdown(found.results, found.oldest, found.peers)
-    for name, content in {**plots, PAGE: page(found, shown), TABLE: table}.items():
+    figures = json.dumps(quoted(found.results, found.peers), indent=1, ensure_ascii=False) + "\n"
+    for name, content in {**plots, PAGE: page(found, shown), TABLE: table, FIGURES: figures}.items():
         (folder / name).write_text(content, encoding="utf-8")
     if folder == FOLDER and found.results and found.nodes:
         costs = msgspec.json.format(msgspec.json.encode(costs_of(found.results, found.nodes)))
@@ -46,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, how in inputs.MAKING.items():
         if not (folder / name).exists():
             print(f"missing: {name}; make it with: {how}", file=sys.stderr)
-    print(f"{folder / PAGE}, {len(plots)} plots, {TABLE}")
+    print(f"{folder / PAGE}, {len(plots)} plots, {TABLE}, {FIGURES}")
     return 0
 
 

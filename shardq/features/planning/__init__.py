@@ -346,7 +346,8 @@ def _cautions(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mas
     if masters > 1 and load.pending / shards > MIGRATED:
         found.append(
             f"a shard has {load.pending / shards:,.0f} tasks: moving its slot with MIGRATE would hold up "
-            "its server for seconds; add masters before the load comes, or with Valkey 9's CLUSTER MIGRATESLOTS."
+            "its server for seconds. Add masters before the load comes, or use a server that moves slots while they "
+            "are in use: Valkey 9 (CLUSTER MIGRATESLOTS) or Redis 8.4 (CLUSTER MIGRATION)."
         )
     if load.cold_after_s is not None and not load.is_cold:
         found.append(
