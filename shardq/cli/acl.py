@@ -50,7 +50,7 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
     ]
 
 
-@command("Print the least ACL for a role.")
+@command("Print the smallest ACL for a role.")
 @click.argument("roles", metavar="ROLE...", nargs=-1, required=True, type=click.Choice([*ROLES, ALL]))
 @click.option("--user", metavar="USER", help="The user on the server. Default: the engine's name and the roles.")
 @click.option(
@@ -65,11 +65,11 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
 )
 @shared
 def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str, ...], fsynced: bool) -> None:
-    """Print the ACL SETUSER line for a user of the server that may do what the ROLEs need with the engine of that
-    name, and nothing else. No server is asked.
+    """Print the ACL SETUSER line of a server's user who may do what the ROLEs need with this engine, and nothing
+    else. No server is asked.
 
-    The line gives the user its commands, keys and channels in place of those that it had, and leaves its passwords: a
-    new user has none, and can't be used before it gets one. On a cluster give it to every node, replicas included.
+    The line replaces the user's commands, keys and channels, and keeps its passwords. A new user has no password,
+    and can't log in until you give it one. On a cluster, run the line on every node, replicas included.
 
     example:
       shardq acl producer --name orders

@@ -62,10 +62,10 @@ def shown(seen: ColdStats) -> str:
     return f"{tasks}{first}; loaded when due within {seen.after:,.0f} s{own}"
 
 
-@command("Load what is near now.", of=cold)
+@command("Load near tasks now.", of=cold)
 @shared
 def load(given: Given) -> int:
-    """Move the tasks to Redis that are due within cold_after, once. For an engine whose dispatchers are away.
+    """Move the tasks that are due within cold_after to Redis, once. Use it while no dispatcher runs.
 
     exit codes:
       0  nothing that is near is left
@@ -81,12 +81,12 @@ def load(given: Given) -> int:
     return 1 if report.problems else 0
 
 
-@command("Drop what was to be due before an instant.", of=cold)
+@command("Drop tasks that were due before an instant.", of=cold)
 @click.option("--due-before", type=INSTANT, required=True, help="2030-01-31T12:00:00Z, or seconds since 1970.")
 @shared
 def drop(given: Given, due_before: float | dt.datetime) -> None:
-    """Remove the tasks from the table that are due before an instant: what is late is not to be sent any more, for
-    example, after an outage of all dispatchers. What was loaded before is in Redis: `shardq cancel --due` removes it.
+    """Remove the tasks that are due before an instant from the table: for example, after an outage, the ones that
+    are too late to be useful. For tasks that are in Redis already, use `shardq cancel --due`.
     """
     with opened(given) as engine:
         _table(engine)

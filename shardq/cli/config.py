@@ -153,13 +153,12 @@ def _nearest() -> tuple[Path, dict[str, Any]]:
 @command("Show the settings, and where they come from.")
 @shared
 def config(given: Given) -> None:
-    """Show each setting of this command, its value, and where it comes from. Passwords and tokens are
-    hidden.
+    """Show each setting of this command, its value, and where it comes from. Passwords and tokens are hidden.
 
-    A flag counts most, then the environment ($SHARDQ_URL, $SHARDQ_RUN_PROCESSES), then [tool.shardq] of the nearest
-    pyproject.toml, from the current directory upwards. The library does not read that file: an Engine() of your program
-    takes its URL from $SHARDQ_URL, what routes may reach and use from $SHARDQ_SINKS and $SHARDQ_SECRETS, and the rest
-    from its arguments.
+    A flag wins over the environment ($SHARDQ_URL, $SHARDQ_RUN_PROCESSES), and that over [tool.shardq] in the
+    nearest pyproject.toml, from the current directory upwards. The library does not read that file: an Engine() in
+    your program takes its URL from $SHARDQ_URL, where its routes may send from $SHARDQ_SINKS and $SHARDQ_SECRETS,
+    and the rest from its arguments.
 
     example:
       shardq config
@@ -189,16 +188,18 @@ def config(given: Given) -> None:
 
 @command("Show or change the settings of an engine.")
 @click.option(
-    "--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="Attempts of a task that has no limit by itself or its handler."
+    "--max-attempts",
+    type=Whole(1, MAX_ATTEMPTS),
+    help="Attempts of a task, if neither its push nor its handler says how many.",
 )
 @click.option("--dead-age", type=TIME, help="How long dead tasks are kept.")
-@click.option("--dead-count", type=Whole(0, 10**9), help="How many dead tasks are kept, at most.")
+@click.option("--dead-count", type=Whole(0, 10**9), help="How many dead tasks are kept at most.")
 @shared
 def configure(given: Given, **changes: Any) -> None:
-    """Change settings of the engine, at once and for all of its processes. Without options it shows them. What an
-    `Engine(…)` of a program names counts only when its engine is new.
+    """Change settings of the engine, at once and for all of its processes. Without options, show them. The
+    arguments of `Engine(…)` apply only when the engine is created.
 
-    Dead tasks that are older, or more, are removed by the dispatchers, within five minutes.
+    Dispatchers remove dead tasks that are too old, or too many, within five minutes.
 
     example:
       shardq configure

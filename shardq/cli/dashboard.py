@@ -38,7 +38,7 @@ def _networks(text: str) -> list[str]:
     "--host",
     metavar="ADDRESS",
     default=HOST,
-    help=f"Listen there. Default: {HOST}, for this machine only; 0.0.0.0 is every network.",
+    help=f"The address to listen on. Default: {HOST}, for this machine only; 0.0.0.0 is every network.",
 )
 @setting("--port", type=Whole(0, 65535), default=PORT, help=f"Default: {PORT}; 0 takes a free one.")
 @setting(
@@ -52,7 +52,7 @@ def _networks(text: str) -> list[str]:
 @setting(
     "--allow-host",
     metavar="NAME",
-    help="A name under which browsers reach it through a proxy on this machine; several with commas.",
+    help="A name by which browsers reach it through a proxy on this machine; several with commas.",
 )
 @setting(
     "--behind-tls",
@@ -80,11 +80,11 @@ def dashboard(
     browse: bool,
     log: str,
 ) -> int:
-    """Serve a dashboard of the engine: if all is well or why not, rates and lateness live, lists of tasks, what falls
+    """Serve a dashboard of the engine: whether all is well, live rates and lateness, lists of tasks, what falls
     due, shards, nodes, topics and processes; with buttons to pause, limit, requeue, cancel and resize.
 
-    It prints an address with a token, without which no page is shown. A page that is open costs the servers some
-    thousandths of a core, one that is not costs nothing.
+    It prints an address with a token; without the token no page is shown. An open page costs the servers some
+    thousandths of a core, a closed one nothing.
 
     example:
       shardq dashboard                           (prints the address to open)
@@ -145,7 +145,7 @@ def metrics() -> None:
 @command("Print the Grafana dashboard.", name="dashboard", of=metrics)
 @reporting
 def grafana() -> None:
-    """Print a dashboard for Grafana 9 or newer, in JSON; it asks for the data source.
+    """Print a dashboard for Grafana 9 or newer, in JSON. Grafana asks you for the data source.
 
     example:
       shardq metrics dashboard > shardq.json        (Dashboards, New, Import)
@@ -156,7 +156,7 @@ def grafana() -> None:
 @command("Print the alert rules.", of=metrics)
 @reporting
 def alerts() -> None:
-    """Print a file of rules for Prometheus (rule_files).
+    """Print a file of alert rules for Prometheus (rule_files).
 
     example:
       shardq metrics alerts > /etc/prometheus/rules/shardq.yml

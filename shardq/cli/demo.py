@@ -53,7 +53,7 @@ OWN_TIMEOUT_S = 60.0
 """The engine's timeout with a server of the demo's own: it is there, but may stand still for seconds on a slow disk."""
 
 
-@command("100,000 delayed tasks, live and accounted for.")
+@command("Run 100,000 delayed tasks, and account for each.")
 @click.option("--tasks", type=Whole(1, 10_000_000), default=100_000, show_default=True, help="The number of tasks.")
 @click.option(
     "--seconds",
@@ -68,10 +68,11 @@ OWN_TIMEOUT_S = 60.0
 )
 @sharing(url="A server that runs. Default: an embedded one of the demo's own, whatever $SHARDQ_URL says.")
 def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
-    """Push tasks with random delays, move them when they are due, claim them, and account for each.
+    """Push tasks with random delays, dispatch them when they are due, claim them, and account for each.
 
-    It runs on a Valkey of its own in a temporary directory, or, given --url, under a new name on that server; either
-    way nothing is left behind. It ends with 0 when every task was dispatched once, none early, and none was lost.
+    The demo starts a Valkey of its own in a temporary directory. With --url it runs on that server, under a new
+    name. Either way it leaves nothing behind. It ends with 0 if every task was dispatched once, none early, and
+    none was lost.
 
     example:
       shardq demo

@@ -25,14 +25,14 @@ PLACES = (Path(__file__).parent / "deployment", Path(__file__).parents[2] / "clu
 
 @command("Print the files of a deployment, to copy.")
 @click.argument("kind", type=click.Choice(list(KINDS)))
-@click.option("--print", "prints", is_flag=True, help="Print every file, with its name in a line before.")
+@click.option("--print", "prints", is_flag=True, help="Print every file, each after a line with its name.")
 @click.option("--to", "folder", type=click.Path(path_type=Path), help="Write the files into this folder.")
 @shared
 def deploy(given: Given, kind: str, prints: bool, folder: Path | None) -> None:
-    """Print, or write, the files that run dispatchers, workers and the dashboard: with docker compose, on Kubernetes,
-    or as units of systemd. Put your names in: the server, the engine, your module.
+    """Print, or write, the files that run dispatchers, workers and the dashboard with docker compose, on
+    Kubernetes, or as systemd units. Put your own names in: the server, the engine, your module.
 
-    Nothing is written where one of them is there already.
+    If one of the files exists already, nothing is written.
 
     example:
       shardq deploy compose --print

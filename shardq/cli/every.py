@@ -18,31 +18,33 @@ from shardq.features.schedules.every import check_schedule_name
 @command("Declare, list and change recurring tasks.")
 @click.argument("schedule", metavar="[NAME]", required=False)
 @click.argument("payload", metavar="[PAYLOAD]", required=False)
-@click.option("--cron", metavar="EXPRESSION", help="When it recurs, such as '0 3 * * *'.")
+@click.option("--cron", metavar="EXPRESSION", help="When it runs, such as '0 3 * * *'.")
 @click.option("--interval", type=TIME, help="Or how often: 30s, 5m, 1h30m.")
 @click.option("--tz", metavar="ZONE", help="With --cron: the time zone, such as Europe/Berlin. Default: UTC.")
 @click.option("--topic", metavar="TOPIC", help="Default: the default topic.")
-@click.option("--jitter", type=TIME, help="Each is due up to so much later.")
+@click.option("--jitter", type=TIME, help="Delay each task by a random time up to this.")
 @click.option(
     "--catch-up",
     type=click.Choice(["one", "all", "none"]),
-    help="What runs of the occurrences that were missed while no dispatcher ran. Default: one run for all of them.",
+    help="What to run for occurrences that were missed while no dispatcher ran. Default: one run for all.",
 )
 @click.option("--start", type=INSTANT, help="No occurrence before that.")
 @click.option("--end", type=INSTANT, help="No occurrence after that.")
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip"]),
-    help="skip: leave an occurrence out while the task of the one before it is not finished. Default: allow.",
+    help="skip: leave an occurrence out while the task before it is unfinished. Default: allow.",
 )
 @content_options
-@click.option("--expires", type=TIME, help="Bury a task that no worker has claimed so long after.")
-@click.option("--owner", metavar="NAME", help="The program that declares it, for --prune.")
-@click.option("--prune", metavar="OWNER", help="Without NAME: remove the schedules of this owner but those to --keep.")
+@click.option("--expires", type=TIME, help="Bury a task (dead, as expired) if no worker claims it in this time.")
+@click.option("--owner", metavar="NAME", help="The program that declares it; see --prune.")
+@click.option("--prune", metavar="OWNER", help="Without NAME: remove this owner's schedules, except those to --keep.")
 @click.option("--keep", metavar="NAME", help="With --prune; may be repeated.", **MANY)
-@click.option("--pause", "verb", flag_value="pause", help="Push no more of it; takes back what is not due yet.")
-@click.option("--resume", "verb", flag_value="resume", help="Go on with the next occurrence.")
-@click.option("--remove", "verb", flag_value="remove", help="End it; takes back what is not due yet.")
+@click.option(
+    "--pause", "verb", flag_value="pause", help="Push no more tasks of it, and take back those that are not due yet."
+)
+@click.option("--resume", "verb", flag_value="resume", help="Continue with the next occurrence.")
+@click.option("--remove", "verb", flag_value="remove", help="End it, and take back the tasks that are not due yet.")
 @click.option("--run-now", "verb", flag_value="run", help="Push one task of it that is due now, and print its id.")
 @shared
 def every(
@@ -55,11 +57,12 @@ def every(
     keep: tuple[str, ...] | None,
     **options: Any,
 ) -> None:
-    """Push a task with the JSON PAYLOAD (default: null) again and again, once over the whole fleet, as the schedule
-    NAME says. It is kept in the engine: `shardq run`, or any service that dispatches, serves it.
+    """Push a task with the JSON PAYLOAD (default: null) again and again, as the schedule NAME says: once each time,
+    however many processes run. The schedule is kept in the engine. `shardq run`, or any service that dispatches,
+    serves it.
 
-    Declared again it stays as it is; declared with anything else, that takes its place. Without NAME all schedules are
-    listed.
+    If NAME exists, the new declaration replaces it; the same declaration changes nothing. Without NAME, list all
+    schedules.
 
     example:
       shardq every                                     (lists all schedules)

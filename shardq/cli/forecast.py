@@ -33,12 +33,12 @@ LEAST_BAR = 8
 @click.option(
     "--capacity",
     type=RATE,
-    help="Tasks a second that your workers can handle: it is drawn as a line, and told where more fall due.",
+    help="Tasks a second that your workers can handle: drawn as a line, with a note where more fall due.",
 )
 @shared
 def forecast(given: Given, horizon: Horizon, capacity: float | None) -> None:
-    """Draw how many scheduled tasks fall due in each minute of the next hour, each hour of the next day or each day of
-    the next month (30 days). Times are in UTC, by the servers' clock. It takes the same few ms of each shard however
+    """Draw how many scheduled tasks fall due in each minute of the next hour, each hour of the next day or each day
+    of the next month (30 days). Times are in UTC, by the servers' clock. It takes a few ms of each shard, however
     many tasks there are.
 
     example:

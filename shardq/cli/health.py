@@ -48,7 +48,7 @@ CANT_TELL = f"""{UNKNOWN}  it can't be told: no server reached, a wrong password
      engine, no answer in time; or the command line is not understood"""
 
 
-@command("If all is well, by the exit code.")
+@command("Say whether all is well; the exit code does, too.")
 @click.option(
     "--max-late",
     type=TIME,
@@ -61,7 +61,7 @@ CANT_TELL = f"""{UNKNOWN}  it can't be told: no server reached, a wrong password
     type=TIME,
     default=f"{MAX_READY_AGE_S:g}s",
     show_default=True,
-    help="How long a ready task may wait for a consumer, as far as it was looked at.",
+    help="How long a ready task may wait for a worker, as far as shardq has looked.",
 )
 @click.option(
     "--max-dead",
@@ -73,12 +73,12 @@ CANT_TELL = f"""{UNKNOWN}  it can't be told: no server reached, a wrong password
 @_timeout("10s")
 @shared
 def health(given: Given, max_late: float, max_ready_age: float, max_dead: int, timeout: float) -> int:
-    """Say if all is well: every shard and every route is served, no task is late, ready tasks are taken by
-    workers that know them, few die, no worker hangs, servers, replicas and clocks are as they should be.
+    """Say whether all is well: every shard and route is served, no task is late, workers take the ready tasks, few
+    tasks die, no worker hangs, and servers, replicas and clocks are as they should be.
 
-    A dispatcher that has just been killed is missed after three seconds, or eight if it was the only one. How long
-    tasks have been ready is known from the second look on, of any process: `shardq run` looks every ten seconds,
-    unless it is --quiet, and so does each `shardq health`.
+    A killed dispatcher is missed after three seconds, or eight if it was the only one. How long tasks have been
+    ready is known from the second look on, by any process: each `shardq health` looks, and `shardq run` looks every
+    ten seconds, unless it is --quiet.
 
     example:
       shardq health
@@ -159,22 +159,22 @@ def _alarm(after: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@command("Everything that may be wrong, and what to do.")
+@command("Look for all that may be wrong, and say what to do.")
 @click.option(
     "--all",
     "everything",
     is_flag=True,
     help=f"Look at every id, not at {LOOKED_AT} of each shard and state, and into every shard that there can be.",
 )
-@click.option("--fix", is_flag=True, help="Mend what can be mended; each fix says what it does. No record is removed.")
+@click.option("--fix", is_flag=True, help="Repair what can be repaired, and say what was done. No record is removed.")
 @_timeout("60s")
 @shared
 def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
-    """Look at versions, servers, replicas, clocks, connections and open files; at who serves the shards, and if each
-    knows the topology; at tasks in shards out of use; at what keeps tasks waiting, as `shardq health` finds it; at ids
-    in the wrong shard, records that no worker will ever get, and ids without a record.
+    """Look for everything that may be wrong: versions, servers, replicas, clocks, connections and open files;
+    shards that nobody serves, or whose dispatcher does not know the topology; tasks in shards out of use; whatever
+    `shardq health` finds; ids in the wrong shard, records that no worker will ever get, and ids without a record.
 
-    Ids are looked at by sampling, unless --all is given. `shardq health` is quicker.
+    It looks at a sample of the ids, or with --all at each. `shardq health` is quicker.
 
     example:
       shardq doctor

@@ -90,11 +90,11 @@ def _checked_tag(tag: str) -> str:
     return tag
 
 
-_topic = click.option("--topic", metavar="TOPIC", help="Only of this topic; '' is the default topic.")
+_topic = click.option("--topic", metavar="TOPIC", help="Only tasks of this topic; '' is the default topic.")
 _tag = click.option(
     "--tag",
     type=Read("tag", _checked_tag),
-    help="Only with this tag. There is no index of tags: every task is looked at.",
+    help="Only tasks with this tag. There is no index of tags: every task is looked at.",
 )
 
 
@@ -106,8 +106,8 @@ def filter_options(states: tuple[str, ...] = ()) -> Callable[[F], F]:
         help="Only scheduled ones due in this time, by lengths of time from now or instants: 0..1h, -10m.., "
         "..0 (due already), 2030-01-31T00:00:00Z..",
     )
-    failed = click.option("--failed", is_flag=True, help="Only scheduled ones that failed, and wait for a retry.")
-    more = (click.option("--state", type=click.Choice(states), help="Only in this state."), failed, due)
+    failed = click.option("--failed", is_flag=True, help="Only tasks that failed and wait for a retry.")
+    more = (click.option("--state", type=click.Choice(states), help="Only tasks in this state."), failed, due)
     return packed("filter", Filter, _topic, _tag, *(more if states else ()))
 
 
@@ -134,18 +134,18 @@ _WHY = {"leased": "held by", "dead": "reason"}
 
 @command("List tasks by topic, state and due time.", name="list")
 @filter_options(STATES)
-@click.option("--holder", metavar="NAME", help="Only leased by the consumer or worker of this name.")
-@click.option("--newest", is_flag=True, help="Only dead ones, the latest deaths first.")
-@click.option("--limit", type=Whole(1), help=f"At most so many. Default: {TABLE}.")
+@click.option("--holder", metavar="NAME", help="Only tasks that the consumer or worker of this name has leased.")
+@click.option("--newest", is_flag=True, help="Only dead tasks, the latest deaths first.")
+@click.option("--limit", type=Whole(1), help=f"At most N tasks. Default: {TABLE}.")
 @click.option("--all", "every", is_flag=True, help="All that match, however many.")
 @shared
 def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, limit: int | None, every: bool) -> None:
-    """List the tasks that match: scheduled ones by due time, leased ones by the end of their lease, dead ones by the
-    time of their death, the earliest first over all shards, or the latest with --newest; ready ones as they stand in
-    their lists. Without --state these come in turn: scheduled, ready, leased, dead.
+    """List the tasks that match, over all shards: scheduled ones by due time, leased ones by the end of their
+    lease, dead ones by the time of their death, the earliest first (--newest: the latest); ready ones in the order
+    of their lists. Without --state: first scheduled, then ready, leased and dead ones.
 
-    It reads page by page, and no call looks at more than 1,000 tasks of a shard. Tasks of a rare topic among many may
-    take it a while; Ctrl-C ends it.
+    It reads page by page, and no call looks at more than 1,000 tasks of a shard. It may take a while to find a rare
+    topic among many tasks; Ctrl-C ends it.
 
     example:
       shardq list --topic mail
@@ -221,8 +221,8 @@ def _why(task: TaskInfo) -> str:
 @click.option("--no-payload", is_flag=True, help="Leave the payloads out: they may be private.")
 @shared
 def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None:
-    """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their payloads.
-    `shardq forecast` counts what falls due later.
+    """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their
+    payloads. `shardq forecast` counts what falls due later.
 
     example:
       shardq peek

@@ -274,7 +274,7 @@ MANY: dict[str, Any] = {"multiple": True, "callback": lambda ctx, param, value: 
 
 content_options: Final = joined(
     click.option("--header", "headers", metavar="KEY=VALUE", help="May be repeated.", **MANY | {"callback": _headers}),
-    click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="After so many attempts that failed, it is dead."),
+    click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="The task is dead after N failed attempts."),
     click.option("--tag", "tags", metavar="TAG", help="For `shardq cancel --tag`; may be repeated.", **MANY),
 )
 """The options of a task that say neither when it is due nor under which id."""

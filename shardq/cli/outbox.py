@@ -112,10 +112,10 @@ def outbox() -> None:
 @_placed
 @_named
 def create(given: Given, place: Place) -> None:
-    """Make the outbox's tables where they are not there yet, and write the engine's name into them if one is given.
+    """Make the outbox's tables if they do not exist, and store the engine's name in them if you give one.
 
-    What is there already takes no lock, and no right to make tables. `shardq outbox sql` prints the same for a
-    migration.
+    If the tables exist, this takes no lock and needs no right to make tables. `shardq outbox sql` prints the same
+    for a migration.
 
     example:
       shardq outbox create --database postgresql://app@127.0.0.1/shop --name orders
@@ -140,7 +140,7 @@ def sql(dialect: str, place: Place) -> None:
 @_placed
 @_quiet
 def status(given: Given, place: Place) -> None:
-    """Show how many committed rows wait to be moved, how long the oldest has waited, and how many were put aside."""
+    """Show how many committed rows wait, how long the oldest has waited, and how many were put aside."""
     from shardq.outbox.database import waiting
 
     with place.opened(given) as (source, chosen):
@@ -155,9 +155,9 @@ def status(given: Given, place: Place) -> None:
 @_placed
 @_quiet
 def failed(given: Given, place: Place) -> None:
-    """List the rows that were refused and put aside, each with its number, its id and the reason.
+    """List the rows that were refused and put aside, with number, id and reason.
 
-    They are kept until they are retried (`shardq outbox retry`) or dropped (`shardq outbox drop`).
+    They stay until you retry them (`shardq outbox retry`) or drop them (`shardq outbox drop`).
 
     example:
       shardq outbox failed
@@ -182,9 +182,9 @@ def failed(given: Given, place: Place) -> None:
 @_placed
 @_quiet
 def retry(given: Given, rows: tuple[int, ...], place: Place) -> None:
-    """Let relays try the rows of these numbers again, or all that were put aside.
+    """Let relays try the rows with these numbers again, or all that were put aside.
 
-    Later rows of their ids have been moved meanwhile: a row that is put back comes after those.
+    Later rows with the same ids have been moved meanwhile: a row that is tried again comes after them.
     """
     from shardq.outbox.database import retry_failed
 
@@ -198,7 +198,7 @@ def retry(given: Given, rows: tuple[int, ...], place: Place) -> None:
 @_placed
 @_quiet
 def drop(given: Given, rows: tuple[int, ...], place: Place) -> None:
-    """Remove the rows of these numbers, or all that were put aside."""
+    """Remove the rows with these numbers, or all that were put aside."""
     from shardq.outbox.database import drop_failed
 
     with place.opened(given) as (source, chosen):
@@ -215,19 +215,19 @@ def drop(given: Given, rows: tuple[int, ...], place: Place) -> None:
     type=Decimal(1),
     default=DEDUP_S,
     metavar="SECONDS",
-    help="How long Redis remembers a moved task, against pushing it twice when a relay dies between the push and the "
-    f"removal of the row. Default: {DEDUP_S:g}.",
+    help="How long Redis remembers a moved task, so that it is not pushed twice if a relay dies between the push and "
+    f"the removal of the row. Default: {DEDUP_S:g}.",
 )
 @click.option("--once", is_flag=True, help="End when no row waits.")
 @http
 @shared
 def run(given: Given, place: Place, batch: int, keep: bool, dedup: float, once: bool, http: str | None) -> int | None:
-    """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many as you like at once.
+    """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many relays as you like at once.
 
-    The table knows its engine: the name of the first relay, or of `shardq outbox create --name`. A relay with another
-    --name, or without the --url, is refused, and no row is moved.
+    The table knows its engine: it stores the name from the first relay, or from `shardq outbox create --name`. A
+    relay with another --name, or without the --url, is refused, and moves no row.
 
-    It neither polls nor handles tasks: that is the work of `shardq run` and of workers. Every ten seconds it prints its
+    A relay does not dispatch or handle tasks: `shardq run` and workers do. Every ten seconds it prints its
     counters: rows moved, refused (the id was taken), tried again, put aside, and how far it is behind.
 
     example:

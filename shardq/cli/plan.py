@@ -36,18 +36,17 @@ from shardq.features.planning import plan as planned
     default=50,
     show_default=True,
     metavar="PERCENT",
-    help="The most of its core that a master is to use. Above half, tasks get late.",
+    help="The largest share of a core that a master may use. Above half, tasks get late.",
 )
 @click.option(
-    "--node-memory", default="8GB", show_default=True, type=SIZE, help="The most memory of tasks on a master."
+    "--node-memory", default="8GB", show_default=True, type=SIZE, help="The most memory for tasks on a master."
 )
 @click.option(
     "--cold-after", "cold_after_s", type=TIME, help="With a cold store: what is due later waits in a database: 1h."
 )
 @sharing(url=NO_SERVER)
 def plan(given: Given, push: str, busy: float, **load: Any) -> None:
-    """Say how many masters, shards, bytes, connections and processes a load needs, and how late tasks will be, with
-    the reasons.
+    """Say how many masters, shards, bytes, connections and processes a load needs, how late tasks will be, and why.
 
     example:
       shardq plan --rate 50000/s --delay 30m --payload 200

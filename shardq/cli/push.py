@@ -55,15 +55,15 @@ task_options: Final = joined(
         show_default=True,
         help="What to do when a task has the id already.",
     ),
-    click.option("--dedup", type=TIME, help="How long the id is remembered, whatever becomes of its task."),
+    click.option("--dedup", type=TIME, help="Remember the id for this time, even when its task is done."),
     content_options,
     click.option(
-        "--expires", type=EXPIRY, help="Bury it if no worker has claimed it by then: from now, or an instant."
+        "--expires",
+        type=EXPIRY,
+        help="Bury it (dead, as expired) if no worker claims it by then: from now, or an instant.",
     ),
-    click.option(
-        "--window", type=TIME, help="Any time in so long from the due time is fine: tasks are spread over it."
-    ),
-    click.option("--throttle", type=TIME, help="Take at most one push of an id in so long."),
+    click.option("--window", type=TIME, help="Spread tasks over this time, from the due time on."),
+    click.option("--throttle", type=TIME, help="Accept at most one push of an id in this time."),
     click.option(
         "--durability",
         type=click.Choice(["replicated", "fsynced"]),
@@ -140,18 +140,18 @@ WINDOW_BYTES = 8 << 20
 
 @command("Push the tasks of a file.", name="push-file")
 @click.argument("path")
-@click.option("--strict", is_flag=True, help="Stop at the first bad line, pushing nothing more.")
+@click.option("--strict", is_flag=True, help="Stop at the first bad line, and push nothing more.")
 @click.option("--ids", is_flag=True, help="Print the id of each task.")
 @click.option(
-    "--from-line", type=Whole(1), default=1, help="Begin with line N; a push that was interrupted says with which."
+    "--from-line", type=Whole(1), default=1, help="Begin with line N; an interrupted push prints this number."
 )
 @task_options
 @shared
 def push_file(
     given: Given, /, path: str, strict: bool, ids: bool, from_line: int, durability: Durability | None, **options: Any
 ) -> int:
-    """Push a task for each line of the file PATH, a JSON object; - is stdin. The options are for the lines that leave
-    them out.
+    """Push one task for each line of the file PATH, a JSON object; - is stdin. The options apply to lines that
+    leave them out.
 
     example:
       shardq push-file tasks.jsonl

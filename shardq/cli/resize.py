@@ -31,17 +31,17 @@ PLAIN_S = 2.0
 """Between two lines where no table can be drawn."""
 
 
-@command("Use another number of shards, while all runs.")
+@command("Change the number of shards while all runs.")
 @click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS))
 @click.option("--rate", type=RATE, help="Move at most so many tasks: 5000, 50k/s, 600/min. Default: no limit.")
 @click.option("--wait", is_flag=True, help="Wait until every task is where it belongs.")
 @click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to.")
 @shared
 def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: bool) -> None:
-    """Use N shards from now on, more or fewer than there are. The dispatchers move tasks to where they belong then;
-    shards that fall away are served until they are empty.
+    """Use N shards from now on, more or fewer than there are, while everything runs. Dispatchers then move tasks to
+    where they belong. Shards that are no longer used are served until they are empty.
 
-    Returns when N shards are in force. Given again, it goes on with a change that was interrupted.
+    The command returns when N shards are in use. Run it again to continue a change that was interrupted.
 
     example:
       shardq resize 32 --dry-run

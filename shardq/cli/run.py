@@ -29,25 +29,25 @@ PLAIN_S = 10.0
 """Between two looks elsewhere: their lines end up in a log."""
 
 
-@command("Move tasks when they are due, until Ctrl-C.")
-@click.option("--shards", type=Whole(1, MAX_SHARDS), help="The shards of a new name. Default: 16.")
+@command("Run a dispatcher: make tasks ready when due.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), help="The number of shards, if the name is new. Default: 16.")
 @setting(
     "--processes",
     type=Whole(1, MAX_PROCESSES),
     default=1,
-    help="Share the shards among so many processes; one that dies is started again. Default: 1, this one.",
+    help="Share the shards among N processes; one that dies is restarted. Default: 1, this one.",
 )
 @click.option(
     "--sinks",
     metavar="PATTERN",
-    help="A server to which topics may be forwarded, as 'https://*.example.org'; may be repeated. "
+    help="A server that topics may be forwarded to, such as 'https://*.example.org'; may be repeated. "
     "Default: $SHARDQ_SINKS, else any.",
     **MANY,
 )
 @click.option(
     "--secrets",
     metavar="DIR",
-    help="A folder with a file for each ${NAME} of a route, beside $SHARDQ_SECRET_NAME. Default: $SHARDQ_SECRETS.",
+    help="A folder with a file for each ${NAME} in a route; $SHARDQ_SECRET_NAME works, too. Default: $SHARDQ_SECRETS.",
 )
 @http
 @setting("--quiet", is_flag=True, help="Print nothing but warnings.")
@@ -63,9 +63,9 @@ def run(
     quiet: bool,
     log: str,
 ) -> int:
-    """Run the pollers, which move every task when it is due, until Ctrl-C or SIGTERM.
+    """Run a dispatcher until Ctrl-C or SIGTERM: it makes each task ready for a worker when the task is due.
 
-    Each shard takes a connection: the limit of open files is raised as far as it may be (ulimit -Hn).
+    Each shard takes a connection. The limit of open files is raised as far as allowed (ulimit -Hn).
 
     example:
       shardq run

@@ -29,10 +29,10 @@ from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counte
 from shardq.errors import ShardqError
 
 
-@command("Where the shards are, and how even.")
+@command("Show where the shards are, and how even.")
 @shared
 def shards(given: Given) -> None:
-    """Show each shard's tag, node, tasks and dispatcher, and the spread of all over the nodes.
+    """Show each shard's tag, node, tasks and dispatcher, and how evenly the shards are spread over the nodes.
 
     All keys of a shard begin with shardq:{TAG}: and share a slot.
 

@@ -81,13 +81,13 @@ def shown(seen: SpoolStats) -> str:
     )
 
 
-@command("Replay it now.", of=spool)
+@command("Send it to the engine now.", of=spool)
 @_path
 @_connecting
 def replay(given: Given, path: Path) -> int:
-    """Replay the commands of the file PATH, in their order and under their ids, once.
+    """Send the commands of the file PATH to the engine once, in their order and with their ids.
 
-    The file knows its engine; --url, or $SHARDQ_URL, is where to replay it. Engines that use the file may run
+    The file knows its engine; --url, or $SHARDQ_URL, says on which server it is. Engines that use the file may run
     meanwhile: one process replays at a time.
 
     exit codes:
@@ -128,9 +128,9 @@ def replay(given: Given, path: Path) -> int:
 @click.option("--drop", is_flag=True, help="Remove them.")
 @_quiet
 def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
-    """List the commands of the file PATH that were refused at their replay, each with the reason.
+    """List the commands of the file PATH that the engine refused, with the reasons.
 
-    They are kept, and count for the size of the file, until they are retried or dropped.
+    They stay, and count for the size of the file, until you retry or drop them.
     """
     if retry and drop:
         raise click.UsageError("give --retry or --drop, not both")

@@ -36,9 +36,9 @@ from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, Shar
 from shardq.features.listing.forecast import STEPS, Horizon
 
 
-@command("How many tasks are in which state, and if all is well.")
-@click.option("--watch", type=TIME, help="Look again every so often, until Ctrl-C.")
-@click.option("--totals", is_flag=True, help="Leave out the shards one by one.")
+@command("Count tasks by state, and say if all is well.")
+@click.option("--watch", type=TIME, help="Look again after this time, until Ctrl-C.")
+@click.option("--totals", is_flag=True, help="Show no single shards.")
 @click.option(
     "--history",
     metavar="hour|day|month",
@@ -48,16 +48,16 @@ from shardq.features.listing.forecast import STEPS, Horizon
 @click.option(
     "--spool",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also show what waits in this file of a producer's spool=.",
+    help="Also show what waits in this file, a producer's spool=.",
 )
 @shared
 def stats(given: Given, watch: float | None, totals: bool, history: Horizon | None, spool: Path | None) -> int:
-    """Show if all is well, how many tasks each shard and each topic has in each state, and in total; exit 1 when
-    something is wrong. The verdict is that of `shardq health`, except for an engine that is only pushed to: while no
-    task is late, it is no more than a warning that no dispatcher runs.
+    """Show whether all is well, and how many tasks each shard and each topic has in each state; exit 1 when
+    something is wrong. The verdict is the one of `shardq health`, with one exception: if no dispatcher runs and no
+    task is late, as with an engine that you only push to, that is only a warning.
 
-    A number with ~ is an estimate. "oldest" is how long the oldest ready task of a topic has waited at least, as far as
-    it was looked at: 0 at the first look.
+    A number with ~ is an estimate. "oldest" is how long, at least, the oldest ready task of a topic has waited
+    since the first look at it: 0 at the first look.
 
     example:
       shardq stats
@@ -176,12 +176,12 @@ def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
 NO_PROCESS = "none: no dispatcher runs (`shardq run` starts one), and no worker"
 
 
-@command("The processes that serve and work.")
+@command("Show the dispatchers and workers.")
 @shared
 def fleet(given: Given) -> None:
-    """Show each process of the engine that lives: dispatchers, which serve shards, and workers, which run handlers. A
-    process that does both is in two lines. One that was killed goes after 3 seconds, the only dispatcher after 8, a
-    worker after 30.
+    """Show the engine's live processes: dispatchers, which serve shards, and workers, which run handlers. A process
+    that does both has two lines. A killed process disappears after 3 seconds, the only dispatcher after 8, a worker
+    after 30.
 
     example:
       shardq fleet

@@ -175,7 +175,7 @@ class BulkCommand:
 @click.argument("id")
 @shared
 def get(given: Given, id: str) -> int:
-    """Show the task ID: its state, its due time and its payload; exit 1 when it is gone.
+    """Show the task ID: its state, its due time and its payload; exit 1 if it is gone.
 
     example:
       shardq get email/welcome-7
@@ -227,10 +227,10 @@ def _carry_out(
 @_bulk
 @shared
 def cancel(given: Given, **chosen: Any) -> int:
-    """Remove tasks that no worker has leased: those with the IDs; exit 1 unless all of them were removed. Or all
-    that match, scheduled, ready and dead; they are counted, and you are asked, before the first is removed. To remove
-    all tasks of a topic, `shardq purge` is faster. --tag alone misses none that was pushed before, also while the
-    number of shards changes.
+    """Remove tasks, unless a worker has them. With IDs: those tasks; exit 1 unless all of them were removed. With
+    options: all scheduled, ready and dead tasks that match; the command counts them and asks you first. To remove
+    all tasks of a topic, `shardq purge` is faster. --tag alone finds every task that was pushed before, even while
+    the number of shards changes.
 
     example:
       shardq cancel email/welcome-7
@@ -249,9 +249,9 @@ def cancel(given: Given, **chosen: Any) -> int:
 @_bulk
 @shared
 def reschedule(given: Given, **chosen: Any) -> int:
-    """Give tasks another due time: those with the IDs; exit 1 unless all of them have it. Or all that match, scheduled
-    and ready: one due time for all, so --delay counts from when the command begins; they are counted, and you are
-    asked, before the first is changed.
+    """Give tasks another due time. With IDs: those tasks; exit 1 unless all of them have it. With options: all
+    scheduled and ready tasks that match; the command counts them and asks you first. All get the same due time:
+    --delay counts from when the command begins.
 
     example:
       shardq reschedule email/welcome-7 --delay 2h
@@ -270,8 +270,8 @@ def reschedule(given: Given, **chosen: Any) -> int:
 @_bulk
 @shared
 def requeue(given: Given, **chosen: Any) -> int:
-    """Schedule dead tasks again, due now and with all their attempts: those with the IDs; exit 1 unless all of them
-    were scheduled. Or all that match; they are counted, and you are asked, before the first is scheduled.
+    """Schedule dead tasks again, due now and with all their attempts. With IDs: those tasks; exit 1 unless all of
+    them were scheduled. With options: all that match; the command counts them and asks you first.
 
     example:
       shardq requeue email/welcome-7

@@ -44,13 +44,13 @@ DEAD = 200
 """The dead tasks that are read to group their reasons, of those that died last."""
 
 
-@command("A live screen of the whole engine.", more=_KEYS)
-@click.option("--every", default="1", show_default=True, type=TIME, help="Look every so often.")
+@command("Show the whole engine live.", more=_KEYS)
+@click.option("--every", default="1", show_default=True, type=TIME, help="Look again after this time.")
 @click.option("--view", type=click.Choice(VIEWS), default=VIEWS[0], show_default=True, help="The view to begin with.")
 @shared
 def top(given: Given, every: float, view: str) -> int:
-    """Show the engine live: if all is well or why not, totals, rates, lateness, and one of its shards, nodes, topics,
-    processes, dead tasks, or what will fall due.
+    """Show the engine live: whether all is well, totals, rates and lateness; below, one of its shards, nodes,
+    topics, processes, dead tasks, or what will fall due.
 
     example:
       shardq top

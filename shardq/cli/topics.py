@@ -19,13 +19,13 @@ from shardq.engine.inside import Inside
 from shardq.engine.options import MAX_LENGTH, route_of
 
 
-@command("The topics, and what is set for each.")
+@command("Show the topics, and what is set for each.")
 @shared
 def topics(given: Given) -> None:
-    """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were dispatched
-    since the shards were opened, and what was set for it with pause, limit and forward.
+    """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were
+    dispatched since the shards were opened, and whether it is paused, limited or forwarded.
 
-    A number with ~ is an estimate, and the one with ± by how much it may be off. How long a task has been ready is
+    A number with ~ is an estimate; the one with ± says by how much it may be off. How long a task has been ready is
     counted from the first look at it.
 
     example:
@@ -53,8 +53,8 @@ def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
 @click.argument("topic")
 @shared
 def pause(given: Given, topic: str) -> None:
-    """Give no more tasks of TOPIC to workers, or to the list it is forwarded to, over the whole fleet. Tasks that run
-    go on, and others still become ready. `shardq topics` shows what is paused.
+    """Stop giving tasks of TOPIC to workers, or to the list it is forwarded to, for all processes. Running tasks
+    finish, and due tasks still become ready. `shardq topics` shows which topics are paused.
 
     example:
       shardq pause email
@@ -69,7 +69,7 @@ def pause(given: Given, topic: str) -> None:
 @click.argument("topic")
 @shared
 def resume(given: Given, topic: str) -> None:
-    """Give tasks of a paused TOPIC to workers again, over the whole fleet.
+    """Give tasks of a paused TOPIC to workers again, for all processes.
 
     example:
       shardq resume email
@@ -81,15 +81,15 @@ def resume(given: Given, topic: str) -> None:
 
 @command("Limit a topic's rate and concurrency.")
 @click.argument("topic")
-@click.option("--rate", type=RATE, help="At most so many: 100, 0.5/s, 50k/s, 3M/day. Without a unit, a second.")
+@click.option("--rate", type=RATE, help="At most this rate: 100, 0.5/s, 50k/s, 3M/day. Without a unit, a second.")
 @click.option("--concurrency", type=Whole(1), help="Tasks leased at once, at most.")
 @click.option("--off", is_flag=True, help="End the limits.")
 @shared
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
-    """Limit TOPIC over all shards and workers of the fleet. The limits it had before are replaced at once, also for
-    workers that wait under them. A place under --concurrency is free when its task is settled, by whichever consumer,
-    or two seconds after its lease. Limits hold for a forwarded topic, too; but --concurrency is refused with a list or
-    a stream on the same server, because a task that has left can't be counted.
+    """Limit TOPIC over all shards and workers together. New limits replace the old ones at once, also for workers
+    that wait under them. A place under --concurrency becomes free when its task is settled (done, retried or dead),
+    by whichever consumer, or two seconds after its lease. Limits hold for a forwarded topic, too; but --concurrency
+    is refused with a list or a stream on the same server, because a task that has left can't be counted.
 
     example:
       shardq limit invoice --rate 100 --concurrency 20
@@ -112,7 +112,7 @@ def limit(given: Given, topic: str, rate: float | None, concurrency: int | None,
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
 def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
-    """Remove the tasks that are scheduled, ready or dead. Leased ones finish.
+    """Remove the scheduled, ready and dead tasks. Leased ones finish.
 
     example:
       shardq purge --topic email
@@ -149,10 +149,10 @@ def _question(engine: Engine, topic: str | None) -> str:
 @click.option("--off", is_flag=True, help="Forward it no longer.")
 @shared
 def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | None, off: bool) -> None:
-    """Send the payloads of TOPIC, when they are due, to a list, a stream, another Redis, a broker or an HTTP endpoint.
-    Every `shardq run` does it; `shardq stats` shows how it goes.
+    """Send the payloads of TOPIC, when they are due, to a list, a stream, another Redis, a broker or an HTTP
+    endpoint. Every `shardq run` does it; `shardq stats` shows how it goes.
 
-    Workers get no task of TOPIC meanwhile. Limits and pauses hold for it; a topic with a limit of --concurrency is
+    Meanwhile workers get no task of TOPIC. Limits and pauses hold for it; a topic with a limit of --concurrency is
     refused with a list or a stream on the same server.
 
     example:

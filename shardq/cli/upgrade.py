@@ -16,12 +16,12 @@ TIMEOUT_S = 30.0
 @command("Raise the format of what is stored.")
 @shared
 def upgrade(given: Given) -> None:
-    """Raise the format in which the engine is stored to that of this build: the last step of an upgrade, when each
-    process runs the new version and is to stay. Until then the former version can be brought back; from then on it
-    does nothing, and says why.
+    """Raise the format in which the engine is stored to that of this build. Do it last in an upgrade, when every
+    process runs the new version and you will keep it. Until then you can go back to the former version; afterwards
+    that version does nothing, and says why.
 
-    Refused while a dispatcher or a worker lives that can't read the new format: `shardq fleet` shows the version and
-    the format of each. Programs that only push are not seen there: upgrade them before.
+    It is refused while a dispatcher or a worker lives that can't read the new format: `shardq fleet` shows the
+    version and format of each. Programs that only push are not listed there: upgrade them before.
 
     example:
       shardq upgrade

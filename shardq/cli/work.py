@@ -50,12 +50,12 @@ MAX_CONCURRENCY = 100_000
 @setting(
     "--processes",
     type=Whole(1, MAX_PROCESSES),
-    help="Run handlers in so many processes; one that dies is started again. Default: the worker's own, or 1.",
+    help="Run handlers in N processes; one that dies is restarted. Default: the worker's own number, or 1.",
 )
 @setting(
     "--concurrency",
     type=Whole(1, MAX_CONCURRENCY),
-    help="Run so many handlers at once in each process. Default: the worker's own.",
+    help="Run N handlers at once in each process. Default: the worker's own number.",
 )
 @setting(
     "--topics",
@@ -77,13 +77,15 @@ def work(
     reload: bool,
     log: str,
 ) -> int:
-    """Import MODULE, from the current directory too, and run its WORKER until Ctrl-C or SIGTERM.
+    """Import MODULE, from the current directory too, and run its WORKER until Ctrl-C or SIGTERM: it claims ready
+    tasks and runs their handlers.
 
-    WORKER is a worker, an engine whose declared tasks are served, or a function without arguments that returns one.
-    The module says which server it uses: its engine has a URL, or takes $SHARDQ_URL. Due tasks are moved by
-    `shardq run`, or by a process that called engine.start(): where there is neither, a warning says so within 3 s.
+    WORKER is a worker, an engine (then its declared tasks are served), or a function without arguments that returns
+    one. The module says which server it uses: its engine has a URL, or takes $SHARDQ_URL. `shardq run`, or a
+    process that called engine.start(), makes due tasks ready; if there is neither, a warning says so within 3 s.
 
-    The first signal has it claim no more, and finish what runs within the worker's grace; a second one ends it at once.
+    On the first signal the worker claims no more and finishes what runs, within its grace. A second signal ends it
+    at once.
 
     example:
       shardq work shopapp:worker                    (a worker of shopapp.py)
