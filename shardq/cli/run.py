@@ -13,7 +13,7 @@ import msgspec
 from shardq.cli.options import MANY, Given, Whole, command, setting, shared
 from shardq.cli.output import complain, going_on, lateness_shown, say, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, check_one_process, child, http, log_option, served
-from shardq.cli.session import Looker, Told, opened
+from shardq.cli.session import Ended, Looker, Told, opened
 from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
 from shardq.core.layout.slots import MAX_SHARDS
@@ -30,7 +30,8 @@ PLAIN_S = 10.0
 
 
 @command("Run a dispatcher: make tasks ready when due.")
-@click.option("--shards", type=Whole(1, MAX_SHARDS), help="The number of shards, if the name is new. Default: 16.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), help="Create a new name with so many shards.")
+@click.option("--create", is_flag=True, help="Create a new name, with 16 shards unless --shards says another number.")
 @setting(
     "--processes",
     type=Whole(1, MAX_PROCESSES),
@@ -56,6 +57,7 @@ PLAIN_S = 10.0
 def run(
     given: Given,
     shards: int | None,
+    create: bool,
     processes: int,
     sinks: tuple[str, ...] | None,
     secrets: str | None,
@@ -64,6 +66,10 @@ def run(
     log: str,
 ) -> int:
     """Run a dispatcher until Ctrl-C or SIGTERM: it makes each task ready for a worker when the task is due.
+
+    An engine has the settings of the process that creates it. So if the name does not exist yet, this command waits
+    for the program that creates it, and says so; --create or --shards creates it here. It serves no probes while it
+    waits.
 
     Each shard takes a connection. The limit of open files is raised as far as allowed (ulimit -Hn).
 
@@ -79,7 +85,13 @@ def run(
     check_one_process(http, processes)
     descriptors.more()
     with ExitStack() as stack:
-        engine = stack.enter_context(opened(given, create=True, shards=shards, log=log, sinks=sinks, secrets=secrets))
+        create = create or bool(shards or given.settings.get("shards"))
+        try:
+            engine = stack.enter_context(
+                opened(given, create=create, wait=not create, shards=shards, log=log, sinks=sinks, secrets=secrets)
+            )
+        except Ended:
+            return _stopped(given, quiet=quiet)
         look = engine.health if processes == 1 else partial(_look_at_all, engine)
 
         def looking() -> Looker | None:
@@ -93,6 +105,10 @@ def run(
         run_pollers = _poll if processes == 1 else partial(_supervise, given, processes)
         with served(engine, http, "pollers"):
             code = run_pollers(engine, looking)
+    return _stopped(given, code, quiet=quiet)
+
+
+def _stopped(given: Given, code: int = 0, *, quiet: bool) -> int:
     if not given.json and not quiet:
         complain("stopped")
     return code
@@ -140,7 +156,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) ->
         return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
     with going_on():
         within = "" if processes == 1 else f" in {processes} processes"
-        where = f"{engine.topology.shards} shards at {Inside(engine).options.safe_url}"
+        where = f"{counted(engine.topology.shards, 'shard')} at {Inside(engine).options.safe_url}"
         say(f"serving {engine.name!r}{within}: {where}; Ctrl-C ends it")
     own = (*LATENESS, POLLER) if processes == 1 else ()  # what only a process knows that polls
     view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *own))
@@ -162,7 +178,7 @@ def _said(seen: Health | None, processes: int) -> str:
     if processes > 1:
         return f"polling in {processes} processes, {dispatchers} in all"
     ours = sum(shard.poller != "elsewhere" for shard in stats.shards)
-    return f"polling {ours} of {len(stats.shards)} shards, {dispatchers} in all"
+    return f"polling {ours} of {counted(len(stats.shards), 'shard')}, {dispatchers} in all"
 
 
 def _shown(health: Health) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from shardq.cli.options import Given
 from shardq.cli.output import going_on, set_up_logging
+from shardq.cli.serving import Ending
 from shardq.core import operation
 from shardq.core.calls.control import read_topology
 from shardq.core.drivers.discover import ASK_TIMEOUT_S
@@ -23,6 +24,9 @@ from shardq.engine.advice import find_failed, lost
 from shardq.engine.inside import Inside
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.errors import ServerFault, ShardqError, Unavailable
+
+AWAITED_S = 0.5
+"""Between two looks for an engine that another process is to create."""
 
 
 @contextmanager
@@ -40,6 +44,7 @@ def opened(
     given: Given,
     *,
     create: bool = False,
+    wait: bool = False,
     shards: int | None = None,
     codec: str = "json",
     log: str | None = None,
@@ -49,9 +54,9 @@ def opened(
 ) -> Iterator[Engine]:
     """Opens the engine, and closes it at the end.
 
-    Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server.
-    ``log``: the form of the log. ``sinks`` and ``secrets``: what may leave this process by routes; None: as the
-    environment says.
+    Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server. With
+    ``wait`` the command waits for the process that creates it; raises Ended if it is told to end first. ``log``: the
+    form of the log. ``sinks`` and ``secrets``: what may leave this process by routes; None: as the environment says.
     """
     set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
@@ -61,12 +66,14 @@ def opened(
     settings, server = Inside(asked).options.enter()
     try:
         exists = _exists(settings, name)
-        if not exists and not create:
-            where = f"the embedded server in {server.path}" if server else settings.safe_url
+        where = f"the embedded server in {server.path}" if server else settings.safe_url
+        if not exists and wait:
+            _await(settings, name, where)
+        elif not exists and not create:
             unasked = " (neither --url nor $SHARDQ_URL is given)" if Inside(asked).options.url is None else ""
             raise ShardqError(
                 f"there is no engine named {name!r} at {where}{unasked}; give another --name or --url; "
-                "the first push or run makes a new one"
+                "the first push makes a new one, as does `shardq run --create`"
             )
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.settings.get("shards"))
@@ -85,6 +92,23 @@ def opened(
     finally:
         if server is not None:
             server.leave()
+
+
+class Ended(Exception):
+    """The command was told to end while it waited."""
+
+
+def _await(settings: Settings, name: str, where: str) -> None:
+    with Ending() as ending:
+        log.warning(
+            "there is no engine named %r at %s yet: waiting for a process that creates it, such as your program or "
+            "`shardq work`; --create or --shards N creates it here",
+            name,
+            where,
+        )
+        while not _exists(settings, name):
+            if ending.wait(AWAITED_S):
+                raise Ended
 
 
 def _exists(settings: Settings, name: str) -> bool:

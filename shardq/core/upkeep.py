@@ -74,7 +74,7 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
     except AccessDenied as exc:
         raise AccessDenied(
             f"there is no engine named {name!r} yet, and the user of this process may not create one: start a "
-            f"dispatcher first (`shardq run --name {name}`), as a user of the role {WRITERS}"
+            f"dispatcher first (`shardq run --create --name {name}`), as a user of the role {WRITERS}"
         ) from exc
     answer = yield control.declare(keys, 0, first.to_fields())
     topology = Topology.from_fields(answer.fields)

@@ -98,7 +98,7 @@ def test_several_processes_go_together(shardq: Shell, url: str, name: str) -> No
 
 
 def test_it_ends_at_ctrl_c_as_ever(shardq: Shell) -> None:
-    process = shardq.start("run", "--http", ANYWHERE)
+    process = shardq.start("run", "--create", "--http", ANYWHERE)
     where = url_of(process)
     wait_until(lambda: got(f"{where}/readyz")[0] == 200, "it is ready", timeout=60)
     process.send_signal(signal.SIGINT)
@@ -106,7 +106,7 @@ def test_it_ends_at_ctrl_c_as_ever(shardq: Shell) -> None:
     assert (process.returncode, own(err)) == (0, "stopped\n")
 
 
-@pytest.mark.parametrize("words", [("run",), ("work", "shopapp:worker")])
+@pytest.mark.parametrize("words", [("run", "--create"), ("work", "shopapp:worker")])
 def test_addresses_that_are_not_possible(shardq: Shell, words: tuple[str, ...]) -> None:
     shardq.cwd = shardq.temporary
     (shardq.temporary / "shopapp.py").write_text(APP)

@@ -94,6 +94,42 @@ def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
     assert "has 3 shards, not the 5 asked for" in err
 
 
+@pytest.mark.parametrize("words", [(), ("--quiet", "--processes", "2")])
+def test_it_waits_for_the_program_that_creates_the_engine(
+    shardq: Shell, url: str, name: str, words: tuple[str, ...]
+) -> None:
+    """Whoever starts first: the settings are those that the program names."""
+    process = shardq.start("run", *words)
+    assert process.stderr is not None
+    assert f"there is no engine named {name!r} at {url} yet: waiting for a process" in process.stderr.readline()
+    with Engine(url, name=name, shards=3, max_attempts=8) as engine:
+        id = engine.push("x")
+        wait_until(lambda: state_of(engine, id) == "ready", "the task is dispatched", timeout=SOON_S)
+        settings = engine.topology.settings
+        assert (engine.topology.shards, settings.max_attempts) == (3, 8)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 0
+
+
+def test_it_ends_while_it_waits(shardq: Shell, name: str) -> None:
+    process = shardq.start("run")
+    assert process.stderr is not None
+    assert name in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert (process.returncode, own(err)) == (0, "stopped\n")
+    assert shardq.run("stats").code == 1, "it has created nothing"
+
+
+def test_it_creates_the_engine_when_told_to(shardq: Shell, name: str) -> None:
+    process = shardq.start("run", "--create")
+    assert process.stdout is not None
+    assert ": 16 shards at" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LONGEST_S)
+
+
 @pytest.mark.slow
 def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
     """They share the shards; one that is killed is replaced, and all end with the command, also when that is killed."""
@@ -141,7 +177,7 @@ def test_it_ends_promptly_while_its_server_is_silent(shell: Shell, own_server: S
     quickest = LONGEST_S
     # a machine that stood still makes one try slow; waiting for the server would make slow all of them
     for _ in range(TRIES):
-        process = shell.start("run", "--url", own_server.url, "--name", name)
+        process = shell.start("run", "--create", "--url", own_server.url, "--name", name)
         next(lines(process))
         own_server.pause()
         began = time.monotonic()

@@ -292,7 +292,7 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
     words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
     environment = {"SHARDQ_URL": single.url, "SHARDQ_NAME": name, "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
     environment |= {key: f"127.0.0.1:{port}" for key in settings() if key.endswith("_HTTP")}
-    served = ["run", "--quiet", "--http", f"127.0.0.1:{port}"] if words[0] == "health" else words
+    served = ["run", "--create", "--quiet", "--http", f"127.0.0.1:{port}"] if words[0] == "health" else words
     process = subprocess.Popen(
         [SHARDQ, *served],
         env=environment,
