@@ -357,7 +357,8 @@ def _another(name: str, known: str, found: str, shard: int | None) -> AnotherEng
 
 
 class LeaseLost(ShardqError):
-    """The lease of these deliveries ran out and was given to another; nothing was changed for them.
+    """The lease of these deliveries is no longer held: they were settled before, or it ran out and another consumer got
+    them. Nothing was changed for them.
 
     >>> try:
     ...     consumer.ack(delivery)
@@ -369,8 +370,9 @@ class LeaseLost(ShardqError):
         self.ids: list[str] = list(ids)
         shown = ", ".join(self.ids[:5]) + (", …" if len(self.ids) > 5 else "")
         super().__init__(
-            f"the lease of {len(self.ids)} task(s) is no longer held: {shown}; "
-            "another consumer has or had them: use a longer lease, or extend() during long work"
+            f"the lease of {len(self.ids)} task(s) is no longer held: {shown}; they were settled already, or the lease "
+            "ran out and another consumer has or had them: settle each once, and for long work use a longer lease or "
+            "extend()"
         )
 
 

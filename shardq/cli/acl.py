@@ -81,8 +81,8 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
       producer    pushes; looks for, cancels and reschedules tasks by id;
                   cancels by tag
       worker      claims and settles tasks; declares and removes schedules
-      dispatcher  `shardq run`, engine.start(): creates the engine, so start it
-                  first; moves tasks when they are due, forwards them, moves
+      dispatcher  `shardq run`, engine.start(): creates the engine, so start
+                  `shardq run --create` first; moves tasks when they are due, forwards them, moves
                   them between shards
       operator    dashboard, stats, health, doctor, fleet, topics, shards,
                   resize, list, peek, forecast, get, cancel, reschedule, requeue,
@@ -90,6 +90,8 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
       viewer      a dashboard with --read-only, stats, health, fleet, topics,
                   shards, list, peek, forecast, get: it can change nothing
       all         all of these
+
+    No role may run `shardq engines`, which looks through all keys of the server.
     """
     name = given.engine_name
     check_name(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import sys
@@ -46,6 +47,7 @@ PLACES = {
     "limit": "topics:limit",
     "configure": "config:configure",
     "upgrade": "upgrade:upgrade",
+    "engines": "engines:engines",
     "outbox": "outbox:outbox",
     "spool": "spool:spool",
     "cold": "cold:cold",
@@ -85,7 +87,11 @@ class Commands(click.Group):
         return list(PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load(cmd_name) if cmd_name in PLACES else None
+        if cmd_name in PLACES:
+            return load(cmd_name)
+        if close := difflib.get_close_matches(cmd_name, PLACES, n=1):
+            ctx.fail(f"No such command '{cmd_name}'. Did you mean '{close[0]}'?")
+        return None
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -106,6 +112,7 @@ example:
   shardq run --quiet &                          moves tasks when they are due
   shardq push '{"order": 42}' --delay 30m       prints the id of the task
   shardq stats                                  counts the tasks in each state
+
 \b
 exit codes:
   0  done

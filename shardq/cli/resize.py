@@ -22,7 +22,7 @@ from shardq.core.resharding import Resize
 from shardq.engine import Engine
 from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
-from shardq.engine.tables import COUNTS, Column
+from shardq.engine.tables import COUNTS, Column, counted
 
 LOOK_S = 0.5
 """Between two looks of --wait; each asks every shard for a few counts."""
@@ -62,17 +62,18 @@ def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
                 _wait(given, watcher, change)
         except KeyboardInterrupt:
             complain(
-                f"\nthe change to {shards} shards goes on without this command: `shardq shards` shows how far it is, "
-                "the same command with --wait waits for it again"
+                f"\nthe change to {counted(shards, 'shard')} goes on without this command: `shardq shards` shows how "
+                "far it is, the same command with --wait waits for it again"
             )
             raise
     progress, moved, dispatchers = watcher.progress, watcher.moved, len(watcher.seen.dispatchers)
+    in_force = f"{counted(progress.shards, 'shard')} {'is' if progress.shards == 1 else 'are'} in force"
     if given.json:
         tell(asdict(progress) | {"moved": moved, "dispatchers": dispatchers})
     elif progress.done:
-        say(f"{progress.shards} shards are in force, and every task is where it belongs: {moved:,} moved")
+        say(f"{in_force}, and every task is where it belongs: {moved:,} moved")
     else:
-        say(f"{progress.shards} shards are in force; `shardq shards` shows how far the moving of tasks is")
+        say(f"{in_force}; `shardq shards` shows how far the moving of tasks is")
     if not progress.done and not dispatchers:
         complain(NO_DISPATCHER)
 
@@ -116,8 +117,8 @@ class _Watcher:
         busy = self.seen.stats.ready + self.seen.stats.leased
         # some of them may belong elsewhere, and hold up the end
         draining = f"; {busy:,} ready or leased, not moved" if busy else ""
-        swept = f"{self.progress.swept} of {self.progress.of} shards swept"
-        return f"{self.moved:,}{expected} tasks moved, {swept}{draining}"
+        swept = f"{self.progress.swept} of {counted(self.progress.of, 'shard')} swept"
+        return f"{self.moved:,}{expected} {'task' if self.moved == 1 else 'tasks'} moved, {swept}{draining}"
 
 
 def _wait(given: Given, watcher: _Watcher, change: Resize) -> None:
@@ -179,7 +180,8 @@ def _show_preview(given: Given, engine: Engine, driver: Driver, preview: Resize,
         Column("bytes", lambda node: decimal(node.coming_bytes), rank=4),
     ).print(rows, totals=("all", f"{tasks:,}", decimal(moved_bytes), f"{tasks:,}", decimal(moved_bytes)))
     say(
-        f"from {present} to {preview.shards} shards: about {tasks:,} tasks would move, of {decimal(moved_bytes)}, "
-        f"{between['tasks']:,} of them to another node" + (f", in {seconds:,.0f} s" if seconds is not None else "")
+        f"from {present} to {counted(preview.shards, 'shard')}: about {tasks:,} tasks would move, of "
+        f"{decimal(moved_bytes)}, {between['tasks']:,} of them to another node"
+        + (f", in {seconds:,.0f} s" if seconds is not None else "")
     )
     say("nothing was moved; tasks that are ready or leased would stay where they are until they are done")

@@ -165,11 +165,12 @@ class Spread:
             swept = sum(sweep.swept == topology.since for sweep in sweeps)
             on_the_way = sum(sweep.on_the_way for sweep in sweeps)
             parts.append(
-                f"tasks move from {', '.join(map(str, topology.priors))} to {topology.shards} shards: "
-                f"{swept} of {len(self._keys)} shards swept, {on_the_way:,} tasks on the way"
+                f"tasks move from {', '.join(map(str, topology.priors))} to {counted(topology.shards, 'shard')}: "
+                f"{swept} of {counted(len(self._keys), 'shard')} swept, "
+                f"{on_the_way:,} task{'' if on_the_way == 1 else 's'} on the way"
             )
         if topology.pending:
-            parts.append(f"a change from {topology.shards} to {topology.pending} shards is announced")
+            parts.append(f"a change from {topology.shards} to {counted(topology.pending, 'shard')} is announced")
         return "; ".join(parts)
 
 

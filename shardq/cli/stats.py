@@ -146,7 +146,7 @@ def _print(health: Health, *, totals: bool) -> None:
 def _where(seen: Stats) -> str:
     """The servers, and the number of schedules if there are any."""
     nodes = sorted({shard.node for shard in seen.shards})
-    text = f"{seen.name}: {len(seen.shards)} shards on {', '.join(nodes)}, {seen.server}"
+    text = f"{seen.name}: {counted(len(seen.shards), 'shard')} on {', '.join(nodes)}, {seen.server}"
     if seen.schedules is not None and seen.schedules.count:
         paused = f" ({seen.schedules.paused:,} paused)" if seen.schedules.paused else ""
         text += f", {counted(seen.schedules.count, 'schedule')}{paused}"

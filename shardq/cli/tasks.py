@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from shardq.cli.output import complain, say, tell, with_payload
 from shardq.cli.serving import Ending
 from shardq.cli.session import opened
 from shardq.cli.table import progress
+from shardq.core.model.ids import full_id
 from shardq.engine import Engine
 from shardq.engine.inside import Inside
 from shardq.engine.tables import counted
@@ -197,6 +199,14 @@ def get(given: Given, id: str) -> int:
     return 0
 
 
+def _hint(engine: Engine, id: str) -> None:
+    """Says so if a task has the id in another topic than the default one."""
+    with suppress(ShardqError):
+        found = [each for topic in list(engine.stats().topics)[:20] if topic and engine.get(each := full_id(topic, id))]
+        if found:
+            complain(f"note: {id} would be in the default topic; there is {' and '.join(found)}")
+
+
 def _carry_out(
     given: Given,
     verb: Verb,
@@ -216,6 +226,8 @@ def _carry_out(
         return many.run()
     with opened(given) as engine:
         outcomes = {id: getattr(engine, verb)(id, **options) for id in ids}
+        for id in [id for id, outcome in outcomes.items() if outcome == "gone" and "/" not in id]:
+            _hint(engine, id)
     for id, outcome in outcomes.items():
         given.answer({"id": id, "outcome": outcome}, f"{outcome} {id}" if len(outcomes) > 1 else str(outcome))
     return 0 if all(outcomes.values()) else 1

@@ -27,7 +27,7 @@ from shardq.core.model.printable import printable
 from shardq.engine import Engine, tables
 from shardq.engine.inside import Inside
 from shardq.engine.snapshot import Snapshot, SnapshotReader, Snapshots
-from shardq.engine.tables import Column, View, age, milliseconds
+from shardq.engine.tables import Column, View, age, counted, milliseconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,7 +70,9 @@ class _Loop:
     def __init__(self, engine: Engine, every_s: float, state: State) -> None:
         self._state = state
         self._snapshots = Snapshots()
-        self._screen = Screen(f"{engine.name}: {engine.topology.shards} shards at {Inside(engine).options.safe_url}")
+        self._screen = Screen(
+            f"{engine.name}: {counted(engine.topology.shards, 'shard')} at {Inside(engine).options.safe_url}"
+        )
         self._looker = Looker(engine, SnapshotReader(engine, timeline=True, dead=DEAD).read, self._told, every_s)
         self._news: deque[tuple[Snapshot | None, str]] = deque()
         self._reader, self._writer = os.pipe()

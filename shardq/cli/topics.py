@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
 from shardq.engine.inside import Inside
 from shardq.engine.options import MAX_LENGTH, route_of
+from shardq.errors import ShardqError
 
 
 @command("Show the topics, and what is set for each.")
@@ -49,6 +51,23 @@ def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
     return topics
 
 
+def _hint(engine: Engine, topic: str) -> None:
+    """Says so if no task of the topic was ever pushed, as where its name is misspelt."""
+    try:
+        topics = engine.stats().topics
+    except ShardqError:
+        return
+    used = [name for name, each in topics.items() if each.scheduled or each.ready or each.leased or each.dispatched]
+    if topic not in used:
+        close = difflib.get_close_matches(topic, used, n=1)
+        shown = (
+            f"did you mean {quoted_topic(close[0])}?"
+            if close
+            else f"there are {', '.join(map(quoted_topic, used[:10]))}"
+        )
+        complain(f"note: topic {quoted_topic(topic)} has had no task yet" + (f"; {shown}" if used else ""))
+
+
 @command("Hold a topic's tasks back from workers.")
 @click.argument("topic")
 @shared
@@ -62,6 +81,7 @@ def pause(given: Given, topic: str) -> None:
     """
     with opened(given) as engine:
         engine.pause(topic)
+        _hint(engine, topic)
     given.answer({"topic": topic, "paused": True}, f"topic {quoted_topic(topic)} is paused")
 
 
@@ -100,6 +120,7 @@ def limit(given: Given, topic: str, rate: float | None, concurrency: int | None,
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
     with opened(given) as engine:
         engine.limit(topic, rate=rate, concurrency=concurrency)
+        _hint(engine, topic)
     often = "any number a second" if rate is None else f"{rate:,g} a second"
     at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
     now = "no longer limited" if off else f"limited to {often}, {at_once}"
@@ -199,6 +220,7 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
     route = route_of(topic, to, side, maxlen)
     with opened(given, create=True) as engine:
         engine.forward(topic, to=to, side=side, maxlen=maxlen)
+        _hint(engine, topic)
     now = "is no longer forwarded" if route is None else f"now goes to {tables.route(route)}"
     given.answer(
         {"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen},

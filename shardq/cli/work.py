@@ -9,6 +9,7 @@ started again.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import site
@@ -108,6 +109,8 @@ def work(
     if reload and http is not None:
         raise BadInput("--reload is for development, and starts again often; leave out --http")
     set_up_logging(verbose=given.verbose, form=log)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what handlers print is seen at once, in a file, too
     wanted = Target.parsed(target)
 
     def load() -> Worker | AsyncWorker:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claims import Claims, DispatcherLook
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
@@ -396,6 +396,8 @@ class EngineBase(forks.OfOneProcess, ABC):
                 weights=weights,
                 topic_attempts=topic_attempts,
             )
+            if topic_attempts is None and self._parts.has_threads:  # a worker looks by itself
+                claims.look = DispatcherLook()
             claims.log_if_all_forwarded()
             return claims
 

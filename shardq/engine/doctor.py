@@ -64,7 +64,7 @@ OK = {
     "eviction": "no server evicts tasks",
     "memory": "no server is full",
     "persistence": "every server keeps its data",
-    "replicas": "no replica is behind",
+    "replicas": "the replicas, if there are any, follow their masters",
     "clocks": "the clocks agree",
     "commands": "the servers allow what is needed",
     "clients": "the servers take enough connections",

@@ -491,7 +491,8 @@ def _unknown(fleet: Sequence[Member]) -> Iterator[Reason]:
 
 def _deaths(stats: Stats, sample: Sequence[tuple[str, str]], max_dead: int) -> Iterator[Reason]:
     if stats.died_lately > max_dead:
-        text = f"{stats.died_lately:,} tasks have died in the last {LATELY_S / 60:.0f} minutes"
+        tasks = "1 task has" if stats.died_lately == 1 else f"{stats.died_lately:,} tasks have"
+        text = f"{tasks} died in the last {LATELY_S / 60:.0f} minutes"
         if sample:
             ((topic, cause), count) = Counter((topic, cause_of(reason)) for topic, reason in sample).most_common(1)[0]
             text += f"; {count:,} of the last {len(sample):,} of topic {quoted_topic(topic)}, by {cause}"

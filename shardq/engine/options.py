@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -262,6 +263,9 @@ def checked_id(id: str) -> str:
 
 MAX_LENGTH = 10**15
 
+_MISSPELT_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(//|:/[^/])")
+"""A name that is meant as a URL: http//x, http:/x."""
+
 
 def route_of(
     topic: str,
@@ -298,6 +302,8 @@ def route_of(
         raise InvalidOption("side='left' is for lists; leave it out")
     if destinations.is_function(to):
         raise InvalidOption(f"to={quoted(to)} is not possible; give the function itself: forward(topic, to=function)")
+    if _MISSPELT_URL.match(to):
+        raise InvalidOption(f"to={quoted(to)} is not possible: a URL has :// behind its scheme, as https://host/path")
     route = Route(to=to, side="left" if side == "left" else "right", maxlen=maxlen)
     if maxlen is not None and route.is_here and not destinations.is_stream(to):
         raise InvalidOption(NO_MAXLEN)

@@ -9,13 +9,13 @@ import datetime as dt
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from shardq.core.model.checks import due_spec
 from shardq.core.model.ids import shown_topic
-from shardq.core.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.core.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo, refuse_unknown
 from shardq.core.operation import Operation, arun
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.durable import Durability
@@ -39,6 +39,24 @@ if TYPE_CHECKING:
 
 Progress = Callable[[BulkResult], object]
 T = TypeVar("T")
+
+
+if True:  # ASYNC
+
+    class DeadTasks(AsyncIterator[TaskInfo]):
+        """The dead tasks: one by one for ``async for``, a list of all for ``await``."""
+
+        def __init__(self, tasks: AsyncIterator[TaskInfo]) -> None:
+            self._tasks = tasks
+
+        async def __anext__(self) -> TaskInfo:
+            return await anext(self._tasks)
+
+        def __await__(self) -> Generator[Any, None, list[TaskInfo]]:
+            return self._all().__await__()
+
+        async def _all(self) -> list[TaskInfo]:
+            return [task async for task in self._tasks]
 
 
 class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
@@ -102,6 +120,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         throttle: float | dt.timedelta | None = None,
         tags: Sequence[str] | None = None,
         durability: Durability | None = None,
+        **unknown: Never,
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
 
@@ -120,6 +139,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> await engine.push({"order": 42}, delay=1800)
         >>> await engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
         """
+        if unknown:
+            refuse_unknown("push", unknown)
         task = Task(
             payload,
             delay=delay,
@@ -351,13 +372,29 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
                 return page
         return await self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
 
-    async def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> AsyncIterator[TaskInfo]:
-        """Yields the dead tasks (dead letters) that match, the earliest deaths first, page by page as
-        ``tasks(state="dead")``. Another ``state``, and ``due``, match no dead task and are refused.
+    if True:  # ASYNC
 
-        >>> async for task in engine.dead("mail"):
-        ...     print(task.id, task.died, task.reason)
-        """
+        def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> DeadTasks:
+            """Yields the dead tasks (dead letters) that match, the earliest deaths first, page by page as
+            ``tasks(state="dead")``; returns a list of all where it is awaited. Another ``state``, and ``due``, match no
+            dead task and are refused.
+
+            >>> async for task in engine.dead("mail"):
+            ...     print(task.id, task.died, task.reason)
+            """
+            return DeadTasks(self._dead(topic, **filter))
+    else:
+
+        def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> Iterator[TaskInfo]:
+            """Yields the dead tasks (dead letters) that match, the earliest deaths first, page by page as
+            ``tasks(state="dead")``. Another ``state``, and ``due``, match no dead task and are refused.
+
+            >>> for task in engine.dead("mail"):
+            ...     print(task.id, task.died, task.reason)
+            """
+            return self._dead(topic, **filter)
+
+    async def _dead(self, topic: str | None, **filter: Unpack[Filter]) -> AsyncIterator[TaskInfo]:
         tag = Query.checked(topic, **dead_filter(**filter)).tag
         cursor = None
         while True:
@@ -436,7 +473,12 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             far = bulk.so_far.done
         # No deadline for the whole: it goes through all tasks.
         return await arun(
-            driver, noted(cache, purge(cache, topic, far), lambda done: f"{which}: purged of {done:,} tasks")
+            driver,
+            noted(
+                cache,
+                purge(cache, topic, far),
+                lambda done: f"{which}: purged of {done:,} task{'' if done == 1 else 's'}",
+            ),
         )
 
     async def requeue_all(

@@ -11,11 +11,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from shardq.core.model.checks import due_spec
 from shardq.core.model.ids import shown_topic
-from shardq.core.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo
+from shardq.core.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo, refuse_unknown
 from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.durable import Durability
@@ -102,6 +102,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         throttle: float | dt.timedelta | None = None,
         tags: Sequence[str] | None = None,
         durability: Durability | None = None,
+        **unknown: Never,
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
 
@@ -120,6 +121,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         >>> engine.push({"order": 42}, delay=1800)
         >>> engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
         """
+        if unknown:
+            refuse_unknown("push", unknown)
         task = Task(
             payload,
             delay=delay,
@@ -358,6 +361,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         >>> for task in engine.dead("mail"):
         ...     print(task.id, task.died, task.reason)
         """
+        return self._dead(topic, **filter)
+
+    def _dead(self, topic: str | None, **filter: Unpack[Filter]) -> Iterator[TaskInfo]:
         tag = Query.checked(topic, **dead_filter(**filter)).tag
         cursor = None
         while True:
@@ -435,7 +441,14 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             self._cold.bulk(bulk, lambda _: None)
             far = bulk.so_far.done
         # No deadline for the whole: it goes through all tasks.
-        return run(driver, noted(cache, purge(cache, topic, far), lambda done: f"{which}: purged of {done:,} tasks"))
+        return run(
+            driver,
+            noted(
+                cache,
+                purge(cache, topic, far),
+                lambda done: f"{which}: purged of {done:,} task{'' if done == 1 else 's'}",
+            ),
+        )
 
     def requeue_all(
         self,

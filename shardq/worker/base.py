@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypedDict, TypeVar, Unpack
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.forks import OfOneProcess
 from shardq.core.model.checks import Topics, check_name, check_seconds, check_topic, checked_topics, duration_ms
 from shardq.core.model.printable import quoted
-from shardq.core.model.task import Delivery
+from shardq.core.model.task import Delivery, refuse_unknown
 from shardq.errors import InvalidOption, ShardqError
-from shardq.worker.functions import check_function, payload_of
+from shardq.worker.functions import check_function, check_takes_delivery, payload_of
 from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction
 from shardq.worker.named import TaskDecorator
 from shardq.worker.supervisor import SignalSafeEvent
@@ -82,6 +82,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        **unknown: Never,
     ) -> Callable[[H], H]:
         """Decorates the function, or coroutine function, that handles a topic; "" is the default topic.
 
@@ -105,13 +106,16 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
             raise InvalidOption(
                 f'@worker.on needs a topic: write @worker.on("…") above {quoted(topic)}; "" is the default one'
             )
+        refuse_unknown("@worker.on", unknown)
         check_topic(topic)
         if type is not None:
             payload_of(type)
         attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
 
         def register(handler: H) -> H:
+            self._check_idle()
             check_function(handler, "a handler")
+            check_takes_delivery(handler)
             registered = TopicFunction(topic=topic, function=handler, type=type, attempts=attempts)
             self._tasks.check(registered)
             self._registry.add(registered)
@@ -154,11 +158,19 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         self._hooks.use(middleware)
 
     def _add_task(self, task: TaskFunction) -> None:
+        self._check_idle()
         self._tasks.check(task)
         self._registry.add(task)
 
     def _push_task(self) -> Callable[..., T]:
         return self._push
+
+    def _check_idle(self) -> None:
+        if self._running.locked():
+            raise ShardqError(
+                "this worker runs already, and would not serve what is registered now: register each handler before "
+                "run(), or stop() the worker first"
+            )
 
     @contextmanager
     def _run_once(self) -> Iterator[None]:

@@ -83,6 +83,21 @@ def check_function(function: object, what: str) -> None:
         )
 
 
+def check_takes_delivery(function: Callable[..., Any]) -> None:
+    """Raises InvalidOption for a handler of a topic that can't be called with a delivery alone."""
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # it does not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError as exc:
+        raise InvalidOption(
+            f"a handler can't be {quoted(function)}: {exc}; it is called with the delivery alone, as "
+            "def handle(delivery). A function with arguments of its own is a task: @engine.task"
+        ) from None
+
+
 def check_result(result: Any, name: str, what: What) -> None:
     """Raises TypeError for a result that is undone work: a coroutine, another awaitable, a future or a generator.
 

@@ -199,6 +199,7 @@ class Registry:
 
     def add(self, registered: Registered) -> None:
         self.check(registered)
+        self.registered = [each for each in self.registered if not _is_again(each, registered)]
         if isinstance(registered, TopicFunction):
             self._add_topic(registered)
         else:
@@ -207,6 +208,8 @@ class Registry:
 
     def check(self, registered: Registered) -> None:
         """Raises BadInput where a function can't be registered beside those that are."""
+        if any(_is_again(each, registered) for each in self.registered):
+            return
         topic = registered.topic
         named = self._named.get(topic)
         if isinstance(registered, TopicFunction):
@@ -278,6 +281,20 @@ class Registry:
             backoff=self._backoff if attempts.backoff is None else attempts.backoff,
             **parts,
         )
+
+
+def _is_again(known: Registered, new: Registered) -> bool:
+    """True if both are of one cell of a notebook, or of a console, that was run twice."""
+    place: Mapping[str, Any] = getattr(new.function, "__globals__", {})
+    return (
+        place.get("__name__") == "__main__"
+        and "__file__" not in place
+        and type(known) is type(new)
+        and known.topic == new.topic
+        and getattr(known, "name", "") == getattr(new, "name", "")
+        and getattr(known.function, "__globals__", None) is place
+        and getattr(known.function, "__qualname__", "") == getattr(new.function, "__qualname__", None)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

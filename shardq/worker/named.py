@@ -11,12 +11,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, Unpack, overload
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.model.checks import check_topic
+from shardq.core.model.ids import full_id
 from shardq.core.model.printable import quoted
-from shardq.core.model.task import PushOptions, Task
+from shardq.core.model.task import OF_OTHERS, PushOptions, Task, refuse_unknown
 from shardq.core.producer.durable import Durability
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.schedules.every import Every
@@ -33,6 +34,19 @@ class CallOptions(PushOptions, total=False):
     """The options of ``Engine.push``."""
 
     durability: Durability | None
+
+
+AS_OURS = {
+    "delay": "push(…), or options(delay=seconds).push(…)",
+    "apply_async": "options(delay=seconds, …).push(…)",
+    "send": "push(…)",
+    "send_with_options": "options(…).push(…)",
+    "enqueue": "push(…)",
+    "schedule": "options(delay=seconds).push(…)",
+    "s": "call(…)",
+    "si": "call(…)",
+}
+"""What tasks of other queues have, and ours."""
 
 
 class NamedTask(Generic[P, R, T]):
@@ -62,6 +76,12 @@ class NamedTask(Generic[P, R, T]):
     def __repr__(self) -> str:
         return f"<NamedTask {self.name} on topic {self.topic!r}>"
 
+    if not TYPE_CHECKING:  # which know better what it has
+
+        def __getattr__(self, name: str) -> Never:
+            hint = f"(); write {AS_OURS[name]}" if name in AS_OURS else ""
+            raise AttributeError(f"a task has no {name}{hint}", name=name, obj=self)
+
     def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Pushes a call with these arguments, which must be what the codec can encode. Due now; see ``options``.
 
@@ -76,6 +96,17 @@ class NamedTask(Generic[P, R, T]):
         """
         return self.options().call(*args, **kwargs)
 
+    def cancel(self, id: str) -> Any:
+        """Cancels the task that was pushed with this ``id=``, or with the id that ``push`` returned, as
+        ``engine.cancel`` does. With an ``AsyncEngine`` it is awaited.
+
+        >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
+        >>> send.cancel("welcome-ann")
+        """
+        engine: Any = getattr(self._push, "__self__", None)
+        whole = not isinstance(id, str) or "/" in id or not self.topic
+        return engine.cancel(id if whole else full_id(self.topic, id))
+
     def options(self, **options: Unpack[CallOptions]) -> Pusher[P, T]:
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
 
@@ -85,6 +116,7 @@ class NamedTask(Generic[P, R, T]):
         >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         """
         if unknown := options.keys() - CallOptions.__annotations__.keys():
+            refuse_unknown("options", unknown & OF_OTHERS.keys())
             raise TypeError(f"options() has no {unknown.pop()}=; it takes {', '.join(CallOptions.__annotations__)}")
         given = {name: value for name, value in options.items() if value is not None}
         return Pusher(self, {"topic": self.topic, "max_attempts": self._max_attempts} | given)
@@ -95,6 +127,12 @@ class NamedTask(Generic[P, R, T]):
             try:
                 self._signature.bind(*args, **kwargs)
             except TypeError as exc:
+                if taken := kwargs.keys() & (CallOptions.__annotations__.keys() | OF_OTHERS.keys()):
+                    ours = sorted(OF_OTHERS.get(name, f"{name}=") for name in taken)
+                    raise InvalidOption(
+                        f"{self.name} can't be pushed with these arguments: {exc}; options of the push stand apart: "
+                        f"{self.function.__name__}.options({', '.join(ours)}).push(…)"
+                    ) from None
                 raise InvalidOption(
                     f"{self.name} can't be pushed with these arguments: {exc}; it takes {self._signature}"
                 ) from None
@@ -173,6 +211,7 @@ class TaskDecorator(ABC, Generic[T]):
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
         every: Every | str | float | dt.timedelta | None = None,
+        **unknown: Never,
     ) -> Any:
         """Decorates a function, or coroutine function, that is pushed by name, and called by a worker.
 
@@ -196,6 +235,7 @@ class TaskDecorator(ABC, Generic[T]):
         can't have become dashes, with a hash of the name behind. A worker that serves the task declares it, and so does
         ``engine.start()``, which both end those of its aliases; it ends with ``engine.schedule(name).remove()``.
         """
+        refuse_unknown("@task", unknown)
         check_topic(topic)
         recurrence = None if every is None else Every.of(every)
         attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
@@ -260,8 +300,14 @@ def task_name(function: Callable[..., Any], name: str | None) -> str:
             raise InvalidOption(f"name={quoted(name)} is not possible; give a str")
         return name
     module, own = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(own, str):
+    # The name of a lambda is that of every other, too.
+    if not isinstance(module, str) or not isinstance(own, str) or own.endswith("<lambda>"):
         raise InvalidOption(f"{quoted(function)} has no name of its own, under which it could be pushed; give name=")
+    if getattr(function, "__closure__", None):
+        raise InvalidOption(
+            f"{own} is a closure: it uses variables of the function around it, which another process may not have; "
+            "define it in the module, or give name= if every process makes it alike"
+        )
     if module in ("__main__", "__mp_main__"):
         module = _imported_as(function, module)
     return f"{module}.{own}"

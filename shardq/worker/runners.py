@@ -24,7 +24,7 @@ from shardq.core.threads import ended
 from shardq.worker.functions import check_result
 from shardq.worker.handlers import Hooks
 from shardq.worker.in_flight import InFlight, Job, Strays, call_hooks, settlement_of
-from shardq.worker.logs import tell
+from shardq.worker.logs import log, tell
 
 BLOCKED_TICKS = 20
 """Ticks without an answer of the loop, a second's worth, after which it counts as blocked. Ticks and not time: when the
@@ -40,10 +40,18 @@ def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException
     if failure is None:  # without a call more: this is done for each task
         if in_flight.finish(job, job.delivery):
             hooks.after(job.delivery)
+            if log.isEnabledFor(logging.INFO):
+                _tell_done(job)
         return
     settlement = settlement_of(job, failure)
     if in_flight.finish(job, settlement):
         call_hooks(hooks, job, settlement, failure)
+
+
+def _tell_done(job: Job) -> None:
+    task, seconds = job.delivery, time.monotonic() - job.began_at
+    fields = {"task_id": task.id, "topic": task.topic, "attempt": task.attempt, "seconds": round(seconds, 3)}
+    tell(logging.INFO, "task %s is done: %s took %.3f s", task.id, job.name, seconds, extra=fields)
 
 
 class ThreadRunner:

@@ -27,7 +27,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
         done = CliRunner().invoke(app, [*words, *given], obj=Given(), standalone_mode=False)
         if isinstance(done.exception, BadInput):
             raise done.exception
-        return done.output
+        return done.stdout
 
     own_server.ask("CONFIG", "SET", "requirepass", "hushhush")
     where = own_server.url.removeprefix("redis://")

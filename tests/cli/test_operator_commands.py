@@ -160,3 +160,19 @@ def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
         done = shardq.run(*words)
         assert (done.code, done.out) == (1, ""), words
         assert done.err.startswith(f"error: there is no engine named '{name}' at redis://")
+
+
+def test_a_topic_that_never_had_a_task_is_named(shardq: Shell, engine: Engine) -> None:
+    note = "note: topic 'mial' has had no task yet"
+    assert note in shardq.run("pause", "mial").err
+    engine.push(1, topic="mail")
+    for words in (("pause", "mial"), ("limit", "mial", "--rate", "5"), ("forward", "mial", "--to", "x")):
+        done = shardq.run(*words)
+        assert (done.code, done.own_err) == (0, f"{note}; did you mean 'mail'?\n"), words
+    assert shardq.run("pause", "mail").err == ""
+
+
+def test_a_url_without_its_colon_is_no_list(shardq: Shell, engine: Engine) -> None:
+    for where in ("http//shop/hooks", "https:/shop/hooks"):
+        done = shardq.run("forward", "mail", "--to", where)
+        assert (done.code, "a URL has :// behind its scheme" in done.err) == (2, True)

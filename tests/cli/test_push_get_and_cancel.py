@@ -176,6 +176,14 @@ def test_what_is_gone_is_said_with_exit_code_1(shardq: Shell, engine: Engine) ->
     assert shardq.run("--json", "get", "nothing").object == {"id": "nothing", "state": "gone"}
 
 
+def test_an_id_without_its_topic_is_explained(shardq: Shell, engine: Engine) -> None:
+    engine.push(1, topic="mail", id="order-1", delay=900)
+    done = shardq.run("cancel", "order-1")
+    note = "note: order-1 would be in the default topic; there is mail/order-1\n"
+    assert (done.code, done.out, done.err) == (1, "gone\n", note)
+    assert shardq.run("cancel", "mail/order-1").code == 0
+
+
 def test_cancel(shardq: Shell, engine: Engine) -> None:
     ids = [engine.push(n, delay=3600) for n in range(2)]
     done = shardq.run("cancel", *ids)

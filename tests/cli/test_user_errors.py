@@ -56,6 +56,15 @@ def test_help_names_every_command_and_version_says_which(shell: Shell) -> None:
     assert shell.run("--version").out.startswith("shardq 0.")
 
 
+def test_help_is_plain_text(shell: Shell) -> None:
+    assert "\b" not in shell.run("--help").out
+
+
+def test_a_misspelt_command_is_told_the_nearest(shell: Shell) -> None:
+    done = shell.run("stat")
+    assert (done.code, "Did you mean 'stats'?" in done.err) == (2, True)
+
+
 def test_a_command_loads_no_other() -> None:
     code = (
         "import sys; import shardq.cli.app; from shardq.cli.app import load; load('stats'); "

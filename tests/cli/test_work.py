@@ -263,6 +263,21 @@ def test_the_program_of_the_page(shardq: Shell, engine: Engine, name: str, tmp_p
     assert (process.returncode, out) == (0, "mail to ann@example.org\n")
 
 
+def test_each_task_and_what_a_handler_prints_is_seen_at_once(
+    shardq: Shell, engine: Engine, name: str, tmp_path: Path
+) -> None:
+    [program] = programs("cli")
+    (tmp_path / "shopapp.py").write_text(program.replace('"cli-page"', repr(name)))
+    process = shardq.start("work", "shopapp:engine", "-v")
+    assert "serving mail of" in served(process)
+    subprocess.run([sys.executable, "shopapp.py"], cwd=tmp_path, env=shardq.environment, timeout=LONGEST_S, check=True)
+    assert served(process) == "mail to ann@example.org\n"
+    wait_until(lambda: tasks(engine) == 0, "it is handled", timeout=SOON_S)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert re.search(r"task mail/\S+ is done: shopapp.send took 0\.\d\d\d s\n", err)
+
+
 FAILING = """
 import shardq
 engine = shardq.Engine()

@@ -238,6 +238,15 @@ def test_a_lease_that_runs_out(running: Engine) -> None:
     assert state_of(running, id) == "gone"
 
 
+def test_what_is_settled_twice_is_said_so(running: Engine) -> None:
+    ready(running, 1)
+    consumer = running.consumer()
+    (delivery,) = claim(consumer, 1)
+    consumer.ack(delivery)
+    with pytest.raises(LeaseLost, match="they were settled already, or the lease ran out and another consumer"):
+        consumer.ack(delivery)
+
+
 def test_the_rest_is_settled_when_some_are_lost(running: Engine) -> None:
     ids = ready(running, 2)
     holder = running.consumer(lease=0.2)

@@ -188,3 +188,19 @@ def test_a_loop_that_has_ended(url: str, name: str) -> None:
     leaks.check()
     with Engine(url, name=name) as other:
         assert other.stats().scheduled == 1
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_dead_tasks_come_one_by_one_or_as_a_list(url: str, name: str) -> None:
+    async def main() -> tuple[list[str], list[str]]:
+        async with AsyncEngine(url, name=name, shards=1) as engine:
+            await engine.start()
+            consumer = engine.consumer()
+            await engine.push(1)
+            for delivery in await consumer.claim(wait=RETRY_FOR_S):
+                await consumer.bury(delivery, "of no use")
+            return [task.id async for task in engine.dead()], [task.id for task in await engine.dead()]
+
+    one_by_one, together = asyncio.run(main())
+    assert one_by_one == together
+    assert len(together) == 1

@@ -39,7 +39,7 @@ ASYNCIO_ONLY = {
 }
 NOT_AWAITED = {
     # Nothing is sent by making a consumer, a worker, a task or a handle of schedules, or by telling one to stop.
-    AsyncEngine: {"consumer", "worker", "task", "schedule", "name", "topology"},
+    AsyncEngine: {"consumer", "worker", "task", "schedule", "dead", "name", "topology"},
     AsyncConsumer: {"settling", "close"},
     AsyncWorker: {"on", "task", "use", "stop", "healthy", "problems", "strays"},
     AsyncResize: set[str](),

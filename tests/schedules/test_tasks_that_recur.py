@@ -56,7 +56,7 @@ def test_any_function_that_can_be_a_task_can_recur(engines: Engines, running: En
         def sweep(self, what: str = "method") -> None:
             calls.append(what)
 
-    @worker.task(topic="t", every=0.2, max_attempts=2, aliases=("old.name", "taken"))
+    @worker.task(topic="t", every=0.2, max_attempts=2, name="coroutine", aliases=("old.name", "taken"))
     async def coroutine(*, what: str = "coroutine") -> None:
         calls.append(what)
 

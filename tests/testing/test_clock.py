@@ -210,7 +210,7 @@ def test_coroutine_functions_run_to_their_end_or_their_timeout(clock: Clock, eng
 def test_named_tasks_are_handled(clock: Clock, engine: shardq.Engine) -> None:
     sent: list[tuple[str, dt.datetime]] = []
 
-    @engine.task(topic="mail")
+    @engine.task(topic="mail", name="send")
     def send(to: str) -> None:
         sent.append((to, clock.now()))
 

@@ -102,7 +102,7 @@ def test_a_handler_may_change_schedules_on_the_way(clock: Clock, engine: shardq.
 def test_recurring_tasks_are_declared_by_whatever_starts(clock: Clock, engine: shardq.Engine, starts: str) -> None:
     seen = list[dt.datetime]()
 
-    @engine.task(every=3600)
+    @engine.task(every=3600, name="hourly")
     def hourly() -> None:
         seen.append(clock.now())
 
@@ -140,7 +140,7 @@ def test_the_clock_for_asyncio_serves_schedules_too(url: str, inline: bool) -> N
             async def handle(delivery: shardq.Delivery) -> None:
                 note("often")
 
-            @engine.task(every=dt.timedelta(hours=8), topic="named")
+            @engine.task(every=dt.timedelta(hours=8), topic="named", name="named")
             async def named() -> None:
                 note("named")
 

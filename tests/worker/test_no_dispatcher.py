@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine
+from shardq.core.consumer import claims
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.worker import report as reporter
 from tests.support.engines import Engines
@@ -101,6 +102,21 @@ def test_one_that_is_started_again_is_not_missed_at_once(
         engine.stop()
         wait_until(lambda: said(caplog), "it is missed")
     assert len(said(caplog)) == 1
+
+
+def test_a_claim_that_waits_says_it_too(
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOOK_S", 0.2)
+    consumer = engine.consumer("mail")
+    for _ in range(5):
+        assert consumer.claim(wait=0.2) == []
+    assert len(said(caplog)) == 1
+    engine.start()
+    caplog.clear()
+    wait_until(lambda: engine.fleet(), "the dispatcher is known")
+    assert engine.consumer("mail").claim(wait=0.5) == []
+    assert said(caplog) == []
 
 
 @pytest.mark.slow

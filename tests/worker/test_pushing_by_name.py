@@ -32,7 +32,7 @@ def test_a_function_is_called_with_its_arguments(
     worker = running.worker()
     tasks = running if by == "engine" else worker
 
-    @tasks.task
+    @tasks.task(name="send")
     def send(user: str, text: str = "hello", *, urgent: bool = False) -> None:
         calls.append((user, text, urgent))
 
@@ -56,7 +56,7 @@ def test_a_function_is_called_with_its_arguments(
 def test_a_call_has_one_list_or_tuple_for_an_argument_as_it_is(engines: Engines, running: Engine) -> None:
     calls: list[Any] = []
 
-    @running.task
+    @running.task(name="add")
     def add(numbers: list[int]) -> None:
         calls.append(numbers)
 
@@ -83,11 +83,19 @@ def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: En
     assert engines.done(send.options(topic="other", id="mine", delay=FAR_S).push()) == "other/mine"
 
 
+def test_a_task_is_cancelled_by_the_id_that_it_was_given(engines: Engines, running: Engine) -> None:
+    send = running.task(name="send", topic="mail")(print)
+    for id in ("mine", "mail/mine"):
+        engines.done(send.options(delay=900, id="mine").push(1))
+        assert engines.done(send.cancel(id)) == "cancelled"
+    assert engines.done(send.cancel("mine")) == "gone"
+
+
 def test_the_options_are_those_of_a_push(running: Engine) -> None:
     send = running.task(name="send")(print)
     options = get_type_hints(CallOptions)
     of_push = get_type_hints(Engine.push)
-    assert options == {name: of_push[name] for name in list(of_push) if name not in ("payload", "return")}
+    assert options == {name: of_push[name] for name in list(of_push) if name not in ("payload", "unknown", "return")}
     with pytest.raises(TypeError, match=r"options\(\) has no dely=; it takes delay, at, "):
         send.options(dely=5)  # type: ignore[call-arg]  # that is the test
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from shardq import Backoff, BadInput, Delivery, Engine
-from shardq.errors import InvalidName, InvalidOption, InvalidTopic
+from shardq.errors import InvalidName, InvalidOption, InvalidTopic, ShardqError
+from shardq.worker.base import plan_of
 from tests.support.engines import Engines
 
 
@@ -147,3 +148,89 @@ def test_one_function_a_name(engine: Engine) -> None:
 def test_a_middleware_has_a_method_that_is_called(engine: Engine) -> None:
     with pytest.raises(InvalidOption, match="has none of the methods before, after, error; give it at least one"):
         engine.worker().use(object())
+
+
+def test_a_handler_takes_the_delivery_alone(engine: Engine) -> None:
+    worker = engine.worker()
+
+    def none() -> None: ...
+
+    def two(to: str, text: str) -> None: ...
+
+    handlers: tuple[Any, ...] = (none, two)
+    for handler in handlers:
+        with pytest.raises(InvalidOption, match=r"called with the delivery alone, as def handle\(delivery\)"):
+            worker.on("a")(handler)
+
+    @worker.on("a")
+    def more(delivery: Delivery, more: int = 0, *others: int) -> None: ...
+
+
+def test_a_worker_that_runs_takes_no_handler(engine: Engine) -> None:
+    worker = engine.worker()
+    worker.on("a")(nothing)
+    with worker._run_once():
+        for register in (worker.on("b"), worker.task(name="b", topic="b")):
+            with pytest.raises(ShardqError, match="runs already, and would not serve what is registered now"):
+                register(nothing)
+    worker.on("b")(nothing)
+
+
+def test_a_lambda_or_a_closure_is_no_named_task(engine: Engine) -> None:
+    text = "hello"
+
+    def greet(to: str) -> None:
+        print(text, to)
+
+    with pytest.raises(InvalidOption, match=r"has no name of its own.*; give name="):
+        engine.task(lambda: None)
+    with pytest.raises(InvalidOption, match=r"greet is a closure: .*define it in the module, or give name="):
+        engine.task(greet)
+    assert engine.task(name="greet")(greet).name == "greet"
+
+
+CELL = """
+@engine.task(name="send", topic="mail")
+def send(to): ...
+
+@worker.on("sms")
+def text(delivery): return number
+"""
+
+
+def test_a_cell_that_is_run_again_replaces_its_functions(engine: Engine) -> None:
+    """As notebooks and consoles run them."""
+    worker = engine.worker()
+    cell: dict[str, Any] = {"__name__": "__main__", "engine": engine, "worker": worker, "number": 1}
+    exec(CELL, cell)
+    exec(CELL.replace("(to)", "(to, text)").replace("number", "number + 1"), cell)
+    plan = plan_of(worker)
+    assert [type(each).__name__ for each in plan.functions] == ["TopicFunction", "TaskFunction"]
+    assert plan.handlers["sms"].run(None) == 2  # type: ignore[arg-type]
+    assert cell["send"].call("ann", "hello").payload["args"] == ["ann", "hello"]
+    for place in ({**cell}, {**cell, "__file__": "shop.py"}):
+        with pytest.raises(BadInput, match="registered already"):
+            exec(CELL, place)
+
+
+def test_words_of_other_queues(engine: Engine) -> None:
+    @engine.task(name="send")
+    def send(to: str) -> None: ...
+
+    for word, ours in {"countdown": "delay=seconds", "eta": "at=instant", "queue": "topic="}.items():
+        with pytest.raises(TypeError, match=f"no argument {word}=; write {ours}"):
+            engine.push(1, **{word: 5})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"no argument {word}=; write {ours}"):
+            send.options(**{word: 5})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="max_retries=; write max_attempts=, which counts the first"):
+        engine.task(max_retries=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="max_retries=; write max_attempts=, which counts the first"):
+        engine.worker().on("a", max_retries=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"push has no argument colour=$"):
+        engine.push(1, colour=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=r"stand apart: send.options\(delay=seconds\).push\(…\)"):
+        send.push("ann", countdown=5)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match=r"a task has no delay\(\); write push\(…\), or options\(delay="):
+        send.delay("ann")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"a task has no apply_async\(\); write options\(delay="):
+        send.apply_async  # type: ignore[attr-defined]  # noqa: B018

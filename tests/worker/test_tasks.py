@@ -206,7 +206,7 @@ def test_tasks_of_an_engine_in_several_processes(url: str, name: str, tmp_path: 
         engine.start()
         worker = engine.worker(processes=2, concurrency=1)
 
-        @engine.task(topic="mail")
+        @engine.task(topic="mail", name="note")
         def note(word: str) -> None:
             (tmp_path / f"{word} {os.getpid()}").touch()
             if word == "meet":

@@ -371,11 +371,11 @@ def test_through_a_worker(engines: Engines, url: str, name: str, codec: str) -> 
     seen: dict[str, Any] = {}
     worker = engine.worker()
 
-    @engine.task(topic="mail")
+    @engine.task(topic="mail", name="send")
     def send(order: Order, *, at: dt.datetime, colours: set[Colour] | None = None) -> None:
         seen["send"] = order, at, colours
 
-    @engine.task(topic="mail")
+    @engine.task(topic="mail", name="ship")
     async def ship(parcel: Parcel, price: decimal.Decimal = decimal.Decimal(0)) -> None:
         seen["ship"] = parcel, price
 

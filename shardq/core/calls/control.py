@@ -11,6 +11,7 @@ from typing import Any
 
 from shardq.core.calls.request import Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.layout.words import number_of, text_of
 from shardq.errors import ShardqError
@@ -130,6 +131,16 @@ def keep_changes(keys: ControlKeys, count: int) -> Command[None]:
 def read_changes(keys: ControlKeys) -> Command[list[bytes]]:
     """The newest first."""
     return Command(keys.slot, ("LRANGE", keys.changes, 0, -1), list)
+
+
+def find_keys(slot: int, cursor: int, pattern: str) -> Command[tuple[int, list[str]]]:
+    """The next cursor, 0 at the end, and some of the keys that match, at the master of a slot."""
+    words: list[Word] = ["SCAN", cursor, "MATCH", pattern, "COUNT", 1000]
+    return Command(slot, words, lambda answer: (int(answer[0]), list(map(text_of, answer[1]))))
+
+
+def remove_key(key: str) -> Command[int]:
+    return Command(slot_of(key), ("UNLINK", key), int)
 
 
 def alive(keys: ControlKeys, now_ms: int) -> Command[list[str]]:

@@ -222,13 +222,16 @@ class Consumer(OfOneProcess):
         wakeups = self._claims.limiter.wakeups = self._wakeups(deadline)
         event = self._event = Event()
         waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
-        strategy = WaitStrategy(self._claims, wakeups, waiter, until)
+        strategy, look = WaitStrategy(self._claims, wakeups, waiter, until), self._claims.look
         wakeups.waiters.enter(waiter)
         try:
             while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
                 if isinstance(step, Sleep):
-                    event.wait(step.seconds)
+                    event.wait(step.seconds if look is None else min(step.seconds, look.left_s(now)))
                     event.clear()
+                    if look is not None and not look.left_s(time.monotonic()):
+                        trip = min(deadline, time.monotonic() + timeout)
+                        run(self._driver, look.look(self._claims.cache.control), deadline=trip)
                     continue
                 # A server that is silent is reported after the timeout, however long the claim may wait.
                 trip = min(deadline, now + timeout)

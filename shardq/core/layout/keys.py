@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from shardq.core.layout.slots import MAX_SHARDS, slot_of, tag
 
 _OF_SHARD = re.compile(r"shardq:\{[^:}]+:(\d+)\.")
+_TOPOLOGY = re.compile(r"shardq:\{([^:}]+)\}:topology")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,19 @@ def shard_named(key: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def engine_named(key: str) -> str | None:
+    """The engine whose topology a key is; None for another key."""
+    found = _TOPOLOGY.fullmatch(key)
+    return found[1] if found else None
+
+
+def topologies() -> str:
+    """The pattern that matches the topologies of all engines."""
+    return "shardq:{*}:topology"
+
+
 def patterns(name: str) -> tuple[str, str]:
-    """The patterns of an ACL that match all names of the engine ``name``: of its shards, and of the whole."""
+    """The patterns that match all names of the engine ``name``: of its shards, and of the whole."""
     return f"shardq:{{{name}:*", f"{control_keys(name).prefix}*"
 
 

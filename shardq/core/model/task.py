@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict
 
 import msgspec
@@ -54,6 +54,30 @@ class PushOptions(TypedDict, total=False):
     window: float | dt.timedelta | None
     throttle: float | dt.timedelta | None
     tags: Sequence[str] | None
+
+
+OF_OTHERS = {
+    "countdown": "delay=seconds",
+    "eta": "at=instant",
+    "queue": "topic=",
+    "task_id": "id=",
+    "job_id": "id=",
+    "max_retries": "max_attempts=, which counts the first attempt, too",
+    "retry": "max_attempts= and backoff=",
+    "default_retry_delay": "backoff=",
+    "time_limit": "timeout=",
+    "soft_time_limit": "timeout=",
+}
+"""The words of other queues, and ours."""
+
+
+def refuse_unknown(call: str, unknown: Iterable[str]) -> None:
+    """Raises TypeError, as Python does, for arguments that a function does not have; names ours for those of other
+    queues.
+    """
+    for name in unknown:
+        hint = f"; write {OF_OTHERS[name]}" if name in OF_OTHERS else ""
+        raise TypeError(f"{call} has no argument {name}={hint}")
 
 
 class Task(TaskOptions, frozen=True):

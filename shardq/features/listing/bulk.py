@@ -179,7 +179,11 @@ class Bulk:
         which += [f"tag {query.tag}"] if query.tag is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
         done = self.so_far.done
-        return f"{DONE[self.verb]} {done:,} tasks: {', '.join(which) or 'every topic'}" if done else ""
+        return (
+            f"{DONE[self.verb]} {done:,} task{'' if done == 1 else 's'}: {', '.join(which) or 'every topic'}"
+            if done
+            else ""
+        )
 
     def following(self) -> Operation[bool]:
         """Deals with the next page. Returns False at the end."""
