@@ -117,8 +117,9 @@ class _Watcher:
         busy = self.seen.stats.ready + self.seen.stats.leased
         # some of them may belong elsewhere, and hold up the end
         draining = f"; {busy:,} ready or leased, not moved" if busy else ""
+        waits = f"; {self.progress.held_up}" if self.progress.held_up else ""
         swept = f"{self.progress.swept} of {counted(self.progress.of, 'shard')} swept"
-        return f"{self.moved:,}{expected} {'task' if self.moved == 1 else 'tasks'} moved, {swept}{draining}"
+        return f"{self.moved:,}{expected} {'task' if self.moved == 1 else 'tasks'} moved, {swept}{draining}{waits}"
 
 
 def _wait(given: Given, watcher: _Watcher, change: Resize) -> None:

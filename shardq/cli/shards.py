@@ -21,6 +21,7 @@ from shardq.core.fleet.member import dispatchers, servers
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
+from shardq.core.resharding.resizing import held_up
 from shardq.engine import Engine, Health, ShardStats, Stats
 from shardq.engine.inside import Inside
 from shardq.engine.options import STATS_TIMEOUT_S
@@ -169,6 +170,8 @@ class Spread:
                 f"{swept} of {counted(len(self._keys), 'shard')} swept, "
                 f"{on_the_way:,} task{'' if on_the_way == 1 else 's'} on the way"
             )
+            if waits := held_up(topology, {name: topic.ready for name, topic in self._stats.topics.items()}):
+                parts.append(waits)
         if topology.pending:
             parts.append(f"a change from {topology.shards} to {counted(topology.pending, 'shard')} is announced")
         return "; ".join(parts)

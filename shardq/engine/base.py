@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims, DispatcherLook
@@ -26,6 +28,7 @@ from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import Task
 from shardq.core.operation import Operation, run, succeeded
 from shardq.core.producer.packing import Entries, Packer
+from shardq.core.resharding.resizing import held_up
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import advice
@@ -460,7 +463,8 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
         own, ours = self._running.reasons(), self._running.names()
-        return judge(
+        topology = self._map().topology
+        health = judge(
             stats,
             examined,
             max_late=max_late,
@@ -468,8 +472,10 @@ class EngineBase(forks.OfOneProcess, ABC):
             max_dead=max_dead,
             own=own,
             ours=ours,
-            is_cold=self._map().topology.cold is not None,
+            is_cold=topology.cold is not None,
         )
+        waits = held_up(topology, {name: topic.ready for name, topic in stats.topics.items()})
+        return msgspec.structs.replace(health, warnings=[*health.warnings, waits]) if waits else health
 
     @abstractmethod
     def _open_driver(self, deadline: float) -> Any:

@@ -73,6 +73,7 @@ def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Eng
         "swept": 0,
         "of": 8,
         "moved": 0,
+        "held_up": "",
         "dispatchers": 0,
     }
     shown = shardq.run("shards")
@@ -80,6 +81,22 @@ def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Eng
     told = shardq.run("shards", "--json").object
     assert (told["count"], told["priors"], told["announced"]) == (8, [SHARDS], None)
     assert {shard["resharding"] for shard in told["shards"]} == {"to be swept"}
+
+
+def test_ready_tasks_of_a_paused_topic_hold_it_up(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    engine.pause("mail")
+    for n in range(20):
+        engine.push(n, topic="mail")
+    wait_until(lambda: engine.stats().ready == 20, "all are ready")
+    engine.stop()
+    change = engine.resize(5)
+    said = "may wait for ready tasks of paused topics (20 of 'mail')"
+    assert said in change.progress().held_up
+    assert [said in warning for warning in engine.health().warnings].count(True) == 1
+    assert said in shardq.run("shards").out
+    engine.resume("mail")
+    assert change.progress().held_up == ""
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import pytest
 
 from shardq import BulkResult, Consumer, Engine, Outcome, Task
 from shardq.core.model.task import State
+from shardq.features.listing import bulk
+from tests.support.engines import Engines
 from tests.support.listed import listed
 from tests.support.states import FAR_S, STATES, claim, put, state_of
 from tests.support.waiting import wait_until
@@ -64,6 +66,18 @@ def test_what_was_cancelled_is_not_delivered(running: Engine, consumer: Consumer
     assert consumer.claim(10) + running.consumer("t").claim(10) == []
     stats = running.stats()
     assert (stats.scheduled, stats.leased) == (0, 900)
+
+
+@pytest.mark.parametrize(("slow_s", "pages"), [(-1.0, range(9, 30)), (60.0, range(2, 6))])
+def test_pages_that_hold_a_shard_up_are_halved(
+    engines: Engines, url: str, name: str, slow_s: float, pages: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "SLOW_S", slow_s)
+    engine = engines.opened(url, name=name, shards=1)
+    engine.push_many([Task(n, delay=FAR_S, tags=["a"]) for n in range(1000)])
+    seen: list[int] = []
+    assert engine.cancel_all(tag="a", progress=lambda so_far: seen.append(so_far.done)).done == 1000
+    assert len(seen) in pages, seen
 
 
 def test_none_has_the_tag(engine: Engine) -> None:

@@ -15,7 +15,9 @@ from shardq.core.calls import resharding
 from shardq.core.calls.observe import peek
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import BUCKETS, table
+from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
+from shardq.core.model.ids import quoted_topic
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import call_every_shard, put_in_force
 from shardq.core.replicas import ReplicaBarrier
@@ -30,6 +32,9 @@ TAKE_OVER_S = 3.0
 """The time that dispatchers have to begin with the new shards: a dead one is noticed in that time."""
 
 PROGRESS_LOOK_S = 0.2
+
+SHOWN = 5
+"""Topics named in a sentence."""
 
 ALONE_S = 5.0
 """After so long, and again and again, a waiting caller checks if a dispatcher moves the tasks. Longer than one needs to
@@ -54,10 +59,26 @@ class Progress:
     """Tasks moved out of shards since those were opened, also out of shards that the change retires."""
     done: bool
     """True when every task is where it belongs, and the earlier number is forgotten."""
+    held_up: str = ""
+    """Says so where it waits for ready tasks of paused topics: these move when they are taken."""
 
     @property
     def fraction(self) -> float:
         return 1.0 if self.done else self.swept / self.of
+
+
+def held_up(topology: Topology, ready: Mapping[str, int | None]) -> str:
+    """A sentence on the ready tasks of paused topics that a change of the number of shards waits for; empty if there
+    are none. ``ready``: those of each topic.
+    """
+    waiting = {topic: count for topic in topology.paused if (count := ready.get(topic))}
+    if not topology.priors or not waiting:
+        return ""
+    counts = ", ".join(f"{count:,} of {quoted_topic(topic)}" for topic, count in list(waiting.items())[:SHOWN])
+    return (
+        f"the change to {topology.shards} shards may wait for ready tasks of paused topics ({counts}): such tasks do "
+        "not move, and nobody takes them; resume the topic, or cancel them"
+    )
 
 
 def resize(cache: TopologyCache, shards: int, *, rate: float | None, members: int) -> Operation[None]:
@@ -136,7 +157,13 @@ def progress(cache: TopologyCache, *, shards: int = 0) -> Operation[Progress]:
         if not isinstance(fields, ShardqError):
             swept += keys.shard < len(span) and fields[0] == since
             moved += number_of(fields[1])
+    waiting = Counter[str]()
+    if topology.priors and topology.paused:
+        answers = yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, topology.paused).briefly())
+        for counts in values(answers).values():
+            waiting.update(counts.ready)
     return Progress(
+        held_up=held_up(topology, waiting),
         shards=topology.shards,
         in_force=topology.pending is None,
         swept=swept if topology.priors else len(span),
