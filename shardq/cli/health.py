@@ -122,7 +122,8 @@ def say_verdict(seen: Health) -> None:
 
 
 def verdict_shown(seen: Health) -> dict[str, Any]:
-    return {"ok": seen.ok, "reasons": seen.reasons, "kinds": seen.kinds, "warnings": seen.warnings}
+    verdict = {"ok": seen.ok, "severity": seen.severity, "reasons": seen.reasons, "kinds": seen.kinds}
+    return verdict | {"warnings": seen.warnings}
 
 
 def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
@@ -138,7 +139,7 @@ def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
         why = f"no verdict within {timeout:g} s; a server does not answer, or give it longer with --timeout"
     except (ShardqError, OSError) as exc:
         why = str(exc)
-    verdict = {"ok": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []}
+    verdict = {"ok": None, "severity": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []}
     given.answer(verdict, f"can't tell: {in_options(why)}")
     return UNKNOWN
 

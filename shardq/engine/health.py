@@ -58,6 +58,14 @@ needs, not of single tasks, however many are handled.
 LATELY_S = 600.0
 """The time for which deaths, and removals of dead tasks, are a reason."""
 
+MAX_ROUTES = 0.1
+"""The share of the forwarded topics that may fail before that is a reason: one customer's dead endpoint is a warning,
+and not the engine's illness.
+"""
+
+EXAMPLES = 3
+"""Reasons of one kind that are told; of the rest only the number is."""
+
 SAMPLED = 200
 """The deaths that are looked at for the commonest cause."""
 
@@ -92,6 +100,9 @@ Kind = (
     | Check
 )
 """The kind of a reason: a name that stays, for metrics and programs; the sentences may change."""
+
+OF_ROUTES: Collection[Kind] = ("route", "unserved_route")
+"""The kinds that concern the topics of one route each, and not the engine."""
 
 KINDS: tuple[Kind, ...] = tuple(kind for names in get_args(Kind) for kind in get_args(names))
 
@@ -134,6 +145,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     def __bool__(self) -> bool:
         return self.ok
+
+    @property
+    def severity(self) -> Literal["ok", "route", "engine"]:
+        """What is ill: the engine, or the topics of some routes alone."""
+        if self.ok:
+            return "ok"
+        return "route" if all(kind in OF_ROUTES for kind in self.kinds) else "engine"
 
 
 def check_bounds(max_late: float, max_ready_age: float, max_dead: int) -> None:
@@ -286,8 +304,23 @@ def judge(
         *(_cold(stats, fleet, others) if is_cold else ()),
     ]
     warnings = [each.text for each in advised if not each.problem]
+    routes = [each for each in reasons if each.kind == "route"]
+    if len(routes) <= MAX_ROUTES * sum(topic.route is not None for topic in stats.topics.values()):
+        warnings += (each.text for each in _examples(routes))
+        reasons = [each for each in reasons if each.kind != "route"]
     none = Health(ok=True, reasons=[], kinds=[], warnings=warnings, stats=stats, fleet=fleet)
-    return with_reasons(none, reasons)
+    return with_reasons(none, _examples(reasons))
+
+
+def _examples(reasons: Iterable[Reason]) -> Iterator[Reason]:
+    """Some of each kind, and how many there are in all."""
+    of_kind: dict[Kind, list[Reason]] = {}
+    for reason in reasons:
+        of_kind.setdefault(reason.kind, []).append(reason)
+    for kind, some in of_kind.items():
+        yield from some[:EXAMPLES]
+        if len(some) > EXAMPLES:
+            yield Reason(kind, f"{len(some) - EXAMPLES:,} more of this kind ({kind}), {len(some):,} in all")
 
 
 def with_reasons(health: Health, reasons: Iterable[Reason]) -> Health:

@@ -21,7 +21,8 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     assert (done.code, done.err) == (1, "")
     assert done.out == f"not ok: {NO_DISPATCHER}\n"
     told = shardq.run("health", "--json")
-    verdict = {"ok": False, "reasons": [done.lines[0][8:]], "kinds": ["no_dispatcher"], "warnings": []}
+    verdict = {"ok": False, "severity": "engine", "reasons": [done.lines[0][8:]], "kinds": ["no_dispatcher"]}
+    verdict |= {"warnings": []}
     assert (told.code, told.object) == (1, verdict)
     engine.push("x", at=time.time() - 2 * MAX_LATE_S)
     assert [line[:7] for line in shardq.run("health").lines] == ["not ok:"] * 2
@@ -30,7 +31,8 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     wait_until(lambda: shardq.run("health").code == 0, "somebody dispatches")
     done = shardq.run("health")
     assert (done.code, done.out, done.err) == (0, "ok\n", "")
-    assert shardq.run("health", "--json").object == {"ok": True, "reasons": [], "kinds": [], "warnings": []}
+    well = {"ok": True, "severity": "ok", "reasons": [], "kinds": [], "warnings": []}
+    assert shardq.run("health", "--json").object == well
     # several commands have looked by now: all of them know how old it is
     wait_until(lambda: shardq.run("health", "--max-ready-age", "0.1s").code == 1, "nobody takes what is ready")
     assert (

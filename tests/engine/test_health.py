@@ -236,3 +236,27 @@ def test_a_shard_that_can_not_be_dispatched_by_this_process(running: Engine, eng
     assert engines.opened(url, name=running.name).health(), "what this process can't know it does not say"
     running.push_many([Task(n, delay=FAR_S) for n in range(10)])
     assert {shard.poller_idle is not None for shard in running.health().stats.shards} == {True}
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_dead_route_among_many_is_a_warning(running: Engine) -> None:
+    """And many of them are one reason with some examples, which does not call the engine ill."""
+    for number in range(20):
+        running.forward(f"customer{number}", to=f"list{number}")
+
+    def dead(*numbers: int) -> None:
+        for number in numbers:
+            running.forward(f"customer{number}", to="redis://127.0.0.1:1/0#list")
+            running.push(number, topic=f"customer{number}")
+        wait_until(lambda: len(running.stats().failing_routes) == numbers[-1] + 1, "they fail", timeout=SOON_S)
+
+    dead(0)
+    health = running.health()
+    assert (health.ok, health.severity, health.reasons) == (True, "ok", [])
+    assert "topic 'customer0' can't be forwarded to redis://127.0.0.1:1/0#list" in " ".join(health.warnings)
+    dead(1, 2, 3, 4)
+    health = running.health()
+    assert (health.ok, health.severity, health.kinds) == (False, "route", ["route"] * 4)
+    assert health.reasons[3] == "2 more of this kind (route), 5 in all"
+    own = [each for each in health.warnings if "forwarded" in each]
+    assert own == []
