@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,13 +17,14 @@ from shardq.cli.options import DUE, Given, Read, Whole, command, packed, shared
 from shardq.cli.output import complain, payload_shown, say, tell, with_payload
 from shardq.cli.session import looking
 from shardq.cli.table import Table
+from shardq.core.fleet.member import workers
 from shardq.core.model.checks import check_tag
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.quantities import Bound
 from shardq.core.model.task import TaskInfo
 from shardq.engine import Engine
-from shardq.engine.tables import Column, age, instant
+from shardq.engine.tables import Column, age, instant, process
 from shardq.features.listing.query import MAX_LIMIT, STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -134,7 +135,9 @@ _WHY = {"leased": "held by", "dead": "reason"}
 
 @command("List tasks by topic, state and due time.", name="list")
 @filter_options(STATES)
-@click.option("--holder", metavar="NAME", help="Only tasks that the consumer or worker of this name has leased.")
+@click.option(
+    "--holder", metavar="NAME", help="Only tasks leased by the consumer or worker of this name, or the worker HOST:PID."
+)
 @click.option("--newest", is_flag=True, help="Only dead tasks, the latest deaths first.")
 @click.option("--limit", type=Whole(1), help=f"At most N tasks. Default: {TABLE}.")
 @click.option("--all", "every", is_flag=True, help="All that match, however many.")
@@ -165,6 +168,10 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
         raise click.UsageError("--newest goes with --state dead, or none: it is for the latest deaths")
     most = None if every else limit or TABLE
     with looking(given) as engine:
+        # as `shardq fleet` names them
+        members = workers(engine.fleet()) if state in (None, "leased") else ()
+        names = {each.name: process(each) for each in members}
+        holder = next((name for name, shown in names.items() if shown == holder), holder)
         query = filter.arguments(engine) | {"holder": holder, "newest": newest}
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
@@ -172,13 +179,14 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
                 tell(with_payload(task))
             more = False
         else:
-            more = _print(tasks, most, state or ("leased" if holder else "scheduled" if waits else "dead" * newest))
+            shown = state or ("leased" if holder else "scheduled" if waits else "dead" * newest)
+            more = _print(tasks, most, shown, names)
     if more:
         sys.stdout.flush()
         complain(f"there are more than these {most:,}: --limit N shows more, --all all of them")
 
 
-def _print(tasks: Iterator[TaskInfo], most: int | None, state: str) -> bool:
+def _print(tasks: Iterator[TaskInfo], most: int | None, state: str, names: Mapping[str, str]) -> bool:
     """Prints tables, each as soon as it is full. Returns True if there are more tasks than ``most``."""
     columns = [Column[TaskInfo]("id", lambda task: task.id, text=True)]
     if not state:
@@ -189,7 +197,7 @@ def _print(tasks: Iterator[TaskInfo], most: int | None, state: str) -> bool:
     # of scheduled and ready tasks few have failed
     optional = state in ("scheduled", "ready")
     title = "reason" if optional else _WHY.get(state, "reason, or held by")
-    columns.append(Column(title, _why, text=True, optional=optional))
+    columns.append(Column(title, partial(_why, names=names), text=True, optional=optional))
     table, left, none = Table(*columns), most, True
     while rows := list(islice(tasks, MAX_LIMIT if left is None else min(left, MAX_LIMIT))):
         table.print(rows)
@@ -208,9 +216,9 @@ def _when(task: TaskInfo) -> str:
     return instant(at) if at else ""
 
 
-def _why(task: TaskInfo) -> str:
+def _why(task: TaskInfo, names: Mapping[str, str]) -> str:
     if task.holder is not None:
-        return task.holder
+        return names.get(task.holder, task.holder)
     # the last line of a traceback is the error
     return (task.reason or "").strip().rpartition("\n")[2][:REASON]
 

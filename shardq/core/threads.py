@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Literal, TypeVar
 
 from shardq.core import forks
-from shardq.errors import ShardqError, Unanswered, Unavailable
+from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
 
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ class Loop:
         """
         self.name = name
         self.fault: str = ""  # the error of the last step; empty if it did not fail
+        self.fault_of_server = False  # true if that was one of the server
         self.failing_since: float | None = None  # when the first of the steps in a row that failed began
         self._step = step
         self._log = log
@@ -159,7 +160,7 @@ class Loop:
     def _note(self, exc: BaseException, began: float) -> float:
         """Notes and logs an error. Returns the pause, random so that loops do not retry in step."""
         self.failing_since = self.failing_since or began
-        self.fault = type(exc).__name__
+        self.fault, self.fault_of_server = type(exc).__name__, isinstance(exc, ServerFault)
         with contextlib.suppress(BaseException):  # the text may be made by the user's own code
             self.fault = f"{self.fault}: {exc}"
         # one cause, though it is met before a call is sent or after

@@ -475,6 +475,15 @@ def _why_untaken(topic: str, seen: TopicStats, fleet: Sequence[Member] | None) -
         return "limit", f"its limit of {limit.concurrency:,} at once lets no more through"
     if limit is not None and limit.rate is not None and (taken is None or taken > limit.rate / 2):
         return "limit", f"its limit of {limit.rate:g} a second lets no more through"
+    if serving and all(worker.concurrency and worker.running >= worker.concurrency for worker in serving):
+        longest = sorted((task for worker in serving for task in worker.longest), key=lambda task: -task.seconds)
+        if longest:
+            ((holder, _),) = Counter(task.topic for task in longest).most_common(1)
+            return "backlog", (
+                f"tasks of topic {quoted_topic(holder)} hold the {sum(worker.concurrency for worker in serving):,} "
+                f"places of the workers that serve it; the longest, {longest[0].id}, has been running for "
+                f"{longest[0].seconds:,.0f} s: see what it waits for, and give it a timeout"
+            )
     if serving:
         return "backlog", f"the {len(serving):,} workers that serve the topic can't keep up"
     return "backlog", "either no worker serves the topic, or those that do can't keep up"

@@ -178,7 +178,7 @@ def not_ready(engine: EngineBase, duty: Duty) -> Iterator[str]:
         if not processors:
             yield "no worker runs: it is starting, or stopping"
         for processor in processors:
-            yield from processor.problems
+            yield from processor.not_ready()
 
 
 def _probed(reasons: Iterable[str]) -> Answer:

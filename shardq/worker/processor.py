@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from shardq.core.calls import node_info
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.settling import Settlement, by_shard, extend, per_shard, settle
 from shardq.core.consumer.sync import Consumer
@@ -144,10 +145,22 @@ class Processor:
         if not self._coroutine_runner.healthy:
             yield "the thread of its event loop has ended"
 
-    def _problems(self) -> Iterator[str]:
+    def not_ready(self) -> Iterator[str]:
+        """The reasons why it serves nothing now. Asks the servers: a claim that waits would tell half a minute later
+        that one is away, or is back.
+        """
+        slots = [some[0] for some in self._driver.slot_groups(keys.slot for keys in self._claims.cache.span()).values()]
+        asked = {slot: node_info.clock(slot).briefly() for slot in slots}
+        lost = [answer for _, answer in self._driver.call_all(asked.items()) if isinstance(answer, ShardqError)]
+        if lost:
+            yield f"a server can't be reached: {lost[0]}"
+        yield from self._problems(answered=not lost)
+
+    def _problems(self, *, answered: bool = False) -> Iterator[str]:
+        """``answered``: all servers have answered just now."""
         yield from self._ended()
         for loop in self._loops:
-            if loop.fault:
+            if loop.fault and not (answered and loop.fault_of_server):
                 yield f"{loop.name.removeprefix('shardq-')} fails, see its log"
         if self._blocked:
             runner = self._coroutine_runner

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+
 import pytest
 
+from bench.consuming import working
 from shardq import Engine, Task
 from tests.cli.shell import Shell
-from tests.support.states import STATES, claim, put
+from tests.support.states import STATES, claim, put, state_of
 from tests.support.waiting import wait_until
 
 FAR = 1_900_000_000
@@ -153,3 +158,20 @@ def test_payloads_do_not_steer_the_terminal(shardq: Shell, engine: Engine, url: 
     assert first.startswith(r"\x1b]0;owned\x07\x9b31m\u202e\r\nxxx")
     assert (len(first), first[-3:]) == (60, "...")
     assert third == "base64 /wA="
+
+
+def test_a_worker_is_named_as_in_the_fleet(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    over = threading.Event()
+    worker = engine.worker()
+    worker.on("mail")(lambda _: over.wait())
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    with working(worker):
+        try:
+            id = engine.push(1, topic="mail")
+            wait_until(lambda: state_of(engine, id) == "leased", "it runs")
+            wait_until(lambda: {member.pid for member in engine.fleet()} == {os.getpid()}, "the worker reports")
+            assert name in shardq.run("list", "--state", "leased").out
+            assert [task["id"] for task in shardq.run("list", "--holder", name, "--json").objects] == [id]
+        finally:
+            over.set()

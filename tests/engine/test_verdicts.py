@@ -392,3 +392,26 @@ def plain(world: World) -> dict[str, int]:
 
 def test_a_kind_is_named_once() -> None:
     assert len(KINDS) == len(set(KINDS))
+
+
+def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
+    world.monkeypatch.setattr(tally, "LONG_S", 0.1)
+    world.engine.start()
+    over = threading.Event()
+    worker = world.engine.worker(concurrency=1)
+    worker.on("mail")(lambda _: over.wait())
+    worker.on("sms")(print)
+    world.run(worker)
+    world.stack.callback(over.set)
+    world.engine.push("x", topic="mail", id="slow-one")
+    wait_until(lambda: world.engine.stats().leased, "it hangs")
+    world.engine.push_many(Task(n, topic="sms") for n in range(50))
+    wait_until(lambda: ready_of(world.engine, "sms") > 40, "the others wait")
+    wait_until(lambda: world.engine.fleet()[-1].longest, "the worker reports it")
+    world.age("sms")
+    (reason,) = world.engine.health().reasons
+    assert reason.startswith("topic 'sms': the oldest of ")
+    assert (
+        "tasks of topic 'mail' hold the 1 places of the workers that serve it; the longest, mail/slow-one, has"
+        in reason
+    )

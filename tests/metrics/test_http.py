@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -93,6 +94,24 @@ def test_an_outage_is_no_reason_to_restart(own_server: Server, name: str) -> Non
         finally:
             own_server.resume()
         wait_until(lambda: got(f"{server.url}/readyz")[0] == 200, "it is ready again", timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["pause", "kill"])
+def test_a_worker_tells_at_once_that_its_server_is_away_and_back(own_server: Server, name: str, kind: str) -> None:
+    with (
+        Engine(own_server.url, name=name, shards=2) as engine,
+        shardq.metrics.serve(engine, ANYWHERE, duty="worker") as server,
+    ):
+        worker = engine.worker()
+        worker.on("")(print)
+        with working(worker):
+            wait_until(lambda: got(f"{server.url}/readyz") == (200, "ok\n"), "it is ready")
+            own_server.pause() if kind == "pause" else own_server.kill()
+            wait_until(lambda: got(f"{server.url}/readyz")[0] == 503, "it is away", timeout=12)
+            assert "a server can't be reached" in got(f"{server.url}/readyz")[1]
+            time.sleep(1.0)  # its claims may fail, too
+            own_server.resume() if kind == "pause" else own_server.start()
+            wait_until(lambda: got(f"{server.url}/readyz") == (200, "ok\n"), "it is back", timeout=5)
 
 
 def test_a_poller_that_stands_still_is_not_alive(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
