@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -32,6 +33,8 @@ T = 1_700_000_000_000
 NOW = f"{T * 1000}"
 """The same as scripts take it."""
 EPOCH = 3
+
+ON_BOTH = pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
 
 _ZSETS = {"due", "leased", "dead", "seen", "members", "workers", "waiting"}
 
@@ -147,8 +150,8 @@ class Shard:
                 return f"a {kind}"
 
     def clear(self) -> None:
-        for key in self._keys():
-            self.do("UNLINK", key)
+        if keys := self._keys():
+            self.do("UNLINK", *keys)
 
     def _keys(self) -> list[str]:
         keys: list[str] = self.do("KEYS", self.prefix + "*")

@@ -18,7 +18,7 @@ from shardq.core.layout.slots import slot_of
 from shardq.core.scripts import script
 from tests.lua.contract import FOLDER, NAMES, TYPES, Contract, Slot, contract, touched, without_comments
 from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
-from tests.lua.shard import EPOCH, Shard
+from tests.lua.shard import EPOCH, ON_BOTH, Shard
 
 PARTS = sorted(file.name.removesuffix(".lua") for file in (FOLDER / "common").iterdir())
 
@@ -192,6 +192,7 @@ def allowed(shard: Shard, name: str) -> Iterator[str]:
     shard.do("ACL", "DELUSER", user)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
 def test_it_runs_for_who_may_touch_its_keys_only(shard: Shard, keys: ShardKeys, allowed: str, number: int) -> None:
     call = on_a_shard(keys, EPOCH)[number]
@@ -205,6 +206,7 @@ def test_it_runs_for_who_may_touch_its_keys_only(shard: Shard, keys: ShardKeys, 
     assert shard.state() == state
 
 
+@ON_BOTH
 @pytest.mark.parametrize("number", range(len(on_the_whole(CONTROL))), ids=named(on_the_whole(CONTROL)))
 def test_so_do_those_on_the_control_keys(centre: Shard, control: ControlKeys, number: int) -> None:
     call = on_the_whole(control)[number]

@@ -12,9 +12,6 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.record import RAW, decode_record, encode_head, encode_record
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, raw, record, text
 
-# A script does the same on a node of a cluster: words and records of a shard say nothing of where it is.
-pytestmark = pytest.mark.parametrize("url", ["single"], indirect=True)
-
 OLD, NEW = record("old"), record("new")
 
 WINDOW = 800

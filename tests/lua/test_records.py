@@ -14,9 +14,6 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.record import RAW, encode_head, encode_record
 from tests.lua.shard import EPOCH, NOW, Shard, T, meta, record, text
 
-# A script does the same on a node of a cluster: words and records of a shard say nothing of where it is.
-pytestmark = pytest.mark.parametrize("url", ["single"], indirect=True)
-
 MIB = 1 << 20
 
 TAIL = b"\0\1\x80payload"

@@ -25,9 +25,6 @@ from tests.lua.test_forward import THEIRS, forward
 from tests.lua.test_permits import OPEN, RATE, permit
 from tests.lua.test_settle import settle
 
-# A script does the same on a node of a cluster: words and records of a shard say nothing of where it is.
-pytestmark = pytest.mark.parametrize("url", ["single"], indirect=True)
-
 GOOD = record("good")
 
 NUMBERS = ["", "x", "-3", "-1.5", "1e300", "nan", "inf", "-inf", "9" * 30, "9007199254740992", "\udcff"]
