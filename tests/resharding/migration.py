@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from shardq.core.calls import dispatch, resharding
 from shardq.core.calls.request import Command
@@ -18,10 +18,8 @@ from shardq.errors import ShardqError
 from tests.resharding.stepping import Stepped
 from tests.support.waiting import wait_until
 
-Stage = Literal["here", "taken", "put", "moved"]
-"""Of one task: not begun; out of the old shard; in the new one, and the moving task still there; done."""
-
-STAGES: tuple[Stage, ...] = get_args(Stage)
+Stage = Literal["taken", "put", "moved"]
+"""Of one task: out of the old shard; in the new one, and the moving task still there; done."""
 
 
 class Migration:
@@ -43,8 +41,6 @@ class Migration:
         source = cache.keys(Topology(epoch=1, shards=cache.topology.priors[-1]).shard_of(id))
         target = cache.home(id)
         assert source is not target, f"{id} does not move"
-        if stage == "here":
-            return
         self._count += 1
         number = f"by hand:{self._count}"
         self._driver.call(resharding.reserve(target, epoch, number, [id]))

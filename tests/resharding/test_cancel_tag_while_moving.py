@@ -18,7 +18,7 @@ from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.resharding.conftest import SHARDS
-from tests.resharding.migration import STAGES, Migration, Stage, moving_ids
+from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, state_of
@@ -97,44 +97,8 @@ def test_one_that_stands_still_while_all_moves(
     assert requests > SHARDS
 
 
-@pytest.mark.parametrize("shards", [7, 2])
-@pytest.mark.parametrize("stage", STAGES)
-def test_what_is_on_its_way(engine: Engine, migration: Migration, shards: int, ids: list[str], stage: Stage) -> None:
-    """Whoever moves it stands still at this point, for ever."""
-    pushed(engine, ids)
-    changed(engine, shards)
-    for id in ids[:MOVING]:
-        migration.bring(id, stage)
-        migration.bring(f"other-{id}", stage) if _moves(f"other-{id}", shards) else None
-    assert engine.cancel_all(tag="red").done == len(ids)
-    settled(engine)
-    assert [id for id in ids if engine.get(id)] == []
-    assert engine.stats().scheduled == len(ids)
-
-
-def _moves(id: str, shards: int) -> bool:
-    return Topology(epoch=1, shards=SHARDS).shard_of(id) != Topology(epoch=1, shards=shards).shard_of(id)
-
-
-@pytest.mark.parametrize("shards", [7, 2])
-@pytest.mark.parametrize("requests", range(0, 12, 3))
-def test_a_task_that_is_taken_between_two_requests(
-    engine: Engine, migration: Migration, shards: int, ids: list[str], requests: int
-) -> None:
-    pushed(engine, ids)
-    changed(engine, shards)
-    steps = cancelling(migration)
-    migration.step(steps, requests)
-    left = [id for id in ids[:MOVING] if engine.get(id)]
-    for id in left:
-        migration.bring(id, "taken")
-    outcome = finish(migration, steps)
-    assert outcome.done == len(ids)
-    assert [id for id in ids if engine.get(id)] == []
-
-
-@pytest.mark.parametrize("numbers", [[9], [2], [2, 9], [9, 3]])
-@pytest.mark.parametrize("requests", range(SHARDS))
+@pytest.mark.parametrize("numbers", [[2, 9], [9, 3]])
+@pytest.mark.parametrize("requests", [1, 3])
 def test_while_the_number_changes(engine: Engine, migration: Migration, numbers: list[int], requests: int) -> None:
     """What was ahead of it is then in shards that it left behind, or that it does not know."""
     ids = engine.push_many([Task(n, delay=FAR_S, tags=["red"]) for n in range(200)])
@@ -165,19 +129,6 @@ def test_a_running_one_that_is_retried_and_moved_meanwhile_is_cancelled_there(
     outcome = finish(migration, steps)
     assert (outcome.done, outcome.running) in ((1, ()), (0, (id,)))
     assert (state_of(engine, id) == "gone") == bool(outcome)
-
-
-def test_another_that_takes_the_id_keeps_its_place(engine: Engine, migration: Migration) -> None:
-    """However often it is replaced: a page looks, and removes, at one instant."""
-    ids = [f"n{n}" for n in range(100)]
-    engine.push_many([Task(0, id=id, delay=FAR_S, tags=["red"]) for id in ids])
-    steps = cancelling(migration)
-    for _ in range(SHARDS + 2):
-        engine.push_many([Task(1, id=id, delay=FAR_S, on_conflict="replace") for id in ids])
-        migration.step(steps, 1)
-    assert finish(migration, steps).done < len(ids)
-    tasks = [engine.get(id) for id in ids]
-    assert [task for task in tasks if task is None or task.payload == 0] == []
 
 
 @pytest.mark.timeout(240)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardq import Delivery, Engine, Outcome, Task, Unavailable
+from shardq import Engine, Outcome, Task, Unavailable
 from shardq.core.calls import by_id as calls
 from shardq.core.calls import consume
 from shardq.core.calls.consume import SettleAck
@@ -27,7 +27,6 @@ from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped
 from tests.support.states import FAR_S, claim, put, state_of
-from tests.support.waiting import wait_until
 
 LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 LATER_MS = int(LATER.timestamp() * 1000)
@@ -55,26 +54,6 @@ def dead(engine: Engine, id: str) -> None:
     engine.stop()
 
 
-def test_cancel(engine: Engine, migration: Migration, id: str) -> None:
-    engine.push("x", id=id, delay=FAR_S)
-    cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
-    migration.lose(cancel, lambda: engine.resize(MORE))
-    migration.step(cancel, 50)
-    assert cancel.result is Outcome.UNKNOWN
-    assert engine.get(id) is None
-
-
-def test_cancel_where_the_task_is_not(engine: Engine, migration: Migration, id: str) -> None:
-    """The shard whose answer was lost had nothing; the one asked after it has the task."""
-    engine.resize(MORE)
-    engine.push("x", id=id, delay=FAR_S)
-    cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
-    migration.lose(cancel, lambda: None)
-    migration.step(cancel, 50)
-    assert cancel.result is Outcome.CANCELLED
-    assert engine.get(id) is None
-
-
 def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: Migration, id: str) -> None:
     """It may have cancelled the one before, so it does not say that nothing was done."""
 
@@ -93,15 +72,6 @@ def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: M
     assert isinstance(cancel.result.__cause__, Unavailable)
 
 
-def test_requeue(engine: Engine, migration: Migration, id: str) -> None:
-    dead(engine, id)
-    requeue = Stepped("requeue", by_id.requeue(migration.cache(), id, LATER_MS))
-    migration.lose(requeue, lambda: engine.resize(MORE))
-    migration.step(requeue, 50)
-    assert requeue.result is Outcome.UNKNOWN  # somebody else may have scheduled it
-    assert state_of(engine, id) == "scheduled"
-
-
 def test_requeue_of_all(engine: Engine, migration: Migration, id: str) -> None:
     dead(engine, id)
     makes = {id: partial(calls.requeue, id=id, due=LATER_MS)}
@@ -110,22 +80,6 @@ def test_requeue_of_all(engine: Engine, migration: Migration, id: str) -> None:
     migration.step(requeue, 50)
     assert requeue.result == {id: Outcome.UNKNOWN}
     assert state_of(engine, id) == "scheduled"
-
-
-def test_reschedule(engine: Engine, migration: Migration, id: str) -> None:
-    """To now; and the task was done when it was asked for again."""
-
-    def done() -> None:
-        engine.start()
-        consumer = engine.consumer()
-        consumer.ack(claim(consumer, 1))
-        engine.resize(MORE)
-
-    engine.push("x", id=id, delay=FAR_S)
-    reschedule = Stepped("reschedule", by_id.reschedule(migration.cache(), id, 0))
-    migration.lose(reschedule, done)
-    migration.step(reschedule, 50)
-    assert reschedule.result is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize("how", ["each", "on_shard", "everywhere"])
@@ -195,25 +149,3 @@ def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> 
     assert receipt.outcome == "pushed"
     stream.check()
     assert engine.stats().scheduled == 1
-
-
-def test_a_replaced_task_that_moves_on_is_not_replaced_again(engine: Engine, migration: Migration, id: str) -> None:
-    """The earlier shard replaced it, its answer was lost, and the task was moved and claimed before the resend."""
-    engine.push("first", id=id, delay=FAR_S)
-    engine.resize(MORE)
-    words = packed(Task("second", id=id, on_conflict="replace")).unique
-    push = Stepped("push", pushing.push_unique(migration.cache(), words))
-    consumer = engine.consumer(lease=60)
-
-    def moved_and_claimed() -> None:
-        migration.bring(id, "moved")
-        migration.dispatch(id)
-        wait_until(lambda: state_of(engine, id) == "ready", "it is ready")
-        deliveries.extend(claim(consumer, 1))
-
-    deliveries: list[Delivery] = []
-    migration.lose(push, moved_and_claimed)
-    migration.step(push, 50)
-    assert push.result == "pushed"
-    assert state_of(engine, id) == "leased"
-    consumer.ack(deliveries)

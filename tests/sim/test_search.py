@@ -16,6 +16,7 @@ EVERY = 2003
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_sample_finds_nothing(part: int) -> None:
     for place in places(list(GROUPS), every=EVERY)[part::PARTS]:

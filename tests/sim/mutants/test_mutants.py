@@ -75,19 +75,20 @@ def test_a_mutant_of_a_part_is_one_of_all_scripts_that_use_it() -> None:
 
 DYING = [
     (
-        mutant("settle", "redis.call('HDEL', KEYS[2], unpack(ids, 1, good)): deleted"),
+        ("settle", "redis.call('HDEL', KEYS[2], unpack(ids, 1, good)): deleted"),
         Trial("leased", ("ack", "get"), 0),
     ),
     (
-        mutant("take", "redis.call('HDEL', KEYS[2], unpack(taken)): deleted"),
+        ("take", "redis.call('HDEL', KEYS[2], unpack(taken)): deleted"),
         Trial("scheduled, not moved", ("get", "move"), 0),
     ),
-    (mutant("push_unique", "if state == 'ready' then: if: never"), Trial("ready", ("push replace", "claim"), 0)),
+    (("push_unique", "if state == 'ready' then: if: never"), Trial("ready", ("push replace", "claim"), 0)),
 ]
 
 
-@pytest.mark.parametrize(("one", "trial"), DYING, ids=lambda value: getattr(value, "where", ""))
-def test_a_search_kills(one: Mutant, trial: Trial) -> None:
+@pytest.mark.parametrize(("place", "trial"), DYING, ids=[file for (file, _), _ in DYING])
+def test_a_search_kills(place: tuple[str, str], trial: Trial) -> None:
+    one = mutant(*place)
     assert not trial.violation()
     verdict = simulated(one, lambda: tried([trial], 60.0), 60)
     assert verdict.is_killed
