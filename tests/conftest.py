@@ -14,7 +14,7 @@ import asyncio
 import gc
 import signal
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from cluster.server import Server
 from cluster.servers import DEFAULT, KINDS, binary, found
 from shardq import Consumer, Engine
 from tests.support import browser, tiers
+from tests.support.diagonal import diagonal
 from tests.support.engines import SHARDS, Engines
 from tests.support.leaks import Leaks
 from tests.support.servers import Servers
@@ -129,18 +130,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kind = metafunc.config.getoption("--server")
         kinds = list(found()) if kind == "all" else [kind]
         metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
-    if _is_square(metafunc) and metafunc.definition.get_closest_marker("square") is None:
-        metafunc.definition.add_marker(pytest.mark.parametrize(("engines", "url"), DIAGONAL, indirect=True))
-
-
-def _is_square(metafunc: pytest.Metafunc) -> bool:
-    """True if the test takes ``engines`` and ``url``, and chooses neither of them by itself."""
-    chosen = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names(mark.args[0])}
-    return {"engines", "url"} <= set(metafunc.fixturenames) and not chosen & {"engines", "url"}
-
-
-def _names(argument: str | Sequence[str]) -> list[str]:
-    return [name.strip() for name in argument.split(",")] if isinstance(argument, str) else list(argument)
+    if metafunc.definition.get_closest_marker("square") is None:
+        diagonal(metafunc, ("engines", "url"), DIAGONAL)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,11 +17,19 @@ from shardq.features.cold import rows
 from shardq.features.cold.databases import open_store
 from shardq.features.cold.rows import Horizon
 from shardq.features.cold.store import Store
+from tests.support.diagonal import diagonal
 from tests.support.engines import SHARDS, Engines
 
 DAY_S = 86_400.0
 
 Make = Callable[..., Engine]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A database is reached by the same statements from both engines: see ``DIAGONAL``."""
+    ways = [("sync", "single", "sqlite"), ("asyncio", "cluster", "postgresql")]
+    diagonal(metafunc, ("engines", "url", "database"), ways)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

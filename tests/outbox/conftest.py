@@ -12,6 +12,13 @@ import sqlalchemy as sa
 from cluster.postgres import Postgres
 from shardq import outbox
 from shardq.outbox.database import open_database
+from tests.support.diagonal import diagonal
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A relay pushes the same from either database."""
+    diagonal(metafunc, ("url", "database_url"), [("single", "sqlite"), ("cluster", "postgresql")])
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
