@@ -20,9 +20,9 @@ from tests.support.workers import Worker
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-TASKS = 6000
+TASKS = 3000
 AFTER_S, MARGIN_S = 4.0, 1.0
-SPREAD_S = 14.0
+SPREAD_S = 9.0
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ from tests.support.workers import Worker
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-TASKS = 4000
+TASKS = 2000
 AFTER_S, MARGIN_S = 12.0, 1.0
 SPREAD_S = 14.0
-CANCELLED = 400
+CANCELLED = 200
 
 
 @pytest.mark.timeout(240)
