@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiers import AT_EACH_CHANGE
+
 ROOT = Path(__file__).parents[1]
 
 NEEDED = {"HOME", "PATH"}
@@ -62,3 +64,7 @@ def test_another_python_has_an_environment_of_its_own(tmp_path: Path) -> None:
     assert where() == ".venv"
     assert where(f"PYTHON={same}") == ".venv"
     assert where(f"PYTHON={other}") == ".venv-3.99"
+
+
+def test_the_tests_of_each_change_are_chosen_in_one_way() -> None:
+    assert f"QUICK := {AT_EACH_CHANGE}\n" in (ROOT / "Makefile").read_text(encoding="utf-8")

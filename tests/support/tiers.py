@@ -16,6 +16,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+AT_EACH_CHANGE = "not slow or promised"
+"""The tests of ``make test``, for pytest's -m; the Makefile has the same."""
+
 SLOW = frozenset({"own_server", "own_cluster", "replica", "lasting_cluster"})
 """Fixtures of servers that a test has for itself, to end or to freeze them."""
 

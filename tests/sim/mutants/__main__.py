@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -22,13 +23,19 @@ from tests.sim.mutants.report import printed
 from tests.sim.mutants.subjects import OPERATIONS, SCRIPTS
 
 SEED = 1
-"""Of the sample of the operations."""
+"""Of the samples."""
+
+SAMPLE = {SCRIPTS: 200, OPERATIONS: 100}
+"""Mutants of the fixed sample, on which `make test` is measured."""
 
 EXPLAINING_RUNS = 2000
 
 
 def main() -> int:
     options = _parser().parse_args()
+    if options.sample:
+        print(compared(options.results, options.jobs))
+        return 0
     if unknown := set(options.script) - sources().keys():
         _parser().error(f"no script is called {', '.join(sorted(unknown))}; there are {', '.join(sources())}")
     mutants = chosen(options)
@@ -52,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--script", action="append", default=[], help="claim, common/guard, …; can be repeated")
     parser.add_argument("--operations", type=int, metavar="COUNT", help="of the operations in Python, so many")
+    parser.add_argument(
+        "--sample", action="store_true", help="a fixed sample: what `make test` finds of it, and what all do"
+    )
     parser.add_argument(
         *("--only", "--mutant"),
         action="append",
@@ -78,6 +88,22 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
     if not options.only:
         return every
     return [each for each in every if any(f"{each.where} ".startswith(f"{one} ") for one in options.only)]
+
+
+def compared(folder: Path, jobs: int) -> str:
+    """Tries the fixed sample with the tests of `make test`, and what is left with everything. Returns a table."""
+    rows = ["| mutants of | tried | killed by `make test` | killed by all | survive |", "| --- " * 5 + "|"]
+    for subject, count in SAMPLE.items():
+        every = [mutant for some in scripts_mutants().values() for mutant in some]
+        mutants = random.Random(SEED).sample(every, count) if subject is SCRIPTS else sampled(count, SEED)
+        found = Pool(subject.at_each_change, folder, jobs).judged(mutants)
+        left = [mutant for mutant in mutants if not found[mutant.name].is_killed]
+        late = Pool(subject, folder, jobs).judged(left)
+        killed = len(mutants) - len(left)
+        survive = [mutant.where for mutant in left if not late[mutant.name].is_killed]
+        cells = [subject.name, len(mutants), killed, len(mutants) - len(survive), ", ".join(survive) or "none"]
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -193,4 +193,4 @@ def _serving(subject: Subject, pipe: Connection, log: str, is_survey: bool) -> N
                 mutant, stages = following
                 pipe.send_bytes(msgspec.msgpack.encode(killer.judged(mutant, digest_of(mutant), stages)))
 
-    serve([ROOT / each for each in subject.folders], work)
+    serve([ROOT / each for each in subject.folders], work, subject.marks)

@@ -10,7 +10,7 @@ import gc
 import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 
 from shardq.core.scripts import Script, script
@@ -19,6 +19,7 @@ from tests.sim.branches.reached import ROOT
 from tests.sim.branches.scripts import assembled, sources
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.python import functions_of, key_of, modules
+from tests.support.tiers import AT_EACH_CHANGE
 
 
 def put_in_place(mutant: Mutant) -> None:
@@ -66,11 +67,18 @@ class Subject:
     """In their order."""
     is_timed: bool = False
     """True if its tests wait, so that a slow machine may make them fail: a kill counts if the test passes otherwise."""
+    marks: str = ""
+    """Which of its tests, as for pytest's -m; empty: all."""
 
     @property
     def modules(self) -> list[str]:
         """Those whose lines are places; none for scripts, which have branches."""
-        return [] if self.name == "scripts" else modules()
+        return modules() if self.is_timed else []
+
+    @property
+    def at_each_change(self) -> Subject:
+        """The same mutants, with the tests of `make test` alone."""
+        return replace(self, name=f"{self.name}-at-each-change", stages=("tests", "rest"), marks=AT_EACH_CHANGE)
 
 
 SCRIPTS = Subject("scripts", ("tests/lua",), ("shardq/lua",), ("tests", "quick", "rest", "minute"))

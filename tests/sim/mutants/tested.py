@@ -272,10 +272,10 @@ def _own_sockets() -> set[leaks.Socket]:
     return own
 
 
-def serve(folders: Sequence[Path], work: Work) -> None:
-    """Runs a session over folders of tests, and ``work`` in it."""
+def serve(folders: Sequence[Path], work: Work, marks: str = "") -> None:
+    """Runs a session over folders of tests, and ``work`` in it. ``marks``: which of them, as for -m."""
     plugin = _Plugin(work)
-    arguments = ["-q", "-s", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments = ["-q", "-s", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", marks]
     for needless in ("cacheprovider", "benchmark", "xdist", "logging"):
         arguments += ["-p", f"no:{needless}"]
     with mock.patch.object(leaks, "open_sockets", _own_sockets):
