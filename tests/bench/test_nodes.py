@@ -1,12 +1,6 @@
-"""The cluster bench: its model and its verdicts on given numbers, and one whole run on real clusters."""
+"""The cluster bench: its model and its verdicts on given numbers."""
 
 from __future__ import annotations
-
-import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -91,50 +85,3 @@ def test_masters_that_can_not_be(masters: str, capsys: pytest.CaptureFixture[str
         main(["--masters", masters])
     assert ended.value.code == 2
     assert "give numbers from 1 to 64" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_whole_run(tmp_path: Path) -> None:
-    file = tmp_path / "nodes.json"
-    run = subprocess.run(
-        [sys.executable, "-m", "bench.nodes", "--quick", "--masters", "1,2", "--json", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "Modelled, not measured" in run.stdout
-    found = json.loads(file.read_text())
-    assert [one["masters"] for one in found["measured"]] == [1, 2]
-    # work that a stall made long may cost no more than idling for as long
-    assert all(work["tasks_per_s"] > 0 for one in found["measured"] for work in one["work"].values())
-    assert all(max(work["server_us"] for work in one["work"].values()) > 0 for one in found["measured"])
-    assert found["model"]["formula"]
-    assert found["failover"]["pushes"]["replicated"]["lost"] == 0
-    assert found["failover"]["lost_of_those_before"] == 0
-    assert found["failover"]["series"]
-    assert found["expand"]["moved"] > 0
-    assert found["expand"]["pushes"]["lost"] == found["expand"]["lost_of_those_before"] == 0
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_it_and_says_so() -> None:
-    said = ""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.nodes", "--quick", "--only", "failover"], stderr=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stderr is not None
-        try:
-            for line in run.stderr:
-                said += line
-                # Servers, threads and the flow are all there. Again if the first was lost: Python forgets one that
-                # comes while an object's __del__ runs.
-                if "a master is killed" in line or "the flow goes on" in line:
-                    run.send_signal(signal.SIGINT)
-            run.wait(30)
-        finally:
-            run.kill()
-    assert run.returncode == 130, said
-    assert "interrupted; the servers are stopped" in said
-    assert "Traceback" not in said or "Exception ignored" in said

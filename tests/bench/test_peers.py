@@ -1,4 +1,4 @@
-"""The comparison with other queues: its rules, its arithmetic, and shardq's own run. The others are not installed."""
+"""The comparison with other queues: its rules and its arithmetic. The others are not installed."""
 
 from __future__ import annotations
 
@@ -141,16 +141,6 @@ def test_notes_are_read_once_and_whole(tmp_path: Path) -> None:
 # ---- turns
 
 
-@pytest.mark.slow
-def test_shardq_takes_its_turn() -> None:
-    home = homes.home(SHARDQ, say=quiet)
-    rows = Turn(SHARDQ, home, servers.DEFAULT, NO_PINNING, SIZES, whole=True, say=quiet).take()
-    assert rows.problems == []
-    assert rows.remarks == []
-    assert all(getattr(rows, column) is not None for column in COLUMNS)
-    assert (rows.schedule_tasks, rows.drain_tasks) == (200, 200)
-
-
 def test_a_broken_peer_is_named_stage_by_stage(tmp_path: Path) -> None:
     home = running("raise SystemExit('RuntimeError: no luck')", tmp_path)
     rows = Turn(SHARDQ, home, servers.DEFAULT, NO_PINNING, SIZES, whole=True, say=quiet).take()
@@ -248,20 +238,3 @@ def test_what_is_wrong_with_the_arguments_is_said(
         command.main(arguments)
     assert exit.value.code == 2
     assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    arguments = ["--only", "shardq", "--quick", "--rounds", "1"]
-    with (tmp_path / "log").open("wb") as log:
-        run = subprocess.Popen(
-            [sys.executable, "-m", "bench.peers", *arguments], cwd=homes.ROOT, stdout=subprocess.DEVNULL, stderr=log
-        )
-    process = psutil.Process(run.pid)
-    wait_until(lambda: b"lateness" in (tmp_path / "log").read_bytes(), "it measures lateness")
-    started = process.children(recursive=True)
-    assert started
-    run.send_signal(2)
-    assert run.wait(60) == 130
-    wait_until(lambda: not any(alive(each.pid) for each in started), "what it started is gone")
-    assert b"interrupted" in (tmp_path / "log").read_bytes()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import xml.etree.ElementTree as xml
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import msgspec
 import pytest
 
 from bench.reporting import __main__ as command
-from bench.reporting.drawing import Bar, Line, Range, bars, lines, ranges, standalone
+from bench.reporting.drawing import Bar, bars
 from bench.reporting.inputs import CHAOS, MAKING, NODES, OLDEST, PEERS, RESULTS, SOAK
 
 SERIES = {
@@ -225,14 +222,6 @@ def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.svg")) == []
 
 
-@pytest.mark.slow
-def test_plots_of_an_earlier_report_go(tmp_path: Path) -> None:
-    written(tmp_path, ALL)
-    (tmp_path / PEERS).unlink()
-    written(tmp_path, {})
-    assert not (tmp_path / "peers-schedule.svg").exists()
-
-
 def test_a_file_of_another_form_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / PEERS).write_text('{"peers": 3}', encoding="utf-8")
     assert command.main(["--folder", str(tmp_path)]) == 1
@@ -245,64 +234,6 @@ def test_ids_are_those_of_one_plot(whole: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.slow
-def test_the_same_figures_give_the_same_files(whole: Path, tmp_path: Path) -> None:
-    written(tmp_path, ALL)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
-        file.name: file.read_bytes() for file in whole.iterdir()
-    }
-
-
-A_LINE = Line("a line", [(0, 3), (4, 8.4)])
-
-
-def some_bars() -> str:
-    return bars("bars", [Bar("one", 3, aim=5), Bar("other", 2, strong=False)])
-
-
-def some_ranges() -> str:
-    return ranges("ranges", [Range("one", (1, 2, 3)), Range("other", (1, 2), strong=False)])
-
-
-def some_lines() -> str:
-    return lines("lines", [A_LINE, Line("dashed", [(0, 1), (4, 2)], dashed=True)], unit="ms", x_unit="s")
-
-
-@pytest.mark.parametrize("drawn", [some_bars, some_ranges, some_lines])
-def test_colours_and_the_font_are_those_of_the_style_in_light_and_in_dark(drawn: Callable[[], str]) -> None:
-    plot = drawn()
-    assert not re.search(r"#[0-9a-f]{6}\b|rgb|DejaVu", plot)
-    file = standalone(plot)
-    assert "prefers-color-scheme: dark" in file
-    used = set(re.findall(r"var\((--\w+)\)", plot))
-    assert {"--surface", "--ink", "--soft", "--font"} <= used
-    assert all(f"{name}:" in file for name in used)
-
-
 def test_what_is_pointed_at_tells_its_figures() -> None:
     plot = xml.fromstring(bars("a title", [Bar('a <b> & "c"', 1234, "so many")]))
     assert [title.text for title in plot.iter("title")] == ["a title", 'a <b> & "c": 1,234: so many']
-
-
-@pytest.mark.parametrize(
-    ("drawn", "ticks"),
-    [
-        (some_bars, ["0", "1", "2", "3", "4", "5"]),
-        (partial(ranges, "", [Range("one", (0.3, 40))]), ["0.1", "1", "10", "100"]),
-        (partial(ranges, "", [Range("one", (1.0,))]), ["0.1", "1", "10"]),
-        (partial(lines, "", [A_LINE], unit="", x_unit=""), ["0", "1", "2", "3", "4", "0", "2", "4", "6", "8", "10"]),
-        (partial(lines, "", [Line("", [(-2, 0), (6.5, 0)])], unit="", x_unit=""), ["−2", "0", "2", "4", "6", "8"]),
-        (partial(lines, "", [A_LINE], unit="", x_unit="", x_ticks=[0, 4], log="y"), ["0", "4", "1", "10"]),
-    ],
-)
-def test_axes_reach_from_tick_to_tick(drawn: Callable[[], str], ticks: list[str]) -> None:
-    assert [text.text for text in xml.fromstring(drawn()).iter("text")][: len(ticks)] == ticks
-
-
-@pytest.mark.slow
-def test_names_of_lines_stand_in_the_order_of_their_ends_and_not_on_each_other() -> None:
-    drawn = [Line(f"line {number}", [(0, 0), (1, 5 + number // 2)]) for number in range(6)]
-    plot = xml.fromstring(lines("six", drawn, unit="ms", x_unit="s"))
-    names = {text.text: float(text.attrib["y"]) for text in plot.iter("text") if (text.text or "").startswith("line ")}
-    assert list(names) == ["line 4", "line 5", "line 2", "line 3", "line 0", "line 1"]
-    assert all(below - above >= 12 for above, below in itertools.pairwise(names.values()))

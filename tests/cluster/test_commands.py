@@ -135,19 +135,6 @@ def test_up_twice_look_and_down(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_status_after_a_crash_and_up_again(shell: Shell) -> None:
-    shell.run("up", "--masters", "1", "--replicas", "0")
-    (pid,) = shell.pids()
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not _running([pid]), "the node is dead")
-    code, out, _ = shell.run("status")
-    assert code == 1
-    assert "has ended" in out
-    assert shell.run("up", "--masters", "1", "--replicas", "0")[0] == 0
-    assert shell.pids() != [pid]
-
-
-@pytest.mark.slow
 def test_it_needs_nothing_but_what_shardq_needs(shell: Shell) -> None:
     # a new user has what `pip install '.[embedded,cli]'` brings
     blocker = shell.folder.parent / "blocker"
@@ -158,31 +145,6 @@ def test_it_needs_nothing_but_what_shardq_needs(shell: Shell) -> None:
     code, _, error = shell.run("up", "--masters", "1", "--replicas", "0")
     assert (code, error) == (0, "")
     assert "Stopped 1 processes" in shell.run("down")[1]
-
-
-@pytest.mark.slow
-def test_down_spares_a_process_that_only_has_the_id_of_a_node(shell: Shell) -> None:
-    shell.run("up", "--masters", "1", "--replicas", "0")
-    (pid,) = shell.pids()
-    os.kill(pid, signal.SIGKILL)
-    with subprocess.Popen(["sleep", "60"]) as bystander:
-        record = json.loads(shell.record.read_text())
-        record["processes"][0]["pid"] = bystander.pid
-        shell.record.write_text(json.dumps(record))
-        _, out, _ = shell.run("down")
-        assert "Stopped 0 processes" in out
-        assert bystander.poll() is None
-        bystander.kill()
-
-
-@pytest.mark.slow
-def test_nothing_is_up(shell: Shell) -> None:
-    assert shell.run("down") == (0, "No cluster is up here.\n", "")
-    assert shell.run("status")[0] == 1
-    code, out, error = shell.run("url")
-    assert (code, out) == (1, "")
-    assert "no cluster is up here" in error
-    assert list(shell.folder.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -203,16 +165,6 @@ def test_a_killed_start_leaves_no_process_and_no_obstacle(shell: Shell) -> None:
     process.communicate()
     wait_until(lambda: not _running(started), "every process is gone")
     assert shell.run("up", "--masters", "1", "--replicas", "0")[0] == 0
-
-
-@pytest.mark.slow
-def test_two_at_once(shell: Shell) -> None:
-    with shell.halfway("node-1", "--masters", "1", "--replicas", "0") as (process, _):
-        code, _, error = shell.run("down")
-    assert code == 1
-    assert "another command is at work" in error
-    process.communicate(timeout=_LONGEST_S)
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [("up", "--masters", "0"), ("up", "--server", "redis1"), ("sideways",), ()])

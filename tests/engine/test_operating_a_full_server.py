@@ -87,6 +87,7 @@ COMMANDS: dict[str, tuple[Command, Command]] = {
 }
 
 
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # what a full server refuses are scripts
 @pytest.mark.parametrize(("command", "done"), COMMANDS.values(), ids=COMMANDS)
 def test_a_full_server_carries_out(full: Engine, command: Command, done: Command) -> None:
     with pytest.raises(OutOfMemory):

@@ -101,14 +101,3 @@ def test_a_branch_that_is_seldom_reached_is_shown_by_a_test() -> None:
     for shown_by in seldom().values():
         file, _, name = shown_by.partition("::")
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), shown_by
-
-
-@pytest.mark.slow
-def test_a_branch_that_is_seldom_reached_may_be() -> None:
-    reached = Reached()
-    module = "shardq/core/resharding/migration.py"
-    lines = range(1, 1 + len((ROOT / module).read_text(encoding="utf-8").splitlines()))
-    reached.arcs[module] = {(start, end) for start in lines for end in (*lines, *(-line for line in lines))}
-    assert {name for name in seldom() if name.startswith(module)}
-    assert not [place for place in missing(reached) if place.name.startswith(module)]
-    assert not [line for line in wrong(reached) if module in line]
