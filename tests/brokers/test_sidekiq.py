@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,7 +19,6 @@ import redis
 from cluster import sidekiq as ruby
 from cluster.server import Server
 from shardq import Engine
-from shardq.integrations.sidekiq import Sidekiq
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
@@ -33,6 +34,12 @@ class NoteJob
   end
 end
 """
+
+
+def note(args: list[Any], queue: str) -> dict[str, Any]:
+    """A job as Sidekiq 6 makes it."""
+    jid = secrets.token_hex(12)
+    return {"class": "NoteJob", "args": args, "queue": queue, "jid": jid, "retry": True, "created_at": time.time()}
 
 
 @pytest.fixture
@@ -55,22 +62,24 @@ def test_jobs_run_once_while_dispatchers_are_killed(
     file.write_text(JOBS)
     url = f"{single.url}/{DB}"
     with Engine(single.url, name=name, shards=4) as engine, ruby.running(url, file, "low"), ExitStack() as stack:
-        sidekiq = Sidekiq(engine, major=6, to=f"sidekiq+{url}")
+        engine.forward("low", to=f"sidekiq+{url}#low")
         wanted: list[str] = []
         for round in range(2):
             dispatcher = stack.enter_context(Worker("tests.support.dispatching", single.url, name, 4))
             assert dispatcher.said()
             for n in range(100):
-                jid = sidekiq.push("NoteJob", [n, "é"], queue="low", delay=n / 100)
-                wanted.append(f"{jid} {n} é")
+                job = note([n, "é"], "low")
+                engine.push(job, topic="low", id=job["jid"], delay=n / 100)
+                wanted.append(f"{job['jid']} {n} é")
             wait_until(lambda: ran(client).total() > len(wanted) - 60, "some have run", timeout=60)
             if round == 0:
                 dispatcher.kill()
         wait_until(lambda: ran(client).total() >= len(wanted), "all have run", timeout=60)
-        failing = sidekiq.push("NoteJob", [0, "fail"], queue="low", retry=2)
+        failing = note([0, "fail"], "low") | {"retry": 2}
+        engine.push(failing, topic="low")
         wait_until(lambda: client.zcard("retry") == 1, "Sidekiq has it to retry it", timeout=60)
         wait_until(lambda: client.llen("queue:low") == 0, "nothing is left", timeout=60)
-        assert ran(client) == Counter([*wanted, f"{failing} 0 fail"])
+        assert ran(client) == Counter([*wanted, f"{failing['jid']} 0 fail"])
 
 
 def test_the_format_is_that_of_sidekiqs_own_client(
@@ -85,7 +94,8 @@ def test_the_format_is_that_of_sidekiqs_own_client(
     )
     with Engine(single.url, name=name, shards=4) as engine:
         engine.start()
-        Sidekiq(engine, major=6, to=f"sidekiq+{single.url}/{DB}").push("NoteJob", [1, "é"], queue="ours")
+        engine.forward("ours", to=f"sidekiq+{single.url}/{DB}#ours")
+        engine.push(note([1, "é"], "ours"), topic="ours")
         wait_until(lambda: client.llen("queue:ours") == 1, "it is on its queue")
     theirs, ours = [json.loads(client.lindex(f"queue:{queue}", 0) or "") for queue in ("theirs", "ours")]
     assert {key: type(value) for key, value in ours.items()} == {key: type(value) for key, value in theirs.items()}
