@@ -101,14 +101,20 @@ def test_a_page_of_what_failed(shard: Shard, keys: ShardKeys, others: int) -> No
 
     order = [(T, "B"), (T, "z"), (T + 1, "mail/c"), (T + 2, "a"), (T + 5, "zz")]
     assert (of(Span()).ids, of(Span()).whole) == (order, True)
+    assert of(Span()).looked_at == (9 if others else 5)
     assert (of(Span(), 2).ids, of(Span(), 2).whole) == (order[:2], False)
     assert of(Span(str(T))).ids == order
     assert of(Span(str(T), "B")).ids == order[1:]
     assert of(Span(str(T), "b")).ids == order[1:]
     assert of(Span(str(T + 1), "mail/c", str(T + 5))).ids == order[3:4]
     assert of(Span(), topic="mail").ids == order[2:3]
+    shard.do("HDEL", keys.lease, "r", "d", "l", *(id for id in failed if id != "a"))
+    assert of(Span()).ids == [(T + 2, "a")]
+    # as many entries as are leased: none is of another task
     shard.do("DEL", keys.lease)
-    shard.do("HSET", keys.lease, "l", "1:0::tok")
+    shard.do("HSET", keys.lease, *(word for n in range(others + 2) for word in (f"l{n}", "1:0::tok")))
+    shard.do("ZADD", keys.leased, *(word for n in range(others + 2) for word in (T, f"l{n}")))
+    shard.do("ZREM", keys.leased, "l")
     assert (of(Span()).ids, of(Span()).looked_at, of(Span()).whole) == ([], 0, True)
 
 

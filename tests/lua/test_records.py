@@ -72,8 +72,13 @@ def test_a_push_stores_what_it_is_given(shard: Shard, keys: ShardKeys, stored: b
     assert shard.state()["task"] == {"a": text(stored)}
 
 
-ROOMY = b"\x18\xff\xf9\x81\xa1h\xda\xff\xf3" + b"h" * 0xFFF3 + b"payload"
-"""A record with a head of 65,529 bytes."""
+def headed(size: int, more: bytes = b"", names: int = 1) -> bytes:
+    """A record with a head of so many bytes, which begins with ``more``."""
+    rest = b"\xa1z\xda" + (size - len(more) - 6).to_bytes(2) + b"h" * (size - len(more) - 6)
+    return b"\x18" + size.to_bytes(2) + bytes([0x80 + names]) + more + rest + b"payload"
+
+
+REASON = b"\xa1e\xda\0\4boom"
 
 REASONS: dict[str, tuple[bytes, bytes, bytes]] = {
     "without a head": (b"\x12payload", b"boom", b"\x1a\0\x0a\x81\xa1e\xda\0\4boompayload"),
@@ -93,12 +98,19 @@ REASONS: dict[str, tuple[bytes, bytes, bytes]] = {
         b"\x18\x04\x05\x81\xa1e\xda\3\xff" + b"y" * 1023 + b"p",
     ),
     "what is no text": (b"\x10p", b"\xff\xfe", b"\x18\0\x08\x81\xa1e\xda\0\2\xff\xfep"),
-    "no room": (ROOMY, b"boom", ROOMY),
+    "what begins in a letter": (b"\x10p", b"\x80" * 1024, b"\x18\x04\x06\x81\xa1e\xda\4\0" + b"\x80" * 1024 + b"p"),
+    "an empty head": (b"\x1f\0\1\x80p", b"", b"\x1f\0\6\x81\xa1e\xda\0\0p"),
+    "a head and no payload": (b"\x18\0\1\x80", b"", b"\x18\0\6\x81\xa1e\xda\0\0"),
+    "512 bytes": (b"\x10p", b"y" * 506, b"\x18\2\0\x81\xa1e\xda\1\xfa" + b"y" * 506 + b"p"),
+    "just room": (headed(65_526), b"boom", headed(65_535, REASON, 2)),
+    "no room": (headed(65_527), b"boom", headed(65_527)),
     "fifteen names": (b"\x18\0\1\x8fp", b"boom", b"\x18\0\1\x8fp"),
     "a head that is no map": (b"\x18\0\1\7p", b"boom", b"\x18\0\1\7p"),
     "a head that is cut off": (b"\x18\0\x09\x81", b"boom", b"\x18\0\x09\x81"),
     "a reason that is cut off": (b"\x18\0\5\x81\xa1e\xda\0", b"boom", b"\x18\0\5\x81\xa1e\xda\0"),
-    "of another version": (b"\x20p", b"boom", b"\x20p"),
+    "a head that is cut off by a byte": (b"\x18\0\2\x80", b"boom", b"\x18\0\2\x80"),
+    "of another version": (b"\x20\0\1\x80p", b"boom", b"\x20\0\1\x80p"),
+    "of the version before": (b"\x0fp", b"boom", b"\x0fp"),
     "nothing": (b"", b"boom", b""),
 }
 

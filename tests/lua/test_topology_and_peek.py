@@ -116,8 +116,8 @@ FULL: State = {
     "due": {"a": T + 70, "news/b": T + 80},
     "leased": {"c": T + 5},
     "dead": {"d": T - 5, "mail/e": T - 4, "f": T},
-    # news/b waits for a retry; c is leased, and d is dead
-    "lease": {"news/b": "1:0::", "c": "2:0::tok", "d": "3:0::"},
+    # news/b waits for a retry; a has not failed, c is leased, and d is dead
+    "lease": {"news/b": "1:0::", "a": "0:1::", "c": "2:0::tok", "d": "3:0::"},
     "ready/": ["g"],
     "ready/mail": ["mail/h", "mail/i"],
     "topics": {"": "11", "mail": "7"},
@@ -136,7 +136,7 @@ PEEKS = {
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]),
             *(
                 [0, 0, -1],
-                [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1], ["\n", 2, "news", 1], 3],
+                [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1], ["\n", 3, "news", 1], 4],
                 ["mail", "12"],
                 [3, "8", "5"],
             ),
@@ -144,11 +144,27 @@ PEEKS = {
         FULL,
         {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
     ),
+    "one waits for a retry": Case(
+        lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
+        [
+            *("ok", NOW, 1, 0, 0, f"{T}", [None, None, None, None], [], [], []),
+            *([["", 1], [], [], ["", 1], 1], [], [0, None, None]),
+        ],
+        {"due": {"a": T}, "lease": {"a": "1:0::"}},
+    ),
+    "all with an entry are leased": Case(
+        lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
+        [
+            *("ok", NOW, 0, 2, 0, "", [None, None, None, None], [], [], []),
+            *([[], ["", 2], [], [], 0], [], [0, None, None]),
+        ],
+        {"leased": {"a": T, "b": T}, "lease": {"a": "0:0::tok", "b": "1:0::tok"}},
+    ),
     "none drawn": Case(
         lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"]),
-            *([], [], [[], [], [], [], 3], ["mail", "12"], [3, "8", "5"]),
+            *([], [], [[], [], [], [], 4], ["mail", "12"], [3, "8", "5"]),
         ],
         FULL,
     ),
@@ -181,8 +197,8 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         trimmed=8,
         trimmed_ms=5,
         drawn={"scheduled": {"": 1, "news": 1}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
-        retrying={"\n": 2, "news": 1},
-        entries=3,
+        retrying={"\n": 3, "news": 1},
+        entries=4,
     )
     shard.seed({"meta": meta()})
     counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
