@@ -120,7 +120,8 @@ def limit(given: Given, topic: str, rate: float | None, concurrency: int | None,
         raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
     with opened(given) as engine:
         engine.limit(topic, rate=rate, concurrency=concurrency)
-        _hint(engine, topic)
+        if not off:
+            _hint(engine, topic)
     often = "any number a second" if rate is None else f"{rate:,g} a second"
     at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
     now = "no longer limited" if off else f"limited to {often}, {at_once}"
@@ -220,7 +221,8 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
     route = route_of(topic, to, side, maxlen)
     with opened(given, create=True) as engine:
         engine.forward(topic, to=to, side=side, maxlen=maxlen)
-        _hint(engine, topic)
+        if not off:
+            _hint(engine, topic)
     now = "is no longer forwarded" if route is None else f"now goes to {tables.route(route)}"
     given.answer(
         {"topic": topic, "to": route.shown if route else None, "side": side if route else None, "maxlen": maxlen},

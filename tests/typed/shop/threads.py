@@ -2,7 +2,7 @@
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import assert_type
+from typing import Literal, assert_type
 
 import shardq
 from shardq.features.replay.journal import ReplayStats
@@ -170,6 +170,7 @@ def operating() -> None:
     health = engine.health(max_late=5.0, max_ready_age=60, max_dead=1000)
     assert_type(health, shardq.Health)
     assert_type(health.ok, bool)
+    assert_type(health.severity, Literal["ok", "route", "engine"])
     assert_type(engine.fleet(), list[shardq.Member])
     engine.pause("mail")
     engine.resume("mail")
