@@ -303,7 +303,9 @@ def task_name(function: Callable[..., Any], name: str | None) -> str:
     # The name of a lambda is that of every other, too.
     if not isinstance(module, str) or not isinstance(own, str) or own.endswith("<lambda>"):
         raise InvalidOption(f"{quoted(function)} has no name of its own, under which it could be pushed; give name=")
-    if getattr(function, "__closure__", None):
+    if "<locals>" in own and getattr(
+        function, "__closure__", None
+    ):  # a decorator's function has the decorated one's name
         raise InvalidOption(
             f"{own} is a closure: it uses variables of the function around it, which another process may not have; "
             "define it in the module, or give name= if every process makes it alike"
