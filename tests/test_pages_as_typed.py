@@ -1,4 +1,4 @@
-"""README and the guides work as typed: each in an empty environment, made by its own install line."""
+"""Every page works as typed: README, the guides, and those beside the code; each in an empty environment of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cluster.ports import free_port
 from cluster.server import Server
 from tests.support.reader import ROOT, Reader, built, install_line, installed, steps
 
-PAGES = {
-    str(path.relative_to(ROOT)): text
-    for path in [ROOT / "README.md", *sorted((ROOT / "shardq/guide").glob("*.md"))]
-    if steps(text := path.read_text(encoding="utf-8"))
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "shardq").rglob("*.md"))]
 }
+PAGES = {page: text for page, text in TEXTS.items() if any(step.kind != "file" for step in steps(text))}
 
 Install = Callable[[str], Path]
 
@@ -37,6 +37,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
 
 @pytest.mark.promise
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # an environment is installed first
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_works_as_typed(page: str, install: Install, own_server: Server, tmp_path: Path) -> None:
     environment = install(install_line(PAGES[page]))
@@ -45,5 +46,5 @@ def test_a_page_works_as_typed(page: str, install: Install, own_server: Server, 
         reader.reads(PAGES[page])
 
 
-def test_guides_have_programs() -> None:
-    assert len(PAGES) >= 3
+def test_pages_have_programs() -> None:
+    assert len(PAGES) > 20

@@ -1,11 +1,11 @@
-"""Whole programs: the one of the page, workers in processes of their own, and engines without traces."""
+"""Whole programs: workers in processes of their own, and engines without traces."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.support.pages import printed, run_program
+from tests.support.pages import printed
 
 PROCESSES = """
 import os, sys
@@ -50,11 +50,6 @@ try:
 except ImportError as exc:
     print(exc)
 """
-
-
-def test_the_program_of_the_page(url: str, name: str, tmp_path: Path) -> None:
-    output = run_program("metrics", url, tmp_path, name=("traced", name), place=1)
-    assert output == "push mail process mail checkout 1\nTrue\n"
 
 
 def test_handlers_in_processes_of_their_own(url: str, name: str, tmp_path: Path) -> None:

@@ -22,14 +22,6 @@ def programs(folder: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page(folder), re.DOTALL)
 
 
-def run_program(folder: str, url: str, cwd: Path, *, name: tuple[str, str] | None = None, place: int = 0) -> str:
-    """Runs a program of a page on a server. Returns its output. ``name``: the engine's name there, and here."""
-    program = programs(folder)[place]
-    if name is not None:
-        program = program.replace(f'"{name[0]}"', repr(name[1]))
-    return printed(program, url, cwd=cwd)
-
-
 def printed(program: str, url: str, *words: str, cwd: Path | None = None) -> str:
     """The output of a program that has a server."""
     done = subprocess.run(

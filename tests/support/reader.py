@@ -40,7 +40,7 @@ PAUSE_S = 2.0
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INSTALL = re.compile(r"pip install ('shardq[^`\n#]*)")
 _BEGINS = re.compile(r"^(import shardq|import shop)", re.MULTILINE)
-_FILE = re.compile(r"# (\w+\.py)(?:, continued)?\n")
+_FILE = re.compile(r"# ([\w/]+\.py)(?:, continued)?\n")
 _ENDS = re.compile(r"# ends with (\d)")
 
 
@@ -143,14 +143,16 @@ class Reader:
     def reads(self, page: str) -> None:
         """Types a page. Fails where it does not do what the page says."""
         for port, free in self._ports.items():
-            page = re.sub(rf"(?<=[: ]){port}\b", free, page)
+            page = re.sub(rf"(?<=[: =]){port}\b", free, page)
         programs = 0
         for step in steps(page):
             began = len(self._printed())
             if step.kind == "file":
                 name = _FILE.match(step.text)
                 assert name
-                with (self._folder / name[1]).open("a", encoding="utf-8") as file:
+                path = self._folder / name[1]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
                     file.write(step.text)
             elif step.kind == "python":
                 programs += 1
@@ -190,11 +192,11 @@ class Reader:
     def _compare(self, step: Step, page: str, began: int) -> None:
         said = self._said(began)
         if step.shown is None:
-            assert [line for line in said if line not in page] == []
+            as_told = all(line in page for line in said)
         else:
             shown = step.shown.splitlines()
-            assert len(said) == len(shown), "\n".join(["it printed:", *said])
-            assert [line for line, each in zip(said, shown, strict=True) if not _matches(line, each)] == []
+            as_told = len(said) == len(shown) and all(map(_matches, said, shown))
+        assert as_told, "\n".join([step.text, "printed, and the page says otherwise:", *said])
 
     def _wait_for(self, shown: str, began: int) -> None:
         def missing() -> list[str]:
@@ -202,7 +204,7 @@ class Reader:
             return [each for each in shown.splitlines() if not any(_matches(line, each) for line in said)]
 
         try:
-            wait_until(lambda: not missing(), "all that is shown is printed", timeout=20)
+            wait_until(lambda: not missing(), "all that is shown is printed", timeout=LONGEST_S)
         except AssertionError:
             said = "\n".join(self._said(began))
             raise AssertionError(f"not printed: {missing()}, but:\n{said}\n{self._err.read_text()}") from None

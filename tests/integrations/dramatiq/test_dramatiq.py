@@ -6,7 +6,6 @@ import logging
 import os
 from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import dramatiq
@@ -26,7 +25,6 @@ from shardq.integrations.dramatiq import DramatiqDelaying, _rabbit_of, delay_thr
 from tests.integrations.dramatiq.actors import Actors, Signals
 from tests.integrations.dramatiq.conftest import StartWorker
 from tests.integrations.examples import run_examples
-from tests.support.pages import run_program
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
@@ -192,11 +190,6 @@ def test_the_examples_of_the_docstrings(actors: Actors, single: Server, name: st
         assert run_examples(delay_through, names)
         assert run_examples(DramatiqDelaying.cancel, names)
         assert run_examples(DramatiqDelaying.move_back, names)
-
-
-@pytest.mark.slow
-def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path) -> None:
-    assert run_program("integrations/dramatiq", single.url, tmp_path, name=("dramatiq-page", name)) == "1\nremind ann\n"
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -31,7 +30,6 @@ from shardq.integrations.rq import RqDelaying, delay_through
 from tests.integrations.examples import run_examples
 from tests.integrations.rq import jobs
 from tests.integrations.rq.conftest import DB, StartWorker
-from tests.support.pages import run_program
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
@@ -249,12 +247,6 @@ def test_the_examples_of_the_docstrings(queue: rq.Queue, single: Server, name: s
         with patch("redis.Redis", lambda: connection):
             assert run_examples(delay_through, names)
         assert run_examples(RqDelaying.move_back, names)
-
-
-@pytest.mark.slow
-def test_the_program_of_the_page(single: Server, name: str, tmp_path: Path, connection: redis.Redis) -> None:
-    out = run_program("integrations/rq", f"{single.url}/{DB}", tmp_path, name=("rq-page", name))
-    assert out == "JobStatus.SCHEDULED 1\na mail\nJobStatus.FINISHED\n"
 
 
 def test_a_task_that_is_sent_twice_enqueues_its_job_once(queue: rq.Queue, engine: Engine) -> None:
