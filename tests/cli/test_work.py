@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 from shardq import Engine, Task
 from shardq.engine.inside import Inside
 from tests.cli.shell import LONGEST_S, Shell
-from tests.support.pages import programs
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, gone
@@ -248,19 +246,6 @@ def test_it_starts_again_when_a_file_is_saved(shardq: Shell, engine: Engine, tmp
 def tasks(engine: Engine) -> int:
     stats = counted(engine)
     return stats.scheduled + stats.ready + stats.leased
-
-
-def test_the_program_of_the_page(shardq: Shell, engine: Engine, name: str, tmp_path: Path) -> None:
-    [program] = programs("cli")
-    (tmp_path / "shopapp.py").write_text(program.replace('"cli-page"', repr(name)))
-    subprocess.run([sys.executable, "shopapp.py"], cwd=tmp_path, env=shardq.environment, timeout=LONGEST_S, check=True)
-    assert tasks(engine) == 1
-    process = shardq.start("work", "shopapp:engine")
-    assert "serving mail of" in served(process)
-    wait_until(lambda: tasks(engine) == 0, "it is handled", timeout=SOON_S)
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=LONGEST_S)
-    assert (process.returncode, out) == (0, "mail to ann@example.org\n")
 
 
 def test_each_task_and_what_a_handler_prints_is_seen_at_once(
