@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,10 +40,11 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # an environment is installed first
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_works_as_typed(page: str, install: Install, own_server: Server, tmp_path: Path) -> None:
+def test_a_page_works_as_typed(page: str, install: Install, own_server: Server) -> None:
     environment = install(install_line(PAGES[page]))
     ports = {"6379": own_server.address.rpartition(":")[2], "8000": str(free_port())}
-    with Reader(environment, tmp_path, ports) as reader:
+    # the path of an embedded server's socket is short, and that of a test's own folder may not be
+    with tempfile.TemporaryDirectory(prefix="typed-") as home, Reader(environment, Path(home), ports) as reader:
         reader.reads(PAGES[page])
 
 

@@ -37,6 +37,9 @@ LONGEST_S = 90.0
 PAUSE_S = 2.0
 """Before the next line is typed while a program starts in the background."""
 
+_REFUSED = "7"
+"""What curl ends with where nobody listens."""
+
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INSTALL = re.compile(r"pip install ('shardq[^`\n#]*)")
 _BEGINS = re.compile(r"^(import shardq|import shop)", re.MULTILINE)
@@ -122,6 +125,7 @@ class Reader:
                 start_new_session=True,
             )
         self._lines = 0
+        self._patience = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +171,7 @@ class Reader:
                     self._wait_for(step.shown, began)
 
     def types(self, line: str) -> None:
-        """Types a line, and waits until the shell is ready for the next one."""
+        """Types a line, and waits for the next prompt; types it again while a web service is not up yet."""
         assert self._shell.stdin
         self._lines += 1
         lasting = line.split("#")[0].rstrip().endswith("&")
@@ -177,8 +181,13 @@ class Reader:
         self._shell.stdin.flush()
         ends = wait_until(lambda: re.findall(rf"{mark}(\d+);", self._printed()), f"{line} ends", timeout=LONGEST_S)
         code, wanted = ends[0], said[1] if (said := _ENDS.search(line)) else "0"
+        if line.startswith("curl") and code == _REFUSED and time.monotonic() < self._patience:
+            time.sleep(PAUSE_S)
+            self.types(line)
+            return
         assert code == wanted, f"{line}\nended with {code}\n{self._printed()}\n{self._err.read_text()}"
         if lasting:
+            self._patience = time.monotonic() + LONGEST_S
             time.sleep(PAUSE_S)
             self.types("kill -0 $!")
 
