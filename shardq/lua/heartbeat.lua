@@ -1,5 +1,5 @@
 -- heartbeat: a dispatcher process says that it lives, and hears who else does and whether the topology changed.
--- USES: clock, epoch
+-- USES: clock, epoch, another
 -- KEYS 1 topology HASH
 -- KEYS 2 members ZSET
 -- KEYS 3 reports HASH
@@ -22,10 +22,7 @@ local now_us = clock_us(ARGV[2])
 local now_ms = math.floor(now_us / 1000)
 local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''
 local topology = epoch ~= ARGV[5] and redis.call('HGETALL', KEYS[1]) or {}
-local stored, theirs = epoch_of(epoch)
-local _, own = epoch_of(ARGV[5])
--- an epoch that another program has written belongs to nobody: processes go on by the topology that they know
-if own ~= '' and stored > 0 and theirs ~= own then return {'ok', string.format('%.0f', now_us), {}, epoch, topology, 0, {}} end
+if another(epoch, ARGV[5]) then return {'ok', string.format('%.0f', now_us), {}, epoch, topology, 0, {}} end
 local joined, changed = 0
 local unreached, before = redis.call('HGETALL', KEYS[4]), ''
 for i = 1, #unreached, 2 do

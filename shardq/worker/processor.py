@@ -82,7 +82,7 @@ class Processor:
             running=self._in_flight.unfinished,
             problems=lambda: self.problems,
         )
-        self._reporter = Reporter(driver, claims.cache.control, claims.name, self.tally.report)
+        self._reporter = Reporter(driver, claims.cache, claims.name, self.tally.report)
         self._stopping = threading.Event()
         self._until = math.inf
         """The time at which unsent settlements are given up: known once the grace is over."""

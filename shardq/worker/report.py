@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 
 from shardq.core.calls import control
 from shardq.core.calls.consume import SettleBury, SettleRetry
+from shardq.core.calls.request import Stale
 from shardq.core.consumer.settling import Settlement
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import TopicLateness
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.fleet.report import LONG_S, Report, Reports, RunningTask, UnknownCall, by_topic, named
-from shardq.core.layout.keys import ControlKeys
+from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
+from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import refresh
 from shardq.errors import Unanswered, Unavailable
 from shardq.worker.handlers import UNKNOWN_S
 from shardq.worker.in_flight import Job, Outcome, outcome_of
@@ -202,9 +205,9 @@ its time is over.
 class Reporter:
     """The reports of one worker, started once and stopped once."""
 
-    def __init__(self, driver: Driver, keys: ControlKeys, name: str, make: Callable[[float], Report]) -> None:
+    def __init__(self, driver: Driver, cache: TopologyCache, name: str, make: Callable[[float], Report]) -> None:
         self._driver = driver
-        self._keys = keys
+        self._cache = cache
         self._name = name
         self._reports = Reports(make)
         self._missing = 1
@@ -249,8 +252,8 @@ class Reporter:
 
     def _look_for_dispatchers(self) -> None:
         try:
-            now_ms = self._driver.call(control.clock_ms(self._keys), CALL_TIMEOUT_S)
-            alive = self._driver.call(control.alive(self._keys, now_ms), CALL_TIMEOUT_S)
+            now_ms = self._driver.call(control.clock_ms(self._cache.control), CALL_TIMEOUT_S)
+            alive = self._driver.call(control.alive(self._cache.control, now_ms), CALL_TIMEOUT_S)
         except Exception as exc:  # noqa: BLE001  the report is sent nevertheless
             log.debug("it can't be told if a dispatcher runs: %s", exc)
             return
@@ -262,8 +265,13 @@ class Reporter:
         """Sends one heartbeat. Returns True if the next is due at once."""
         now = time.monotonic()
         text = b"" if leave else self._reports.next(now, ALIVE_S)
-        call = control.report(self._keys, self._name, alive_ms=int(ALIVE_S * 1000), report=text, leave=leave)
-        joined = self._driver.call(call, LEAVE_TIMEOUT_S if leave else CALL_TIMEOUT_S)
+        keys, epoch = self._cache.control, self._cache.topology.stamp
+        call = control.report(keys, epoch, self._name, alive_ms=int(ALIVE_S * 1000), report=text, leave=leave)
+        try:
+            joined = self._driver.call(call, LEAVE_TIMEOUT_S if leave else CALL_TIMEOUT_S)
+        except Stale:
+            run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)  # raises, unless our engine was begun anew
+            return True
         self._reports.sent(text, now)
         if joined and not text and not leave:
             self._reports.forgotten()

@@ -45,5 +45,5 @@ def seed_a_day(engine: Engine) -> None:
     parts += [(hour_at(row.number), row.packed()) for row in hours.values()]
     keys, driver, seen = Inside(engine).cache.control, Inside(engine).open_driver(), b""
     for start in range(0, len(parts), 400):
-        assert driver.call(control.write_history(keys, seen, parts[start : start + 400], length=LENGTH))
+        assert driver.call(control.write_history(keys, 0, seen, parts[start : start + 400], length=LENGTH))
         seen = driver.call(control.read_history(keys, 0, 4))

@@ -140,6 +140,7 @@ def test_a_state_of_another_version_begins_anew(threads: Engine, clock: Clock) -
     minute = struct.pack(">I", int(clock() // 60_000) - 2)
     call = calls.write_history(
         Inside(threads).cache.control,
+        0,
         stored(threads)[:4],
         [(0, minute + struct.pack(">I", len(body)) + body)],
         length=LENGTH,

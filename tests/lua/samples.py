@@ -127,7 +127,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
     ]
 
 
-def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
+def on_the_whole(control_keys: ControlKeys, epoch: Epoch = EPOCH) -> list[Call[Any]]:
     """Calls of every script on the control keys."""
     return [
         control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}),
@@ -137,7 +137,7 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
                 "me",
                 alive_ms=3000,
                 others_ms=3000,
-                epoch=1,
+                epoch=epoch,
                 report=b"r",
                 unreached=unreached,
                 leave=leave,
@@ -146,17 +146,17 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
             for leave, unreached in ((False, [3, 4]), (True, []))
         ),
         *(
-            control.report(control_keys, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
+            control.report(control_keys, epoch, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
             for leave in (False, True)
         ),
         control.fleet(control_keys, now_us=NOW),
         *(
-            consume.permit(control_keys, EPOCH, "mail", limit, 5, lease_ms=100, token="me:1", now_us=NOW)
+            consume.permit(control_keys, epoch, "mail", limit, 5, lease_ms=100, token="me:1", now_us=NOW)
             for limit in (Limit(rate=100), Limit(concurrency=3), Limit(rate=100, concurrency=3))
         ),
         *(
             consume.permit(
-                *(control_keys, EPOCH, "mail", Limit(concurrency=most), 1),
+                *(control_keys, epoch, "mail", Limit(concurrency=most), 1),
                 lease_ms=100,
                 token="me:1",
                 waiter="p2",
@@ -165,15 +165,18 @@ def on_the_whole(control_keys: ControlKeys) -> list[Call[Any]]:
             )
             for most, others in ((1, False), (2, True), (5, True))
         ),
-        consume.release(control_keys, "mail", ["p1"], unused=0),
-        consume.release(control_keys, "mail", [], unused=2, wakes=1),
-        *(consume.renew(control_keys, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW) for most in (None, 1, 2)),
-        *(control.schedules(control_keys, names, now_us=NOW) for names in (("weekly",), ("weekly", "nightly"))),
+        consume.release(control_keys, epoch, "mail", ["p1"], unused=0),
+        consume.release(control_keys, epoch, "mail", [], unused=2, wakes=1),
         *(
-            control.set_schedule(control_keys, [Change("nightly", b"{}", state, declared)], tell=True)
+            consume.renew(control_keys, epoch, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW)
+            for most in (None, 1, 2)
+        ),
+        *(control.schedules(control_keys, epoch, names, now_us=NOW) for names in (("weekly",), ("weekly", "nightly"))),
+        *(
+            control.set_schedule(control_keys, epoch, [Change("nightly", b"{}", state, declared)], tell=True)
             for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))
         ),
-        control.write_history(control_keys, b"", [(0, b"head"), (8, b"row")], length=20),
+        control.write_history(control_keys, epoch, b"", [(0, b"head"), (8, b"row")], length=20),
     ]
 
 

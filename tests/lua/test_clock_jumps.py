@@ -154,7 +154,7 @@ def test_a_permit_of_the_dead_holds_no_longer(centre: Shard, control: ControlKey
     assert ask(-HOUR, "b") == Permit(0, 50)
     length = LEASE + consume.MARGIN_MS
     assert ask(length - 10 - HOUR, "b") == Permit(0, 10)
-    centre.run(consume.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(length - 5 - HOUR)))
+    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(length - 5 - HOUR)))
     assert ask(length - HOUR, "b") == Permit(0, 50)
     assert ask(2 * length - 5 - HOUR, "b") == Permit(1, 0)
 
@@ -168,8 +168,8 @@ def test_a_permit_that_is_renewed_before_anybody_asks(centre: Shard, control: Co
         return centre.run(call)
 
     ask(0, "a")
-    centre.run(consume.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(20_000)))
-    centre.run(consume.renew(control, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
+    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(20_000)))
+    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
     assert ask(30_000 + LEASE + consume.MARGIN_MS - 1 - HOUR, "b").granted == 0
     assert ask(30_000 + LEASE + consume.MARGIN_MS - HOUR, "b").granted == 1
 

@@ -95,7 +95,7 @@ def test_so_do_permits(centre: Shard, control: ControlKeys, fields: dict[str, in
     centre.ask(permit(1, "p"))
     assert centre.state()["limits/waiting/mail"] == {"p": T + ahead}
     centre.seed({"limits/permits/mail": {"b": T}} | bucket)
-    centre.ask(consume.renew(control, "mail", 1, ["b"], lease_ms=LEASE, now_us=now))
+    centre.ask(consume.renew(control, 0, "mail", 1, ["b"], lease_ms=LEASE, now_us=now))
     assert centre.state()["limits/permits/mail"] == {"b": T + ahead + LEASE + MARGIN}
 
 
@@ -123,7 +123,7 @@ def test_a_begun_ms_counts_as_the_one_before(shard: Shard, keys: ShardKeys) -> N
 
 def test_a_begun_ms_of_processes(centre: Shard, control: ControlKeys) -> None:
     now = f"{T * 1000 + 999}"
-    centre.run(calls.report(control, "w", alive_ms=50, now_us=now))
+    centre.run(calls.report(control, 0, "w", alive_ms=50, now_us=now))
     centre.run(calls.heartbeat(control, "d", alive_ms=50, others_ms=50, epoch=0, now_us=now))
     assert centre.state() == {"workers": {"w": T + 50}, "members": {"d": T + 50}}
 

@@ -12,6 +12,7 @@ from shardq.core.calls.control import HeartbeatAnswer, Processes
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.layout.keys import ControlKeys
 from shardq.core.layout.topology import Stamp
+from tests.lua.samples import WHOLE, on_the_whole
 from tests.lua.shard import NOW, Shard, State, T
 
 TOPOLOGY = {"topology": {"epoch": "4", "shards": "16"}}
@@ -237,7 +238,7 @@ def test_report(
     centre: Shard, control: ControlKeys, before: State, leave: bool, report: bytes, joined: bool, after: State
 ) -> None:
     centre.seed(before)
-    call = calls.report(control, "w", alive_ms=ALIVE_MS, report=report, leave=leave, now_us=NOW)
+    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, report=report, leave=leave, now_us=NOW)
     assert centre.run(call) == joined
     assert centre.state() == after
     # twice is harmless
@@ -248,7 +249,7 @@ def test_report(
 def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
     dead = [f"w{n:03}" for n in range(101)]
     centre.seed({"workers": {name: T - 200 + n for n, name in enumerate(dead)}, "reports": dict.fromkeys(dead, "r")})
-    call = calls.report(control, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, now_us=NOW)
     centre.run(call)
     assert centre.state() == {"workers": {"w100": T - 100, "w": ME}, "reports": {"w100": "r"}}
     centre.run(call)
@@ -258,7 +259,7 @@ def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control:
 def test_a_hundred_workers_ahead_of_the_clock_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
     ahead = [f"w{n:03}" for n in range(101)]
     centre.seed({"workers": dict.fromkeys(ahead, T + 90_000)})
-    call = calls.report(control, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, now_us=NOW)
     centre.run(call)
     assert centre.state()["workers"] == dict.fromkeys(["w", *ahead[:100]], ME) | {"w100": T + 90_000}
     centre.run(call)
@@ -273,3 +274,20 @@ def test_fleet(centre: Shard, control: ControlKeys) -> None:
     seen = centre.run(calls.fleet(control, now_us=NOW))
     assert seen == Processes(T * 1000, members, workers, {"d": b"1", "w": b"2"})
     assert centre.state() == stored
+
+
+@pytest.mark.parametrize("stored", ["4:w:other", "4"])
+def test_nothing_is_written_in_another_engine(centre: Shard, control: ControlKeys, stored: str) -> None:
+    """Of all scripts on the control keys; declare compares the whole epoch anyhow."""
+    before = WHOLE | {"topology": {"epoch": stored}}
+    centre.seed(before)
+    with centre.listener(control.news) as news:
+        for call in on_the_whole(control, Stamp("3:v:mine")):
+            answer = centre.ask(call)
+            name = call.script.name
+            if name in ("report", "release", "renew", "schedules", "permit"):
+                assert answer == ["stale", stored], name
+            if name in ("history", "set_schedule"):
+                assert answer == ["ok", 0], name
+        assert centre.state() == before
+        assert news.heard() == []

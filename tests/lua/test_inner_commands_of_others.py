@@ -280,7 +280,7 @@ def permit(limit: Limit) -> Call[Any]:
 
 
 def set_schedule(*, tell: bool) -> Call[Any]:
-    return control.set_schedule(CONTROL, [Change("s", b"old", b"new")], tell=tell)
+    return control.set_schedule(CONTROL, 0, [Change("s", b"old", b"new")], tell=tell)
 
 
 BUCKET = "HMGET limits/rate/ tokens at_us clock ahead turn_ms"
@@ -328,12 +328,18 @@ OF_THE_WHOLE: dict[str, tuple[State, Call[Any], list[str]]] = {
     "set_schedule: told": (
         {"schedules": {"s": "old"}},
         set_schedule(tell=True),
-        ["HGET schedules s", "HDEL schedules ''", "HSET schedules s new", "SPUBLISH news schedules/s"],
+        [
+            "HGET topology epoch",
+            "HGET schedules s",
+            "HDEL schedules ''",
+            "HSET schedules s new",
+            "SPUBLISH news schedules/s",
+        ],
     ),
     "set_schedule: untold": (
         {"schedules": {"s": "old"}},
         set_schedule(tell=False),
-        ["HGET schedules s", "HDEL schedules ''", "HSET schedules s new"],
+        ["HGET topology epoch", "HGET schedules s", "HDEL schedules ''", "HSET schedules s new"],
     ),
 }
 

@@ -82,7 +82,7 @@ def test_given_back(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     centre.run(permit(control, 3, concurrency=3))
     for _ in range(2):
-        assert centre.ask(calls.release(control, "mail", ["me:1#1", "me:1#3", "none"], unused=0)) == ["ok"]
+        assert centre.ask(calls.release(control, 0, "mail", ["me:1#1", "me:1#3", "none"], unused=0)) == ["ok"]
         assert centre.state()[PERMITS] == {"me:1#2": LAPSE}
 
 
@@ -98,13 +98,13 @@ def test_a_process_that_is_denied_is_woken_when_a_permit_goes_back(centre: Shard
     assert centre.state()[WAITING] == {"p1": T, "p2": T + 1, "p3": T + 3}
     with centre.listener(*(control.wake(process) for process in ("p1", "p2", "p3"))) as listener:
         # what was not there, or is back already, wakes nobody
-        centre.run(calls.release(control, "mail", ["none"], unused=0))
+        centre.run(calls.release(control, 0, "mail", ["none"], unused=0))
         assert centre.state()[WAITING].keys() == {"p1", "p2", "p3"}
-        centre.run(calls.release(control, "mail", ["me:1#1", "none"], unused=0))
+        centre.run(calls.release(control, 0, "mail", ["me:1#1", "none"], unused=0))
         assert listener.heard() == [(control.wake("p1"), "mail")]
         assert centre.state()[WAITING].keys() == {"p2", "p3"}
         # one that was woken in vain passes it on
-        centre.run(calls.release(control, "mail", [], unused=0, wakes=1))
+        centre.run(calls.release(control, 0, "mail", [], unused=0, wakes=1))
         assert listener.heard() == [(control.wake("p2"), "mail")]
         assert centre.state()[WAITING].keys() == {"p3"}
 
@@ -124,7 +124,7 @@ def test_who_is_denied_looks_again_in_five_seconds_at_most(
 def test_a_process_that_does_not_hear_is_passed_over(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {WAITING: {"gone": T - 9, "p1": T - 5}, PERMITS: {"a": T + 50}})
     with centre.listener(control.wake("p1")) as listener:
-        centre.run(calls.release(control, "mail", ["a"], unused=0))
+        centre.run(calls.release(control, 0, "mail", ["a"], unused=0))
         assert listener.heard() == [(control.wake("p1"), "mail")]
     assert centre.state() == OPEN
 
@@ -181,37 +181,37 @@ def test_renewed_they_lapse_later(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     centre.run(permit(control, 2, concurrency=2))
     for _ in range(2):
-        renewal = calls.renew(control, "mail", 2, ["me:1#1"], lease_ms=LEASE_MS, now_us=at(60))
+        renewal = calls.renew(control, 0, "mail", 2, ["me:1#1"], lease_ms=LEASE_MS, now_us=at(60))
         assert centre.ask(renewal) == ["ok"]
         assert centre.state()[PERMITS] == {"me:1#1": LAPSE + 60, "me:1#2": LAPSE}
-    assert centre.run(calls.renew(control, "mail", 2, [], lease_ms=LEASE_MS, now_us=at(60))) == set()
+    assert centre.run(calls.renew(control, 0, "mail", 2, [], lease_ms=LEASE_MS, now_us=at(60))) == set()
 
 
 def test_one_that_lapsed_has_its_place_again_unless_it_is_taken(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {PERMITS: {"theirs": T + 50}})
-    renewal = calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)
+    renewal = calls.renew(control, 0, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)
     assert centre.ask(renewal) == ["ok", 2]
     assert centre.run(renewal) == {"b"}
     assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE}
     # nobody has removed this one: its place is its own
     for lapsed in (T - 5, T):
         centre.seed(OPEN | {PERMITS: {"theirs": T + 50, "a": lapsed, "gone": T - 5}})
-        assert centre.run(calls.renew(control, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
+        assert centre.run(calls.renew(control, 0, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
         assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE, "gone": T - 5}
         centre.do("ZADD", control.permits("mail"), lapsed, "a")
-        assert centre.run(calls.renew(control, "mail", 3, ["a", "b", "c"], lease_ms=LEASE_MS, now_us=NOW)) == {"c"}
+        assert centre.run(calls.renew(control, 0, "mail", 3, ["a", "b", "c"], lease_ms=LEASE_MS, now_us=NOW)) == {"c"}
 
 
 def test_a_lower_limit_takes_no_place_from_who_runs(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {PERMITS: {"a": T + 50, "b": T + 50}})
-    assert centre.run(calls.renew(control, "mail", 1, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
+    assert centre.run(calls.renew(control, 0, "mail", 1, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
     assert centre.state()[PERMITS] == {"a": LAPSE, "b": LAPSE}
 
 
 def test_of_a_limit_that_was_lifted_none_is_refused(centre: Shard, control: ControlKeys) -> None:
     """If it is set again, those count that are still there."""
     centre.seed(OPEN | {PERMITS: {"a": T + 50}})
-    assert centre.run(calls.renew(control, "mail", None, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
+    assert centre.run(calls.renew(control, 0, "mail", None, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
     assert centre.state()[PERMITS] == {"a": LAPSE}
 
 
@@ -220,8 +220,8 @@ def test_a_thousand_permits(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(permit(control, 5000, concurrency=2000)) == Permit(1000, 0)
     names = [f"me:1#{n}" for n in range(1, 1001)]
     assert centre.state()[PERMITS].keys() == set(names)
-    centre.run(calls.renew(control, "mail", 2000, names, lease_ms=500, now_us=NOW))
-    centre.run(calls.release(control, "mail", names, unused=0))
+    centre.run(calls.renew(control, 0, "mail", 2000, names, lease_ms=500, now_us=NOW))
+    centre.run(calls.release(control, 0, "mail", names, unused=0))
     assert centre.state() == OPEN | {RATE: {"clock": f"{T}"}}
 
 
@@ -293,17 +293,17 @@ def test_a_clock_that_goes_back_gives_nothing(centre: Shard, control: ControlKey
 def test_unused_ones_do_not_count_for_the_rate(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     centre.run(permit(control, 10, rate=100))
-    centre.run(calls.release(control, "mail", [], unused=4))
+    centre.run(calls.release(control, 0, "mail", [], unused=4))
     assert centre.run(permit(control, 10, rate=100)) == Permit(4, 0)
     centre.do("DEL", control.bucket("mail"))
-    centre.run(calls.release(control, "mail", [], unused=4))
+    centre.run(calls.release(control, 0, "mail", [], unused=4))
     assert centre.state() == OPEN
 
 
 def test_who_used_all_writes_no_tokens(centre: Shard, control: ControlKeys) -> None:
     before = OPEN | {RATE: {"tokens": "3.000000", "at_us": NOW}}
     centre.seed(before)
-    centre.run(calls.release(control, "mail", ["none"], unused=0))
+    centre.run(calls.release(control, 0, "mail", ["none"], unused=0))
     assert centre.state() == before
 
 
@@ -313,7 +313,7 @@ def test_rate_and_concurrency(centre: Shard, control: ControlKeys) -> None:
     # what concurrency forbids costs no tokens
     assert centre.run(permit(control, 50, rate=100, concurrency=4)).granted == 0
     assert centre.state()[RATE]["tokens"] == "6.000000"
-    centre.run(calls.release(control, "mail", [f"me:1#{n}" for n in range(1, 5)], unused=0))
+    centre.run(calls.release(control, 0, "mail", [f"me:1#{n}" for n in range(1, 5)], unused=0))
     assert centre.run(permit(control, 50, rate=100, concurrency=9)) == Permit(6, 0)
 
 

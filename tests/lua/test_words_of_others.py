@@ -285,7 +285,7 @@ def test_a_bucket(centre: Shard, control: ControlKeys, word: str) -> None:
         granted = centre.run(permit(control, 1, rate=10.0, concurrency=2))
         assert granted.granted in (0, 1), field
         assert 0 <= granted.again_ms <= 5000, field
-        centre.run(release(control, "mail", ["me:1#1"], unused=1))
+        centre.run(release(control, 0, "mail", ["me:1#1"], unused=1))
 
 
 def test_a_rate_of_nearly_nothing(centre: Shard, control: ControlKeys) -> None:

@@ -21,6 +21,7 @@ from shardq.engine.inside import Inside
 from shardq.engine.parts import connected
 from shardq.errors import AnotherEngine, ShardqError
 from tests.cli.shell import Shell
+from tests.support.engines import Engines
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
@@ -288,6 +289,36 @@ def test_an_address_that_leads_to_another_engine(server_binary: Path, name: str,
         assert home.ask("ZCARD", control_keys(name).members) == 0
         swapped(home, other)
         wait_until(lambda: engine.get("mine") is not None, "it is home again")
+
+
+@pytest.mark.slow
+def test_what_a_worker_and_schedules_write_is_not_written_into_another_engine(server_binary: Path, name: str) -> None:
+    """A worker reports; schedules are declared, paused and listed."""
+    with ExitStack() as stack:
+        home, other = (stack.enter_context(Server(server_binary)) for _ in range(2))
+        stack.enter_context(Engine(other.url, name=name, shards=4)).every("mine", interval=60.0)
+        keys = control_keys(name)
+        other.ask("HINCRBY", keys.topology, "created", -60_000)  # not just now
+        engine = stack.enter_context(Engine(home.url, name=name, shards=4, timeout=3.0))
+        worker = engine.worker()
+        worker.on("mail")(lambda job: None)
+        engine.every("nightly", interval=60.0)
+        with Engines("sync").working(worker):
+            wait_until(lambda: home.ask("ZCARD", keys.workers), "it has reported")
+            known = other.ask("HGETALL", keys.schedules)
+            swapped(home, other)
+            for change in (
+                lambda: engine.every("nightly", interval=30.0),
+                lambda: engine.schedule("mine").pause(),
+                engine.schedules,
+            ):
+                with pytest.raises(AnotherEngine):
+                    change()
+            assert not engine.health().ok
+        assert home.ask("HGETALL", keys.schedules) == known
+        assert home.ask("EXISTS", keys.workers, keys.reports) == 0
+        swapped(home, other)
+        wait_until(lambda: [each.name for each in engine.schedules()] == ["nightly"], "it is home again")
 
 
 def test_an_address_that_leads_to_another_engine_while_shards_are_opened(server_binary: Path, name: str) -> None:

@@ -274,19 +274,28 @@ def permit(
     )
 
 
-def release(keys: ControlKeys, topic: str, names: Sequence[str], *, unused: int, wakes: int = 0) -> Call[None]:
+def release(
+    keys: ControlKeys, epoch: Epoch, topic: str, names: Sequence[str], *, unused: int, wakes: int = 0
+) -> Call[None]:
     """Each permit that was still there wakes a process that waits for one; ``wakes``: so many more."""
-    return Call.of("release", keys, [topic, unused, keys.wake(""), wakes, *names], nothing, topics=(topic,))
+    return Call.of("release", keys, [epoch, topic, unused, keys.wake(""), wakes, *names], nothing, topics=(topic,))
 
 
 def renew(
-    keys: ControlKeys, topic: str, concurrency: int | None, names: Sequence[str], *, lease_ms: int, now_us: str = ""
+    keys: ControlKeys,
+    epoch: Epoch,
+    topic: str,
+    concurrency: int | None,
+    names: Sequence[str],
+    *,
+    lease_ms: int,
+    now_us: str = "",
 ) -> Call[set[str]]:
     """Returns those that had lapsed, and whose places are taken."""
     return Call.of(
         "renew",
         keys,
-        [now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
+        [epoch, now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
         lambda answer: {names[position - 1] for position in body(answer)},
         topics=(topic,),
     )

@@ -219,15 +219,22 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def report(
-    keys: ControlKeys, worker: str, *, alive_ms: int, report: bytes = b"", leave: bool = False, now_us: str = ""
+    keys: ControlKeys,
+    epoch: Epoch,
+    worker: str,
+    *,
+    alive_ms: int,
+    report: bytes = b"",
+    leave: bool = False,
+    now_us: str = "",
 ) -> Call[bool]:
     """A worker's heartbeat. ``report``: empty when it is the one before. Returns True if the worker was not known
-    before: then nothing is stored of an earlier report.
+    before: then nothing is stored of an earlier report. Raises Stale in another engine.
     """
     return Call.of(
         "report",
         keys,
-        [worker, now_us, alive_ms, "leave" if leave else "stay", report],
+        [epoch, worker, now_us, alive_ms, "leave" if leave else "stay", report],
         lambda answer: bool(body(answer)[0]),
     )
 
@@ -266,12 +273,14 @@ def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
     return Command[bytes](keys.slot, words, bytes)
 
 
-def write_history(keys: ControlKeys, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int) -> Call[bool]:
+def write_history(
+    keys: ControlKeys, epoch: Epoch, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int
+) -> Call[bool]:
     """Writes parts, each at its offset. ``seen``: the first four bytes, as they were read. Returns False if
-    another process has written since.
+    another process has written since, and in another engine.
     """
     flat: list[Word] = [word for part in parts for word in part]
-    return Call.of("history", keys, [seen, length, *flat], lambda answer: bool(body(answer)[0]))
+    return Call.of("history", keys, [epoch, seen, length, *flat], lambda answer: bool(body(answer)[0]))
 
 
 CHANGED = "schedules/"  # the news that a schedule was declared, changed, paused or removed; its name follows
@@ -309,16 +318,16 @@ def schedule_names(keys: ControlKeys) -> Command[list[str]]:
     return Command(keys.slot, ("HKEYS", keys.schedules), decode)
 
 
-def schedules(keys: ControlKeys, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
-    """Reads the schedules of these names, ``BATCH`` at most."""
-    return Call.of("schedules", keys, [now_us, *names], _schedules)
+def schedules(keys: ControlKeys, epoch: Epoch, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
+    """Reads the schedules of these names, ``BATCH`` at most. Raises Stale in another engine."""
+    return Call.of("schedules", keys, [epoch, now_us, *names], _schedules)
 
 
-def set_schedule(keys: ControlKeys, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
-    """Writes schedules, ``BATCH`` at most. Returns True for each that was written. A resend answers False where the
-    first send was executed.
+def set_schedule(keys: ControlKeys, epoch: Epoch, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
+    """Writes schedules, ``BATCH`` at most. Returns True for each that was written: none is in another engine. A resend
+    answers False where the first send was executed.
     """
-    words: list[Word] = [keys.news if tell else ""]
+    words: list[Word] = [epoch, keys.news if tell else ""]
     for change in changes:
         words += (change.name, change.seen, change.state, change.declaration)
     return Call.of("set_schedule", keys, words, lambda answer: [bool(written) for written in body(answer)])

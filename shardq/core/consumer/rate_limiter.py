@@ -21,7 +21,7 @@ from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import Denial, patience_s
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
-from shardq.core.layout.topology import Limit, UnreadableTopology
+from shardq.core.layout.topology import Limit, Stamp, UnreadableTopology
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, bounded
 from shardq.core.recovery import REFUSALS
@@ -240,15 +240,22 @@ class RateLimiter:
     def _wakeups_of(self, topic: str) -> int:
         return 0 if self.wakeups is None else self.wakeups.waiters.permit_wakeups(topic)
 
+    @property
+    def _epoch(self) -> Stamp:
+        return self.cache.topology.stamp
+
     def unused(self, permits: Permits) -> Operation[None]:
         """Gives back the permits that belong to no lease. They do not count for the rate."""
         yield from self._each(
-            permits.take(), lambda topic, names: consume.release(self.cache.control, topic, names, unused=len(names))
+            permits.take(),
+            lambda topic, names: consume.release(self.cache.control, self._epoch, topic, names, unused=len(names)),
         )
 
     def released(self, permits: NamesByTopic) -> Operation[None]:
         """Gives back the permits of leases that were settled or lost. Errors are ignored: permits lapse."""
-        yield from self._each(permits, lambda topic, names: consume.release(self.cache.control, topic, names, unused=0))
+        yield from self._each(
+            permits, lambda topic, names: consume.release(self.cache.control, self._epoch, topic, names, unused=0)
+        )
 
     def renewed(self, permits: NamesByTopic, lease_ms: int) -> Operation[tuple[set[str], bool]]:
         """Lets permits lapse later. Returns the names of those whose places are taken, and False if some could not be
@@ -258,7 +265,7 @@ class RateLimiter:
         results = yield from self._each(
             permits,
             lambda topic, names: consume.renew(
-                self.cache.control, topic, known.get(topic, Limit()).concurrency, names, lease_ms=lease_ms
+                self.cache.control, self._epoch, topic, known.get(topic, Limit()).concurrency, names, lease_ms=lease_ms
             ),
         )
         answered = [taken for taken in results if not isinstance(taken, ShardqError)]

@@ -197,7 +197,7 @@ class Wakeups:
     def _wake_another(self, entry: ReadyList) -> Operation[None]:
         shard, topic = entry
         if shard == PERMITS:
-            yield consume.release(self._cache.control, topic, (), unused=0, wakes=1)
+            yield consume.release(self._cache.control, self._cache.topology.stamp, topic, (), unused=0, wakes=1)
             return
         keys = self._cache.keys(shard)
         while (yield from call_shard(self._cache, keys, lambda keys, epoch: consume.wake(keys, epoch, topic))):

@@ -274,7 +274,7 @@ class Forwarder:
         """Gives back permits that were not used."""
         if permits:
             try:
-                call = consume.release(self._cache.control, topic, (), unused=permits)
+                call = consume.release(self._cache.control, self._cache.topology.stamp, topic, (), unused=permits)
                 self._driver.call(call, timeout=CALL_TIMEOUT_S)
             except ShardqError as exc:
                 log.debug("%d permits of %r could not be given back: %s", permits, topic, exc)

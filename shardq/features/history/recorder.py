@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from shardq.core.calls import control, observe
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
-from shardq.core.layout.topology import UnreadableTopology
 from shardq.core.operation import Many, Operation, run
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
 from shardq.errors import ShardqError, Unanswered, Unavailable
 from shardq.features.history import (
     LENGTH,
@@ -90,8 +87,6 @@ class Recorder:
     def _step_in_turn(self) -> float:
         place = sum(other < self._process for other in self._members())
         if place < WRITERS:
-            with suppress(UnreadableTopology):  # those that know the engine go on
-                run(self._driver, refresh(self._cache), CALL_TIMEOUT_S)  # raises in another engine
             self.step()
         return (MINUTE_MS - self._clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)) / 1000
 
@@ -112,7 +107,8 @@ class Recorder:
             kept = self._driver.call(control.read_history(keys, hour_at(hour), ROW_BYTES), CALL_TIMEOUT_S)
             hourly = merged(rows_of(kept).get(hour, Row(hour)), row)
             parts += (minute_at(minute), row.packed()), (hour_at(hour), hourly.packed())
-        return self._driver.call(control.write_history(keys, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
+        epoch = self._cache.topology.stamp
+        return self._driver.call(control.write_history(keys, epoch, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
 
 
 def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:

@@ -20,7 +20,7 @@ from shardq.core.operation import Operation
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
+from shardq.errors import AnotherEngine, BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
 from shardq.features.schedules.planning import next_occurrence
@@ -38,7 +38,8 @@ def _change(cache: TopologyCache, name: str, decide: Decide, *, takes_back: bool
     for _ in range(_TRIES):
         found = yield from read(cache, [name])
         change = decide(found.get(name), found.now_ms)
-        if change is not None and not (yield control.set_schedule(cache.control, [change], tell=True))[0]:
+        epoch = cache.topology.stamp
+        if change is not None and not (yield control.set_schedule(cache.control, epoch, [change], tell=True))[0]:
             continue
         if not takes_back or (yield from _take_back(cache, name)):
             return
@@ -166,10 +167,12 @@ class Summary:
 
 
 def summary(cache: TopologyCache) -> Operation[Summary | None]:
-    """None if the control slot does not answer. Where there are no schedules, one command says so."""
+    """None if the control slot does not answer, or is another engine's. Where there are no schedules, one command says
+    so.
+    """
     try:
         found = yield from read_all(cache, briefly=True)
-    except ServerFault:
+    except (ServerFault, AnotherEngine):
         return None
     entries = [entry for _, entry in sorted(found.entries.items()) if entry.is_listed]
     return Summary(

@@ -264,7 +264,8 @@ class KnownSchedules:
         for entry in removed:
             del present[entry.name]
             change = Change(entry.name, entry.stored, b"")
-            if (yield control.set_schedule(self._cache.control, [change], tell=False))[0]:
+            epoch = self._cache.topology.stamp
+            if (yield control.set_schedule(self._cache.control, epoch, [change], tell=False))[0]:
                 self._forget(entry.name)
             else:
                 self._look_again(entry.name, {}, now_ms, result)

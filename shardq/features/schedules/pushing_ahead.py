@@ -21,7 +21,7 @@ import msgspec
 from shardq.core.calls import by_id as calls
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
-from shardq.core.calls.request import Word
+from shardq.core.calls.request import Stale, Word
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.record import RAW, encode_head, encode_record, with_expiry
 from shardq.core.model.task import Outcome
@@ -29,6 +29,7 @@ from shardq.core.operation import Many, Operation, values
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.packing import BATCH, Entries, Packer
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.upkeep import refresh
 from shardq.errors import PushError, ShardqError, Unanswered
 from shardq.features.schedules.entry import Entry, State, Unreadable, decode_entry
 from shardq.features.schedules.planning import BEGUN_MS, DAY_MS, dedup_ms
@@ -54,13 +55,18 @@ class Found:
 
 
 def read(cache: TopologyCache, names: Iterable[str], *, briefly: bool = False) -> Operation[Found]:
-    """Reads the schedules of these names."""
+    """Reads the schedules of these names. Raises AnotherEngine where an address leads to that."""
     result, left = Found(), list(names)
     while left:
-        parts, left = _parts(left), []
-        calls = (control.schedules(cache.control, part) for part in parts)
+        parts = _parts(left)
+        calls = (control.schedules(cache.control, cache.topology.stamp, part) for part in parts)
         requests = {at: call.briefly() if briefly else call for at, call in enumerate(calls)}
-        for at, found in values((yield Many(requests))).items():
+        answers = yield Many(requests)
+        if any(isinstance(answer, Stale) for _, answer in answers):
+            yield from refresh(cache)  # raises, unless our engine was begun anew
+            continue
+        left = []
+        for at, found in values(answers).items():
             result.now_ms = found.now_ms
             left += parts[at][found.looked_for :]
             for name, (state, declaration) in found.stored.items():
@@ -101,7 +107,7 @@ def write(
     parts, requests = _parts(list(states)), {}
     for at, part in enumerate(parts):
         changes = [Change(name, states[name][0].stored, following[name].stored) for name in part]
-        requests[at] = control.set_schedule(cache.control, changes, tell=False)
+        requests[at] = control.set_schedule(cache.control, cache.topology.stamp, changes, tell=False)
     for at, written in (yield Many(requests)):
         if isinstance(written, ShardqError):
             result.errors |= dict.fromkeys(parts[at], written)

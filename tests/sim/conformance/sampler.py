@@ -536,7 +536,6 @@ class Sampler:
         return [CONTROL.topology], [seen, CONTROL.news, "epoch", self._other_epoch(CONTROL.topology), *words]
 
     def _heartbeat(self) -> Built:
-        epoch, other = self._epoch(CONTROL.topology), self._other_epoch(CONTROL.topology)
         words = [
             *(
                 self._draw.choice(PROCESSES),
@@ -544,13 +543,18 @@ class Sampler:
                 self._draw.choice([3000, 8000, 0]),
                 self._draw.choice([3000, 0]),
             ),
-            *(self._draw.choice([epoch, epoch, 0, other]), self._draw.choice(["stay", "stay", "leave"])),
+            *(self._known(), self._draw.choice(["stay", "stay", "leave"])),
             *(CONTROL.news, self._draw.choice(["", "report"]), self._draw.choice(["", "", "3", "0,3"])),
         ]
         return self._named("heartbeat", CONTROL), words
 
+    def _known(self) -> str:
+        """The epoch that a caller knows: now and then of another engine."""
+        epoch, other = self._epoch(CONTROL.topology), self._other_epoch(CONTROL.topology)
+        return self._draw.choice([epoch, epoch, "0", other])
+
     def _report(self) -> Built:
-        words = [self._draw.choice(PROCESSES), self._now(), self._draw.choice([30_000, 0])]
+        words = [self._known(), self._draw.choice(PROCESSES), self._now(), self._draw.choice([30_000, 0])]
         return self._named("report", CONTROL), [
             *words,
             self._draw.choice(["stay", "stay", "leave"]),
@@ -576,18 +580,19 @@ class Sampler:
         return [*names, b"p1:0#1"] if self._chance(0.3) else names
 
     def _release(self) -> Built:
-        words = ["mail", self._draw.choice([0, 0, 1, 3]), CONTROL.wake(""), self._draw.choice([0, 0, 1])]
+        words = [self._known(), "mail", self._draw.choice([0, 0, 1, 3]), CONTROL.wake(""), self._draw.choice([0, 0, 1])]
         return self._named("release", CONTROL, ["mail"]), [*words, *self._permits()]
 
     def _renew(self) -> Built:
-        words = [self._now(), self._length() + 2000, self._draw.choice(["", 1, 3])]
+        words = [self._known(), self._now(), self._length() + 2000, self._draw.choice(["", 1, 3])]
         return self._named("renew", CONTROL, ["mail"]), [*words, *self._permits()]
 
     def _schedules(self) -> Built:
-        return self._named("schedules", CONTROL), [self._now(), *self._draw.sample(SCHEDULES, self._draw.randrange(3))]
+        words = [self._known(), self._now(), *self._draw.sample(SCHEDULES, self._draw.randrange(3))]
+        return self._named("schedules", CONTROL), words
 
     def _set_schedule(self) -> Built:
-        words: list[object] = [self._draw.choice([CONTROL.news, ""])]
+        words: list[object] = [self._known(), self._draw.choice([CONTROL.news, ""])]
         for name in self._draw.sample(SCHEDULES, self._draw.randrange(3)):
             seen = self._hash(CONTROL.schedules).get(name.encode(), b"")
             words += [
@@ -602,7 +607,7 @@ class Sampler:
         value = self._space.keys.get(CONTROL.history.encode())
         seen = value.data[:4] if isinstance(value, Text) and self._chance(0.9) else b""
         parts = [(self._draw.choice([0, 4, 30]), self._draw.choice([b"", b"head", b"row\0"])) for _ in range(2)]
-        return [CONTROL.history], [seen, 50, *(word for part in parts for word in part)]
+        return self._named("history", CONTROL), [self._known(), seen, 50, *(word for part in parts for word in part)]
 
 
 @functools.cache

@@ -139,6 +139,8 @@ def drawn(seed: int) -> Plan:
     draw = random.Random(f"{seed}/plan")
     if seed % 9 == 4:
         return forgetting(seed)
+    if seed % 36 == 25:
+        return elsewhere(seed)
     if seed % 18 == 7:
         return fleets(seed)
     if seed % 18 in (1, 10, 13, 16):
@@ -282,8 +284,12 @@ def elsewhere(seed: int) -> Plan:
     """The address of a server leads to another engine, once or twice, and home again in time."""
     draw = random.Random(f"{seed}/elsewhere")
     plan = forgetting(seed, ("snapshot",))
+    first = len(plan.programs)
+    programs = (*plan.programs, Program("work", 0, first), Program("declare", 60, first + 1))
     faults = [Fault(at_s, "elsewhere", 0, draw.choice((0.1, 3.0, 8.0))) for at_s in (6.0, 17.0)[: draw.randint(1, 2)]]
-    return msgspec.structs.replace(plan, nodes=1, is_cluster=False, seconds=40.0, faults=tuple(faults), disk=None)
+    return msgspec.structs.replace(
+        plan, nodes=1, is_cluster=False, seconds=40.0, programs=programs, faults=tuple(faults), disk=None
+    )
 
 
 def chosen(seed: int, kinds: Sequence[Chosen]) -> Plan:
