@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardq import Delivery, Snooze
+from shardq import Delivery, Resize, Snooze
 from tests.judge.model import Op
 from tests.judge.verdict import OCCURRENCE
 from tests.judge.witness import Witness
@@ -259,9 +259,12 @@ class Program:
         if not witness.does("resize", engine.resize, shards, rate=draw.choice(RATES)):
             return
         witness.does("resize", engine.resize, shards, rate=draw.choice(RATES))
-        witness.does("look", lambda: engine.resize(dry_run=True).progress().fraction)
+        changes: list[Resize] = []
+        if not witness.does("follow", lambda: changes.append(engine.resize(dry_run=True))):  # each call has its timeout
+            return
+        witness.does("look", changes[0].progress)
         seconds = draw.choice((0.5, 3.0, 8.0))
-        witness.waits("wait", seconds, lambda: engine.resize(dry_run=True).wait(seconds))
+        witness.waits("wait", seconds, lambda: changes[0].wait(seconds))
 
     def declare(self, calls: int) -> None:
         """Declares schedules, and takes them back. Their payloads are ``OCCURRENCE``."""
