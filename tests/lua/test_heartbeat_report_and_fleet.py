@@ -177,15 +177,21 @@ def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, 
 
 
 @pytest.mark.parametrize(
-    ("stored", "counts"),
-    [("4:w:mine", True), ("4:w:other", False), ("4", False), ("garbage", True), ("0:w:other", True)],
+    ("known", "stored", "counts"),
+    [
+        *(("3:v:mine", "4:w:mine", True), ("3:v:mine", "4:w:other", False), ("3:v:mine", "1:w:other", False)),
+        *(("3:v:mine", "4", False), ("3:v:mine", "garbage", True), ("3:v:mine", "0:w:other", True)),
+        ("3", "4:w:other", True),
+    ],
 )
 def test_a_heartbeat_counts_where_no_other_engine_is_stored(
-    centre: Shard, control: ControlKeys, stored: str, counts: bool
+    centre: Shard, control: ControlKeys, known: str, stored: str, counts: bool
 ) -> None:
-    """What another program has written is nobody's engine: dispatchers that know theirs go on serving it."""
+    """What another program has written is nobody's engine: dispatchers that know theirs go on serving it. So do those
+    of an earlier format, which know no id.
+    """
     centre.seed({"topology": {"epoch": stored, "shards": "16"}, "members": {"other": T + 400}})
-    said = centre.run(heartbeat(control, epoch=Stamp("3:v:mine")))
+    said = centre.run(heartbeat(control, epoch=Stamp(known)))
     assert said.members == ({"other": T + 400, "me": ME} if counts else {})
     assert ("me" in centre.state()["members"]) == counts
 
