@@ -27,7 +27,6 @@ from shardq.core.scripts import Script
 from tests.lua.shard import User
 from tests.sim.branches.reached import ROOT
 from tests.sim.model.server import Server as Model
-from tests.support import leaks
 
 BUSY_MS = 3000
 """A script that runs for so long is in an endless loop."""
@@ -260,25 +259,12 @@ class _Plugin:
         return True
 
 
-def _own_sockets() -> set[leaks.Socket]:
-    """The sockets of this process. What the tests' own look tells besides is read from a list of all of the machine's,
-    which takes longer than a test.
-    """
-    own = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if (target := str(link.readlink())).startswith("socket:"):
-                own.add((int(link.name), target))
-    return own
-
-
 def serve(folders: Sequence[Path], work: Work, marks: str = "") -> None:
     """Runs a session over folders of tests, and ``work`` in it. ``marks``: which of them, as for -m."""
     plugin = _Plugin(work)
     arguments = ["-q", "-s", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", marks]
     for needless in ("cacheprovider", "benchmark", "xdist", "logging"):
         arguments += ["-p", f"no:{needless}"]
-    with mock.patch.object(leaks, "open_sockets", _own_sockets):
-        pytest.main([*arguments, *map(str, folders)], plugins=[plugin])
+    pytest.main([*arguments, *map(str, folders)], plugins=[plugin])
     if plugin.failure is not None:
         raise plugin.failure
