@@ -181,7 +181,7 @@ def _serving(subject: Subject, pipe: Connection, log: str, is_survey: bool) -> N
             survey, tests, trials = pipe.recv()
             if survey.tests_digest != tests:
                 survey.tests_digest, survey.tests = tests, come_by(subject, bench)
-            if survey.trials_digest != trials:
+            if survey.trials_digest != trials and not {"quick", "minute"}.isdisjoint(subject.stages):
                 survey.trials_digest = trials
                 survey.trials = surveyed(searches(), subject.modules, SURVEY_CPU_S)
                 survey.trials += surveyed(runs(), subject.modules, SURVEY_CPU_S)
