@@ -100,7 +100,6 @@ def test_ready_tasks_of_a_paused_topic_hold_it_up(shardq: Shell, engine: Engine)
 
 
 @pytest.mark.slow
-@ON_BOTH
 def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engine) -> None:
     process = shardq.start("run", "--quiet")
     wait_until(lambda: len(shardq.run("shards", "--json").object["dispatchers"]) == 1, "it is a member")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
-from collections import defaultdict
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -159,39 +158,6 @@ def test_a_killed_child_is_replaced_and_a_killed_parent_takes_all_along(
     wait_until(lambda: {state_of(engine, id) for id in ids} == {"gone"}, "all are acknowledged", timeout=SOON_S)
     process.communicate(timeout=LONGEST_S)
     assert f"worker process {victim} has ended by SIGKILL" in logged(tmp_path)
-
-
-TASKS = 3000
-KILLED = 4
-
-
-@pytest.mark.slow
-@pytest.mark.ledger
-def test_children_killed_at_random_lose_nothing(engine: Engine, start: Start, tmp_path: Path) -> None:
-    """Every task is done, and one that was begun twice had begun in a child that was killed."""
-    ids = engine.push_many([Task("quick") for _ in range(TASKS)])
-    process = start("--processes", "2", "--concurrency", "8", lease=5.0, most_s=0.02, max_attempts=100)
-    killed: set[int] = set()
-
-    def done() -> set[str]:
-        return {note.id for note in noted(tmp_path, "done")}
-
-    for step in range(1, KILLED + 1):
-        wait_until(lambda: len(done()) > TASKS * step / (KILLED + 2), "they work", timeout=2 * SOON_S)  # noqa: B023  called at once
-        victim = random.choice(wait_until(lambda: children(process), "there are children", timeout=SOON_S))
-        killed.add(victim.pid)
-        victim.kill()
-    wait_until(lambda: done() == set(ids), "all are done", timeout=2 * SOON_S)
-    wait_until(lambda: {state_of(engine, id) for id in ids} == {"gone"}, "all are acknowledged", timeout=SOON_S)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=LONGEST_S)
-    assert process.returncode == 0
-    story: defaultdict[str, list[Note]] = defaultdict(list)
-    for note in noted(tmp_path, "begun"):
-        story[note.id].append(note)
-    again = [sorted(notes, key=lambda note: note.attempt)[:-1] for notes in story.values() if len(notes) > 1]
-    assert {note.pid for notes in again for note in notes} <= killed
-    assert counted(engine).dead == 0
 
 
 RELOADED = """

@@ -238,10 +238,8 @@ def test_a_frozen_server(engines: Engines, own_server: Server, name: str, opened
         assert table.late() == {}
 
 
-def test_a_frozen_server_and_a_spool(
-    engines: Engines, own_server: Server, name: str, opened: bool, tmp_path: Path
-) -> None:
-    table = Table(engines, own_server.url, name, opened, spools=tmp_path)
+def test_a_frozen_server_and_a_spool(engines: Engines, own_server: Server, name: str, tmp_path: Path) -> None:
+    table = Table(engines, own_server.url, name, True, spools=tmp_path)
     with frozen(own_server):
         assert table.late() == {}
     engines.close()

@@ -33,6 +33,9 @@ TASKS = 600
 SOON_S = 12.0
 """Views answer within three seconds. On a busy machine a process takes some to start; without a bound it is 30."""
 
+ONE = pytest.mark.parametrize("engines", ["sync"], indirect=True)
+"""The other views are for threads; ``test_another_server_at_the_address_of_a_lost_master`` has both engines."""
+
 T = TypeVar("T")
 
 
@@ -90,6 +93,7 @@ def away_with(cluster: Cluster, victim: Node, name: str) -> list[int]:
     ]
 
 
+@ONE
 def test_what_answers_is_shown(engines: Engines, own_cluster: Cluster, name: str, tmp_path: Path) -> None:
     cover(own_cluster, "no")
     control = own_cluster.node_of_slot(control_keys(name).slot)
@@ -113,39 +117,39 @@ def test_what_answers_is_shown(engines: Engines, own_cluster: Cluster, name: str
         forecast = soon(lambda: engine.forecast("month"))
         assert (list(forecast.missing), forecast.total) == (shards, kept)
 
-        if isinstance(engine, Engine):
-            samples = awaited(
-                lambda: scraped(registry_of(engine)),
-                lambda samples: total(samples, "shardq_unseen_shards") == len(shards),
-                "a scrape sees all that is left",
+        samples = awaited(
+            lambda: scraped(registry_of(engine)),
+            lambda samples: total(samples, "shardq_unseen_shards") == len(shards),
+            "a scrape sees all that is left",
+        )
+        assert total(samples, "shardq_up") == 0
+        assert total(samples, "shardq_tasks", state="scheduled") == kept
+        with browsing(app(engine)) as browser:
+            page = awaited(
+                lambda: browser.get("/").text, lambda page: f"≥ {kept}" in page, "the page shows all that is left"
             )
-            assert total(samples, "shardq_up") == 0
-            assert total(samples, "shardq_tasks", state="scheduled") == kept
-            with browsing(app(engine)) as browser:
-                page = awaited(
-                    lambda: browser.get("/").text, lambda page: f"≥ {kept}" in page, "the page shows all that is left"
-                )
-                assert f"the node {victim.address} (master) failed" in page
-                assert "data-partial" in page
-                for path in ("/shards", "/nodes", "/topics"):
-                    page = soon(lambda path=path: browser.get(path).text)  # type: ignore[misc]
-                    assert "–" in page or "≥" in page
+            assert f"the node {victim.address} (master) failed" in page
+            assert "data-partial" in page
+            for path in ("/shards", "/nodes", "/topics"):
+                page = soon(lambda path=path: browser.get(path).text)  # type: ignore[misc]
+                assert "–" in page or "≥" in page
 
-            shell = Shell(tmp_path, {"SHARDQ_URL": own_cluster.url, "SHARDQ_NAME": name})
-            for words in ("health", "stats", "shards", "topics", "doctor"):
-                done = soon(lambda words=words: shell.run(words))  # type: ignore[misc]
-                assert f"the node {victim.address} (master) failed" in done.out + done.err, words
-            told = shell.run("stats", "--json").object
-            assert (told["missing"], told["scheduled"]) == (shards, kept)
-            assert {shard["scheduled"] for shard in told["shards"] if shard["shard"] in shards} == {None}
-            assert soon(lambda: shell.run("fleet")).code == 0
-            done = soon(lambda: shell.run("forecast", "month"))
-            assert f"{kept:,} scheduled" in done.out
-            assert "could not be seen" in done.err
-            done = soon(lambda: shell.run("list", "--state", "scheduled"))
-            assert f"the node {victim.address} (master) failed" in done.err
+        shell = Shell(tmp_path, {"SHARDQ_URL": own_cluster.url, "SHARDQ_NAME": name})
+        for words in ("health", "stats", "shards", "topics", "doctor"):
+            done = soon(lambda words=words: shell.run(words))  # type: ignore[misc]
+            assert f"the node {victim.address} (master) failed" in done.out + done.err, words
+        told = shell.run("stats", "--json").object
+        assert (told["missing"], told["scheduled"]) == (shards, kept)
+        assert {shard["scheduled"] for shard in told["shards"] if shard["shard"] in shards} == {None}
+        assert soon(lambda: shell.run("fleet")).code == 0
+        done = soon(lambda: shell.run("forecast", "month"))
+        assert f"{kept:,} scheduled" in done.out
+        assert "could not be seen" in done.err
+        done = soon(lambda: shell.run("list", "--state", "scheduled"))
+        assert f"the node {victim.address} (master) failed" in done.err
 
 
+@ONE
 def test_where_nothing_answers_there_is_no_zero(engines: Engines, own_cluster: Cluster, name: str) -> None:
     """As clusters are set up by default: without one range none is served."""
     victim = own_cluster.masters[1]
@@ -157,15 +161,15 @@ def test_where_nothing_answers_there_is_no_zero(engines: Engines, own_cluster: C
         assert stats.shown(stats.scheduled) == "–"
         health = soon(engine.health)
         assert [f"the node {victim.address} (master) failed" in reason for reason in health.reasons].count(True) == 1
-        if isinstance(engine, Engine):
-            samples = soon(lambda: scraped(registry_of(engine)))
-            assert not {name for name, _ in samples} & {"shardq_tasks", "shardq_head_age_seconds", "shardq_died_total"}
-            with browsing(app(engine)) as browser:
-                page = soon(lambda: browser.get("/").text)
-                assert page.count("<dd>–") >= 4
-                assert "data-partial" in page
+        samples = soon(lambda: scraped(registry_of(engine)))
+        assert not {name for name, _ in samples} & {"shardq_tasks", "shardq_head_age_seconds", "shardq_died_total"}
+        with browsing(app(engine)) as browser:
+            page = soon(lambda: browser.get("/").text)
+            assert page.count("<dd>–") >= 4
+            assert "data-partial" in page
 
 
+@ONE
 def test_the_slot_of_the_topology_is_lost(engines: Engines, own_cluster: Cluster, name: str, tmp_path: Path) -> None:
     cover(own_cluster, "no")
     victim = own_cluster.node_of_slot(control_keys(name).slot)
@@ -179,15 +183,14 @@ def test_the_slot_of_the_topology_is_lost(engines: Engines, own_cluster: Cluster
         assert any("and the topology and the fleet's reports is away" in reason for reason in health.reasons)
         with pytest.raises(ShardqError, match=str(victim.address)):
             soon(engine.fleet)
-        if isinstance(engine, Engine):
-            # a process that only starts now can't know the shards
-            shell = Shell(tmp_path, {"SHARDQ_URL": own_cluster.url, "SHARDQ_NAME": name})
-            for words, code in (("health", 2), ("stats", 1), ("doctor", 2), ("topics", 1), ("fleet", 1)):
-                done = soon(lambda words=words: shell.run(words))  # type: ignore[misc]
-                said = done.out + done.err
-                assert f"the node {victim.address} (master) failed, and no replica has taken over its slots" in said
-                assert f"the topology of '{name}' is in slot {control_keys(name).slot}" in said
-                assert done.code == code
+        # a process that only starts now can't know the shards
+        shell = Shell(tmp_path, {"SHARDQ_URL": own_cluster.url, "SHARDQ_NAME": name})
+        for words, code in (("health", 2), ("stats", 1), ("doctor", 2), ("topics", 1), ("fleet", 1)):
+            done = soon(lambda words=words: shell.run(words))  # type: ignore[misc]
+            said = done.out + done.err
+            assert f"the node {victim.address} (master) failed, and no replica has taken over its slots" in said
+            assert f"the topology of '{name}' is in slot {control_keys(name).slot}" in said
+            assert done.code == code
 
 
 LOOKS = 6

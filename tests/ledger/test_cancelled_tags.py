@@ -88,6 +88,7 @@ def all_of(engine: Engine, topic: str, count: int) -> list[Delivery]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_every_task_of_fifty_tags(url: str, name: str) -> None:
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(url, name=name, shards=2))

@@ -110,6 +110,7 @@ def consume(consumer: Consumer, url: str, name: str, end: threading.Event) -> Bo
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_every_task_exactly_once_and_none_early(url: str, name: str, tmp_path: Path) -> None:
     end = threading.Event()
     share, last = TASKS // 4, TASKS // 10

@@ -73,6 +73,7 @@ class Fleet:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_every_task_ends_acknowledged_or_dead(url: str, name: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(url, name=name, shards=SHARDS))

@@ -67,8 +67,7 @@ def _fill(database: sa.Engine, ids: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resized", [False, True], ids=["", "resized"])
-@pytest.mark.parametrize("ids", ["generated", "own"])
+@pytest.mark.parametrize(("ids", "resized"), [("generated", False), ("own", True)])
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_a_killed_relay_has_pushed_runs_once(
     database_url: str, database: sa.Engine, url: str, name: str, ids: str, resized: bool

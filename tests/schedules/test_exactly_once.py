@@ -65,6 +65,7 @@ def ended(engine: Engine, runs: Runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ledger
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_dispatchers_are_killed_over_and_over(
     engine: Engine, runs: Runs, servers: Servers, url: str, name: str
 ) -> None:

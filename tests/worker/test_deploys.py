@@ -53,6 +53,7 @@ def is_begun(noted: Callable[[str], list[Note]], id: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_quiet_topic_after_five_deploys(
     running: Engine, url: str, name: str, start: Start, noted: Callable[[str], list[Note]], number: signal.Signals
 ) -> None:

@@ -117,7 +117,7 @@ def test_they_end_with_a_program_that_is_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("amid", ["thread", "ignores", "reaps", "strangers"])
+@pytest.mark.parametrize("amid", ["ignores", "strangers"])
 def test_a_child_that_is_killed_is_replaced(
     running: Engine, start: Start, noted: Noted, open_gate: Callable[[], None], tmp_path: Path, amid: str
 ) -> None:
@@ -135,10 +135,9 @@ def test_a_child_that_is_killed_is_replaced(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("amid", ["main", "ignores", "reaps"])
-def test_one_that_is_frozen_is_killed_in_the_end(running: Engine, start: Start, noted: Noted, amid: str) -> None:
+def test_one_that_is_frozen_is_killed_in_the_end(running: Engine, start: Start, noted: Noted) -> None:
     running.push_many([Task("gate") for _ in range(4)])
-    worker = start(amid, processes=2, concurrency=2, grace=0.1)
+    worker = start("main", processes=2, concurrency=2, grace=0.1)
     pids = busy(noted, 4)
     ours = [psutil.Process(pid) for pid in pids]
     os.kill(min(pids), signal.SIGSTOP)
@@ -222,11 +221,10 @@ TASKS = 6000
 
 @pytest.mark.slow
 @pytest.mark.ledger
-@pytest.mark.parametrize("amid", ["thread", "ignores"])
-def test_children_killed_at_random_lose_nothing(running: Engine, start: Start, tmp_path: Path, amid: str) -> None:
+def test_children_killed_at_random_lose_nothing(running: Engine, start: Start, tmp_path: Path) -> None:
     """Every task is done, and one that was begun twice had begun in a child that was killed."""
     ids = running.push_many([Task("quick") for _ in range(TASKS)])
-    worker = start(amid, processes=3, concurrency=8, lease=5.0, most_s=0.02, max_attempts=100)
+    worker = start("ignores", processes=3, concurrency=8, lease=5.0, most_s=0.02, max_attempts=100)
     killed: set[int] = set()
 
     def done() -> set[str]:

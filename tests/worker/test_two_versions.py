@@ -69,6 +69,7 @@ class Hurry:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("url", ["cluster"], indirect=True)
 def test_a_canary_and_a_rollback_lose_nothing(served: Engine, begin: Begin, tmp_path: Path) -> None:
     old = begin("old")
     pushes(old)
