@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
+import stat
 import threading
-from pathlib import Path
 
 import psutil
 
@@ -14,7 +15,7 @@ from tests.support.waiting import wait_until
 
 GRACE_S = 10.0  # closing is prompt, but a thread may still be returning from its last call, on a machine that is busy
 
-Socket = tuple[int, str]
+Socket = tuple[int, int]
 
 
 def engine_threads() -> set[threading.Thread]:
@@ -22,19 +23,21 @@ def engine_threads() -> set[threading.Thread]:
 
 
 def open_sockets() -> set[Socket]:
-    """File descriptor and number of every socket of this process."""
+    """File descriptor and inode of every socket of this process."""
     own = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if (target := str(link.readlink())).startswith("socket:"):
-                own.add((int(link.name), target))
+    with os.scandir("/proc/self/fd") as descriptors:
+        for fd in [int(each.name) for each in descriptors]:
+            with contextlib.suppress(OSError):
+                found = os.fstat(fd)
+                if stat.S_ISSOCK(found.st_mode):
+                    own.add((fd, found.st_ino))
     return own
 
 
 def ends_of(sockets: set[Socket]) -> list[str]:
     """The two ends of each, read from a list of all sockets of the machine: that takes longer than most tests."""
     ends = {each.fd: f"{each.laddr} to {each.raddr}" for each in psutil.Process().net_connections(kind="all")}
-    return [ends.get(fd, name) for fd, name in sorted(sockets)]
+    return [ends.get(fd, f"{fd}") for fd, _ in sorted(sockets)]
 
 
 def logging_settings() -> dict[str, str]:
