@@ -336,9 +336,6 @@ def test_a_producer_may_not_claim(user: MakeUser, engines: Engines, admin: Engin
     assert state_of(admin, id) == "ready"
 
 
-_SENT = re.compile(r'(?:words=|pack\(|_packed|Ask\(address, |Ask\(master, )\(((?:"[A-Za-z-]+"(?:, )?)+)')
-
-
 def test_a_dispatcher_that_moves_is_refused_nothing(engines: Engines, server_binary: Path, name: str) -> None:
     with Server(server_binary, options={"appendonly": "yes", "appendfsync": "always"}) as server:
         fsynced = not server.ask("INFO", "server")["redis_version"].startswith("7.0.")

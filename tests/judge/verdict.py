@@ -14,7 +14,7 @@ import mmh3
 
 from shardq.core.layout.slots import BUCKETS, table
 from tests.judge.history import Call
-from tests.judge.judge import Setback, Undecided, Violated, judged, told_as
+from tests.judge.judge import Setback, Undecided, Violated, judged
 from tests.judge.model import Op, Rules
 from tests.judge.witness import NOTHING
 
@@ -411,9 +411,3 @@ def _count(history: Sequence[Op], verdict: Verdict) -> None:
                 "its lease ran out" if op.lapses else "it was retried" if op.failures else "given back"
             ] += 1
         seen.add(op.number)
-
-
-def story_of(calls: Iterable[Call], id: str) -> list[str]:
-    """All that was asked and heard about one id, in the order of time."""
-    ops = [(op.begin_us, told_as(op)) for call in calls for each, op in call.ops if each == id]
-    return [line for _, line in sorted(ops)]

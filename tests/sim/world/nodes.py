@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 VERSION = b"redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n"
 
-_KEYLESS = frozenset((b"TIME", b"INFO"))
-
 Executed = Callable[["Node", Link, Script, Sequence[bytes], Sequence[bytes], Any], None]
 """Told of every script, after it ran."""
 
