@@ -56,8 +56,8 @@ hypothesis.settings.register_profile(
 )
 
 DIAGONAL = [("sync", "single"), ("asyncio", "cluster")]
-"""The ways of a test of both engines on both kinds of servers. Scripts and drivers are tried in all four; what
-lies between them is the same for threads and for asyncio, on one server and on many.
+"""The ways of a test of both engines on both kinds of servers. Drivers are tried in all four, scripts on one server,
+and each of them once on a cluster. What lies between is the same for threads and asyncio, on one server and on many.
 """
 
 # Engines warn of servers that keep nothing on their disks: these would write a snapshot, but the time never comes.

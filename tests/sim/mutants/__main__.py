@@ -13,13 +13,14 @@ import random
 import sys
 from pathlib import Path
 
+from tests.sim.branches.reached import reasons
 from tests.sim.branches.scripts import sources
 from tests.sim.mutants.differing import difference
 from tests.sim.mutants.lua import scripts_mutants
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.pool import Pool
 from tests.sim.mutants.python import sampled
-from tests.sim.mutants.report import printed
+from tests.sim.mutants.report import SURVIVORS, printed
 from tests.sim.mutants.subjects import OPERATIONS, SCRIPTS
 
 SEED = 1
@@ -92,17 +93,18 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
 
 def compared(folder: Path, jobs: int) -> str:
     """Tries the fixed sample with the tests of `make test`, and what is left with everything. Returns a table."""
-    rows = ["| mutants of | tried | killed by `make test` | killed by all | survive |", "| --- " * 5 + "|"]
+    rows = ["| mutants of | tried | harmless | killed by `make test` | killed by all | survive |", "| --- " * 6 + "|"]
+    harmless = reasons(SURVIVORS, "mutants")
     for subject, count in SAMPLE.items():
         every = [mutant for some in scripts_mutants().values() for mutant in some]
-        mutants = random.Random(SEED).sample(every, count) if subject is SCRIPTS else sampled(count, SEED)
+        sample = random.Random(SEED).sample(every, count) if subject is SCRIPTS else sampled(count, SEED)
+        mutants = [mutant for mutant in sample if mutant.name not in harmless]
         found = Pool(subject.at_each_change, folder, jobs).judged(mutants)
         left = [mutant for mutant in mutants if not found[mutant.name].is_killed]
         late = Pool(subject, folder, jobs).judged(left)
-        killed = len(mutants) - len(left)
         survive = [mutant.where for mutant in left if not late[mutant.name].is_killed]
-        cells = [subject.name, len(mutants), killed, len(mutants) - len(survive), ", ".join(survive) or "none"]
-        rows.append(f"| {' | '.join(map(str, cells))} |")
+        counts = len(sample), len(sample) - len(mutants), len(mutants) - len(left), len(mutants) - len(survive)
+        rows.append(f"| {subject.name} | {' | '.join(map(str, counts))} | {', '.join(survive) or 'none'} |")
     return "\n".join(rows)
 
 
