@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
-from shardq.core.model.checks import check_seconds, duration_ms
+from shardq.core.model.checks import duration_ms
 from shardq.core.model.printable import quoted
 from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase
@@ -42,15 +42,13 @@ SLICE_S = 0.5  # how long a relay that listens takes to notice that it is to sto
 
 class Notices:
     """The wait for new rows: by LISTEN on a connection of its own, if the database is PostgreSQL and its driver psycopg
-    (others can't wait for notices plainly); else for ``poll_s``.
+    (others can't wait for notices plainly); else for POLL_S.
     """
 
-    def __init__(
-        self, database: sa.Engine, channel: str, stopping: threading.Event, *, poll_s: float, listen_s: float
-    ) -> None:
+    def __init__(self, database: sa.Engine, channel: str, stopping: threading.Event, *, listen_s: float) -> None:
         self._stopping = stopping
         self._connection: Any = None
-        self._most_s = poll_s
+        self._most_s = POLL_S
         if database.dialect.name == "postgresql" and database.dialect.driver == "psycopg":
             self._most_s = listen_s
             pooled = database.raw_connection()
@@ -96,11 +94,9 @@ class OutboxRelay:
         batch: int = BATCH,
         keep: bool = False,
         dedup: float = DEDUP_S,
-        poll: float = POLL_S,
     ) -> None:
         """``keep``: rows stay, with the time of their move, instead of being removed. ``dedup``: the seconds for which
-        Redis remembers the push of a row. ``poll``: the seconds between two looks at a database that does not tell of
-        new rows.
+        Redis remembers the push of a row.
         """
         if not isinstance(engine, EngineBase):
             raise BadInput(f"a relay can't move rows to {engine!r:.80}; give an Engine or an AsyncEngine")
@@ -108,14 +104,12 @@ class OutboxRelay:
             raise BadInput(f"outbox can't be {quoted(outbox)}; give a shardq.outbox.Outbox, or leave it out")
         if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
             raise BadInput(f"batch can't be {quoted(batch)}; give a number of rows from 1 to {MAX_BATCH:,}")
-        check_seconds(poll, "poll")
         self.engine = engine
         self.outbox = outbox
         self.problem: str = ""
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
         window_ms = duration_ms(dedup, "dedup")
-        self._poll_s = poll
         self._own = not isinstance(database, sa.Engine)
         self._database = database if isinstance(database, sa.Engine) else open_database(database)
         self._is_started = False
@@ -182,8 +176,8 @@ class OutboxRelay:
 
     def _round(self) -> float:
         if self._notices is None:
-            channel, stopping = self.outbox.channel, self._loop.stopping
-            self._notices = Notices(self._database, channel, stopping, poll_s=self._poll_s, listen_s=self.listen_s)
+            stopping = self._loop.stopping
+            self._notices = Notices(self._database, self.outbox.channel, stopping, listen_s=self.listen_s)
         self._check_owner()
         wait = self._mover.step()
         self._judge()

@@ -136,6 +136,7 @@ class OutboxWay(StoreWay):
         "shardq.outbox.mover.FIRST_RETRY_S": 0.01,
         "shardq.outbox.mover.LONGEST_PAUSE_S": 0.4,
         "shardq.outbox.relay.LONGEST_PAUSE_S": 0.4,
+        "shardq.outbox.relay.POLL_S": 0.02,
     }
     _relay: OutboxRelay | None = None
 
@@ -143,7 +144,7 @@ class OutboxWay(StoreWay):
         self._database = open_database(self.store_at)
         outbox.create(self._database)
         self._engine = self.engine(url)
-        self._relay = OutboxRelay(self._engine, self._database, poll=0.02)
+        self._relay = OutboxRelay(self._engine, self._database)
         self._relay.start()
 
     def stop(self) -> None:

@@ -68,7 +68,7 @@ def test_a_row_waits_for_an_earlier_one_of_its_id_that_another_relay_has(
 def test_the_last_row_of_each_id_wins_while_three_relays_work(database: sa.Engine, engine: shardq.Engine) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(3):
-            stack.enter_context(OutboxRelay(engine, database, batch=7, poll=0.01))
+            stack.enter_context(OutboxRelay(engine, database, batch=7))
         for n in range(60):
             _push(database, *(shardq.Task(n, id=f"page-{k}", delay=600, on_conflict="replace") for k in range(5)))
         last = OutboxRelay(engine, database)

@@ -104,7 +104,7 @@ def test_rows_that_can_not_be_pushed_are_counted(database: sa.Engine, own_server
 def test_a_relay_that_fails_is_a_problem_of_its_engine(tmp_path: Path, url: str, name: str) -> None:
     database = open_database(f"sqlite:///{tmp_path}/app.db")  # without the table
 
-    with shardq.Engine(url, name=name, shards=2) as engine, OutboxRelay(engine, database, poll=0.05):
+    with shardq.Engine(url, name=name, shards=2) as engine, OutboxRelay(engine, database):
 
         def told() -> list[str]:
             return [reason for reason in engine.health().reasons if reason.startswith("an outbox relay")]
