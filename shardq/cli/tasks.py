@@ -21,11 +21,12 @@ from shardq.cli.serving import Ending
 from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.core.model.ids import full_id
+from shardq.core.producer.by_id import Verb
 from shardq.engine import Engine
 from shardq.engine.inside import Inside
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
-from shardq.features.listing.bulk import DONE, STATES, BulkResult, Verb
+from shardq.features.listing.bulk import DONE, STATES, BulkResult
 
 SHOWN = 20
 """Ids of running tasks that are shown; of more only the number is."""

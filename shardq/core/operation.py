@@ -54,11 +54,12 @@ class Many(Generic[K, T]):
         """The only request, if there is one and nothing but its answer ends it. Most claims and acks are such, and need
         no loop over the nodes.
         """
-        if not isinstance(self.requests, dict | list) or len(self.requests) != 1:
+        requests = self.requests
+        if not isinstance(requests, dict | list) or len(requests) != 1:
             return None
         if self.spare is not None and self.spare.worth is None:
             return None
-        (alone,) = self.pairs
+        (alone,) = requests.items() if isinstance(requests, dict) else requests
         return alone
 
 

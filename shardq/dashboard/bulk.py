@@ -18,12 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shardq.core.model.printable import printable, quoted
+from shardq.core.producer.by_id import Verb
 from shardq.dashboard.snapshots import Caller
 from shardq.dashboard.tasks import TaskFilter, due_of
 from shardq.dashboard.web import Form, action, dashboard_of, done, page, rendered
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption, ShardqError
-from shardq.features.listing.bulk import DONE, STATES, BulkResult, Verb
+from shardq.features.listing.bulk import DONE, STATES, BulkResult
 
 Phase = Literal["counting", "counted", "working", "done", "stopped", "failed"]
 

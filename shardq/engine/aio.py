@@ -26,7 +26,6 @@ from shardq.engine import advice
 from shardq.engine.operator_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
-from shardq.features.spool.commands import SpoolStats
 from shardq.worker import AsyncWorker, Backoff
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
 from shardq.worker.handlers import Plan
@@ -45,16 +44,17 @@ if True:  # ASYNC
     from shardq.core.drivers.sync import Driver
     from shardq.core.model.task import Delivery
     from shardq.core.producer.gathering import Gatherer
-    from shardq.engine.beside import Threads, ended_in_thread, made_in_thread
+    from shardq.engine.loop_threads import Threads, ended_in_thread, made_in_thread
     from shardq.errors import EngineClosed
     from shardq.features.embedded import Embedded
     from shardq.features.sinks.functions import BatchFunction
 else:
     import threading
+    from typing import Any
 
     from shardq.core.consumer.ahead import AheadWatch
     from shardq.core.model.checks import check_seconds
-    from shardq.core.operation import run
+    from shardq.core.model.task import Task
     from shardq.core.producer import buffer
     from shardq.core.producer.buffer import Buffer
     from shardq.worker import Worker
@@ -81,14 +81,11 @@ class AsyncEngine(AsyncOperatorCommands):
 
     def _forked(self) -> None:
         super()._forked()
-        self._driver: AsyncDriver | None = None
         self._wakeups: Wakeups | None = None
         if True:  # ASYNC
             self._loop: asyncio.AbstractEventLoop | None = None
             self._lock = asyncio.Lock()
             """Held while opening, starting, stopping and closing; the loop's, see ``_here``."""
-            self._gatherer: Gatherer
-            """The pushes that go by the driver."""
             self._threads: Threads | None = None
             self._background = BackgroundTasks()
             self._closing: set[asyncio.Task[None]] = set()
@@ -124,13 +121,13 @@ class AsyncEngine(AsyncOperatorCommands):
             """
             loop = asyncio.get_running_loop()
             if self._loop is not loop:
-                driver = self._driver
+                driver = self._redis.driver
                 in_use = driver is not None or self._lock.locked()
                 if in_use and self._loop is not None and not self._loop.is_closed():
                     raise EngineClosed(OTHER_LOOP)
                 if driver is not None:
                     driver.abandon()
-                self._driver, self._loop, self._lock = None, loop, asyncio.Lock()
+                self._redis.driver, self._loop, self._lock = None, loop, asyncio.Lock()
                 self._background = BackgroundTasks()
             return self._lock
     else:
@@ -160,7 +157,8 @@ class AsyncEngine(AsyncOperatorCommands):
 
     async def _connect(self, deadline: float) -> AsyncDriver:
         """Opens the engine, if it is not open. The lock is held."""
-        if self._driver is None:
+        driver = self._redis.driver
+        if driver is None:
             if True:  # ASYNC
                 if self._spool is not None:
                     await ended_in_thread(self._spool.resume)
@@ -201,19 +199,17 @@ class AsyncEngine(AsyncOperatorCommands):
                     driver.close()
                     self._leave()
                 raise
-            self._driver = driver
-            if True:  # ASYNC
-                self._gatherer = Gatherer(driver, self._map(), self._packer)
-        return self._driver
+            self._redis.use(driver)
+        return driver
 
     async def _open_driver(self, deadline: float) -> AsyncDriver:
-        driver = self._driver
+        driver = self._redis.driver
         if driver is None:
             self._check_not_closed()
             began = time.monotonic()
             async with self._held(deadline):
                 self._check_not_closed()
-                if self._driver is None and self._spool is not None:
+                if self._redis.driver is None and self._spool is not None:
                     self._spool.check_since(began)
                 driver = await self._connect(deadline)
         return driver
@@ -244,11 +240,11 @@ class AsyncEngine(AsyncOperatorCommands):
         async def _close(self) -> None:
             async with self._here():
                 self._closed = True
-                driver, self._driver = self._driver, None
+                driver, self._redis.driver = self._redis.driver, None
                 # Begun first, so that a cancellation leaves nothing that is not begun.
                 ended = ended_in_thread(self._rest().close)
                 if driver is not None:
-                    await asyncio.shield(asyncio.create_task(self._close_driver(driver, self._gatherer)))
+                    await asyncio.shield(asyncio.create_task(self._close_driver(driver, self._redis.gatherer)))
                 await ended
 
         async def _close_driver(self, driver: AsyncDriver, gatherer: Gatherer) -> None:
@@ -287,17 +283,14 @@ class AsyncEngine(AsyncOperatorCommands):
             threads, self._threads = self._threads, None
             beside = [] if threads is None else [threads.close]
         else:
-            driver, self._driver = self._driver, None
+            driver, self._redis.driver = self._redis.driver, None
             subscriber, self._subscriber = self._subscriber, None
             ahead_watch, self._ahead_watch = self._ahead_watch, None
             beside = [each.close for each in (driver, subscriber, ahead_watch) if each is not None]
         rest = ExitStack()
         if server is not None:
             rest.callback(server.leave)
-        if self._spool is not None:
-            rest.callback(self._spool.close)
-        if self._cold_store is not None:
-            rest.callback(self._cold_store.store.close)
+        rest.callback(self._store.close)
         for close in beside:
             rest.callback(close)
         if wakeups is not None:
@@ -404,24 +397,12 @@ class AsyncEngine(AsyncOperatorCommands):
 
     # ---- pushing
 
-    async def _push_one(self, entries: Entries) -> Receipt:
-        if True:  # ASYNC
-            if self._driver is not None:
-                return await self._gatherer.push(entries)
-            deadline = self._deadline()
-            await self._open_driver(deadline)
-            return await self._gatherer.push(entries, deadline)
-        else:
-            deadline, driver, cache = time.monotonic() + self._options.timeout, self._driver, self._cache
-            if driver is None or cache is None:
-                driver, cache = self._open_driver(deadline), self._map()
-            return run(driver, pushing.push_one(cache, self._packer, entries), deadline=deadline)
-
-    async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
+    async def _push_durably(
+        self, entries: Entries, most: int, deadline: float, durability: Durability
+    ) -> list[Receipt]:
         check_durability(durability)
-        deadline = self._deadline()
         driver, cache = await self._open_driver(deadline), self._map()
-        steps = pushing.push(cache, self._packer, entries, most=batch)
+        steps = pushing.push(cache, self._packer, entries, most=most)
         if True:  # ASYNC
             # in a thread: a WAIT on the loop's shared connections would delay every other caller
             driver.check_open()
@@ -431,14 +412,6 @@ class AsyncEngine(AsyncOperatorCommands):
             return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
         else:
             return push_durably(driver, cache, entries.ids, steps, durability, deadline)
-
-    async def _spool_stats(self) -> SpoolStats | None:
-        if self._spool is None:
-            return None
-        if True:  # ASYNC
-            return await made_in_thread(self._spool.stats, lambda _: None)
-        else:
-            return self._spool.stats()
 
     if TYPE_CHECKING or True:  # ASYNC
 
@@ -466,9 +439,16 @@ class AsyncEngine(AsyncOperatorCommands):
             ...     pending = buffer.push({"order": 42}, delay=60)
             """
             check_seconds(linger, "linger", most=60)
-            if self._spooler is None:
+            if self._spool is None:
                 self._open_driver(self._deadline())
-            return Buffer(self._packed, self._store, linger=linger, owner=self, timeout=self._options.timeout)
+            return Buffer(self._packed, self._send, linger=linger, owner=self, timeout=self._options.timeout)
+
+        def _packed(self, payload: Any, options: dict[str, Any]) -> Entries:
+            task = payload if isinstance(payload, Task) and not options else Task(payload, **options)
+            return self._pusher.packed(task)
+
+        def _send(self, entries: Entries) -> list[Receipt]:
+            return self._store.push(entries, BATCH, self._deadline())
 
     # ---- consumers and workers
 

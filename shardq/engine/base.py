@@ -25,9 +25,8 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
 from shardq.core.model.record import Codec, codec_named
-from shardq.core.model.task import Task
 from shardq.core.operation import Operation, run, succeeded
-from shardq.core.producer.packing import Entries, Packer
+from shardq.core.producer.packing import Packer
 from shardq.core.resharding.resizing import held_up
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
@@ -42,13 +41,12 @@ from shardq.engine.options import (
     DEFAULT_SPOOL_BYTES,
     DEFAULT_TIMEOUT_S,
     Options,
-    check_batch,
     server_given,
     settings_given,
 )
 from shardq.engine.parts import Parts, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
-from shardq.errors import AccessDenied, ColdTopic, EngineClosed, InvalidOption, ServerFault, ShardqError
+from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.egress import Egress
@@ -64,7 +62,6 @@ if TYPE_CHECKING:
     from shardq.features.cold.cold import Cold
     from shardq.features.cold.loader import Loader
     from shardq.features.cold.report import ColdStats
-    from shardq.features.cold.store import Counted
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
     from shardq.worker.handlers import Plan
@@ -222,19 +219,6 @@ class EngineBase(forks.OfOneProcess, ABC):
 
         return Cold(self._options.name, url, after_checked(after), topics_checked(topics))
 
-    def _check_cold(self, id: str) -> None:
-        """Raises InvalidOption for a task in a table that this engine was not given."""
-        if self._cold_store is None and self._cache is not None and self._cache.topology.cold is not None:
-            from shardq.features.cold.ids import place_in  # here: most engines have none
-
-            if id and self._cache.topology.is_cold(id):
-                raise ColdTopic(id)
-            if place_in(id) is not None:
-                raise InvalidOption(
-                    f"the task {id} may wait in the cold store of this engine, which was opened without it: give "
-                    "cold=, the URL of the database that the other processes have"
-                )
-
     def _can_spool(self, error: ShardqError) -> bool:
         """True if the engine can be used without the servers for now, as they can't be reached and it has a spool."""
         return self._spool is not None and self._spool.takes(error)
@@ -369,14 +353,6 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     # ---- arguments
 
-    def _packed(self, payload: Any, options: dict[str, Any]) -> Entries:
-        task = payload if isinstance(payload, Task) and not options else Task(payload, **options)
-        return self._packer.one(task if self._tracing is None else self._tracing.create(task))
-
-    def _packed_many(self, tasks: Iterable[Task], batch: int) -> Entries:
-        check_batch(batch)
-        return self._packer.many(tasks)
-
     def _claims(
         self, topics: Topics, lease: float, name: str | None, topic_attempts: Mapping[str, int] | None = None
     ) -> Callable[[], Claims]:
@@ -413,17 +389,9 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)
 
-    def _stats(
-        self, seen: Seen, spool: SpoolStats | None, cold: Counted | ShardqError | None, *, shards: bool
-    ) -> Stats:
+    def _stats(self, seen: Seen, spool: SpoolStats | None, cold: ColdStats | None, *, shards: bool) -> Stats:
         interval = self._rates.note(seen.counts, time.monotonic())
-        here = self._running.here(spool, None if self._cold_store is None else self._cold_stats(self._cold_store, cold))
-        return stats_of(self._map(), seen, here, interval, shards=shards)
-
-    def _cold_stats(self, cold: Cold, counted: Counted | ShardqError | None) -> ColdStats:
-        from shardq.features.cold.cold import stats_of as stats_of_cold  # here: most engines have none
-
-        return stats_of_cold(cold, counted, self._running.loader())
+        return stats_of(self._map(), seen, self._running.here(spool, cold), interval, shards=shards)
 
     def _examine(
         self,
@@ -480,6 +448,10 @@ class EngineBase(forks.OfOneProcess, ABC):
     @abstractmethod
     def _open_driver(self, deadline: float) -> Any:
         """Opens the engine if it is not open. Returns its driver; for asyncio it is awaited."""
+
+    @abstractmethod
+    def _trace_by(self, tracing: Tracing | None) -> None:
+        """Has pushes traced from now on, or no more."""
 
     @abstractmethod
     def _declare_recurring(self, functions: Iterable[Registered]) -> Any:

@@ -65,10 +65,10 @@ class Inside:
     def cold_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> ColdRelaying:
         """Returns the part of a relay that carries out commands on ids which may be in the cold store."""
         from shardq.engine.versions import use_cold
-        from shardq.features.cold.relaying import ColdRelaying  # here: most programs have no relay
+        from shardq.features.cold.relaying import ColdRelaying, RelayedRedis  # here: most programs have no relay
 
         cold = None if self.parts.is_of_test else self._engine._cold_store
-        return ColdRelaying(cold, packer, use_cold, opened)
+        return ColdRelaying(cold, RelayedRedis(packer, self.options.timeout, opened), use_cold)
 
     def drop_cold(self, due_before: float | dt.datetime) -> int:
         """Removes what is due before an instant from the cold store. Returns how many."""
@@ -82,7 +82,7 @@ class Inside:
 
     def trace_by(self, tracing: Tracing) -> None:
         """Has the engine traced, and the workers that it runs from now on."""
-        self._engine._tracing = tracing
+        self._engine._trace_by(tracing)
         self._engine._tasks.around = tracing.handler
 
     def refit(self, parts: Parts, options: Options) -> tuple[Parts, Options]:

@@ -31,7 +31,7 @@ from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, 
 from shardq.engine.options import STATS_TIMEOUT_S, check_resize, limit_of, route_of, settings_given
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import InvalidOption
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
@@ -43,8 +43,6 @@ from shardq.worker.named import call_of
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.core.subscriber import Subscriber
-    from shardq.features.cold.store import Counted
-    from shardq.features.spool.commands import SpoolStats
 
 T = TypeVar("T")
 
@@ -54,9 +52,6 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
 
     @abstractmethod
     def _present_subscriber(self) -> Subscriber | None: ...
-
-    @abstractmethod
-    async def _spool_stats(self) -> SpoolStats | None: ...
 
     async def forward(
         self,
@@ -250,15 +245,6 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber(), max_dead=max_dead)
         return self._judge(stats, await arun(driver, asked, deadline=deadline), max_late, max_ready_age, max_dead)
 
-    async def _cold_counted(self) -> Counted | ShardqError | None:
-        """Counts the table of far tasks, or returns why it can't; None for an engine without one."""
-        if self._cold is None:
-            return None
-        try:
-            return await self._cold.counted(time.monotonic() + STATS_TIMEOUT_S)
-        except ShardqError as exc:
-            return exc
-
     async def _begin_look(self) -> tuple[AsyncDriver, float]:
         """Returns the driver, and the deadline of a look."""
         deadline = self._deadline()
@@ -287,7 +273,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
             server=driver.server_version,
             connections=driver.connections(),
         )
-        return self._stats(seen, await self._spool_stats(), await self._cold_counted(), shards=shards)
+        spool, cold = await self._store.here((time.monotonic() + deadline) / 2)
+        return self._stats(seen, spool, cold, shards=shards)
 
     # ---- schedules
 

@@ -1,5 +1,5 @@
-"""The parts of an engine: those it makes when it opens and starts, its tracing, those that run in this process, and
-connections of their own for what works beside it. ``shardq.testing`` and ``shardq.otel`` put others in their place.
+"""The parts of an engine: the factory of its drivers and dispatcher, the interface of its tracing, the parts that run
+in this process, and the connections of a thread that works for it. ``shardq.testing`` puts in a factory of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """Those of an engine that works by the servers' clock."""
+    """The factory of an engine's drivers and dispatcher. They go by the servers' clock."""
 
     has_threads = True
     """False: nothing runs by itself, and a test says when what is to be done."""

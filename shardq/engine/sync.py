@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shardq.core.consumer import Consumer
 from shardq.core.consumer.ahead import AheadWatch
@@ -18,7 +18,7 @@ from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import Topics, check_seconds
-from shardq.core.model.task import Receipt
+from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import run
 from shardq.core.producer import buffer, pushing
 from shardq.core.producer.buffer import Buffer
@@ -29,7 +29,6 @@ from shardq.engine import advice
 from shardq.engine.operator_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
-from shardq.features.spool.commands import SpoolStats
 from shardq.worker import Backoff, Worker
 from shardq.worker.base import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S
 from shardq.worker.handlers import Plan
@@ -56,7 +55,6 @@ class Engine(OperatorCommands):
 
     def _forked(self) -> None:
         super()._forked()
-        self._driver: Driver | None = None
         self._wakeups: Wakeups | None = None
         self._lock = threading.RLock()
         """Held while opening, starting, stopping and closing."""
@@ -100,7 +98,8 @@ class Engine(OperatorCommands):
 
     def _connect(self, deadline: float) -> Driver:
         """Opens the engine, if it is not open. The lock is held."""
-        if self._driver is None:
+        driver = self._redis.driver
+        if driver is None:
             if self._spool is not None:
                 self._spool.resume()
             settings, self._embedded = self._entered()
@@ -115,17 +114,17 @@ class Engine(OperatorCommands):
                 driver.close()
                 self._leave()
                 raise
-            self._driver = driver
-        return self._driver
+            self._redis.use(driver)
+        return driver
 
     def _open_driver(self, deadline: float) -> Driver:
-        driver = self._driver
+        driver = self._redis.driver
         if driver is None:
             self._check_not_closed()
             began = time.monotonic()
             with self._held(deadline):
                 self._check_not_closed()
-                if self._driver is None and self._spool is not None:
+                if self._redis.driver is None and self._spool is not None:
                     self._spool.check_since(began)
                 driver = self._connect(deadline)
         return driver
@@ -153,17 +152,14 @@ class Engine(OperatorCommands):
         running = self._running
         dispatcher, running.dispatcher = running.dispatcher, None
         replayer, running.replayer = running.replayer, None
-        driver, self._driver = self._driver, None
+        driver, self._redis.driver = self._redis.driver, None
         subscriber, self._subscriber = self._subscriber, None
         ahead_watch, self._ahead_watch = self._ahead_watch, None
         beside = [each.close for each in (driver, subscriber, ahead_watch) if each is not None]
         rest = ExitStack()
         if server is not None:
             rest.callback(server.leave)
-        if self._spool is not None:
-            rest.callback(self._spool.close)
-        if self._cold_store is not None:
-            rest.callback(self._cold_store.store.close)
+        rest.callback(self._store.close)
         for close in beside:
             rest.callback(close)
         if wakeups is not None:
@@ -243,23 +239,11 @@ class Engine(OperatorCommands):
 
     # ---- pushing
 
-    def _push_one(self, entries: Entries) -> Receipt:
-        deadline, driver, cache = time.monotonic() + self._options.timeout, self._driver, self._cache
-        if driver is None or cache is None:
-            driver, cache = self._open_driver(deadline), self._map()
-        return run(driver, pushing.push_one(cache, self._packer, entries), deadline=deadline)
-
-    def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]:
+    def _push_durably(self, entries: Entries, most: int, deadline: float, durability: Durability) -> list[Receipt]:
         check_durability(durability)
-        deadline = self._deadline()
         driver, cache = self._open_driver(deadline), self._map()
-        steps = pushing.push(cache, self._packer, entries, most=batch)
+        steps = pushing.push(cache, self._packer, entries, most=most)
         return push_durably(driver, cache, entries.ids, steps, durability, deadline)
-
-    def _spool_stats(self) -> SpoolStats | None:
-        if self._spool is None:
-            return None
-        return self._spool.stats()
 
     def buffered(self, *, linger: float = 0.0) -> Buffer:
         """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when
@@ -273,9 +257,16 @@ class Engine(OperatorCommands):
         ...     pending = buffer.push({"order": 42}, delay=60)
         """
         check_seconds(linger, "linger", most=60)
-        if self._spooler is None:
+        if self._spool is None:
             self._open_driver(self._deadline())
-        return Buffer(self._packed, self._store, linger=linger, owner=self, timeout=self._options.timeout)
+        return Buffer(self._packed, self._send, linger=linger, owner=self, timeout=self._options.timeout)
+
+    def _packed(self, payload: Any, options: dict[str, Any]) -> Entries:
+        task = payload if isinstance(payload, Task) and not options else Task(payload, **options)
+        return self._pusher.packed(task)
+
+    def _send(self, entries: Entries) -> list[Receipt]:
+        return self._store.push(entries, BATCH, self._deadline())
 
     # ---- consumers and workers
 

@@ -1,43 +1,47 @@
 # For asyncio. `make fmt` generates tasks_sync.py from it.
-"""The commands on tasks: pushing them, what is done by id, and what looks at many or acts on all that match.
+"""The commands on tasks: pushing them, what is done by id, and what looks at many or acts on all that match. Each
+checks its arguments, and is one call of the engine's chain of stores (``features/stores_aio.py``), whose first link is
+here.
 ``AsyncEngine`` inherits them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from shardq.core.model.checks import due_spec
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo, refuse_unknown
-from shardq.core.operation import Operation, arun
-from shardq.core.producer import by_id, pushing
+from shardq.core.operation import Operation
+from shardq.core.producer import pushing
+from shardq.core.producer.by_id import Verb
 from shardq.core.producer.durable import Durability
-from shardq.core.producer.packing import BATCH, RUN, Entries, each_task
-from shardq.core.producer.stream import Stream
+from shardq.core.producer.packing import BATCH, Entries, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import note, noted
+from shardq.engine.control import note
 from shardq.engine.options import check_batch, check_reason, checked_id, moved_due
+from shardq.engine.parts import Tracing
+from shardq.errors import ColdTopic, InvalidOption
 from shardq.features.history import History, read_history
-from shardq.features.listing import forecast, pages
-from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query, purge
+from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
+from shardq.features.stores_aio import AsyncTaskStore, Progress
 from shardq.worker.named import TaskDecorator
+
+if True:  # ASYNC
+    from shardq.core.producer.gathering import Gatherer
+else:
+    from shardq.core.operation import run
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
-    from shardq.features.cold.storing_aio import AsyncColdCommands
-    from shardq.features.spool.spooling_aio import AsyncSpooler
 
-Progress = Callable[[BulkResult], object]
 T = TypeVar("T")
 
 
@@ -59,6 +63,108 @@ if True:  # ASYNC
             return [task async for task in self._tasks]
 
 
+class AsyncRedisStore(AsyncTaskStore):
+    """The first link of the chain: Redis, by the driver of the engine."""
+
+    def __init__(self, engine: AsyncTaskCommands) -> None:
+        self.packer, self.timeout, self._engine = engine._packer, engine._options.timeout, engine
+        self.driver: AsyncDriver | None = None
+        """None until the engine is open."""
+        if True:  # ASYNC
+            self.gatherer: Gatherer
+            """The pushes that go by the driver."""
+
+    def use(self, driver: AsyncDriver) -> None:
+        """Has commands go by this driver from now on."""
+        if True:  # ASYNC
+            self.gatherer = Gatherer(driver, self.cache(), self.packer)
+        self.driver = driver
+
+    async def opened(self, deadline: float) -> AsyncDriver:
+        return self.driver or await self._engine._open_driver(deadline)
+
+    def cache(self) -> TopologyCache:
+        return self._engine._map()
+
+    def check(self, id: str) -> None:
+        cache = self._engine._cache
+        if self._engine._cold_store is not None or cache is None or cache.topology.cold is None:
+            return
+        from shardq.features.cold.ids import place_in  # here: most engines have none
+
+        if cache.topology.is_cold(id):
+            raise ColdTopic(id)
+        if place_in(id) is not None:
+            raise InvalidOption(
+                f"the task {id} may wait in the cold store of this engine, which was opened without it: give "
+                "cold=, the URL of the database that the other processes have"
+            )
+
+    async def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        if durability is not None:
+            [receipt] = await self._engine._push_durably(entries, BATCH, deadline, durability)
+            return receipt
+        if True:  # ASYNC
+            if self.driver is None:
+                await self.opened(deadline)
+            return await self.gatherer.push(entries, deadline)
+        else:
+            driver, cache = self.driver, self._engine._cache
+            if driver is None or cache is None:
+                driver, cache = self.opened(deadline), self.cache()
+            return run(driver, pushing.push_one(cache, self.packer, entries), deadline=deadline)
+
+    async def push(
+        self, entries: Entries, most: int, deadline: float, durability: Durability | None = None
+    ) -> list[Receipt]:
+        if durability is not None:
+            return await self._engine._push_durably(entries, most, deadline, durability)
+        return await self.run(lambda cache: pushing.push(cache, self.packer, entries, most=most), deadline)
+
+
+class AsyncPusher:
+    """Packs tasks for the chain of stores, which knows packed ones only. It traces nothing."""
+
+    def __init__(self, store: AsyncTaskStore) -> None:
+        self._packer, self._timeout, self._store = store.packer, store.timeout, store
+
+    async def push(self, task: Task, durability: Durability | None) -> Receipt:
+        return await self._store.push_one(self._packer.one(task), time.monotonic() + self._timeout, durability)
+
+    async def push_many(self, tasks: Iterable[Task], most: int, durability: Durability | None) -> list[Receipt]:
+        return await self._store.push(self._packer.many(tasks), most, time.monotonic() + self._timeout, durability)
+
+    def push_iter(self, tasks: Iterator[Task], most: int) -> AsyncIterator[list[Receipt]]:
+        return self._store.push_iter(tasks, most)
+
+    def packed(self, task: Task) -> Entries:
+        """Packs a task that a buffer stores later."""
+        return self._packer.one(task)
+
+
+class AsyncTracedPusher(AsyncPusher):
+    """Packs tasks, with a span around each push."""
+
+    def __init__(self, store: AsyncTaskStore, tracing: Tracing) -> None:
+        super().__init__(store)
+        self._tracing = tracing
+
+    async def push(self, task: Task, durability: Durability | None) -> Receipt:
+        with self._tracing.push(task) as span:
+            [receipt] = span.pushed([await super().push(span.tasks[0], durability)])
+        return receipt
+
+    async def push_many(self, tasks: Iterable[Task], most: int, durability: Durability | None) -> list[Receipt]:
+        with self._tracing.push_many(list(each_task(tasks))) as span:
+            return span.pushed(await super().push_many(span.tasks, most, durability))
+
+    def push_iter(self, tasks: Iterator[Task], most: int) -> AsyncIterator[list[Receipt]]:
+        return super().push_iter(self._tracing.stream(tasks), most)
+
+    def packed(self, task: Task) -> Entries:
+        return super().packed(self._tracing.create(task))
+
+
 class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     """The commands of ``AsyncEngine`` on tasks."""
 
@@ -66,40 +172,37 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def _open_driver(self, deadline: float) -> AsyncDriver: ...
 
     @abstractmethod
-    async def _push_one(self, entries: Entries) -> Receipt: ...
+    async def _push_durably(
+        self, entries: Entries, most: int, deadline: float, durability: Durability
+    ) -> list[Receipt]: ...
 
-    @abstractmethod
-    async def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
+    def _forked(self) -> None:
+        super()._forked()
+        self._chain()
 
-    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]], id: str = "") -> T:
-        """Carries out a command within the engine's timeout. ``id``: of the task that it is about."""
-        deadline = self._deadline()
-        driver = await self._open_driver(deadline)
-        self._check_cold(id)
-        return await arun(driver, make(self._map()), deadline=deadline)
+    def _chain(self) -> None:
+        """Puts the chain of stores together. All that it has open belongs to this process."""
+        cold = self._cold_store
+        self._redis = AsyncRedisStore(self)
+        self._store: AsyncTaskStore = self._redis
+        if self._spool is not None:
+            from shardq.features.spool.spooling_aio import AsyncSpoolStore  # here: it brings sqlite3
 
-    @cached_property
-    def _spooler(self) -> AsyncSpooler | None:
-        """Carries out commands if the engine has a spool."""
-        if self._spool is None:
-            return None
-        from shardq.features.spool.spooling_aio import AsyncSpooler  # here: it brings sqlite3
+            self._store = AsyncSpoolStore(self._store, self._spool)
+        if cold is not None and not self._parts.is_of_test:
+            from shardq.engine.versions import use_cold
+            from shardq.features.cold.storing_aio import AsyncColdStore  # here: most engines have none
 
-        timeout = self._options.timeout
-        return AsyncSpooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)
+            self._store = AsyncColdStore(self._store, cold, use_cold, lambda: self._running.loader())
+        self._trace_by(self._tracing)
 
-    @property
-    def _cold(self) -> AsyncColdCommands | None:
-        """Carries out commands if the engine has a cold store, and no test has put all on a clock of its own."""
-        return None if self._cold_store is None or self._parts.is_of_test else self._cold_commands
+    def _trace_by(self, tracing: Tracing | None) -> None:
+        self._tracing = tracing
+        self._pusher = AsyncPusher(self._store) if tracing is None else AsyncTracedPusher(self._store, tracing)
 
-    @cached_property
-    def _cold_commands(self) -> AsyncColdCommands:
-        from shardq.engine.versions import use_cold
-        from shardq.features.cold.storing_aio import AsyncColdCommands  # here: most engines have none
-
-        assert self._cold_store is not None, "there is a cold store"
-        return AsyncColdCommands(self._cold_store, self._packer, use_cold, self._open_driver, self._map, self._deadline)
+    async def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T:
+        """Carries out an operation within the engine's timeout."""
+        return await self._redis.run(make, self._deadline())
 
     # ---- pushing
 
@@ -156,26 +259,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             throttle=throttle,
             tags=tags,
         )
-        if self._tracing is None:
-            return await self._push(task, durability)
-        with self._tracing.push(task) as span:
-            [receipt] = span.pushed([await self._push(span.tasks[0], durability)])
-        return receipt
-
-    async def _push(self, task: Task, durability: Durability | None) -> Receipt:
-        entries = self._packer.one(task)
-        if self._cold_store is not None and self._cold is not None:  # most engines have none, and ask no further
-            return await self._cold.push_one(entries, lambda: self._push_near(entries, durability))
-        return await self._push_near(entries, durability)
-
-    async def _push_near(self, entries: Entries, durability: Durability | None) -> Receipt:
-        """Stores one packed task in Redis."""
-        if durability is not None:
-            [receipt] = await self._push_durably(entries, durability)
-            return receipt
-        if self._spooler is not None:
-            return await self._spooler.push_one(entries)
-        return await self._push_one(entries)
+        return await self._pusher.push(task, durability)
 
     async def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
@@ -188,29 +272,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
         >>> ids = await engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
-        if self._tracing is None:
-            return await self._push_many(tasks, batch, durability)
-        with self._tracing.push_many(list(each_task(tasks))) as span:
-            return span.pushed(await self._push_many(span.tasks, batch, durability))
-
-    async def _push_many(self, tasks: Iterable[Task], batch: int, durability: Durability | None) -> list[Receipt]:
-        return await self._store(self._packed_many(tasks, batch), batch, durability)
-
-    async def _store(self, entries: Entries, batch: int = BATCH, durability: Durability | None = None) -> list[Receipt]:
-        """Stores packed tasks."""
-        if self._cold is not None:
-            receipts = await self._cold.push(entries, lambda near: self._store_near(near, batch, durability))
-            if receipts is not None:
-                return receipts
-        return await self._store_near(entries, batch, durability)
-
-    async def _store_near(self, entries: Entries, batch: int, durability: Durability | None) -> list[Receipt]:
-        """Stores them in Redis."""
-        if durability is not None:
-            return await self._push_durably(entries, durability, batch)
-        if self._spooler is not None:
-            return await self._spooler.push(entries, batch)
-        return await self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=batch))
+        check_batch(batch)
+        return await self._pusher.push_many(tasks, batch, durability)
 
     async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
@@ -225,34 +288,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         ...     print(len(ids), "more are stored")
         """
         check_batch(batch)
-        source = each_task(tasks)
-        if self._tracing is not None:
-            source = self._tracing.stream(source)
-        if self._cold is not None:
-            while some := list(itertools.islice(source, RUN)):
-                yield await self._push_many(some, batch, None)
-            return
-        if self._spooler is not None:
-            async for stored in self._spooler.push_iter(source, batch):
-                if stored:
-                    yield stored
-            return
-        driver = await self._open_driver(self._deadline())
-        stream = Stream(self._map(), self._packer, source, batch, self._options.timeout)
-        while not stream.exhausted:
-            async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
-                stream.note(sent, result)
-                for window in stream.finished():
-                    if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
-                        left = time.monotonic()
-                        yield receipts
-                        stream.came_back(left)
-            for window in stream.finished():
-                if (receipts := await arun(driver, stream.completed(window), deadline=window.deadline)) is not None:
-                    left = time.monotonic()
-                    yield receipts
-                    stream.came_back(left)
-            stream.check()
+        async for receipts in self._pusher.push_iter(each_task(tasks), batch):
+            yield receipts
 
     def _push_task(self) -> Callable[..., AsyncReceipt]:
         return self.push
@@ -267,15 +304,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         ...     print("it will not be delivered")
         """
         checked_id(id)
-        if self._cold is not None and await self._cold.concerns(id):
-            return await self._cold.cancel(id, lambda: self._cancel_near(id))
-        return await self._cancel_near(id)
-
-    async def _cancel_near(self, id: str) -> Outcome:
-        if self._spooler is not None:
-            self._check_cold(id)
-            return await self._spooler.cancel(id)
-        return await self._carry_out(lambda cache: by_id.cancel(cache, id), id)
+        return await self._store.order("cancel", id, 0, self._deadline())
 
     async def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -287,16 +316,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         <Outcome.MOVED: 'moved'>
         """
         checked_id(id)
-        due = moved_due(delay, at)
-        if self._cold is not None and await self._cold.concerns(id):
-            return await self._cold.reschedule(id, due, lambda: self._reschedule_near(id, due))
-        return await self._reschedule_near(id, due)
-
-    async def _reschedule_near(self, id: str, due: int) -> Outcome:
-        if self._spooler is not None:
-            self._check_cold(id)
-            return await self._spooler.reschedule(id, due)
-        return await self._carry_out(lambda cache: by_id.reschedule(cache, id, due), id)
+        return await self._store.order("reschedule", id, moved_due(delay, at), self._deadline())
 
     async def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -308,13 +328,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         ...     print(f"not dead, but {outcome}")
         """
         checked_id(id)
-        due = due_spec(delay, at)
-        if self._cold is not None and await self._cold.concerns(id):
-            return await self._cold.requeue(id, lambda: self._requeue_near(id, due))
-        return await self._requeue_near(id, due)
-
-    async def _requeue_near(self, id: str, due: int) -> Outcome:
-        return await self._carry_out(lambda cache: by_id.requeue(cache, id, due), id)
+        return await self._store.order("requeue", id, due_spec(delay, at), self._deadline())
 
     async def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
         """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
@@ -326,12 +340,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         b'{"order":42}'
         """
         checked_id(id)
-        codec = self._options.codec if decode else None
-        if self._cold is not None and await self._cold.concerns(id):
-            info = await self._cold.get(id, codec)
-            if info is not None:
-                return info
-        return await self._carry_out(lambda cache: by_id.get(cache, id, codec), id)
+        return await self._store.get(id, self._options.codec if decode else None, self._deadline())
 
     # ---- many tasks
 
@@ -366,11 +375,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
-        if self._cold is not None:
-            page = await self._cold.page(self.name, query, cursor, limit, self._options.codec)
-            if page is not None:
-                return page
-        return await self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
+        return await self._store.page(query, cursor, limit, self._options.codec, self._deadline())
 
     if True:  # ASYNC
 
@@ -412,8 +417,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> print(forecast.overdue, max(count for start, count in forecast.buckets), forecast.later)
         """
         check_horizon(horizon)
-        near = await self._carry_out(lambda cache: forecast.forecast(cache, horizon))
-        return near if self._cold is None else await self._cold.forecast(near)
+        return await self._store.forecast(horizon, self._deadline())
 
     async def history(self, horizon: Horizon = "hour") -> History:
         """Returns what was in each minute of the last "hour", each hour of the last "day", or each day of the last
@@ -451,7 +455,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         check_reason(reason)
         query = bulk_query("cancel", topic, **filter)
-        return await self._all(lambda cache: Bulk(cache, "cancel", query, reason=reason, count_only=dry_run), progress)
+        return await self._all("cancel", query, progress, reason=reason, count_only=dry_run)
 
     async def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
@@ -463,23 +467,12 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         query = bulk_query("cancel", topic, name="purge", **filter)
         if filter.get("failed") or any(filter.get(each) is not None for each in ("state", "due", "tag")):
-            return (await self._all(lambda cache: Bulk(cache, "cancel", query))).done
-        driver = await self._open_driver(self._deadline())
-        cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
-        far = 0
-        if self._cold is not None:
-            bulk = Bulk(cache, "cancel", query)
-            await self._cold.bulk(bulk, lambda _: None)
-            far = bulk.so_far.done
-        # No deadline for the whole: it goes through all tasks.
-        return await arun(
-            driver,
-            noted(
-                cache,
-                purge(cache, topic, far),
-                lambda done: f"{which}: purged of {done:,} task{'' if done == 1 else 's'}",
-            ),
-        )
+            return (await self._all("cancel", query)).done
+        await self._store.opened(self._deadline())
+        done = await self._store.purge(Bulk(self._map(), "cancel", query))
+        which = "every topic" if topic is None else f"topic {shown_topic(topic)}"
+        await self._carry_out(lambda cache: note(cache, f"{which}: purged of {done:,} task{'' if done == 1 else 's'}"))
+        return done
 
     async def requeue_all(
         self,
@@ -499,7 +492,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         check_reason(reason)
         query = bulk_query("requeue", topic, **dead_filter(**filter))
-        return await self._all(lambda cache: Bulk(cache, "requeue", query, reason=reason, count_only=dry_run), progress)
+        return await self._all("requeue", query, progress, reason=reason, count_only=dry_run)
 
     async def reschedule_all(
         self,
@@ -520,19 +513,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """
         check_reason(reason)
         query, word = bulk_query("reschedule", topic, **filter), moved_due(delay, at)
+        return await self._all("reschedule", query, progress, due=word, reason=reason, count_only=dry_run)
 
-        def make(cache: TopologyCache) -> Bulk:
-            return Bulk(cache, "reschedule", query, due=word, reason=reason, count_only=dry_run)
-
-        return await self._all(make, progress)
-
-    async def _all(self, make: Callable[[TopologyCache], Bulk], progress: Progress | None = None) -> BulkResult:
-        driver = await self._open_driver(self._deadline())
-        bulk = make(self._map())
-        if self._cold is not None:
-            await self._cold.bulk(bulk, progress or (lambda _: None))
-        while await arun(driver, bulk.following(), deadline=self._deadline()):
-            if progress is not None:
-                progress(bulk.so_far)
-        await arun(driver, note(self._map(), bulk.words), deadline=self._deadline())
+    async def _all(self, verb: Verb, query: Query, progress: Progress | None = None, **options: Any) -> BulkResult:
+        await self._store.opened(self._deadline())
+        bulk = Bulk(self._map(), verb, query, **options)
+        await self._store.bulk(bulk, progress or (lambda _: None))
+        await self._carry_out(lambda cache: note(cache, bulk.words))
         return bulk.so_far

@@ -1,44 +1,133 @@
 # Generated from tasks_aio.py by `make fmt`: change that one.
-"""The commands on tasks: pushing them, what is done by id, and what looks at many or acts on all that match.
+"""The commands on tasks: pushing them, what is done by id, and what looks at many or acts on all that match. Each
+checks its arguments, and is one call of the engine's chain of stores (``features/stores_sync.py``), whose first link is
+here.
 ``Engine`` inherits them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from shardq.core.model.checks import due_spec
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import OnConflict, Outcome, Receipt, Task, TaskInfo, refuse_unknown
 from shardq.core.operation import Operation, run
-from shardq.core.producer import by_id, pushing
+from shardq.core.producer import pushing
+from shardq.core.producer.by_id import Verb
 from shardq.core.producer.durable import Durability
-from shardq.core.producer.packing import BATCH, RUN, Entries, each_task
-from shardq.core.producer.stream import Stream
+from shardq.core.producer.packing import BATCH, Entries, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import note, noted
+from shardq.engine.control import note
 from shardq.engine.options import check_batch, check_reason, checked_id, moved_due
+from shardq.engine.parts import Tracing
+from shardq.errors import ColdTopic, InvalidOption
 from shardq.features.history import History, read_history
-from shardq.features.listing import forecast, pages
-from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query, purge
+from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
+from shardq.features.stores_sync import Progress, TaskStore
 from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
-    from shardq.features.cold.storing_sync import ColdCommands
-    from shardq.features.spool.spooling_sync import Spooler
 
-Progress = Callable[[BulkResult], object]
 T = TypeVar("T")
+
+
+class RedisStore(TaskStore):
+    """The first link of the chain: Redis, by the driver of the engine."""
+
+    def __init__(self, engine: TaskCommands) -> None:
+        self.packer, self.timeout, self._engine = engine._packer, engine._options.timeout, engine
+        self.driver: Driver | None = None
+        """None until the engine is open."""
+
+    def use(self, driver: Driver) -> None:
+        """Has commands go by this driver from now on."""
+        self.driver = driver
+
+    def opened(self, deadline: float) -> Driver:
+        return self.driver or self._engine._open_driver(deadline)
+
+    def cache(self) -> TopologyCache:
+        return self._engine._map()
+
+    def check(self, id: str) -> None:
+        cache = self._engine._cache
+        if self._engine._cold_store is not None or cache is None or cache.topology.cold is None:
+            return
+        from shardq.features.cold.ids import place_in  # here: most engines have none
+
+        if cache.topology.is_cold(id):
+            raise ColdTopic(id)
+        if place_in(id) is not None:
+            raise InvalidOption(
+                f"the task {id} may wait in the cold store of this engine, which was opened without it: give "
+                "cold=, the URL of the database that the other processes have"
+            )
+
+    def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        if durability is not None:
+            [receipt] = self._engine._push_durably(entries, BATCH, deadline, durability)
+            return receipt
+        driver, cache = self.driver, self._engine._cache
+        if driver is None or cache is None:
+            driver, cache = self.opened(deadline), self.cache()
+        return run(driver, pushing.push_one(cache, self.packer, entries), deadline=deadline)
+
+    def push(self, entries: Entries, most: int, deadline: float, durability: Durability | None = None) -> list[Receipt]:
+        if durability is not None:
+            return self._engine._push_durably(entries, most, deadline, durability)
+        return self.run(lambda cache: pushing.push(cache, self.packer, entries, most=most), deadline)
+
+
+class Pusher:
+    """Packs tasks for the chain of stores, which knows packed ones only. It traces nothing."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self._packer, self._timeout, self._store = store.packer, store.timeout, store
+
+    def push(self, task: Task, durability: Durability | None) -> Receipt:
+        return self._store.push_one(self._packer.one(task), time.monotonic() + self._timeout, durability)
+
+    def push_many(self, tasks: Iterable[Task], most: int, durability: Durability | None) -> list[Receipt]:
+        return self._store.push(self._packer.many(tasks), most, time.monotonic() + self._timeout, durability)
+
+    def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
+        return self._store.push_iter(tasks, most)
+
+    def packed(self, task: Task) -> Entries:
+        """Packs a task that a buffer stores later."""
+        return self._packer.one(task)
+
+
+class TracedPusher(Pusher):
+    """Packs tasks, with a span around each push."""
+
+    def __init__(self, store: TaskStore, tracing: Tracing) -> None:
+        super().__init__(store)
+        self._tracing = tracing
+
+    def push(self, task: Task, durability: Durability | None) -> Receipt:
+        with self._tracing.push(task) as span:
+            [receipt] = span.pushed([super().push(span.tasks[0], durability)])
+        return receipt
+
+    def push_many(self, tasks: Iterable[Task], most: int, durability: Durability | None) -> list[Receipt]:
+        with self._tracing.push_many(list(each_task(tasks))) as span:
+            return span.pushed(super().push_many(span.tasks, most, durability))
+
+    def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
+        return super().push_iter(self._tracing.stream(tasks), most)
+
+    def packed(self, task: Task) -> Entries:
+        return super().packed(self._tracing.create(task))
 
 
 class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
@@ -48,40 +137,35 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     def _open_driver(self, deadline: float) -> Driver: ...
 
     @abstractmethod
-    def _push_one(self, entries: Entries) -> Receipt: ...
+    def _push_durably(self, entries: Entries, most: int, deadline: float, durability: Durability) -> list[Receipt]: ...
 
-    @abstractmethod
-    def _push_durably(self, entries: Entries, durability: Durability, batch: int = BATCH) -> list[Receipt]: ...
+    def _forked(self) -> None:
+        super()._forked()
+        self._chain()
 
-    def _carry_out(self, make: Callable[[TopologyCache], Operation[T]], id: str = "") -> T:
-        """Carries out a command within the engine's timeout. ``id``: of the task that it is about."""
-        deadline = self._deadline()
-        driver = self._open_driver(deadline)
-        self._check_cold(id)
-        return run(driver, make(self._map()), deadline=deadline)
+    def _chain(self) -> None:
+        """Puts the chain of stores together. All that it has open belongs to this process."""
+        cold = self._cold_store
+        self._redis = RedisStore(self)
+        self._store: TaskStore = self._redis
+        if self._spool is not None:
+            from shardq.features.spool.spooling_sync import SpoolStore  # here: it brings sqlite3
 
-    @cached_property
-    def _spooler(self) -> Spooler | None:
-        """Carries out commands if the engine has a spool."""
-        if self._spool is None:
-            return None
-        from shardq.features.spool.spooling_sync import Spooler  # here: it brings sqlite3
+            self._store = SpoolStore(self._store, self._spool)
+        if cold is not None and not self._parts.is_of_test:
+            from shardq.engine.versions import use_cold
+            from shardq.features.cold.storing_sync import ColdStore  # here: most engines have none
 
-        timeout = self._options.timeout
-        return Spooler(self._spool, self._packer, self._open_driver, self._map, self._deadline, timeout)
+            self._store = ColdStore(self._store, cold, use_cold, lambda: self._running.loader())
+        self._trace_by(self._tracing)
 
-    @property
-    def _cold(self) -> ColdCommands | None:
-        """Carries out commands if the engine has a cold store, and no test has put all on a clock of its own."""
-        return None if self._cold_store is None or self._parts.is_of_test else self._cold_commands
+    def _trace_by(self, tracing: Tracing | None) -> None:
+        self._tracing = tracing
+        self._pusher = Pusher(self._store) if tracing is None else TracedPusher(self._store, tracing)
 
-    @cached_property
-    def _cold_commands(self) -> ColdCommands:
-        from shardq.engine.versions import use_cold
-        from shardq.features.cold.storing_sync import ColdCommands  # here: most engines have none
-
-        assert self._cold_store is not None, "there is a cold store"
-        return ColdCommands(self._cold_store, self._packer, use_cold, self._open_driver, self._map, self._deadline)
+    def _carry_out(self, make: Callable[[TopologyCache], Operation[T]]) -> T:
+        """Carries out an operation within the engine's timeout."""
+        return self._redis.run(make, self._deadline())
 
     # ---- pushing
 
@@ -138,26 +222,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             throttle=throttle,
             tags=tags,
         )
-        if self._tracing is None:
-            return self._push(task, durability)
-        with self._tracing.push(task) as span:
-            [receipt] = span.pushed([self._push(span.tasks[0], durability)])
-        return receipt
-
-    def _push(self, task: Task, durability: Durability | None) -> Receipt:
-        entries = self._packer.one(task)
-        if self._cold_store is not None and self._cold is not None:  # most engines have none, and ask no further
-            return self._cold.push_one(entries, lambda: self._push_near(entries, durability))
-        return self._push_near(entries, durability)
-
-    def _push_near(self, entries: Entries, durability: Durability | None) -> Receipt:
-        """Stores one packed task in Redis."""
-        if durability is not None:
-            [receipt] = self._push_durably(entries, durability)
-            return receipt
-        if self._spooler is not None:
-            return self._spooler.push_one(entries)
-        return self._push_one(entries)
+        return self._pusher.push(task, durability)
 
     def push_many(
         self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
@@ -170,29 +235,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
         >>> ids = engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
-        if self._tracing is None:
-            return self._push_many(tasks, batch, durability)
-        with self._tracing.push_many(list(each_task(tasks))) as span:
-            return span.pushed(self._push_many(span.tasks, batch, durability))
-
-    def _push_many(self, tasks: Iterable[Task], batch: int, durability: Durability | None) -> list[Receipt]:
-        return self._store(self._packed_many(tasks, batch), batch, durability)
-
-    def _store(self, entries: Entries, batch: int = BATCH, durability: Durability | None = None) -> list[Receipt]:
-        """Stores packed tasks."""
-        if self._cold is not None:
-            receipts = self._cold.push(entries, lambda near: self._store_near(near, batch, durability))
-            if receipts is not None:
-                return receipts
-        return self._store_near(entries, batch, durability)
-
-    def _store_near(self, entries: Entries, batch: int, durability: Durability | None) -> list[Receipt]:
-        """Stores them in Redis."""
-        if durability is not None:
-            return self._push_durably(entries, durability, batch)
-        if self._spooler is not None:
-            return self._spooler.push(entries, batch)
-        return self._carry_out(lambda cache: pushing.push(cache, self._packer, entries, most=batch))
+        check_batch(batch)
+        return self._pusher.push_many(tasks, batch, durability)
 
     def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> Iterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
@@ -207,34 +251,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ...     print(len(ids), "more are stored")
         """
         check_batch(batch)
-        source = each_task(tasks)
-        if self._tracing is not None:
-            source = self._tracing.stream(source)
-        if self._cold is not None:
-            while some := list(itertools.islice(source, RUN)):
-                yield self._push_many(some, batch, None)
-            return
-        if self._spooler is not None:
-            for stored in self._spooler.push_iter(source, batch):
-                if stored:
-                    yield stored
-            return
-        driver = self._open_driver(self._deadline())
-        stream = Stream(self._map(), self._packer, source, batch, self._options.timeout)
-        while not stream.exhausted:
-            for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
-                stream.note(sent, result)
-                for window in stream.finished():
-                    if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
-                        left = time.monotonic()
-                        yield receipts
-                        stream.came_back(left)
-            for window in stream.finished():
-                if (receipts := run(driver, stream.completed(window), deadline=window.deadline)) is not None:
-                    left = time.monotonic()
-                    yield receipts
-                    stream.came_back(left)
-            stream.check()
+        for receipts in self._pusher.push_iter(each_task(tasks), batch):
+            yield receipts
 
     def _push_task(self) -> Callable[..., Receipt]:
         return self.push
@@ -249,15 +267,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ...     print("it will not be delivered")
         """
         checked_id(id)
-        if self._cold is not None and self._cold.concerns(id):
-            return self._cold.cancel(id, lambda: self._cancel_near(id))
-        return self._cancel_near(id)
-
-    def _cancel_near(self, id: str) -> Outcome:
-        if self._spooler is not None:
-            self._check_cold(id)
-            return self._spooler.cancel(id)
-        return self._carry_out(lambda cache: by_id.cancel(cache, id), id)
+        return self._store.order("cancel", id, 0, self._deadline())
 
     def reschedule(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -269,16 +279,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         <Outcome.MOVED: 'moved'>
         """
         checked_id(id)
-        due = moved_due(delay, at)
-        if self._cold is not None and self._cold.concerns(id):
-            return self._cold.reschedule(id, due, lambda: self._reschedule_near(id, due))
-        return self._reschedule_near(id, due)
-
-    def _reschedule_near(self, id: str, due: int) -> Outcome:
-        if self._spooler is not None:
-            self._check_cold(id)
-            return self._spooler.reschedule(id, due)
-        return self._carry_out(lambda cache: by_id.reschedule(cache, id, due), id)
+        return self._store.order("reschedule", id, moved_due(delay, at), self._deadline())
 
     def requeue(
         self, id: str, *, delay: float | dt.timedelta | None = None, at: float | dt.datetime | None = None
@@ -290,13 +291,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         ...     print(f"not dead, but {outcome}")
         """
         checked_id(id)
-        due = due_spec(delay, at)
-        if self._cold is not None and self._cold.concerns(id):
-            return self._cold.requeue(id, lambda: self._requeue_near(id, due))
-        return self._requeue_near(id, due)
-
-    def _requeue_near(self, id: str, due: int) -> Outcome:
-        return self._carry_out(lambda cache: by_id.requeue(cache, id, due), id)
+        return self._store.order("requeue", id, due_spec(delay, at), self._deadline())
 
     def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
         """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
@@ -308,12 +303,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         b'{"order":42}'
         """
         checked_id(id)
-        codec = self._options.codec if decode else None
-        if self._cold is not None and self._cold.concerns(id):
-            info = self._cold.get(id, codec)
-            if info is not None:
-                return info
-        return self._carry_out(lambda cache: by_id.get(cache, id, codec), id)
+        return self._store.get(id, self._options.codec if decode else None, self._deadline())
 
     # ---- many tasks
 
@@ -348,11 +338,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
-        if self._cold is not None:
-            page = self._cold.page(self.name, query, cursor, limit, self._options.codec)
-            if page is not None:
-                return page
-        return self._carry_out(lambda cache: pages.task_page(cache, query, cursor, limit, self._options.codec))
+        return self._store.page(query, cursor, limit, self._options.codec, self._deadline())
 
     def dead(self, topic: str | None = None, **filter: Unpack[Filter]) -> Iterator[TaskInfo]:
         """Yields the dead tasks (dead letters) that match, the earliest deaths first, page by page as
@@ -381,8 +367,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         >>> print(forecast.overdue, max(count for start, count in forecast.buckets), forecast.later)
         """
         check_horizon(horizon)
-        near = self._carry_out(lambda cache: forecast.forecast(cache, horizon))
-        return near if self._cold is None else self._cold.forecast(near)
+        return self._store.forecast(horizon, self._deadline())
 
     def history(self, horizon: Horizon = "hour") -> History:
         """Returns what was in each minute of the last "hour", each hour of the last "day", or each day of the last
@@ -420,7 +405,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         check_reason(reason)
         query = bulk_query("cancel", topic, **filter)
-        return self._all(lambda cache: Bulk(cache, "cancel", query, reason=reason, count_only=dry_run), progress)
+        return self._all("cancel", query, progress, reason=reason, count_only=dry_run)
 
     def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
@@ -432,23 +417,12 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         query = bulk_query("cancel", topic, name="purge", **filter)
         if filter.get("failed") or any(filter.get(each) is not None for each in ("state", "due", "tag")):
-            return (self._all(lambda cache: Bulk(cache, "cancel", query))).done
-        driver = self._open_driver(self._deadline())
-        cache, which = self._map(), "every topic" if topic is None else f"topic {shown_topic(topic)}"
-        far = 0
-        if self._cold is not None:
-            bulk = Bulk(cache, "cancel", query)
-            self._cold.bulk(bulk, lambda _: None)
-            far = bulk.so_far.done
-        # No deadline for the whole: it goes through all tasks.
-        return run(
-            driver,
-            noted(
-                cache,
-                purge(cache, topic, far),
-                lambda done: f"{which}: purged of {done:,} task{'' if done == 1 else 's'}",
-            ),
-        )
+            return (self._all("cancel", query)).done
+        self._store.opened(self._deadline())
+        done = self._store.purge(Bulk(self._map(), "cancel", query))
+        which = "every topic" if topic is None else f"topic {shown_topic(topic)}"
+        self._carry_out(lambda cache: note(cache, f"{which}: purged of {done:,} task{'' if done == 1 else 's'}"))
+        return done
 
     def requeue_all(
         self,
@@ -468,7 +442,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         check_reason(reason)
         query = bulk_query("requeue", topic, **dead_filter(**filter))
-        return self._all(lambda cache: Bulk(cache, "requeue", query, reason=reason, count_only=dry_run), progress)
+        return self._all("requeue", query, progress, reason=reason, count_only=dry_run)
 
     def reschedule_all(
         self,
@@ -489,19 +463,11 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """
         check_reason(reason)
         query, word = bulk_query("reschedule", topic, **filter), moved_due(delay, at)
+        return self._all("reschedule", query, progress, due=word, reason=reason, count_only=dry_run)
 
-        def make(cache: TopologyCache) -> Bulk:
-            return Bulk(cache, "reschedule", query, due=word, reason=reason, count_only=dry_run)
-
-        return self._all(make, progress)
-
-    def _all(self, make: Callable[[TopologyCache], Bulk], progress: Progress | None = None) -> BulkResult:
-        driver = self._open_driver(self._deadline())
-        bulk = make(self._map())
-        if self._cold is not None:
-            self._cold.bulk(bulk, progress or (lambda _: None))
-        while run(driver, bulk.following(), deadline=self._deadline()):
-            if progress is not None:
-                progress(bulk.so_far)
-        run(driver, note(self._map(), bulk.words), deadline=self._deadline())
+    def _all(self, verb: Verb, query: Query, progress: Progress | None = None, **options: Any) -> BulkResult:
+        self._store.opened(self._deadline())
+        bulk = Bulk(self._map(), verb, query, **options)
+        self._store.bulk(bulk, progress or (lambda _: None))
+        self._carry_out(lambda cache: note(cache, bulk.words))
         return bulk.so_far

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from cluster.postgres import Postgres
 from cluster.server import Server
-from shardq import Engine, Outcome, PushError, ServerFault, Task, Unanswered, Unavailable
+from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, Unanswered, Unavailable
 from shardq.errors import AccessDenied, ReadOnly
 from shardq.features.cold import statements as sql
 from shardq.features.spool.drain import is_refusal
@@ -117,6 +118,45 @@ def test_a_table_that_another_program_has_locked(engine: Engine, database: str) 
         goes_on(engine, far)
         other.rollback()
     assert engine.get(far) is None or engine.cancel(far) is Outcome.CANCELLED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["cancel", "reschedule", "requeue", "get", "push_many", "push_iter", "forecast"])
+def test_a_command_has_its_timeout_once(own_server: Server, name: str, database: str, way: str) -> None:
+    """The table answers when most of the time is over, or Redis does; then the other one answers nothing."""
+    timeout_s = 2.0
+    with (
+        Engine(own_server.url, name=name, shards=2, cold=database, timeout=timeout_s) as engine,
+        psycopg.connect(plain(database)) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        gone = engine.push("gone", delay=FAR_S)
+        engine.cancel(gone)
+        both = [Task("near", delay=60), Task("far", delay=FAR_S)]
+        calls: dict[str, Callable[[], object]] = {
+            "cancel": lambda: engine.cancel(gone),
+            "reschedule": lambda: engine.reschedule(gone, delay=60),
+            "requeue": lambda: engine.requeue(gone),
+            "get": lambda: engine.get(gone),
+            "push_many": lambda: engine.push_many(both),
+            "push_iter": lambda: list(engine.push_iter(both)),
+            "forecast": engine.forecast,
+        }
+        other.execute(f"LOCK TABLE {sql.COLD} IN ACCESS EXCLUSIVE MODE".encode())
+        own_server.pause()
+        began = time.monotonic()
+        command = threads.submit(calls[way])
+        time.sleep((0.7 if way == "forecast" else 0.9) * timeout_s)
+        if way == "forecast":  # Redis first
+            own_server.resume()
+        elif not way.startswith("push_"):  # what is many fails in both
+            other.rollback()
+        error = command.exception()
+        took_s = time.monotonic() - began
+        own_server.resume()
+        other.rollback()
+        assert isinstance(error, ShardqError), error
+        assert took_s < 1.5 * timeout_s
 
 
 def test_redis_away(own_server: Server, name: str, database: str) -> None:

@@ -71,12 +71,12 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("engines", "url"), [("sync", "single")], indirect=True)
 def test_a_push(engine: Engine) -> None:
-    check("a push", lambda: engine.push({"order": 42}, delay=60), frames=35, files=14)
+    check("a push", lambda: engine.push({"order": 42}, delay=60), frames=34, files=13)
 
 
 @pytest.mark.parametrize(("engines", "url"), [("sync", "single")], indirect=True)
 def test_a_claim_and_an_ack(running: Engine) -> None:
     make_ready(running, 8)
     consumer, held = running.consumer("mail"), list[Delivery]()
-    check("a claim", lambda: held.extend(consumer.claim(1)), frames=52, files=14)
-    check("an ack", lambda: consumer.ack(held.pop()), frames=40, files=11)
+    check("a claim", lambda: held.extend(consumer.claim(1)), frames=50, files=13)
+    check("an ack", lambda: consumer.ack(held.pop()), frames=39, files=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_the_server_works_for_one_half_while_the_other_pushes(url: str, name: st
 
     async def main(engine: AsyncEngine) -> None:
         await teach(engine)
-        driver, sent = engine._gatherer._driver, list[int]()
+        driver, sent = engine._redis.gatherer._driver, list[int]()
         begin_all = driver.begin_all
 
         def noted(calls: Sequence[tuple[Call[Any], float]]) -> Any:
@@ -188,17 +189,30 @@ def test_ids_that_are_taken(url: str, name: str) -> None:
         for n in (3, 7):
             await engine.push("before", id=f"made-{n}", delay=FAR_S)
         packer = Packer(JSON, max_payload=1 << 20)
+        deadline = time.monotonic() + 30
         gatherer = Gatherer(await Inside(engine).open_driver(), Inside(engine).cache, packer)
         words: list[list[Word]] = [[f"made-{n}", -3_600_000, encode_record(JSON, n)] for n in range(50)]
         # FEW others are under way, so that all of these are gathered
-        others = [asyncio.create_task(gatherer.push(packer.one(Task("x", delay=FAR_S)))) for _ in range(FEW)]
+        others = [asyncio.create_task(gatherer.push(packer.one(Task("x", delay=FAR_S)), deadline)) for _ in range(FEW)]
         await asyncio.sleep(0)
-        receipts = await asyncio.gather(*(gatherer.push(Entries([str(each[0])], each, [])) for each in words))
+        receipts = await asyncio.gather(*(gatherer.push(Entries([str(each[0])], each, []), deadline) for each in words))
         await asyncio.gather(*others)
         assert {n for n in range(50) if receipts[n] != f"made-{n}"} == {3, 7}
         kept = stored(url, name)
         assert [kept[receipt] for receipt in receipts] == list(range(50))
         assert kept["made-3"] == kept["made-7"] == "before"
+
+    run(url, name, main)
+
+
+def test_one_with_no_time_left_takes_none_of_the_others(url: str, name: str) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        packer = Packer(JSON, max_payload=1 << 20)
+        gatherer = Gatherer(await Inside(engine).open_driver(), Inside(engine).cache, packer)
+        ends = [time.monotonic() + 30] * MANY
+        ends[MANY // 2] = time.monotonic()
+        told = await outcomes([gatherer.push(packer.one(Task(n, delay=FAR_S)), end) for n, end in enumerate(ends)])
+        assert [n for n, answer in enumerate(told) if not isinstance(answer, str)] == [MANY // 2]
 
     run(url, name, main)
 

@@ -12,7 +12,7 @@ from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
-from shardq.core.consumer.claim_planner import ShardClaim, patience_s
+from shardq.core.consumer.claim_planner import ShardClaim
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.consumer.ready_lists import not_empty
@@ -172,7 +172,7 @@ def _claim(
     deliveries: list[Delivery] = []
     lease_s = claims.lease_ms / 1000
     asked = begun = time.monotonic()
-    patience = patience_s(lease_s)
+    patience = claims.patience_s
     spare = Spare(begun + patience, lambda claim: bool(claim.ids))
     leased: list[tuple[float, Sequence[Delivery]]] = []
     """When deliveries were asked for: their leases began later."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shardq.core.calls import control
 from shardq.core.calls.consume import Claim, Leased, SettleGiveBack
 from shardq.core.calls.request import Call
-from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, UnreachableShards
+from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, UnreachableShards, patience_s
 from shardq.core.consumer.rate_limiter import Permits, RateLimiter
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
@@ -97,6 +97,7 @@ class Claims:
         self.ranks: Mapping[str, int] = {topic: rank for rank, topic in enumerate(self.topics)}
         self.name = name
         self.lease_ms = lease_ms
+        self.patience_s: float = patience_s(lease_ms / 1000)
         self.codec = codec
         self.topic_attempts: Mapping[str, int] = topic_attempts or {}
         """Topic → the attempts, failed or lapsed, that its handler allows. Other topics: the engine's number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Epoch, Moving
@@ -21,6 +21,8 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
 T = TypeVar("T")
+
+Verb = Literal["cancel", "requeue", "reschedule"]
 
 
 def find_and_call(
@@ -63,6 +65,13 @@ def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
 
 def requeue(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
     return find_and_call(cache, id, partial(by_id.requeue, id=id, due=due), absent=is_gone)
+
+
+def order(cache: TopologyCache, verb: Verb, id: str, due: int) -> Operation[Outcome]:
+    """Any of the three. A cancel does not read ``due``, which is a due word."""
+    if verb == "cancel":
+        return cancel(cache, id)
+    return requeue(cache, id, due) if verb == "requeue" else reschedule(cache, id, due)
 
 
 def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:

@@ -46,6 +46,9 @@ HALF_OF_A_SHARD = 4
 much as some tasks.
 """
 
+LATE_S = 0.5
+"""A push with so much less time than another goes alone: it has waited for the engine to open, or for a cold store."""
+
 OF_THE_SERVER = (Unavailable, Unanswered, ReadOnly, EngineClosed)
 """Errors about the server. After any other each caller tries alone, as one task may be to blame for all."""
 
@@ -57,6 +60,8 @@ class Gatherer:
         self._driver = driver
         self._cache = cache
         self._packer = packer
+        self._latest = 0.0
+        """The latest deadline of a push."""
         self._under_way = 0
         """The number of pushes that have not returned."""
         self._gathered: dict[tuple[int, int], SharedCall] = {}
@@ -67,10 +72,8 @@ class Gatherer:
         """The callers who were told their outcome since the last half. Most push again in the next turn."""
         self._sent: set[SharedCall] = set()
 
-    async def push(self, entries: Entries, deadline: float = math.inf) -> Receipt:
-        """Stores one packed task. Raises its own error as it is. ``deadline``: the end of its time, if that has begun
-        before.
-        """
+    async def push(self, entries: Entries, deadline: float) -> Receipt:
+        """Stores one packed task. Raises its own error as it is."""
         self._driver.check_open()
         topology = self._cache.topology
         self._under_way += 1
@@ -78,7 +81,10 @@ class Gatherer:
             # What is pushed first leaves first: in one turn no push goes alone once one was gathered.
             few = not self._gathered and self._under_way <= max(FEW, topology.shards // 2)
             # While tasks move, an id of the caller's own is looked for where it may be; in a cold topic it is refused.
-            if few or (entries.unique and (topology.priors or topology.is_cold(entries.ids[0]))):
+            # One with less time than others have would take theirs.
+            self._latest = max(self._latest, deadline)
+            late = deadline < self._latest - LATE_S
+            if few or late or (entries.unique and (topology.priors or topology.is_cold(entries.ids[0]))):
                 return await self._push_alone(entries, deadline)
             waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
             shared = self._gather(entries, topology, waiting)
@@ -102,8 +108,6 @@ class Gatherer:
             self._under_way -= 1
 
     async def _push_alone(self, entries: Entries, deadline: float, *, in_doubt: bool = False) -> Receipt:
-        if deadline == math.inf:
-            deadline = time.monotonic() + self._driver.settings.timeout
         steps = pushing.push_one(self._cache, self._packer, entries, in_doubt=in_doubt)
         return await arun(self._driver, steps, deadline=deadline)
 
@@ -138,9 +142,6 @@ class Gatherer:
     def _send_all(self) -> None:
         """Called by the loop."""
         calls = [(shared, shared.call()) for shared in self._taken() if shared.drop_cancelled()]
-        deadline = time.monotonic() + self._driver.settings.timeout
-        for shared, _ in calls:
-            shared.deadline = min(shared.deadline, deadline)
         begun = self._driver.begin_all([(call, shared.deadline) for shared, call in calls])
         for (shared, call), sent in zip(calls, begun, strict=True):
             self._sent.add(shared)
@@ -205,7 +206,7 @@ class SharedCall:
         self.in_doubt = False
         """True if those who go on alone must count with this call having been executed."""
         self.deadline: float = math.inf
-        """The end of its time, and of those who then go on alone; known when it is sent, at the latest."""
+        """The end of its time, and of those who then go on alone: the earliest of its callers'."""
         self.task: asyncio.Task[None] | None = None
         """Carries it out, once it is sent."""
 

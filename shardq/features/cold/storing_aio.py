@@ -1,6 +1,6 @@
 # For asyncio. `make fmt` generates storing_sync.py from it.
-"""The commands of an engine that has a cold store: on what is far away they are one statement, and Redis is not asked.
-What is near, and still in the table, is moved to Redis first, and is Redis' alone then.
+"""The cold store in the chain of stores of an engine: a command on what is far away is one statement, and Redis is not
+asked. What is near, and still in the table, is moved to Redis first, and is Redis' alone then.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -20,29 +20,33 @@ from shardq.core.collector import uncollected
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
-from shardq.core.model.task import Outcome, Receipt, TaskInfo
-from shardq.core.operation import Operation, arun
-from shardq.core.producer.packing import FRESH, UNIQUE, Entries, Packer
+from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
+from shardq.core.operation import Operation
+from shardq.core.producer.by_id import Verb
+from shardq.core.producer.durable import Durability
+from shardq.core.producer.packing import FRESH, RUN, UNIQUE, Entries
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ColdTopic, PushError, ShardqError, Unanswered, Unavailable
-from shardq.features.cold.cold import Cold, Split, chunks
+from shardq.features.cold.cold import Cold, chunks, stats_of
 from shardq.features.cold.ids import Place, bucket_of, place_in, spelled_all
 from shardq.features.cold.moving import Mover
 from shardq.features.cold.own_aio import Answer, AsyncOwnIds
+from shardq.features.cold.report import ColdStats, LoaderReport
 from shardq.features.cold.rows import Row
 from shardq.features.cold.store import Counted, Filtered
-from shardq.features.listing.bulk import Bulk, BulkResult
-from shardq.features.listing.forecast import Forecast
+from shardq.features.listing.bulk import Bulk
+from shardq.features.listing.forecast import Forecast, Horizon
 from shardq.features.listing.pages import readable
 from shardq.features.listing.query import Place as QueryPlace
 from shardq.features.listing.query import Query, TaskPage
 from shardq.features.spool.drain import Failing
+from shardq.features.stores_aio import AsyncTaskStore, Progress
 
 if True:  # ASYNC
     import asyncio
 
 if TYPE_CHECKING:
-    from shardq.core.drivers.aio import AsyncDriver
+    from shardq.features.spool.commands import SpoolStats
 
 T = TypeVar("T")
 
@@ -58,25 +62,24 @@ Declare = Callable[[TopologyCache, Cold, str], Operation[ColdTable]]
 """Has the engine use a table of this identity. Returns what it says of its table."""
 
 
-class AsyncColdCommands:
-    """Carries out the commands of one ``AsyncEngine`` that has a cold store."""
+class AsyncColdStore(AsyncTaskStore):
+    """The link of a cold store. The tasks of its table are not in Redis, and what is said of them is done there alone.
+
+    A database that is away holds up nothing that is Redis' own.
+    """
 
     def __init__(
         self,
+        near: AsyncTaskStore,
         cold: Cold,
-        packer: Packer,
         declare: Declare,
-        opened: Callable[[float], Awaitable[AsyncDriver]],
-        cache: Callable[[], TopologyCache],
-        deadline: Callable[[], float],
+        loader: Callable[[], LoaderReport | None] = lambda: None,
     ) -> None:
-        """``deadline`` returns the end of a command that begins now."""
+        """``loader`` tells what the loader of this process says."""
+        super().__init__(near)
         self._cold = cold
-        self._packer = packer
         self._declare = declare
-        self._opened = opened
-        self._cache = cache
-        self._deadline = deadline
+        self._loader = loader
 
     async def _sql(self, call: Callable[..., T], *arguments: Any) -> T:
         if True:  # ASYNC
@@ -84,71 +87,66 @@ class AsyncColdCommands:
         else:
             return call(*arguments)
 
-    async def concerns(self, id: str) -> bool:
+    async def _concerns(self, id: str, deadline: float) -> bool:
         """True for an id that may be in the table."""
-        return place_in(id) is not None or await self._owns([id])
+        return place_in(id) is not None or await self._owns([id], deadline)
 
-    async def _concerns_any(self, entries: Entries) -> bool:
-        """True if the table has to be asked about some of these: a database that is away holds nothing else up."""
+    async def _concerns_any(self, entries: Entries, deadline: float) -> bool:
+        """True if the table has to be asked about some of these."""
         if self._cold.has_far(entries):
             return True
-        return bool(entries.unique) and await self._owns(list(map(str, entries.unique[::UNIQUE])))
+        return bool(entries.unique) and await self._owns(list(map(str, entries.unique[::UNIQUE])), deadline)
 
-    async def _owns(self, ids: Sequence[str]) -> bool:
+    async def _owns(self, ids: Sequence[str], deadline: float) -> bool:
         """True if some of these ids of the caller's own are in a cold topic."""
         if any(self._cold.owns(id, None) for id in ids):
             return True
         with suppress(ShardqError):  # it is said by what is done instead
-            await self._opened(self._deadline())
-            return any(map(self._cache().topology.is_cold, ids))
+            await self.opened(deadline)
+            return any(map(self.cache().topology.is_cold, ids))
         return False
 
     def _is_cold(self, id: str) -> bool:
-        return self._cold.owns(id, None if self._cold.table is None else self._cache().topology)
+        return self._cold.owns(id, None if self._cold.table is None else self.cache().topology)
 
     @cached_property
     def _own(self) -> AsyncOwnIds:
         return AsyncOwnIds(
-            self._cold, self._packer, query=self._sql, redis=self._redis, moved=self._moved,
+            self._cold, self.packer, query=self._sql, redis=self.run, moved=self._moved,
             moved_settled=self._moved_settled,
         )  # fmt: skip
 
-    async def _redis(self, make: Callable[[TopologyCache], Operation[T]], deadline: float) -> T:
-        driver = await self._opened(deadline)
-        return await arun(driver, make(self._cache()), deadline=deadline)
-
-    async def ready(self, deadline: float) -> None:
+    async def _ready(self, deadline: float) -> None:
         """Makes sure that the table is the engine's. Raises why it can't be used."""
         if self._cold.table is None:
-            driver = await self._opened(deadline)
+            await self.opened(deadline)
             identity = await self._sql(self._cold.store.open, self._cold.engine, deadline)
-            declared = self._declare(self._cache(), self._cold, identity)
-            self._cold.accept(await arun(driver, declared, deadline=deadline), identity)
+            table = await self.run(lambda cache: self._declare(cache, self._cold, identity), deadline)
+            self._cold.accept(table, identity)
 
     # ---- pushing
 
-    async def push_one(self, entries: Entries, near: Callable[[], Awaitable[Receipt]]) -> Receipt:
-        """Stores one task, or has it stored by ``near`` if it is Redis' alone."""
-        if (receipt := await self._push_one(entries)) is not None:
+    async def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        if (receipt := await self._push_one(entries, deadline)) is not None:
             return receipt
         try:
-            return await near()
+            return await self.near.push_one(entries, deadline, durability)
         except ColdTopic:  # one that was added meanwhile
-            if (receipt := await self._push_one(entries)) is None:
+            if (receipt := await self._push_one(entries, deadline)) is None:
                 raise
             return receipt
 
     async def push_own(self, words: Sequence[Word], deadline: float) -> list[Answer]:
         """Stores tasks by their ids, given as words of ``push_unique``, as after a lost answer."""
-        await self.ready(deadline)
+        await self._ready(deadline)
         return await self._own.push(words, deadline, in_doubt=True)
 
-    async def _push_one(self, entries: Entries) -> Receipt | None:
-        deadline = self._deadline()
-        if not await self._concerns_any(entries):
+    async def _push_one(self, entries: Entries, deadline: float) -> Receipt | None:
+        """Stores a task that concerns the table; else returns None."""
+        if not await self._concerns_any(entries, deadline):
             return None
-        await self.ready(deadline)
-        if (split := self._cold.split(entries, self._is_cold, self._packer)) is None:
+        await self._ready(deadline)
+        if (split := self._cold.split(entries, self._is_cold, self.packer)) is None:
             return None
         if split.own:
             [answer] = await self._own.push(split.own, deadline)
@@ -161,21 +159,24 @@ class AsyncColdCommands:
             raise outcome
         return Receipt(row.id) if outcome is None else None
 
-    async def push(self, entries: Entries, near: Callable[[Entries], Awaitable[list[Receipt]]]) -> list[Receipt] | None:
-        """Stores the tasks that concern the table, and has the others stored by ``near``. Returns None if none does."""
-        deadline = self._deadline()
-        if not await self._concerns_any(entries):
-            return None
+    async def push(
+        self, entries: Entries, most: int, deadline: float, durability: Durability | None = None
+    ) -> list[Receipt]:
+        """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
+        if not await self._concerns_any(entries, deadline):
+            return await self.near.push(entries, most, deadline, durability)
+        half = (time.monotonic() + deadline) / 2
         failed: ShardqError | None = None
         try:
-            await self.ready(deadline)
+            await self._ready(half)
         except ShardqError as exc:
             failed = exc
         with uncollected():
-            split = self._cold.split(entries, self._is_cold, self._packer)
+            split = self._cold.split(entries, self._is_cold, self.packer)
         if split is None:
-            return None
-        ids, stored, errors = iter(split.far), dict[str, Receipt](), dict[str, ShardqError]()
+            return await self.near.push(entries, most, deadline, durability)
+        receipts, error = await self._pushed_near(split.near, most, half if failed is None else deadline, durability)
+        ids, stored, errors = iter(split.far), dict[str, str](), dict[str, ShardqError]()
         for chunk in chunks(list(split.far.values())):
             if failed is None:
                 rows, outcomes = await self._inserted(chunk, deadline)
@@ -194,27 +195,33 @@ class AsyncColdCommands:
         owned: list[Answer] = [failed] * (len(split.own) // UNIQUE) if failed is not None else []
         if split.own and failed is None:
             owned = await self._own.push(split.own, deadline)
-        rest = split.near if len(stored) == len(split.far) else self._rest(entries, split, stored)
-        error: PushError | None = None
-        receipts: Sequence[str] = ()
-        if rest.ids:
-            try:
-                receipts = await near(rest)
-            except PushError as exc:
-                error, receipts = exc, exc.ids
+        if len(stored) < len(split.far):  # they are near by now
+            rest = Entries(ids=[id for id in split.far if id not in stored])
+            for at in range(0, len(entries.fresh), FRESH):
+                if entries.fresh[at] in split.far and entries.fresh[at] not in stored:
+                    rest.fresh += entries.fresh[at : at + FRESH]
+            others, late = await self._pushed_near(rest, most, deadline, durability)
+            stored |= zip(rest.ids, others, strict=False)
+            both = [each for each in (error, late) if isinstance(each, PushError)]
+            error = PushError.merged(both) if len(both) > 1 else error or late
+        if error is not None and not isinstance(error, PushError):
+            raise error
         return _together(entries, stored, errors, _by_id(split.own[::UNIQUE], owned), iter(receipts), error)
 
-    @staticmethod
-    def _rest(entries: Entries, split: Split, stored: Collection[str]) -> Entries:
-        """The tasks that are not in the table, and are not to be."""
-        rest = Entries()
-        for at in range(0, len(entries.fresh), FRESH):
-            if entries.fresh[at] not in stored:
-                rest.fresh += entries.fresh[at : at + FRESH]
-        own = set(split.own[::UNIQUE])
-        rest.unique = split.near.unique
-        rest.ids = [id for id in entries.ids if id not in stored and id not in own]
-        return rest
+    async def _pushed_near(
+        self, entries: Entries, most: int, deadline: float, durability: Durability | None
+    ) -> tuple[Sequence[str], ShardqError | None]:
+        """Pushes what is not for the table. Returns the ids, those of stored ones as receipts, and the error."""
+        if not entries.ids:
+            return (), None
+        try:
+            return await self.near.push(entries, most, deadline, durability), None
+        except ShardqError as exc:
+            return exc.ids if isinstance(exc, PushError) else (), exc
+
+    async def push_iter(self, tasks: Iterator[Task], most: int) -> AsyncIterator[list[Receipt]]:
+        while some := list(itertools.islice(tasks, RUN)):
+            yield await self.push(self.packer.many(some), most, self.until())
 
     async def _inserted(
         self, rows: Sequence[Row], deadline: float
@@ -239,7 +246,7 @@ class AsyncColdCommands:
                     where = self._cold.store.where
                     outcomes[number] = Unanswered(f"the cold store {where} did not answer, and it is too late to ask")
             if taken:
-                anew = self._cold.anew([done[number] for number in taken], self._packer)
+                anew = self._cold.anew([done[number] for number in taken], self.packer)
                 for number, row in zip(taken, anew, strict=True):
                     done[number] = row
             left = taken
@@ -247,77 +254,59 @@ class AsyncColdCommands:
 
     # ---- by id
 
-    async def cancel(self, id: str, near: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """``near`` does it in Redis."""
-        return await self._by_id(id, self._cold.store.cancel, (), Outcome.CANCELLED, near)
-
-    async def reschedule(self, id: str, due: int, near: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        deadline = self._deadline()
-        await self.ready(deadline)
+    async def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
+        if not await self._concerns(id, deadline):
+            return await self.near.order(verb, id, due, deadline)
+        await self._ready(deadline)
         store = self._cold.store
-        due_ms = due if due > 0 else int(store.now_ms) + 1 - due
-        outcome = await self._by_id(id, store.reschedule, (due_ms,), Outcome.MOVED, near)
-        if outcome is Outcome.MOVED and not store.is_far(due_ms):
+        if verb == "requeue":
+            if await self._moved_if_near(id, deadline) == "far":
+                return Outcome.SCHEDULED
+            return await self.near.order(verb, id, due, deadline)
+        due_ms, in_doubt = due if due > 0 else int(store.now_ms) + 1 - due, False
+        statement = store.cancel if verb == "cancel" else partial(store.reschedule, due_ms=due_ms)
+        done = Outcome.CANCELLED if verb == "cancel" else Outcome.MOVED
+        while (said := await self._sql(lambda: statement(id, deadline=deadline))) != "done":
+            in_doubt = in_doubt or said == "unknown"
+            where = await self._moved_if_near(id, deadline, drop=verb == "cancel")
+            if where == "dropped":
+                return done
+            if where == "gone":
+                outcome = await self.near.order(verb, id, due, deadline)
+                return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
+        if verb == "reschedule" and not store.is_far(due_ms):
             # Committed as near: what fails here is done by a loader.
             with suppress(ShardqError):
                 await self._moved_if_near(id, deadline)
-        return outcome
+        return done
 
-    async def _by_id(
-        self,
-        id: str,
-        statement: Callable[..., str],
-        arguments: tuple[Any, ...],
-        done: Outcome,
-        near: Callable[[], Awaitable[Outcome]],
-    ) -> Outcome:
-        deadline = self._deadline()
-        await self.ready(deadline)
-        in_doubt = False
-        while True:
-            said = await self._sql(statement, id, *arguments, deadline)
-            if said == "done":
-                return done
-            in_doubt = in_doubt or said == "unknown"
-            match await self._moved_if_near(id, deadline, drop=done is Outcome.CANCELLED):
-                case "dropped":
-                    return done
-                case "gone":
-                    break
-        outcome = await near()
-        return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
-
-    async def requeue(self, id: str, near: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        deadline = self._deadline()
-        await self.ready(deadline)
-        return Outcome.SCHEDULED if await self._moved_if_near(id, deadline) == "far" else await near()
-
-    async def get(self, id: str, codec: Codec | None) -> TaskInfo | None:
-        """A far task; None for one that Redis is to be asked for."""
-        deadline = self._deadline()
-        await self.ready(deadline)
+    async def get(self, id: str, codec: Codec | None, deadline: float) -> TaskInfo | None:
+        if not await self._concerns(id, deadline):
+            return await self.near.get(id, codec, deadline)
+        await self._ready(deadline)
         found = await self._sql(self._cold.store.find, id, deadline)
         if found is None:
-            return None
+            return await self.near.get(id, codec, deadline)
         row, far = found
         if not far and await self._moved_if_near(id, deadline) == "gone":
-            return None
+            return await self.near.get(id, codec, deadline)
         return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id))
 
     # ---- many
 
-    async def page(self, name: str, query: Query, cursor: str | None, limit: int, codec: Codec) -> TaskPage | None:
-        """A page of the table's tasks, which are listed before those of Redis: one that is loaded meanwhile may be
-        listed twice, and is not missed. None for a page of Redis.
+    async def page(self, query: Query, cursor: str | None, limit: int, codec: Codec, deadline: float) -> TaskPage:
+        """The table's tasks are listed before those of Redis: one that is loaded meanwhile may be listed twice, and is
+        not missed.
         """
+        name = self._cold.engine
         place = query.place(name, cursor)
         if "scheduled" not in query.states or query.failed or (cursor is not None and place.shard >= 0):
-            return None
-        await self.ready(self._deadline())
+            return await self.near.page(query, cursor, limit, codec, deadline)
+        await self._ready(deadline)
         after: Place | str = Place(0, -1)
         if cursor is not None:
             after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
-        found = await self._sql(self._cold.store.page, filtered(query), after, limit, self._deadline())
+        found = await self._sql(self._cold.store.page, filtered(query), after, limit, deadline)
         infos = [info_of(row, readable(row.record, codec, row.id)) for row, _ in found.rows]
         if found.after is None:
             following = query.first
@@ -327,20 +316,29 @@ class AsyncColdCommands:
             following = QueryPlace("scheduled", found.after.bucket, str(found.after.seq), shard=BY_PLACE)
         return TaskPage(infos, query.cursor(name, following))
 
-    async def bulk(self, bulk: Bulk, progress: Callable[[BulkResult], object]) -> None:
+    async def bulk(self, bulk: Bulk, progress: Progress) -> None:
+        await self._bulk(bulk, progress)
+        await self.near.bulk(bulk, progress)
+
+    async def purge(self, bulk: Bulk) -> int:
+        await self._bulk(bulk, lambda _: None)
+        return await self.near.purge(bulk)
+
+    async def _bulk(self, bulk: Bulk, progress: Progress) -> None:
         """Does the table's part of a command on many tasks: what is far is dealt with here, what is near is moved, so
         that the walk through Redis meets it.
         """
         has_failed = bulk.asked.failed or bulk.reason is not None  # which nothing in the table has
         if bulk.verb == "requeue" or "scheduled" not in bulk.asked.states or has_failed:
             return
-        await self.ready(self._deadline())
+        await self._ready(self.until())
         store, asked = self._cold.store, filtered(bulk.asked)
         if bulk.verb == "reschedule" and bulk.due <= 0:
             bulk.due = int(store.now_ms) + 1 - bulk.due
         after: Place | str | None = Place(0, -1)
         while after is not None:
-            page = await self._sql(store.page, asked, after, BULK_ROWS, self._deadline())
+            deadline = self.until()
+            page = await self._sql(store.page, asked, after, BULK_ROWS, deadline)
             after = page.after
             # A rescheduled one is met again, by its name.
             met = [each for each in page.rows if bulk.verb != "reschedule" or each[0].due != bulk.due]
@@ -349,23 +347,23 @@ class AsyncColdCommands:
             if bulk.count_only:
                 bulk.far_matched += len(far)
             elif bulk.verb == "cancel":
-                done = await self._sql(store.cancel_all, far, self._deadline()) if far else 0
+                done = await self._sql(store.cancel_all, far, deadline) if far else 0
                 bulk.far_matched += done
                 bulk.far_done += done
             else:
-                near += await self._rescheduled(far, bulk)
+                near += await self._rescheduled(far, bulk, deadline)
             if near and not bulk.count_only:
-                refused = [row for row, _ in await self._moved_settled([row.id for row in near], self._deadline())]
+                refused = [row for row, _ in await self._moved_settled([row.id for row in near], deadline)]
                 bulk.far_matched += len(refused)
                 if refused and bulk.verb == "cancel":
-                    await self._sql(store.forget, refused, self._deadline())
+                    await self._sql(store.forget, refused, deadline)
                     bulk.far_done += len(refused)
             progress(bulk.so_far)
 
-    async def _rescheduled(self, rows: Sequence[Row], bulk: Bulk) -> list[Row]:
+    async def _rescheduled(self, rows: Sequence[Row], bulk: Bulk, deadline: float) -> list[Row]:
         """Gives far rows another due time. Returns those that are near now."""
         store = self._cold.store
-        done = set(await self._sql(store.reschedule_all, rows, bulk.due, self._deadline())) if rows else set[str]()
+        done = set(await self._sql(store.reschedule_all, rows, bulk.due, deadline)) if rows else set[str]()
         bulk.far_matched += len(done)
         bulk.far_done += len(done)
         if store.is_far(bulk.due):
@@ -373,20 +371,27 @@ class AsyncColdCommands:
         bucket = bucket_of(bulk.due)
         return [row._replace(due=bulk.due, bucket=bucket, name=row.id) for row in rows if row.id in done]
 
-    async def counted(self, deadline: float) -> Counted:
-        """How many tasks there are in the table."""
-        await self.ready(deadline)
-        return await self._sql(self._cold.store.counted, deadline)
-
-    async def forecast(self, near: Forecast) -> Forecast:
-        """A forecast with the tasks of the table."""
-        await self.ready(self._deadline())
+    async def forecast(self, horizon: Horizon, deadline: float) -> Forecast:
+        near = await self.near.forecast(horizon, deadline)
+        await self._ready(deadline)
         begin, step = near.buckets[0][0], near.step
-        counts = await self._sql(
-            self._cold.store.spans, instant_ms(begin), step // MS, len(near.buckets), self._deadline()
-        )
+        counts = await self._sql(self._cold.store.spans, instant_ms(begin), step // MS, len(near.buckets), deadline)
         buckets = [(start, count + more) for (start, count), more in zip(near.buckets, counts, strict=False)]
         return msgspec.structs.replace(near, buckets=buckets, later=near.later + counts[-1])
+
+    async def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
+        spool, _ = await self.near.here(deadline)
+        counted: Counted | ShardqError
+        try:
+            await self._ready(deadline)
+            counted = await self._sql(self._cold.store.counted, deadline)
+        except ShardqError as exc:
+            counted = exc
+        return spool, stats_of(self._cold, counted, self._loader())
+
+    def close(self) -> None:
+        self._cold.store.close()
+        self.near.close()
 
     # ---- to Redis
 
@@ -421,9 +426,10 @@ class AsyncColdCommands:
         """Moves near rows to Redis, which were read at an instant of the database's clock, or later. Returns those that
         are refused for themselves. Raises why others can't be moved.
         """
-        store, driver = self._cold.store, await self._opened(deadline)
-        mover, failing = Mover(self._cache(), self._packer, store.horizon), Failing()
-        moved = await arun(driver, mover.move(rows, read_ms, failing), deadline=deadline)
+        store, failing = self._cold.store, Failing()
+        moved = await self.run(
+            lambda cache: Mover(cache, self.packer, store.horizon).move(rows, read_ms, failing), deadline
+        )
         if moved.done:
             await self._sql(store.forget, moved.done, max(deadline, time.monotonic() + 1.0))
         if moved.late:
@@ -471,7 +477,7 @@ def _by_id(ids: Sequence[object], answers: Sequence[Answer]) -> dict[str, Iterat
 
 def _together(
     entries: Entries,
-    stored: Mapping[str, Receipt],
+    stored: Mapping[str, str],
     errors: Mapping[str, ShardqError],
     own: Mapping[str, Iterator[Answer]],
     near: Iterator[str],

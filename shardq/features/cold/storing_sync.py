@@ -1,6 +1,6 @@
 # Generated from storing_aio.py by `make fmt`: change that one.
-"""The commands of an engine that has a cold store: on what is far away they are one statement, and Redis is not asked.
-What is near, and still in the table, is moved to Redis first, and is Redis' alone then.
+"""The cold store in the chain of stores of an engine: a command on what is far away is one statement, and Redis is not
+asked. What is near, and still in the table, is moved to Redis first, and is Redis' alone then.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -20,26 +20,30 @@ from shardq.core.collector import uncollected
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
-from shardq.core.model.task import Outcome, Receipt, TaskInfo
-from shardq.core.operation import Operation, run
-from shardq.core.producer.packing import FRESH, UNIQUE, Entries, Packer
+from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
+from shardq.core.operation import Operation
+from shardq.core.producer.by_id import Verb
+from shardq.core.producer.durable import Durability
+from shardq.core.producer.packing import FRESH, RUN, UNIQUE, Entries
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ColdTopic, PushError, ShardqError, Unanswered, Unavailable
-from shardq.features.cold.cold import Cold, Split, chunks
+from shardq.features.cold.cold import Cold, chunks, stats_of
 from shardq.features.cold.ids import Place, bucket_of, place_in, spelled_all
 from shardq.features.cold.moving import Mover
 from shardq.features.cold.own_sync import Answer, OwnIds
+from shardq.features.cold.report import ColdStats, LoaderReport
 from shardq.features.cold.rows import Row
 from shardq.features.cold.store import Counted, Filtered
-from shardq.features.listing.bulk import Bulk, BulkResult
-from shardq.features.listing.forecast import Forecast
+from shardq.features.listing.bulk import Bulk
+from shardq.features.listing.forecast import Forecast, Horizon
 from shardq.features.listing.pages import readable
 from shardq.features.listing.query import Place as QueryPlace
 from shardq.features.listing.query import Query, TaskPage
 from shardq.features.spool.drain import Failing
+from shardq.features.stores_sync import Progress, TaskStore
 
 if TYPE_CHECKING:
-    from shardq.core.drivers.sync import Driver
+    from shardq.features.spool.commands import SpoolStats
 
 T = TypeVar("T")
 
@@ -55,94 +59,88 @@ Declare = Callable[[TopologyCache, Cold, str], Operation[ColdTable]]
 """Has the engine use a table of this identity. Returns what it says of its table."""
 
 
-class ColdCommands:
-    """Carries out the commands of one ``Engine`` that has a cold store."""
+class ColdStore(TaskStore):
+    """The link of a cold store. The tasks of its table are not in Redis, and what is said of them is done there alone.
+
+    A database that is away holds up nothing that is Redis' own.
+    """
 
     def __init__(
         self,
+        near: TaskStore,
         cold: Cold,
-        packer: Packer,
         declare: Declare,
-        opened: Callable[[float], Driver],
-        cache: Callable[[], TopologyCache],
-        deadline: Callable[[], float],
+        loader: Callable[[], LoaderReport | None] = lambda: None,
     ) -> None:
-        """``deadline`` returns the end of a command that begins now."""
+        """``loader`` tells what the loader of this process says."""
+        super().__init__(near)
         self._cold = cold
-        self._packer = packer
         self._declare = declare
-        self._opened = opened
-        self._cache = cache
-        self._deadline = deadline
+        self._loader = loader
 
     def _sql(self, call: Callable[..., T], *arguments: Any) -> T:
         return call(*arguments)
 
-    def concerns(self, id: str) -> bool:
+    def _concerns(self, id: str, deadline: float) -> bool:
         """True for an id that may be in the table."""
-        return place_in(id) is not None or self._owns([id])
+        return place_in(id) is not None or self._owns([id], deadline)
 
-    def _concerns_any(self, entries: Entries) -> bool:
-        """True if the table has to be asked about some of these: a database that is away holds nothing else up."""
+    def _concerns_any(self, entries: Entries, deadline: float) -> bool:
+        """True if the table has to be asked about some of these."""
         if self._cold.has_far(entries):
             return True
-        return bool(entries.unique) and self._owns(list(map(str, entries.unique[::UNIQUE])))
+        return bool(entries.unique) and self._owns(list(map(str, entries.unique[::UNIQUE])), deadline)
 
-    def _owns(self, ids: Sequence[str]) -> bool:
+    def _owns(self, ids: Sequence[str], deadline: float) -> bool:
         """True if some of these ids of the caller's own are in a cold topic."""
         if any(self._cold.owns(id, None) for id in ids):
             return True
         with suppress(ShardqError):  # it is said by what is done instead
-            self._opened(self._deadline())
-            return any(map(self._cache().topology.is_cold, ids))
+            self.opened(deadline)
+            return any(map(self.cache().topology.is_cold, ids))
         return False
 
     def _is_cold(self, id: str) -> bool:
-        return self._cold.owns(id, None if self._cold.table is None else self._cache().topology)
+        return self._cold.owns(id, None if self._cold.table is None else self.cache().topology)
 
     @cached_property
     def _own(self) -> OwnIds:
         return OwnIds(
-            self._cold, self._packer, query=self._sql, redis=self._redis, moved=self._moved,
+            self._cold, self.packer, query=self._sql, redis=self.run, moved=self._moved,
             moved_settled=self._moved_settled,
         )  # fmt: skip
 
-    def _redis(self, make: Callable[[TopologyCache], Operation[T]], deadline: float) -> T:
-        driver = self._opened(deadline)
-        return run(driver, make(self._cache()), deadline=deadline)
-
-    def ready(self, deadline: float) -> None:
+    def _ready(self, deadline: float) -> None:
         """Makes sure that the table is the engine's. Raises why it can't be used."""
         if self._cold.table is None:
-            driver = self._opened(deadline)
+            self.opened(deadline)
             identity = self._sql(self._cold.store.open, self._cold.engine, deadline)
-            declared = self._declare(self._cache(), self._cold, identity)
-            self._cold.accept(run(driver, declared, deadline=deadline), identity)
+            table = self.run(lambda cache: self._declare(cache, self._cold, identity), deadline)
+            self._cold.accept(table, identity)
 
     # ---- pushing
 
-    def push_one(self, entries: Entries, near: Callable[[], Receipt]) -> Receipt:
-        """Stores one task, or has it stored by ``near`` if it is Redis' alone."""
-        if (receipt := self._push_one(entries)) is not None:
+    def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        if (receipt := self._push_one(entries, deadline)) is not None:
             return receipt
         try:
-            return near()
+            return self.near.push_one(entries, deadline, durability)
         except ColdTopic:  # one that was added meanwhile
-            if (receipt := self._push_one(entries)) is None:
+            if (receipt := self._push_one(entries, deadline)) is None:
                 raise
             return receipt
 
     def push_own(self, words: Sequence[Word], deadline: float) -> list[Answer]:
         """Stores tasks by their ids, given as words of ``push_unique``, as after a lost answer."""
-        self.ready(deadline)
+        self._ready(deadline)
         return self._own.push(words, deadline, in_doubt=True)
 
-    def _push_one(self, entries: Entries) -> Receipt | None:
-        deadline = self._deadline()
-        if not self._concerns_any(entries):
+    def _push_one(self, entries: Entries, deadline: float) -> Receipt | None:
+        """Stores a task that concerns the table; else returns None."""
+        if not self._concerns_any(entries, deadline):
             return None
-        self.ready(deadline)
-        if (split := self._cold.split(entries, self._is_cold, self._packer)) is None:
+        self._ready(deadline)
+        if (split := self._cold.split(entries, self._is_cold, self.packer)) is None:
             return None
         if split.own:
             [answer] = self._own.push(split.own, deadline)
@@ -155,21 +153,22 @@ class ColdCommands:
             raise outcome
         return Receipt(row.id) if outcome is None else None
 
-    def push(self, entries: Entries, near: Callable[[Entries], list[Receipt]]) -> list[Receipt] | None:
-        """Stores the tasks that concern the table, and has the others stored by ``near``. Returns None if none does."""
-        deadline = self._deadline()
-        if not self._concerns_any(entries):
-            return None
+    def push(self, entries: Entries, most: int, deadline: float, durability: Durability | None = None) -> list[Receipt]:
+        """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
+        if not self._concerns_any(entries, deadline):
+            return self.near.push(entries, most, deadline, durability)
+        half = (time.monotonic() + deadline) / 2
         failed: ShardqError | None = None
         try:
-            self.ready(deadline)
+            self._ready(half)
         except ShardqError as exc:
             failed = exc
         with uncollected():
-            split = self._cold.split(entries, self._is_cold, self._packer)
+            split = self._cold.split(entries, self._is_cold, self.packer)
         if split is None:
-            return None
-        ids, stored, errors = iter(split.far), dict[str, Receipt](), dict[str, ShardqError]()
+            return self.near.push(entries, most, deadline, durability)
+        receipts, error = self._pushed_near(split.near, most, half if failed is None else deadline, durability)
+        ids, stored, errors = iter(split.far), dict[str, str](), dict[str, ShardqError]()
         for chunk in chunks(list(split.far.values())):
             if failed is None:
                 rows, outcomes = self._inserted(chunk, deadline)
@@ -188,27 +187,33 @@ class ColdCommands:
         owned: list[Answer] = [failed] * (len(split.own) // UNIQUE) if failed is not None else []
         if split.own and failed is None:
             owned = self._own.push(split.own, deadline)
-        rest = split.near if len(stored) == len(split.far) else self._rest(entries, split, stored)
-        error: PushError | None = None
-        receipts: Sequence[str] = ()
-        if rest.ids:
-            try:
-                receipts = near(rest)
-            except PushError as exc:
-                error, receipts = exc, exc.ids
+        if len(stored) < len(split.far):  # they are near by now
+            rest = Entries(ids=[id for id in split.far if id not in stored])
+            for at in range(0, len(entries.fresh), FRESH):
+                if entries.fresh[at] in split.far and entries.fresh[at] not in stored:
+                    rest.fresh += entries.fresh[at : at + FRESH]
+            others, late = self._pushed_near(rest, most, deadline, durability)
+            stored |= zip(rest.ids, others, strict=False)
+            both = [each for each in (error, late) if isinstance(each, PushError)]
+            error = PushError.merged(both) if len(both) > 1 else error or late
+        if error is not None and not isinstance(error, PushError):
+            raise error
         return _together(entries, stored, errors, _by_id(split.own[::UNIQUE], owned), iter(receipts), error)
 
-    @staticmethod
-    def _rest(entries: Entries, split: Split, stored: Collection[str]) -> Entries:
-        """The tasks that are not in the table, and are not to be."""
-        rest = Entries()
-        for at in range(0, len(entries.fresh), FRESH):
-            if entries.fresh[at] not in stored:
-                rest.fresh += entries.fresh[at : at + FRESH]
-        own = set(split.own[::UNIQUE])
-        rest.unique = split.near.unique
-        rest.ids = [id for id in entries.ids if id not in stored and id not in own]
-        return rest
+    def _pushed_near(
+        self, entries: Entries, most: int, deadline: float, durability: Durability | None
+    ) -> tuple[Sequence[str], ShardqError | None]:
+        """Pushes what is not for the table. Returns the ids, those of stored ones as receipts, and the error."""
+        if not entries.ids:
+            return (), None
+        try:
+            return self.near.push(entries, most, deadline, durability), None
+        except ShardqError as exc:
+            return exc.ids if isinstance(exc, PushError) else (), exc
+
+    def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
+        while some := list(itertools.islice(tasks, RUN)):
+            yield self.push(self.packer.many(some), most, self.until())
 
     def _inserted(
         self, rows: Sequence[Row], deadline: float
@@ -233,7 +238,7 @@ class ColdCommands:
                     where = self._cold.store.where
                     outcomes[number] = Unanswered(f"the cold store {where} did not answer, and it is too late to ask")
             if taken:
-                anew = self._cold.anew([done[number] for number in taken], self._packer)
+                anew = self._cold.anew([done[number] for number in taken], self.packer)
                 for number, row in zip(taken, anew, strict=True):
                     done[number] = row
             left = taken
@@ -241,77 +246,59 @@ class ColdCommands:
 
     # ---- by id
 
-    def cancel(self, id: str, near: Callable[[], Outcome]) -> Outcome:
-        """``near`` does it in Redis."""
-        return self._by_id(id, self._cold.store.cancel, (), Outcome.CANCELLED, near)
-
-    def reschedule(self, id: str, due: int, near: Callable[[], Outcome]) -> Outcome:
-        deadline = self._deadline()
-        self.ready(deadline)
+    def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
+        if not self._concerns(id, deadline):
+            return self.near.order(verb, id, due, deadline)
+        self._ready(deadline)
         store = self._cold.store
-        due_ms = due if due > 0 else int(store.now_ms) + 1 - due
-        outcome = self._by_id(id, store.reschedule, (due_ms,), Outcome.MOVED, near)
-        if outcome is Outcome.MOVED and not store.is_far(due_ms):
+        if verb == "requeue":
+            if self._moved_if_near(id, deadline) == "far":
+                return Outcome.SCHEDULED
+            return self.near.order(verb, id, due, deadline)
+        due_ms, in_doubt = due if due > 0 else int(store.now_ms) + 1 - due, False
+        statement = store.cancel if verb == "cancel" else partial(store.reschedule, due_ms=due_ms)
+        done = Outcome.CANCELLED if verb == "cancel" else Outcome.MOVED
+        while (said := self._sql(lambda: statement(id, deadline=deadline))) != "done":
+            in_doubt = in_doubt or said == "unknown"
+            where = self._moved_if_near(id, deadline, drop=verb == "cancel")
+            if where == "dropped":
+                return done
+            if where == "gone":
+                outcome = self.near.order(verb, id, due, deadline)
+                return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
+        if verb == "reschedule" and not store.is_far(due_ms):
             # Committed as near: what fails here is done by a loader.
             with suppress(ShardqError):
                 self._moved_if_near(id, deadline)
-        return outcome
+        return done
 
-    def _by_id(
-        self,
-        id: str,
-        statement: Callable[..., str],
-        arguments: tuple[Any, ...],
-        done: Outcome,
-        near: Callable[[], Outcome],
-    ) -> Outcome:
-        deadline = self._deadline()
-        self.ready(deadline)
-        in_doubt = False
-        while True:
-            said = self._sql(statement, id, *arguments, deadline)
-            if said == "done":
-                return done
-            in_doubt = in_doubt or said == "unknown"
-            match self._moved_if_near(id, deadline, drop=done is Outcome.CANCELLED):
-                case "dropped":
-                    return done
-                case "gone":
-                    break
-        outcome = near()
-        return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
-
-    def requeue(self, id: str, near: Callable[[], Outcome]) -> Outcome:
-        deadline = self._deadline()
-        self.ready(deadline)
-        return Outcome.SCHEDULED if self._moved_if_near(id, deadline) == "far" else near()
-
-    def get(self, id: str, codec: Codec | None) -> TaskInfo | None:
-        """A far task; None for one that Redis is to be asked for."""
-        deadline = self._deadline()
-        self.ready(deadline)
+    def get(self, id: str, codec: Codec | None, deadline: float) -> TaskInfo | None:
+        if not self._concerns(id, deadline):
+            return self.near.get(id, codec, deadline)
+        self._ready(deadline)
         found = self._sql(self._cold.store.find, id, deadline)
         if found is None:
-            return None
+            return self.near.get(id, codec, deadline)
         row, far = found
         if not far and self._moved_if_near(id, deadline) == "gone":
-            return None
+            return self.near.get(id, codec, deadline)
         return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id))
 
     # ---- many
 
-    def page(self, name: str, query: Query, cursor: str | None, limit: int, codec: Codec) -> TaskPage | None:
-        """A page of the table's tasks, which are listed before those of Redis: one that is loaded meanwhile may be
-        listed twice, and is not missed. None for a page of Redis.
+    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec, deadline: float) -> TaskPage:
+        """The table's tasks are listed before those of Redis: one that is loaded meanwhile may be listed twice, and is
+        not missed.
         """
+        name = self._cold.engine
         place = query.place(name, cursor)
         if "scheduled" not in query.states or query.failed or (cursor is not None and place.shard >= 0):
-            return None
-        self.ready(self._deadline())
+            return self.near.page(query, cursor, limit, codec, deadline)
+        self._ready(deadline)
         after: Place | str = Place(0, -1)
         if cursor is not None:
             after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
-        found = self._sql(self._cold.store.page, filtered(query), after, limit, self._deadline())
+        found = self._sql(self._cold.store.page, filtered(query), after, limit, deadline)
         infos = [info_of(row, readable(row.record, codec, row.id)) for row, _ in found.rows]
         if found.after is None:
             following = query.first
@@ -321,20 +308,29 @@ class ColdCommands:
             following = QueryPlace("scheduled", found.after.bucket, str(found.after.seq), shard=BY_PLACE)
         return TaskPage(infos, query.cursor(name, following))
 
-    def bulk(self, bulk: Bulk, progress: Callable[[BulkResult], object]) -> None:
+    def bulk(self, bulk: Bulk, progress: Progress) -> None:
+        self._bulk(bulk, progress)
+        self.near.bulk(bulk, progress)
+
+    def purge(self, bulk: Bulk) -> int:
+        self._bulk(bulk, lambda _: None)
+        return self.near.purge(bulk)
+
+    def _bulk(self, bulk: Bulk, progress: Progress) -> None:
         """Does the table's part of a command on many tasks: what is far is dealt with here, what is near is moved, so
         that the walk through Redis meets it.
         """
         has_failed = bulk.asked.failed or bulk.reason is not None  # which nothing in the table has
         if bulk.verb == "requeue" or "scheduled" not in bulk.asked.states or has_failed:
             return
-        self.ready(self._deadline())
+        self._ready(self.until())
         store, asked = self._cold.store, filtered(bulk.asked)
         if bulk.verb == "reschedule" and bulk.due <= 0:
             bulk.due = int(store.now_ms) + 1 - bulk.due
         after: Place | str | None = Place(0, -1)
         while after is not None:
-            page = self._sql(store.page, asked, after, BULK_ROWS, self._deadline())
+            deadline = self.until()
+            page = self._sql(store.page, asked, after, BULK_ROWS, deadline)
             after = page.after
             # A rescheduled one is met again, by its name.
             met = [each for each in page.rows if bulk.verb != "reschedule" or each[0].due != bulk.due]
@@ -343,23 +339,23 @@ class ColdCommands:
             if bulk.count_only:
                 bulk.far_matched += len(far)
             elif bulk.verb == "cancel":
-                done = self._sql(store.cancel_all, far, self._deadline()) if far else 0
+                done = self._sql(store.cancel_all, far, deadline) if far else 0
                 bulk.far_matched += done
                 bulk.far_done += done
             else:
-                near += self._rescheduled(far, bulk)
+                near += self._rescheduled(far, bulk, deadline)
             if near and not bulk.count_only:
-                refused = [row for row, _ in self._moved_settled([row.id for row in near], self._deadline())]
+                refused = [row for row, _ in self._moved_settled([row.id for row in near], deadline)]
                 bulk.far_matched += len(refused)
                 if refused and bulk.verb == "cancel":
-                    self._sql(store.forget, refused, self._deadline())
+                    self._sql(store.forget, refused, deadline)
                     bulk.far_done += len(refused)
             progress(bulk.so_far)
 
-    def _rescheduled(self, rows: Sequence[Row], bulk: Bulk) -> list[Row]:
+    def _rescheduled(self, rows: Sequence[Row], bulk: Bulk, deadline: float) -> list[Row]:
         """Gives far rows another due time. Returns those that are near now."""
         store = self._cold.store
-        done = set(self._sql(store.reschedule_all, rows, bulk.due, self._deadline())) if rows else set[str]()
+        done = set(self._sql(store.reschedule_all, rows, bulk.due, deadline)) if rows else set[str]()
         bulk.far_matched += len(done)
         bulk.far_done += len(done)
         if store.is_far(bulk.due):
@@ -367,18 +363,27 @@ class ColdCommands:
         bucket = bucket_of(bulk.due)
         return [row._replace(due=bulk.due, bucket=bucket, name=row.id) for row in rows if row.id in done]
 
-    def counted(self, deadline: float) -> Counted:
-        """How many tasks there are in the table."""
-        self.ready(deadline)
-        return self._sql(self._cold.store.counted, deadline)
-
-    def forecast(self, near: Forecast) -> Forecast:
-        """A forecast with the tasks of the table."""
-        self.ready(self._deadline())
+    def forecast(self, horizon: Horizon, deadline: float) -> Forecast:
+        near = self.near.forecast(horizon, deadline)
+        self._ready(deadline)
         begin, step = near.buckets[0][0], near.step
-        counts = self._sql(self._cold.store.spans, instant_ms(begin), step // MS, len(near.buckets), self._deadline())
+        counts = self._sql(self._cold.store.spans, instant_ms(begin), step // MS, len(near.buckets), deadline)
         buckets = [(start, count + more) for (start, count), more in zip(near.buckets, counts, strict=False)]
         return msgspec.structs.replace(near, buckets=buckets, later=near.later + counts[-1])
+
+    def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
+        spool, _ = self.near.here(deadline)
+        counted: Counted | ShardqError
+        try:
+            self._ready(deadline)
+            counted = self._sql(self._cold.store.counted, deadline)
+        except ShardqError as exc:
+            counted = exc
+        return spool, stats_of(self._cold, counted, self._loader())
+
+    def close(self) -> None:
+        self._cold.store.close()
+        self.near.close()
 
     # ---- to Redis
 
@@ -411,9 +416,8 @@ class ColdCommands:
         """Moves near rows to Redis, which were read at an instant of the database's clock, or later. Returns those that
         are refused for themselves. Raises why others can't be moved.
         """
-        store, driver = self._cold.store, self._opened(deadline)
-        mover, failing = Mover(self._cache(), self._packer, store.horizon), Failing()
-        moved = run(driver, mover.move(rows, read_ms, failing), deadline=deadline)
+        store, failing = self._cold.store, Failing()
+        moved = self.run(lambda cache: Mover(cache, self.packer, store.horizon).move(rows, read_ms, failing), deadline)
         if moved.done:
             self._sql(store.forget, moved.done, max(deadline, time.monotonic() + 1.0))
         if moved.late:
@@ -461,7 +465,7 @@ def _by_id(ids: Sequence[object], answers: Sequence[Answer]) -> dict[str, Iterat
 
 def _together(
     entries: Entries,
-    stored: Mapping[str, Receipt],
+    stored: Mapping[str, str],
     errors: Mapping[str, ShardqError],
     own: Mapping[str, Iterator[Answer]],
     near: Iterator[str],

@@ -46,7 +46,7 @@ from shardq.core.model.ids import shown_topic
 from shardq.core.model.record import undecoded
 from shardq.core.model.task import Outcome, State
 from shardq.core.operation import Many, Operation, values
-from shardq.core.producer.by_id import call_each
+from shardq.core.producer.by_id import Verb, call_each
 from shardq.core.recovery import Make, call_shard
 from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
@@ -54,8 +54,6 @@ from shardq.core.upkeep import check_writer
 from shardq.errors import InvalidOption, ShardqError, Unavailable
 from shardq.features.listing import pages
 from shardq.features.listing.query import Filter, Place, Query, cause_of
-
-Verb = Literal["cancel", "requeue", "reschedule"]
 
 STATES: Mapping[Verb, tuple[State, ...]] = {
     "cancel": ("scheduled", "ready", "dead"),

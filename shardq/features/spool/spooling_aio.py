@@ -1,53 +1,44 @@
 # For asyncio. `make fmt` generates spooling_sync.py from it.
-"""The commands of an engine that has a spool: each goes to the servers, or to the file while those are away."""
+"""The spool in the chain of stores of an engine: a command goes to the servers, or to the file while those are away."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from shardq.core.model.task import Outcome, Receipt, Task
-from shardq.core.operation import Operation, arun
-from shardq.core.producer import by_id, pushing
-from shardq.core.producer.packing import RUN, Entries, Packer
+from shardq.core.producer.by_id import Verb
+from shardq.core.producer.durable import Durability
+from shardq.core.producer.packing import RUN, Entries
 from shardq.core.producer.stream import Stream, Window
-from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, SpoolFault, Unanswered
 from shardq.features.spool import commands
-from shardq.features.spool.commands import Command, now_ms, pushes
+from shardq.features.spool.commands import Command, SpoolStats, now_ms, pushes
 from shardq.features.spool.spool import AWAY, Spool
+from shardq.features.stores_aio import AsyncTaskStore
 
 if True:  # ASYNC
     import asyncio
 
+    from shardq.core.threads import begun
+
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
+    from shardq.features.cold.report import ColdStats
 
 T = TypeVar("T")
 
 
-class AsyncSpooler:
-    """Carries out the commands of one ``AsyncEngine`` that has a spool."""
+class AsyncSpoolStore(AsyncTaskStore):
+    """The link of a spool: pushes, cancels and reschedules go to the file while the servers are away. A durable push is
+    never spooled.
+    """
 
-    def __init__(
-        self,
-        spool: Spool,
-        packer: Packer,
-        opened: Callable[[float], Awaitable[AsyncDriver]],
-        cache: Callable[[], TopologyCache],
-        deadline: Callable[[], float],
-        timeout: float,
-    ) -> None:
-        """``deadline`` returns the end of a command that begins now, after ``timeout`` seconds."""
+    def __init__(self, near: AsyncTaskStore, spool: Spool) -> None:
+        super().__init__(near)
         self._spool = spool
-        self._packer = packer
-        self._opened = opened
-        self._cache = cache
-        self._deadline = deadline
-        self._timeout = timeout
 
     async def _add(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> bool:
         """Stores commands, see ``Spool.add``; also if the caller is cancelled meanwhile."""
@@ -56,31 +47,33 @@ class AsyncSpooler:
         else:
             return self._spool.add(commands, lost=lost)
 
-    async def _sent(
-        self, commands: Callable[[], Sequence[Command]], make: Callable[[TopologyCache], Operation[T]]
-    ) -> T | None:
-        """Carries out at the servers what these commands say. Returns None if they are in the file instead."""
-        deadline = self._deadline()
+    async def _sent(self, commands: Callable[[], Sequence[Command]], send: Callable[[], Awaitable[T]]) -> T | None:
+        """Has ``send`` do at the servers what these commands say. Returns None if they are in the file instead."""
         if not self._spool.away or not await self._add(commands()):
             try:
-                driver = await self._opened(deadline)
-                return await arun(driver, make(self._cache()), deadline=deadline)
+                return await send()
             except AWAY as exc:
                 await self._keep(commands(), exc)
         return None
 
-    async def push_one(self, entries: Entries) -> Receipt:
-        spooled = partial(pushes, entries, now_ms())
-        receipt = await self._sent(spooled, lambda cache: pushing.push_one(cache, self._packer, entries))
+    async def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        if durability is not None:
+            return await self.near.push_one(entries, deadline, durability)
+        commands = partial(pushes, entries, now_ms())
+        receipt = await self._sent(commands, lambda: self.near.push_one(entries, deadline))
         return Receipt.of(entries.ids[0], "spooled") if receipt is None else receipt
 
-    async def push(self, entries: Entries, most: int) -> list[Receipt]:
+    async def push(
+        self, entries: Entries, most: int, deadline: float, durability: Durability | None = None
+    ) -> list[Receipt]:
+        if durability is not None:
+            return await self.near.push(entries, most, deadline, durability)
         if not entries.ids:
             return []
         began_ms = now_ms()
         try:
             receipts = await self._sent(
-                partial(pushes, entries, began_ms), lambda cache: pushing.push(cache, self._packer, entries, most=most)
+                partial(pushes, entries, began_ms), lambda: self.near.push(entries, most, deadline)
             )
         except PushError as exc:
             return await self._keep_rest(entries, began_ms, exc)
@@ -90,37 +83,26 @@ class AsyncSpooler:
         while True:
             driver = None if self._spool.away else await self._reached()
             if driver is None:
-                entries = self._packer.many(itertools.islice(tasks, RUN))
+                entries = self.packer.many(itertools.islice(tasks, RUN))
                 if not entries.ids:
                     return
-                yield await self.push(entries, most)
+                yield await self.push(entries, most, self.until())
                 continue
-            stream = Stream(self._cache(), self._packer, tasks, most, self._timeout, halted=lambda: self._spool.away)
-            async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
-                stream.note(sent, result)
-                for window in stream.finished():
-                    if (receipts := await self._completed(driver, stream, window)) is not None:
-                        left = time.monotonic()
-                        yield receipts
-                        stream.came_back(left)
-            for window in stream.finished():
-                if (receipts := await self._completed(driver, stream, window)) is not None:
-                    left = time.monotonic()
-                    yield receipts
-                    stream.came_back(left)
-            stream.check()
+            stream = Stream(self.cache(), self.packer, tasks, most, self.timeout, halted=lambda: self._spool.away)
+            async for receipts in self._send(driver, stream):
+                yield receipts
             if stream.exhausted:
                 return
 
     async def _reached(self) -> AsyncDriver | None:
-        """The driver; None if no server can be reached."""
+        """Opens the engine. Returns None if no server can be reached."""
         try:
-            return await self._opened(self._deadline())
+            return await self.opened(self.until())
         except AWAY:
             return None
 
     async def _completed(self, driver: AsyncDriver, stream: Stream, window: Window) -> list[Receipt] | None:
-        receipts = await arun(driver, stream.completed(window), deadline=window.deadline)
+        receipts = await super()._completed(driver, stream, window)
         if receipts is None:
             try:
                 return await self._keep_rest(window.entries, window.taken_ms, stream.errors.pop())
@@ -128,16 +110,23 @@ class AsyncSpooler:
                 stream.errors.append(exc)
         return receipts
 
-    async def cancel(self, id: str) -> Outcome:
-        return await self._by_id(commands.cancel(id), lambda cache: by_id.cancel(cache, id))
-
-    async def reschedule(self, id: str, due: int) -> Outcome:
-        command = commands.reschedule(id, due, now_ms())
-        return await self._by_id(command, lambda cache: by_id.reschedule(cache, id, due))
-
-    async def _by_id(self, command: Command, make: Callable[[TopologyCache], Operation[Outcome]]) -> Outcome:
-        outcome = await self._sent(lambda: [command], make)
+    async def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
+        if verb == "requeue":
+            return await self.near.order(verb, id, due, deadline)
+        self.check(id)
+        command = commands.cancel(id) if verb == "cancel" else commands.reschedule(id, due, now_ms())
+        outcome = await self._sent(lambda: [command], lambda: self.near.order(verb, id, due, deadline))
         return Outcome.SPOOLED if outcome is None else outcome
+
+    async def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
+        if True:  # ASYNC
+            stats = await asyncio.wrap_future(begun(self._spool.stats, "shardq-spool-stats"))
+        else:
+            stats = self._spool.stats()
+        return stats, None
+
+    def close(self) -> None:
+        self._spool.close()
 
     async def _keep(self, commands: Sequence[Command], error: ShardqError) -> None:
         """Spools what met this error at the servers. Where the file does not take it, raises SpoolFault; or the error

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.record import JSON, encode_head, encode_record
 from shardq.core.model.task import Receipt
-from shardq.core.operation import run
-from shardq.core.producer import by_id
+from shardq.core.producer.by_id import Verb
+from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
 from shardq.core.topology_cache import TopologyCache
@@ -21,8 +21,9 @@ from shardq.errors import ShardqError
 from shardq.features.cold.cold import Cold
 from shardq.features.cold.ids import LAST_BUCKET, Place, bucket_of, spelled
 from shardq.features.cold.loader import Loader
+from shardq.features.cold.relaying import RelayedRedis
 from shardq.features.cold.rows import Horizon, Row
-from shardq.features.cold.storing_sync import ColdCommands
+from shardq.features.cold.storing_sync import ColdStore
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.judge.model import Op
 from tests.sim.cold.actors import DEADLINE, Env, SimDriver, SimStore
@@ -68,7 +69,8 @@ class _Numbers:
         return range(self._next - count, self._next)
 
 
-def commands_of(env: Env, cache: TopologyCache) -> tuple[ColdCommands, SimDriver]:
+def store_of(env: Env, cache: TopologyCache) -> ColdStore:
+    """The chain of stores of an engine."""
     store, driver = SimStore(env), SimDriver(env)
     store.horizon = Horizon(AFTER_MS, MARGIN_MS)
     cold = Cold("x", "the-table", None, frozenset({TOPIC}))
@@ -77,8 +79,12 @@ def commands_of(env: Env, cache: TopologyCache) -> tuple[ColdCommands, SimDriver
     packer = Packer(JSON, max_payload=1 << 20)
     nobody: Any = None  # the table is the engine's already
     servers: Any = driver
-    commands = ColdCommands(cold, packer, nobody, lambda _: servers, lambda: cache, lambda: DEADLINE)
-    return commands, driver
+    return ColdStore(SimRedis(packer, DEADLINE, lambda: (servers, cache)), cold, nobody)
+
+
+class SimRedis(RelayedRedis):
+    def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        return self.run(lambda cache: push_one(cache, self.packer, entries), deadline)
 
 
 def record(number: int, id: str) -> bytes:
@@ -95,17 +101,14 @@ def row_of_made(number: int) -> Row:
 
 
 def _push(mode: str, delay_ms: int, window_ms: int, env: Env, cache: TopologyCache, id: str) -> Any:
-    commands, driver = commands_of(env, cache)
     entries = Entries(ids=[id], unique=[id, -delay_ms, record(env.number, id), mode, window_ms])
-    packer = Packer(JSON, max_payload=1 << 20)
-    return commands.push_one(entries, lambda: run(driver, push_one(cache, packer, entries)))
+    return store_of(env, cache).push_one(entries, DEADLINE)
 
 
 def _relayed(env: Env, cache: TopologyCache, id: str) -> Any:
     """The push of a row of an outbox, the same for all relays."""
-    commands, _ = commands_of(env, cache)
     words: list[Any] = [id, START_MS + FAR_MS, record(RELAYED, id), "keep", f"0-{MEMORY_MS}"]
-    [answer] = commands.push_own(words, DEADLINE)
+    [answer] = store_of(env, cache).push_own(words, DEADLINE)
     if isinstance(answer, ShardqError):
         raise answer
     return Receipt.of(id, answer)
@@ -123,29 +126,19 @@ def push(mode: str, delay_ms: int, window_ms: int = 0) -> Kind:
 # ---- orders
 
 
-def _order(kind: str, delay_ms: int, env: Env, cache: TopologyCache, id: str) -> Any:
-    commands, driver = commands_of(env, cache)
-    if kind == "cancel":
-        return commands.cancel(id, lambda: run(driver, by_id.cancel(cache, id)))
-    if kind == "get":
-        found = commands.get(id, JSON)
-        return found if found is not None else run(driver, by_id.get(cache, id, JSON))
-    if kind == "requeue":
-        return commands.requeue(id, lambda: run(driver, by_id.requeue(cache, id, 0)))
-    return commands.reschedule(id, -delay_ms, lambda: run(driver, by_id.reschedule(cache, id, -delay_ms)))
+def _order(kind: Verb | Literal["get"], delay_ms: int, env: Env, cache: TopologyCache, id: str) -> Any:
+    store = store_of(env, cache)
+    return store.get(id, JSON, DEADLINE) if kind == "get" else store.order(kind, id, -delay_ms, DEADLINE)
 
 
-def order(kind: str, delay_ms: int = 0) -> Kind:
+def order(kind: Verb | Literal["get"], delay_ms: int = 0) -> Kind:
     name = kind if not delay_ms else f"{kind} {'near' if delay_ms == NEAR_MS else 'far'}"
     return Kind(name, partial(_order, kind, delay_ms), partial(order_judged, kind, delay_ms))
 
 
 def _cancel_all(env: Env, cache: TopologyCache, id: str) -> Any:
-    commands, driver = commands_of(env, cache)
     bulk = Bulk(cache, "cancel", bulk_query("cancel", everything=True))
-    commands.bulk(bulk, lambda _: None)
-    while run(driver, bulk.following()):
-        pass
+    store_of(env, cache).bulk(bulk, lambda _: None)
     return bulk.so_far
 
 
