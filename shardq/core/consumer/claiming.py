@@ -71,14 +71,15 @@ def claim(
     """
     unreachable = claims.unreachable
     deliveries: list[Delivery] = []
+    once = _claim if len(claims.topics) <= MOST_TOPICS else _claim_in_parts
     try:
         if not unreachable.again_at:
-            deliveries = yield from _claim_in_parts(claims, notes, max, shards, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from once(claims, notes, max, shards, wakeups, filled, RETRY_FOR_S)
         elif not claims.cut_off():
             some = unreachable.to_ask(shards)
-            deliveries = yield from _claim_in_parts(claims, notes, max, some, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from once(claims, notes, max, some, wakeups, filled, RETRY_FOR_S)
         if not deliveries and unreachable.again_at and claims.cut_off():
-            deliveries = yield from _claim_in_parts(claims, notes, max, shards, wakeups, filled, None)
+            deliveries = yield from once(claims, notes, max, shards, wakeups, filled, None)
     except ShardqError:
         yield from give_back(claims, notes)
         raise
@@ -116,16 +117,14 @@ def _claim_in_parts(
     filled: Filled | None,
     retry_for_s: float | None,
 ) -> Operation[list[Delivery]]:
-    """Claims from all open topics, or from parts of them, where they are many, until one gives something."""
+    """Claims from parts of many topics, until one gives something."""
 
-    def part(only: Collection[str] | None) -> Operation[list[Delivery]]:
+    def part(only: Collection[str]) -> Operation[list[Delivery]]:
         return _claim(claims, notes, max, shards, wakeups, filled, retry_for_s, only)
 
-    if len(claims.topics) <= MOST_TOPICS:
-        return (yield from part(None))
     topics = claims.open_topics(claims.cache.topology)
     if not topics:
-        return (yield from part(None))
+        return (yield from part(()))
     if wakeups is not None:
         # When it is registered for all, it was told to register anew.
         todo = wakeups.waiters.unregistered_topics(shards, topics) or topics
@@ -154,7 +153,7 @@ def _claim(
     wakeups: Wakeups | None,
     filled: Filled | None,
     retry_for_s: float | None,
-    only: Collection[str] | None,
+    only: Collection[str] | None = None,
 ) -> Operation[list[Delivery]]:
     """Makes trips until nothing more is known to be there, or ``max`` deliveries are claimed.
 
