@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from shardq.core import forks
 from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
@@ -208,3 +208,21 @@ def ended(threads: Iterable[threading.Thread | Loop]) -> None:
     for each in threads:
         if each is not threading.current_thread():
             each.join(max(0.0, deadline - time.monotonic()))
+
+
+class Beside:
+    """A thread of an engine beside the pollers: the scheduler of recurring tasks, the recorder of the history, the
+    loader of a cold store.
+    """
+
+    loop: Loop
+
+    def hear(self, message: str | None) -> None:
+        """Takes a message of the engine's news; None: some may have been missed."""
+
+    def members_changed(self) -> None:
+        """The living dispatchers are others than before."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Returns the facts that it adds to the report of its process."""
+        return {}

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
-from shardq.core.dispatcher import Beside, Dispatcher, Sinks
+from shardq.core.dispatcher import Dispatcher, Sinks
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Topology
@@ -18,6 +18,7 @@ from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation, run
 from shardq.core.producer.packing import Packer
 from shardq.core.subscriber import Subscriber
+from shardq.core.threads import Beside
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.health import Reason
 from shardq.engine.options import Options

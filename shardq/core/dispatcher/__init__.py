@@ -7,9 +7,9 @@ those with a rate. What an engine has run beside, as the scheduler of recurring 
 forwarding is in ``features/sinks``.
 """
 
-from shardq.core.dispatcher.dispatcher import Beside, Dispatcher, Sinks
+from shardq.core.dispatcher.dispatcher import Dispatcher, Sinks
 from shardq.core.dispatcher.forwarding import RouteFault
 from shardq.core.dispatcher.poller import PollerReport
 from shardq.core.fleet.lateness import Lateness
 
-__all__ = ["Beside", "Dispatcher", "Lateness", "PollerReport", "RouteFault", "Sinks"]
+__all__ = ["Dispatcher", "Lateness", "PollerReport", "RouteFault", "Sinks"]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from shardq.core.calls.control import CHANGED
 from shardq.core.dispatcher.forwarder import Forwarder
@@ -21,7 +21,7 @@ from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
 from shardq.core.resharding.migrator import Migrator
 from shardq.core.subscriber import Subscriber
-from shardq.core.threads import Loop, ended
+from shardq.core.threads import Beside, ended
 from shardq.core.topology_cache import TopologyCache
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
@@ -41,22 +41,6 @@ class Sinks(Protocol):
     def stats(self) -> tuple[SinkStats, ...]: ...
 
     def faults(self) -> tuple[RouteFault, ...]: ...
-
-
-class Beside(Protocol):
-    """A thread of an engine beside the pollers: the scheduler of recurring tasks, the recorder of the history."""
-
-    @property
-    def loop(self) -> Loop: ...
-
-    def hear(self, message: str | None) -> None:
-        """Takes a message of the engine's news; None: some may have been missed."""
-
-    def members_changed(self) -> None:
-        """The living dispatchers are others than before."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """Returns the facts that it adds to the report of its process."""
 
 
 class Dispatcher:

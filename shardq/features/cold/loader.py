@@ -19,7 +19,7 @@ from shardq.core.collector import uncollected
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
 from shardq.core.producer.packing import Packer
-from shardq.core.threads import Loop
+from shardq.core.threads import Beside, Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ServerFault, ShardqError
 from shardq.features.cold.ids import Place, bucket_of
@@ -53,7 +53,7 @@ TRIP_S = 5.0
 WHO = "the loader of the cold store"
 
 
-class Loader:
+class Loader(Beside):
     """The loader of one process, started once and stopped once."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Loader:
         self._causes = set[str]()
         """Why shards take nothing, as far as the log has said it since the last pass without a problem."""
         self._failing = Failing()
-        self.loop: Loop = Loop(
+        self.loop = Loop(
             "shardq-loader",
             self._step,
             log,
@@ -93,12 +93,6 @@ class Loader:
             failed=lambda exc: driver.outages.failed(WHO, exc),
             longest_pause_s=5.0,
         )
-
-    def hear(self, message: str | None) -> None:
-        """Does nothing: no news is about the table."""
-
-    def members_changed(self) -> None:
-        """Does nothing: each page finds its place among them."""
 
     def facts(self) -> Mapping[str, Any]:
         return {"loads": True, "problems": self.report().problems}

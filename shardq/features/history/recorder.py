@@ -6,7 +6,7 @@ writes the row (``history.lua``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from shardq.core.calls import control, observe
@@ -14,7 +14,7 @@ from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
 from shardq.core.operation import Many, Operation, run
-from shardq.core.threads import Loop
+from shardq.core.threads import Beside, Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 from shardq.features.history import (
@@ -46,7 +46,7 @@ WRITERS = 2
 CALL_TIMEOUT_S = 2.0
 
 
-class Recorder:
+class Recorder(Beside):
     """The writer of one process, started once and stopped once. ``clock_ms``: the control slot's clock."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Recorder:
         self._process = process
         self._members = members
         self._clock_ms = clock_ms
-        self.loop: Loop = Loop(
+        self.loop = Loop(
             "shardq-history",
             self._step_in_turn,
             log,
@@ -73,16 +73,6 @@ class Recorder:
             first_s=AFTER_MS / 1000,
             longest_pause_s=MINUTE_MS / 1000,
         )
-
-    def hear(self, message: str | None) -> None:
-        """Does nothing: no news is about the history."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """None."""
-        return {}
-
-    def members_changed(self) -> None:
-        """Does nothing: each step finds its place among them."""
 
     def _step_in_turn(self) -> float:
         place = sum(other < self._process for other in self._members())

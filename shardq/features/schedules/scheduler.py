@@ -13,14 +13,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
-from shardq.core.threads import Loop
+from shardq.core.threads import Beside, Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed
 from shardq.features.schedules.known import PACE_MS, KnownSchedules, Step
@@ -43,7 +42,7 @@ class SchedulerReport:
     problems: tuple[str, ...]
 
 
-class Scheduler:
+class Scheduler(Beside):
     """The scheduler of one process, started once and stopped once. ``clock_ms``: the clock of the control slot's
     master.
     """
@@ -65,7 +64,7 @@ class Scheduler:
         self._refused: dict[str, str] = {}  # name → why its pushes fail
         self._ended_s = -math.inf  # when the last step ended that did not fail
         self._due_s = math.inf  # when the next one is due
-        self.loop: Loop = Loop(
+        self.loop = Loop(
             "shardq-scheduler",
             self._step,
             log,
@@ -77,13 +76,8 @@ class Scheduler:
         )
 
     def hear(self, message: str | None) -> None:
-        """Takes a message of the ``news``; None: some may have been missed."""
         if self._schedules.hear(message):
             self.loop.wake()
-
-    def facts(self) -> Mapping[str, Any]:
-        """None."""
-        return {}
 
     def members_changed(self) -> None:
         if self._schedules:
