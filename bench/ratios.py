@@ -310,7 +310,7 @@ _SCALES = {
         (8, scales.BASE),
         (8, replace(scales.BASE, consumers=100)),
         (8, replace(scales.BASE, shards=64)),
-        (24, replace(scales.BASE, topics=5_000)),
+        (12, replace(scales.BASE, topics=5_000)),
         (10, replace(scales.BASE, shards=64, dead=1_000)),
         (6, replace(scales.BASE, limit="rate", consumers=50, shards=64)),
         (6, replace(scales.BASE, limit="concurrency", consumers=50, shards=64)),

@@ -111,7 +111,8 @@ def save(
 ) -> None:
     """Writes everything as one JSON object. ``complete`` is true if every chosen suite came to its end.
 
-    ``merge`` keeps the file's figures of other suites; each suite tells the commit and the load of its measurement.
+    ``merge`` keeps the file's figures of other suites, and its facts, which are those of the run that measured most; each
+    suite tells the commit and the load of its measurement.
     """
     figures = [{"suite": result.suite, **asdict(result.figure)} for result in results]
     ran = dict.fromkeys(result.suite for result in results)
@@ -120,7 +121,7 @@ def save(
         before = msgspec.json.decode(file.read_bytes())
         figures = [figure for figure in before["figures"] if figure["suite"] not in ran] + figures
         suites = {**before["suites"], **suites}
-        complete = complete and before["complete"]
+        complete, facts = complete and before["complete"], before["facts"]
     head = msgspec.json.format(msgspec.json.encode({"complete": complete, "facts": facts, "suites": suites}), indent=1)
     # each figure has a line, so that a difference of two files reads as one of figures
     lines = b",\n  ".join(msgspec.json.encode(figure) for figure in figures)

@@ -61,6 +61,7 @@ def test_merging_keeps_other_suites_and_replaces_its_own(tmp_path: Path) -> None
     found = msgspec.json.decode(file.read_bytes())
     assert [(figure["suite"], figure["value"]) for figure in found["figures"]] == [("idle", 2.0), ("push", 3.0)]
     assert found["suites"] == {"push": {"commit": "of 3.0"}, "idle": {"commit": "of 2.0"}}
+    assert found["facts"] == {"commit": "of 1.0"}
     saved("idle", 4.0, complete=False)
     assert msgspec.json.decode(file.read_bytes())["complete"] is False
 

@@ -324,11 +324,12 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
     """While tasks move each id is asked for alone; each of these questions took a second, and commands waited."""
     for module in ("file", "drain"):
         monkeypatch.setattr(f"shardq.features.spool.{module}.PAGE_ROWS", 12)
-    frozen = threading.Event()
+    started, frozen = threading.Event(), threading.Event()
     real = Drain.run
 
     def run(self: Drain, stopping: Callable[[], bool], **options: Any) -> bool:
         if options.get("is_held"):
+            started.wait(60)
             own_server.pause()
             frozen.set()
         return real(self, stopping, **options)
@@ -340,6 +341,7 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
         engine.cancel(f"c{number}")
     monkeypatch.setattr(Drain, "run", run)
     own_server.start()
+    started.set()
     try:
         assert frozen.wait(20)
         began = time.monotonic()
