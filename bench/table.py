@@ -111,8 +111,8 @@ def save(
 ) -> None:
     """Writes everything as one JSON object. ``complete`` is true if every chosen suite came to its end.
 
-    ``merge`` keeps the file's figures of other suites, and its facts, which are those of the run that measured most; each
-    suite tells the commit and the load of its measurement.
+    ``merge`` keeps the file's figures of other suites, and its facts, those of the run that measured most. Each suite
+    tells the commit and the load of its measurement.
     """
     figures = [{"suite": result.suite, **asdict(result.figure)} for result in results]
     ran = dict.fromkeys(result.suite for result in results)
