@@ -15,6 +15,7 @@ The machine may have taken the ports on a page, so they are others: 6379, of Red
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -143,6 +144,11 @@ class Reader:
                 self._shell.poll()
                 time.sleep(0.05)
         self._shell.wait()
+        # an embedded server ends by itself with its last program, but not with one that was killed
+        for file in self._folder.glob(".local/share/**/server.pid"):
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGTERM)
+            wait_until(lambda: not file.exists(), "the embedded server has ended")  # noqa: B023
 
     def reads(self, page: str) -> None:
         """Types a page. Fails where it does not do what the page says."""
