@@ -52,7 +52,7 @@ def _networks(text: str) -> list[str]:
 @setting(
     "--allow-host",
     metavar="NAME",
-    help="A name by which browsers reach it through a proxy on this machine; several with commas.",
+    help="Browsers reach it by this name, through a proxy on this machine. Separate several with commas.",
 )
 @setting(
     "--behind-tls",

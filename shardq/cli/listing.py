@@ -95,7 +95,7 @@ _topic = click.option("--topic", metavar="TOPIC", help="Only tasks of this topic
 _tag = click.option(
     "--tag",
     type=Read("tag", _checked_tag),
-    help="Only tasks with this tag. There is no index of tags: every task is looked at.",
+    help="Only tasks with this tag. Tags have no index, so this looks at every task.",
 )
 
 

@@ -148,7 +148,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> Literal["ok", "route", "engine"]:
-        """What is ill: the engine, or the topics of some routes alone."""
+        """``engine`` if the engine is ill, ``route`` if only the topics of some routes are."""
         if self.ok:
             return "ok"
         return "route" if all(kind in OF_ROUTES for kind in self.kinds) else "engine"

@@ -124,7 +124,7 @@ class ReadyCounts:
             self.asked_at[topic][shard] = now_s
 
     def expect(self, lists: Collection[ReadyList]) -> None:
-        """Notes lists for which a consumer was woken: it asks them, or passes them on."""
+        """Notes lists that are said to have something. A consumer that was woken for one asks it, or passes it on."""
         for shard, topic in lists:
             if shard != PERMITS:
                 of = self.left[topic]

@@ -137,10 +137,7 @@ def _claim_in_parts(
     deliveries = yield from part(frozenset(known[:MOST_TOPICS]).union(claims.others_in_turn(topics, MOST_TOPICS)))
     if deliveries or notes.caller_left:
         return deliveries
-    lists = [(claims.cache.keys(shard), topic) for shard in shards for topic in topics]
-    now = time.monotonic()
-    for keys, topic in (yield from not_empty(lists, retry_for_s=RETRY_FOR_S)):
-        claims.ready_counts.learn(keys.shard, {topic: 1}, now)
+    claims.ready_counts.expect((yield from _not_empty(claims, shards, topics)))
     known = [topic for topic in topics if claims.planner.known(topic, shards)]
     return (yield from part(frozenset(known[:MOST_TOPICS]))) if known else []
 
@@ -413,6 +410,11 @@ class _Trip:
 def ask_lengths(claims: Claims, shards: Sequence[int], wakeups: Wakeups) -> Operation[None]:
     """Tells the registry which lists are not empty, or can't be asked; a claim will tell more."""
     topics = claims.open_topics(claims.cache.topology)
-    lists = [(claims.cache.keys(shard), topic) for shard in shards for topic in topics]
+    wakeups.waiters.not_empty((yield from _not_empty(claims, shards, topics)))
+
+
+def _not_empty(claims: Claims, shards: Sequence[int], topics: Sequence[str]) -> Operation[list[ReadyList]]:
+    """The lists of these shards and topics that have an entry, or can't be asked."""
+    lists = [(keys, topic) for keys in map(claims.cache.keys, shards) for topic in topics]
     found = yield from not_empty(lists, retry_for_s=RETRY_FOR_S)
-    wakeups.waiters.not_empty([(keys.shard, topic) for keys, topic in found])
+    return [(keys.shard, topic) for keys, topic in found]
