@@ -55,7 +55,6 @@ example:
   python -m bench.failovers
   python -m bench.failovers --failovers 5 --pushes 0
   python -m bench.failovers --failovers 5 --pushes 0 --without
-  python -m bench.failovers --cost
 """
 
 
@@ -243,38 +242,10 @@ def _until(done: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def cost(binary: Path, say: Callable[[str], None], *, rounds: int = 12, count: int = 100_000) -> dict[str, float]:
-    """The rates of pushing with ``replay=`` as a part of those without, each the best of some rounds in turn."""
-    best: dict[tuple[str, bool], float] = {}
-    with Server(binary) as server:
-        for number in range(rounds):
-            for on in (number % 2 == 0, number % 2 == 1):
-                with Engine(server.url, name=NAME, replay=10 if on else None) as engine:
-                    for what, tasks, push in (
-                        ("push_many", count, lambda engine: engine.push_many(_tasks(count))),
-                        ("push", 3000, lambda engine: [engine.push(PAYLOAD, delay=FAR_S) for _ in range(3000)]),
-                    ):
-                        began = time.perf_counter()
-                        push(engine)
-                        rate = tasks / (time.perf_counter() - began)
-                        best[what, on] = max(best.get((what, on), 0.0), rate)
-                server.ask("FLUSHALL")
-            say(f"round {number + 1} of {rounds}")
-    return {what: best[what, True] / best[what, False] for what in ("push_many", "push")}
-
-
-def _tasks(count: int) -> list[Task]:
-    return [Task(PAYLOAD, delay=FAR_S) for _ in range(count)]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 nothing lost, 1 something lost or not possible, 2 not understood, 130 interrupted."""
     options = _parser().parse_args(arguments)
-    try:
-        binary = servers.binary(options.server)
-    except servers.NoSuchServer as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
+    binary = servers.binary(options.server)
     # the engine reports servers that are killed on purpose, which is no news
     logging.getLogger("shardq").setLevel(logging.CRITICAL)
 
@@ -282,10 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        if options.cost:
-            for what, ratio in cost(binary, say).items():
-                print(f"{what} with replay=: {ratio:.3f} of the rate without")
-            return 0
         ledger = measured(
             binary,
             failovers=options.failovers,
@@ -311,7 +278,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pushes", type=int, default=1_000_000, help="go on until so many; default: %(default)s")
     parser.add_argument("--rate", type=float, default=2000.0, help="tasks pushed a second; default: %(default)s")
     parser.add_argument("--without", action="store_true", help="without replay=, to see what is lost")
-    parser.add_argument("--cost", action="store_true", help="only the rates of pushing, with and without replay=")
     return parser
 
 

@@ -9,7 +9,7 @@ from bench import machine, table
 from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
 from bench.figures import Figure
-from bench.sinks.destinations import DESTINATIONS, Destination, Redis
+from bench.sinks.destinations import DESTINATIONS, Destination, List
 from bench.sinks.measuring import measured
 from bench.stand import standing
 from bench.table import Progress, Result
@@ -20,8 +20,8 @@ from cluster.server import ServerFailed
 TASKS = 200_000
 
 _ABOUT = """\
-Measures how many tasks a second one relay process hands to each kind of sink, and counts them there. Servers, sinks and
-the relay share all cores. It takes about a minute, with --brokers about two.
+Measures how many tasks a second one relay process hands to a sink, and counts them there. Servers, sinks and the relay
+share all cores.
 """
 
 _EXAMPLE = """\
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         names = ", ".join(repr(each.name) for each in DESTINATIONS)
         parser.error(f"--only {options.only!r} leaves no sink; there are {names}; those of RabbitMQ need --brokers")
+    List.binary = servers.binary(options.server)
     try:
-        Redis.binary = servers.binary(options.server)
         if options.brokers:
             program("rabbitmq-server")
-    except (servers.NoSuchServer, ServerFailed) as exc:
+    except ServerFailed as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
     shared = Cores(frozenset(), frozenset())
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _figures(kind: type[Destination], server: str, tasks: int, progress: Progress) -> list[Figure]:
     shared = Cores(frozenset(), frozenset())
-    with standing(server, cluster=False, unix=False, cores=shared, scale="usual", say=progress.say) as stand:
+    with standing(server, cores=shared, scale="usual", say=progress.say) as stand:
         found = list(measured(stand, kind(), max(1, int(tasks * kind.share))))
     for figure in found:
         progress.found(figure)

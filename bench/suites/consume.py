@@ -28,14 +28,14 @@ def _measure(stand: Stand) -> Iterator[Figure]:
         (f"claim({CLAIM}) and ack, prefetch=True", claim_ahead_and_ack),
     ):
         stand.say(f"{name}, {count:,} tasks")
-        spent = _drained(stand, count, take)
+        spent = drained(stand, count, take)
         yield rate(name, count, spent, reference=beside)
         yield client_cost(name, count, spent)
         yield server_cost(name, count, spent)
     for kind, register in (("functions", function), ("coroutines", coroutine)):
         name = f"worker, no-op {kind}"
         stand.say(f"{name}, {count:,} tasks")
-        spent = _drained(stand, count, running(stand, register))
+        spent = drained(stand, count, running(stand, register))
         yield rate(name, count, spent, reference="one process; aim: ≥ 30,000")
         yield client_cost(name, count, spent)
         yield server_cost(name, count, spent)
@@ -44,7 +44,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
 SUITE = Suite("consume", "claim and ack, and a worker with nothing to do, from a backlog", _measure)
 
 
-def _drained(stand: Stand, count: int, drain: Callable[[Engine, int], None]) -> Spent:
+def drained(stand: Stand, count: int, drain: Callable[[Engine, int], None]) -> Spent:
     with stand.engine() as engine:
         fill_ready(stand, engine, count)
         with stand.metering() as spent:
