@@ -24,6 +24,7 @@ from bench.peers.programs import kit
 from bench.peers.turns import Sizes, Turn
 from cluster import servers
 from tests.support.waiting import wait_until
+from tests.support.workers import gone
 
 SIZES = Sizes(schedule=200, drain=200, late=5, idle_s=0.5)
 
@@ -115,16 +116,8 @@ def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
     log = tmp_path / "work.log"
     with Child(running(CHATTY, tmp_path), "work", url="", folder=tmp_path):
         wait_until(lambda: log.read_text().endswith("\n"), "it told the id of what it started")
-        grandchild = int(log.read_text())
-        assert psutil.pid_exists(grandchild)
-    wait_until(lambda: not alive(grandchild), "its child is gone")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        grandchild = psutil.Process(int(log.read_text()))
+    wait_until(lambda: gone(grandchild), "its child is gone")
 
 
 def test_notes_are_read_once_and_whole(tmp_path: Path) -> None:
