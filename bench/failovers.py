@@ -23,7 +23,7 @@ from pathlib import Path
 import redis
 
 from bench.arguments import add_server, command_parser
-from cluster import servers
+from cluster import entry, servers
 from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
@@ -33,6 +33,8 @@ from shardq.core.layout.keys import shard_keys
 NAME = "bench-failovers"
 SHARDS = 12
 PUSHERS = 3
+PER_S = 2000
+"""Tasks pushed a second."""
 BATCH = 100
 FAR_S = 86_400.0
 SOON_S = 6.0
@@ -252,18 +254,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    try:
-        ledger = measured(
-            binary,
-            failovers=options.failovers,
-            pushes=options.pushes,
-            per_s=options.rate,
-            replay=None if options.without else 10,
-            say=say,
-        )
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
+    ledger = measured(
+        binary,
+        failovers=options.failovers,
+        pushes=options.pushes,
+        per_s=PER_S,
+        replay=None if options.without else 10,
+        say=say,
+    )
     for id in ledger.lost[:10]:
         print(f"lost: {id}")
     for what, value in ledger.rows():
@@ -276,10 +274,9 @@ def _parser() -> argparse.ArgumentParser:
     add_server(parser)
     parser.add_argument("--failovers", type=int, default=100, help="kill so many masters; default: %(default)s")
     parser.add_argument("--pushes", type=int, default=1_000_000, help="go on until so many; default: %(default)s")
-    parser.add_argument("--rate", type=float, default=2000.0, help="tasks pushed a second; default: %(default)s")
     parser.add_argument("--without", action="store_true", help="without replay=, to see what is lost")
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

@@ -21,6 +21,7 @@ from bench.arguments import add_server, command_parser
 from bench.cores import Cores
 from bench.stand import standing
 from bench.table import Progress, of_numbers, output
+from cluster import entry
 
 BASELINE = Path(__file__).parent / "baseline.json"
 
@@ -111,13 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     baseline = Baseline()
     if options.baseline.exists():
         baseline = msgspec.json.decode(options.baseline.read_bytes(), type=Baseline)
-    try:
-        if options.learn:
-            return _learn(options, cores, baseline)
-        return _compare(options, cores, baseline)
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
+    return (_learn if options.learn else _compare)(options, cores, baseline)
 
 
 def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
@@ -211,4 +206,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

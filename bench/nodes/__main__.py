@@ -15,7 +15,7 @@ from bench.nodes.failover import failover
 from bench.nodes.model import modelled
 from bench.nodes.show import Findings, save, show
 from bench.table import Progress
-from cluster import servers
+from cluster import entry, servers
 
 _ABOUT = """\
 Measures the cost of a task on clusters of several sizes, and the lateness of tasks while a cluster changes. It starts
@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cores.pin_clients()
     topology = f"clusters of {', '.join(map(str, MASTERS))} masters (failover: 3 masters, 1 replica each)"
     found = Findings(machine.told(options.server, topology=topology, cores=cores))
-    complete = False
     try:
         with Progress() as progress:
             progress.enter("costs", 1, 3)
@@ -51,16 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.failover = failover(binary, cores=cores, say=progress.say)
             progress.enter("expand", 3, 3)
             found.expand = expand(binary, cores=cores, say=progress.say)
-        complete = True
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
     finally:
         # findings before a failure are shown too
         show(found)
-    if complete and options.json is not None:
+    if options.json is not None:
         save(options.json, found)
-    return 0 if complete else 130
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

@@ -14,8 +14,9 @@ from bench.peers.adapter import Adapter
 from bench.peers.catalogue import ADAPTERS
 from bench.peers.homes import Home, Unavailable
 from bench.peers.outcome import Outcome, Peer
-from bench.peers.turns import QUICK, USUAL, Turn
+from bench.peers.turns import USUAL, Turn
 from bench.table import Progress
+from cluster import entry
 
 ROUNDS = 3
 
@@ -37,7 +38,6 @@ columns:
   idle cmds/s    commands the server executes, those in scripts included, while a worker and a pusher do nothing
 
 example:
-  python -m bench.peers --quick
   python -m bench.peers --only shardq beanstalkd --rounds 1
 """
 
@@ -47,19 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     cores = Cores.divided()
     known = Outcome(machine.told(options.server, topology="one server on loopback TCP for each turn", cores=cores), [])
-    complete = False
     try:
         _run([each for each in ADAPTERS if not options.only or each.name in options.only], options, cores, known)
-        complete = True
-    except KeyboardInterrupt:
-        print("interrupted; all processes are stopped", file=sys.stderr)
     finally:
         # results before a failure are shown too
         if known.peers:
             outcome.show(known)
         if options.json is not None:
             known.save(options.json)
-    return 0 if complete else 130
+    return 0
 
 
 def _run(adapters: Sequence[Adapter], options: argparse.Namespace, cores: Cores, known: Outcome) -> None:
@@ -82,7 +78,7 @@ def _run(adapters: Sequence[Adapter], options: argparse.Namespace, cores: Cores,
                     home,
                     options.server,
                     cores,
-                    sizes=QUICK if options.quick else USUAL,
+                    sizes=USUAL,
                     whole=not peer.has_lateness,
                     say=progress.say,
                 )
@@ -105,7 +101,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only these: {', '.join(names)}",
     )
     parser.add_argument("--rounds", type=_positive, default=ROUNDS, help="turns of each peer (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="use 500 tasks: everything runs, little is measured")
     add_server(parser)
     add_json(parser, "write the result there too")
     return parser
@@ -118,4 +113,4 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

@@ -20,8 +20,6 @@ class Rows(msgspec.Struct):
     lateness_p99_ms: float | None = None
     bytes_per_task: float | None = None
     idle_commands_per_s: float | None = None
-    schedule_tasks: int | None = None
-    """The number of tasks behind that rate."""
     drain_tasks: int | None = None
     remarks: list[str] = []
     problems: list[str] = []
