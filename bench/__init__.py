@@ -6,6 +6,6 @@ relays, ``python -m bench.rq_scheduler`` compares with the scheduler of RQ, ``py
 with a baseline, ``python -m bench.reporting`` writes the report.
 Reading order: ``figures`` (the results), ``cores`` and ``stand`` (servers, watched from outside), ``monitor`` and
 ``limit`` (two ways of measuring), ``children``, ``draining`` and ``probing`` (other processes that take part),
-``loads`` and ``consuming`` (work), ``suite`` and ``suites`` (what is measured), ``machine``, ``table``, ``arguments``
+``loads`` and ``consuming`` (work), ``suites`` (what is measured), ``machine``, ``table``, ``arguments``
 and ``command``; then ``ratios`` and ``guard`` (what must not fall), and ``reporting``.
 """

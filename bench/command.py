@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from bench import machine, table
 from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
-from bench.stand import Scale, standing
-from bench.suite import Suite
+from bench.stand import Scale, Suite, standing
 from bench.suites import SUITES
 from bench.table import Progress, Result
 

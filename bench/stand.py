@@ -10,13 +10,14 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import redis
 
 from bench.cores import Cores
-from bench.figures import Spent
+from bench.figures import Figure, Spent
 from cluster import servers
 from cluster.cluster import Cluster
 from cluster.server import Server
@@ -191,6 +192,17 @@ class Stand:
                 raise TimeoutError(f"waited {RETRY_FOR_S:.0f} s in vain until {what}")
             time.sleep(look_s)
         return time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What ``python -m bench`` measures under one name. ``bench.suites`` has the list of them."""
+
+    name: str
+    about: str
+    """One line for ``--list``."""
+    measure: Callable[[Stand], Iterator[Figure]]
+    """Yields figures as they are found, on servers of its own."""
 
 
 def settled(used: Callable[[], int]) -> int:

@@ -2,5 +2,5 @@
 the engine to taken by the sink and acknowledged, and looks there whether each has arrived.
 
 ``destinations`` has the sinks: how each is started, and how what it holds is counted. ``relaying`` is the process whose
-relay is measured, ``measuring`` one measurement, ``__main__`` the command.
+relay is measured, ``__main__`` the command.
 """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import amqp
 import psutil
@@ -16,45 +17,16 @@ from cluster.server import Server
 QUEUE = "orders"
 
 
-class Destination(ABC):
-    """One sink, for a ``with`` block."""
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """One sink that runs."""
 
-    name = ""
-    needs = ""
-    """The option of the command without which it is left out."""
-    share = 1.0
-    """The part of the usual number of tasks with which it is measured: some are slow."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
-
-    @abstractmethod
-    def _start(self) -> None: ...
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """The URL to forward to."""
-
-    @property
-    @abstractmethod
-    def pids(self) -> list[int]:
-        """Its processes, whose children count too."""
-
-    @abstractmethod
-    def arrived(self) -> int:
-        """The number of different tasks that it has. It may be asked once."""
+    url: str
+    """The URL to forward to."""
+    pids: list[int]
+    """Its processes, whose children count too."""
+    arrived: Callable[[], int]
+    """The number of different tasks that it has. It may be asked once."""
 
     def cpu_s(self) -> float:
         """The CPU time of its processes so far."""
@@ -63,61 +35,49 @@ class Destination(ABC):
         return sum(sum(process.cpu_times()[:2]) for process in found)
 
 
-class List(Destination):
-    name = "a list of another Redis"
-    binary: Path
-    """The program of the server, set by the command."""
-
-    def _start(self) -> None:
-        self.server = self._stack.enter_context(Server(self.binary))
-
-    @property
-    def pids(self) -> list[int]:
-        return [int(self.server.ask("INFO", "server")["process_id"])]
-
-    @property
-    def url(self) -> str:
-        return f"{self.server.url}#{QUEUE}"
-
-    def arrived(self) -> int:
-        return len(set(self.server.ask("LRANGE", QUEUE, 0, -1)))
+@contextmanager
+def a_list(binary: Path) -> Iterator[Destination]:
+    with Server(binary) as server:
+        pid = int(server.ask("INFO", "server")["process_id"])
+        yield Destination(f"{server.url}#{QUEUE}", [pid], lambda: len(set(server.ask("LRANGE", QUEUE, 0, -1))))
 
 
-class QuorumQueue(Destination):
-    name = "a quorum queue of RabbitMQ, one node"
-    needs = "brokers"
-    share = 0.5
-
-    def _start(self) -> None:
-        self.server = self._stack.enter_context(RabbitServer())
-        with amqp.Connection(self.server.address) as connection:
+@contextmanager
+def a_quorum_queue(_: Path) -> Iterator[Destination]:
+    with RabbitServer() as server:
+        with amqp.Connection(server.address) as connection:
             arguments = {"x-queue-type": "quorum"}
             connection.channel().queue_declare(QUEUE, durable=True, auto_delete=False, arguments=arguments)
-
-    @property
-    def pids(self) -> list[int]:
-        return self.server.pids
-
-    @property
-    def url(self) -> str:
-        return f"{self.server.url}#/{QUEUE}"
-
-    def arrived(self) -> int:
-        ids: set[str] = set()
-        with amqp.Connection(self.server.address) as connection:
-            channel = connection.channel()
-            _, count, _ = channel.queue_declare(QUEUE, passive=True)
-            taken = 0
-
-            def take(message: Any) -> None:
-                nonlocal taken
-                taken += 1
-                ids.add(message.properties["message_id"])
-
-            channel.basic_consume(QUEUE, no_ack=True, callback=take)
-            while taken < count:
-                connection.drain_events(timeout=30)
-        return len(ids)
+        yield Destination(f"{server.url}#/{QUEUE}", server.pids, lambda: _taken(server.address))
 
 
-DESTINATIONS: tuple[type[Destination], ...] = (List, QuorumQueue)
+def _taken(address: str) -> int:
+    ids: list[str] = []
+
+    def take(message: Any) -> None:
+        ids.append(message.properties["message_id"])
+
+    with amqp.Connection(address) as connection:
+        channel = connection.channel()
+        _, count, _ = channel.queue_declare(QUEUE, passive=True)
+        channel.basic_consume(QUEUE, no_ack=True, callback=take)
+        while len(ids) < count:
+            connection.drain_events(timeout=30)
+    return len(set(ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    start: Callable[[Path], AbstractContextManager[Destination]]
+    """Starts it, with the program of a Redis server."""
+    share: float = 1.0
+    """The part of the usual number of tasks with which it is measured: some are slow."""
+    is_broker: bool = False
+    """True if it is left out without ``--brokers``."""
+
+
+KINDS = (
+    Kind("a list of another Redis", a_list),
+    Kind("a quorum queue of RabbitMQ, one node", a_quorum_queue, 0.5, is_broker=True),
+)

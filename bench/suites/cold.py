@@ -16,8 +16,7 @@ import psycopg
 
 from bench.figures import Figure, Spent, lateness, median, middle, percentiles, rate
 from bench.loads import PAYLOAD
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from bench.suites.lateness import claimed
 from cluster.postgres import Postgres
 from shardq import Engine, Task

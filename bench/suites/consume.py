@@ -12,8 +12,7 @@ from bench import limit
 from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, coroutine, function, running
 from bench.figures import Figure, Spent, client_cost, rate, server_cost
 from bench.loads import fill_ready
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Engine
 
 

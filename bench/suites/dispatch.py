@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from bench import limit
 from bench.figures import Figure, Spent, client_cost, server_cost
 from bench.loads import burst
-from bench.stand import SHARDS, Stand
-from bench.suite import Suite
+from bench.stand import SHARDS, Stand, Suite
 from shardq.core.calls.dispatch import MAX_BATCH
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of

@@ -19,8 +19,7 @@ from bench.children import Child
 from bench.figures import Figure, Spent, lateness
 from bench.loads import FAR_S, burst, push_ahead, spread_tasks
 from bench.probing import CLAIMS
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Engine, Task
 from shardq.core.fleet.lateness import Lateness
 
