@@ -17,12 +17,10 @@ from pathlib import Path
 from bench.consuming import claim_and_ack, function, running
 from bench.cores import Cores
 from bench.loads import READY_S, fill_ready, push_for_one_instant, spread_tasks
-from bench.stand import Stand, clustered
+from bench.stand import Scale, Stand, clustered
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.layout.keys import shard_keys
-
-MASTERS = (1, 3, 6)
 
 SHARDS = 48
 """Six masters have eight each, three have sixteen each."""
@@ -30,25 +28,25 @@ SHARDS = 48
 ROUNDS = 3
 """The median of each figure counts."""
 
-TASKS = 60_000
-IDLE_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Balance:
     """The fullest master ÷ the mean of all. 1.0 is even."""
 
     tasks: float
+    commands: float
     cpu: float
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One kind of work. ``server`` is all masters together."""
+    """One kind of work. ``server`` is all masters together, ``busy`` the part of its one core that a side used."""
 
     tasks_per_s: float
     server_us: float
     client_us: float
+    server_busy: float
+    client_busy: float
     balance: Balance
 
 
@@ -57,6 +55,8 @@ class Measured:
     """The costs on one size of cluster."""
 
     masters: int
+    replicas: int
+    shards: int
     idle: float
     """The part of a core that each master takes when nothing happens."""
     work: Mapping[str, Cost]
@@ -69,35 +69,42 @@ class Sample:
     wall_s: float = 0.0
     client_s: float = 0.0
     server_s: list[float] = field(default_factory=list)
+    commands: list[int] = field(default_factory=list)
 
 
-def measured(binary: Path, *, cores: Cores, say: Callable[[str], None]) -> list[Measured]:
+def measured(
+    binary: Path, *, masters: Sequence[int], replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]
+) -> list[Measured]:
     """Measures every size of cluster, in turns."""
     with contextlib.ExitStack() as stack:
         stands = []
-        for count in MASTERS:
-            say(f"starting a cluster (masters: {count})")
-            stands.append(stack.enter_context(_stand(binary, count, cores, say)))
+        for count in masters:
+            say(f"starting a cluster (masters: {count}, replicas of each: {replicas})")
+            stands.append(stack.enter_context(_stand(binary, count, replicas, cores, scale, say)))
         idle = _idle(stands, say)
+        tasks = stands[0].pick(3_000, 60_000)
+        rounds = stands[0].pick(1, ROUNDS)
         found: list[dict[str, list[Cost]]] = [{} for _ in stands]
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             # another size is first in each round
             for place in _rotated(len(stands), turn):
                 stand = stands[place]
-                say(f"{TASKS:,} tasks (masters: {MASTERS[place]}), round {turn + 1} of {ROUNDS}")
-                for name, cost in _round(stand, TASKS, idle[place]):
+                say(f"{tasks:,} tasks (masters: {masters[place]}), round {turn + 1} of {rounds}")
+                for name, cost in _round(stand, tasks, idle[place]):
                     found[place].setdefault(name, []).append(cost)
         return [
-            Measured(count, part, {name: _middle(costs) for name, costs in of.items()})
-            for count, part, of in zip(MASTERS, idle, found, strict=True)
+            Measured(count, replicas, SHARDS, part, {name: _middle(costs) for name, costs in of.items()})
+            for count, part, of in zip(masters, idle, found, strict=True)
         ]
 
 
 @contextlib.contextmanager
-def _stand(binary: Path, masters: int, cores: Cores, say: Callable[[str], None]) -> Iterator[Stand]:
+def _stand(
+    binary: Path, masters: int, replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]
+) -> Iterator[Stand]:
     with (
-        clustered(binary, masters=masters, replicas=0, cores=cores) as cluster,
-        Stand(cluster.url, list[Server](cluster.masters), scale="usual", say=say) as stand,
+        clustered(binary, masters=masters, replicas=replicas, cores=cores) as cluster,
+        Stand(cluster.url, list[Server](cluster.masters), scale=scale, say=say) as stand,
     ):
         yield stand
 
@@ -108,10 +115,11 @@ def _rotated(count: int, turn: int) -> list[int]:
 
 def _idle(stands: Sequence[Stand], say: Callable[[str], None]) -> list[float]:
     """Returns, for each stand, the part of a core that one of its masters takes."""
-    say(f"watching idle servers for {IDLE_S:.0f} s")
+    seconds = stands[0].pick(1.0, 5.0)
+    say(f"watching idle servers for {seconds:.0f} s")
     before = [stand.cpu_s() for stand in stands]
     began = time.perf_counter()
-    time.sleep(IDLE_S)
+    time.sleep(seconds)
     took = time.perf_counter() - began
     return [(stand.cpu_s() - first) / took / len(stand.masters) for stand, first in zip(stands, before, strict=True)]
 
@@ -157,11 +165,13 @@ def _tasks(stand: Stand, engine: Engine, ids: Iterable[str]) -> list[int]:
 def sampling(stand: Stand) -> Iterator[Sample]:
     """Measures the work of its block, master by master. The sample is complete afterwards."""
     sample = Sample()
+    stand.reset_stats()
     before, client, began = stand.cpus_s(), time.process_time(), time.perf_counter()
     yield sample
     sample.wall_s = time.perf_counter() - began
     sample.client_s = time.process_time() - client
     sample.server_s = [now - first for now, first in zip(stand.cpus_s(), before, strict=True)]
+    sample.commands = [sum(stats["calls"] for stats in said.values()) for said in stand.ask_all("INFO", "commandstats")]
 
 
 def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:
@@ -174,7 +184,9 @@ def cost(sample: Sample, tasks: Sequence[int], idle: float) -> Cost:
         tasks_per_s=count / sample.wall_s,
         server_us=sum(servers) / count * 1e6,
         client_us=sample.client_s / count * 1e6,
-        balance=Balance(tasks=_fullest(tasks), cpu=_fullest(servers)),
+        server_busy=sum(sample.server_s) / sample.wall_s,
+        client_busy=sample.client_s / sample.wall_s,
+        balance=Balance(tasks=_fullest(tasks), commands=_fullest(sample.commands), cpu=_fullest(servers)),
     )
 
 
@@ -194,5 +206,11 @@ def _middle(costs: Sequence[Cost]) -> Cost:
         tasks_per_s=of(lambda one: one.tasks_per_s),
         server_us=of(lambda one: one.server_us),
         client_us=of(lambda one: one.client_us),
-        balance=Balance(tasks=of(lambda one: one.balance.tasks), cpu=of(lambda one: one.balance.cpu)),
+        server_busy=of(lambda one: one.server_busy),
+        client_busy=of(lambda one: one.client_busy),
+        balance=Balance(
+            tasks=of(lambda one: one.balance.tasks),
+            commands=of(lambda one: one.balance.commands),
+            cpu=of(lambda one: one.balance.cpu),
+        ),
     )

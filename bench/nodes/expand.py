@@ -11,7 +11,7 @@ from bench.cores import Cores
 from bench.loads import FAR_S, spread_tasks
 from bench.nodes.flow import Flow, Pushes
 from bench.nodes.timeline import Lateness, Step, lateness, series
-from bench.stand import clustered
+from bench.stand import Scale, clustered
 from shardq import Engine
 
 MASTERS = 3
@@ -19,10 +19,6 @@ NAME = "bench-expand"
 
 FROM = 16
 TO = 48
-
-PENDING = 100_000
-PER_S = 1000
-BEFORE_S, FLOW_S = 4.0, 14.0
 
 PUSHING = 8
 """The number of pushing threads."""
@@ -58,19 +54,22 @@ class Expand:
     """From due to ready."""
 
 
-def expand(binary: Path, *, cores: Cores, say: Callable[[str], None]) -> Expand:
-    say(f"starting {MASTERS} masters")
+def expand(binary: Path, *, replicas: int, cores: Cores, scale: Scale, say: Callable[[str], None]) -> Expand:
+    quick = scale == "quick"
+    per_s, before_s, seconds = (200, 1.0, 5.0) if quick else (1000, 4.0, 14.0)
+    pending = 3_000 if quick else 100_000
+    say(f"starting {MASTERS} masters, {replicas} replicas each")
     with (
-        clustered(binary, masters=MASTERS, replicas=0, cores=cores) as cluster,
+        clustered(binary, masters=MASTERS, replicas=replicas, cores=cores) as cluster,
         Engine(cluster.url, name=NAME, shards=FROM) as engine,
     ):
         engine.start()
-        say(f"pushing {PENDING:,} tasks into {FROM} shards")
-        engine.push_many(spread_tasks(PENDING, at_least_s=FAR_S))
-        flow = Flow(engine, per_s=PER_S, seconds=FLOW_S)
-        say(f"{PER_S} tasks/s fall due; after {BEFORE_S:.0f} s it becomes {TO} shards")
+        say(f"pushing {pending:,} tasks into {FROM} shards")
+        engine.push_many(spread_tasks(pending, at_least_s=FAR_S))
+        flow = Flow(engine, per_s=per_s, seconds=seconds)
+        say(f"{per_s} tasks/s fall due; after {before_s:.0f} s it becomes {TO} shards")
         with flow.running(cluster.masters, plain=PUSHING):
-            flow.sleep_until(BEFORE_S)
+            flow.sleep_until(before_s)
             called_s = time.time()
             growth = engine.resize(TO)
             in_force_s = time.time() - called_s
@@ -80,14 +79,14 @@ def expand(binary: Path, *, cores: Cores, say: Callable[[str], None]) -> Expand:
             say(f"moved after {done_s:.1f} s; the flow goes on")
         moved = growth.progress().moved
         ready, claimed = flow.ready(origin_s=called_s), flow.claimed(origin_s=called_s)
-        phases = {"before": (-BEFORE_S, 0.0), "during": (0.0, done_s), "after": (done_s, FLOW_S)}
+        phases = {"before": (-before_s, 0.0), "during": (0.0, done_s), "after": (done_s, seconds)}
         return Expand(
             masters=MASTERS,
-            replicas=0,
+            replicas=replicas,
             from_shards=FROM,
             to_shards=TO,
-            pending=PENDING,
-            per_s=PER_S,
+            pending=pending,
+            per_s=per_s,
             in_force_s=in_force_s,
             done_s=done_s,
             moved=moved,

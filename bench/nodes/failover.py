@@ -15,7 +15,7 @@ from bench.cores import Cores
 from bench.nodes.costs import SHARDS
 from bench.nodes.flow import Flow, Pushes
 from bench.nodes.timeline import Lateness, Step, lateness, series
-from bench.stand import clustered
+from bench.stand import Scale, clustered
 from cluster.cluster import NODE_TIMEOUT_MS, PROMOTION_TIMEOUT_S, Cluster
 from cluster.node import Node
 from shardq import Engine
@@ -23,9 +23,6 @@ from shardq.core.layout.keys import control_keys, shard_keys
 
 MASTERS = 3
 NAME = "bench-failover"
-
-PER_S = 600
-BEFORE_S, FLOW_S = 4.0, 16.0
 
 PLAIN = 12
 REPLICATED = 6
@@ -71,26 +68,28 @@ class Failover:
     """The same for the shards of the lost master."""
 
 
-def failover(binary: Path, *, cores: Cores, say: Callable[[str], None]) -> Failover:
+def failover(binary: Path, *, cores: Cores, scale: Scale, say: Callable[[str], None]) -> Failover:
+    quick = scale == "quick"
+    per_s, before_s, seconds = (200, 1.0, 6.0) if quick else (600, 4.0, 16.0)
     say(f"starting {MASTERS} masters, 1 replica each")
     with (
         clustered(binary, masters=MASTERS, replicas=1, cores=cores, node_timeout_ms=NODE_TIMEOUT_MS) as cluster,
         Engine(cluster.url, name=NAME, shards=SHARDS) as engine,
     ):
         engine.start()
-        flow = Flow(engine, per_s=PER_S, seconds=FLOW_S)
+        flow = Flow(engine, per_s=per_s, seconds=seconds)
         lost = cluster.node_of_slot(control_keys(NAME).slot)
         its = cluster.view()[lost.node_id]
         lost_shards = {shard for shard in range(SHARDS) if its.owns(shard_keys(NAME, shard).slot)}
         _await_copied(cluster)
-        say(f"{PER_S} tasks/s fall due; after {BEFORE_S:.0f} s a master is killed")
+        say(f"{per_s} tasks/s fall due; after {before_s:.0f} s a master is killed")
         with flow.running(cluster.nodes, plain=PLAIN, replicated=REPLICATED):
-            flow.sleep_until(BEFORE_S)
+            flow.sleep_until(before_s)
             killed_s = time.time()
             lost.kill()
             promoted_s = _promotion(cluster.replicas_of(lost)[0])
             say(f"promoted after {promoted_s - killed_s:.1f} s; the flow goes on")
-        return _judged(flow, engine, lost_shards, killed_s, promoted_s - killed_s)
+        return _judged(flow, engine, lost_shards, per_s, killed_s, promoted_s - killed_s)
 
 
 def _await_copied(cluster: Cluster) -> None:
@@ -123,7 +122,9 @@ def _promotion(replica: Node) -> float:
         client.close()
 
 
-def _judged(flow: Flow, engine: Engine, lost_shards: set[int], killed_s: float, promoted_s: float) -> Failover:
+def _judged(
+    flow: Flow, engine: Engine, lost_shards: set[int], per_s: int, killed_s: float, promoted_s: float
+) -> Failover:
     shard_of = engine.topology.shard_of
     lost = {id for id in flow.dues if shard_of(id) in lost_shards}
     groups = {"all": flow.dues.keys(), "lost": lost, "other": flow.dues.keys() - lost}
@@ -142,7 +143,7 @@ def _judged(flow: Flow, engine: Engine, lost_shards: set[int], killed_s: float, 
         replicas=1,
         shards=SHARDS,
         lost_shards=len(lost_shards),
-        per_s=PER_S,
+        per_s=per_s,
         node_timeout_s=NODE_TIMEOUT_MS / 1000,
         promoted_s=promoted_s,
         first_dispatch_s=min(firsts.values()),

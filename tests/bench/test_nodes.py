@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from bench.nodes.__main__ import main
 from bench.nodes.costs import Balance, Cost, Measured, Sample, cost
 from bench.nodes.model import LIFE, NODES, SHARDS, calibrated, modelled, point
 from bench.nodes.timeline import Arrival, lateness, series
 
 
 def a_cost(server_us: float, client_us: float) -> Cost:
-    return Cost(100_000.0, server_us, client_us, Balance(1.0, 1.0))
+    return Cost(100_000.0, server_us, client_us, 0.9, 0.5, Balance(1.0, 1.0, 1.0))
 
 
 def a_size(masters: int, *, idle: float, server_us: float, client_us: float) -> Measured:
-    return Measured(masters, idle, {name: a_cost(server_us, client_us) for name in LIFE})
+    return Measured(masters, 0, 48, idle, {name: a_cost(server_us, client_us) for name in LIFE})
 
 
 def test_the_model_goes_by_the_dearest_of_what_was_measured() -> None:
@@ -42,17 +43,20 @@ def test_the_model_has_every_size() -> None:
 
 
 def test_a_cost_is_what_comes_on_top_of_idling() -> None:
-    sample = Sample(wall_s=2.0, client_s=1.0, server_s=[0.7, 0.3])
+    sample = Sample(wall_s=2.0, client_s=1.0, server_s=[0.7, 0.3], commands=[30, 10])
     found = cost(sample, [600, 400], idle=0.05)
     assert found.tasks_per_s == pytest.approx(500)
     assert found.server_us == pytest.approx(0.8 / 1000 * 1e6)
     assert found.client_us == pytest.approx(1000)
+    assert found.server_busy == pytest.approx(0.5)
+    assert found.client_busy == pytest.approx(0.5)
     assert found.balance.tasks == pytest.approx(1.2)
+    assert found.balance.commands == pytest.approx(1.5)
     assert found.balance.cpu == pytest.approx(0.6 / 0.4)
 
 
 def test_what_costs_no_more_than_idling_is_even() -> None:
-    sample = Sample(wall_s=2.0, client_s=1.0, server_s=[0.05, 0.05])
+    sample = Sample(wall_s=2.0, client_s=1.0, server_s=[0.05, 0.05], commands=[30, 10])
     found = cost(sample, [600, 400], idle=0.05)
     assert (found.server_us, found.balance.cpu) == (0, 1)
 
@@ -73,3 +77,11 @@ def test_a_series_goes_by_when_tasks_were_due() -> None:
         (0.0, 2, 1.0, 2.0),
         (0.3, 1, 90.0, 90.0),
     ]
+
+
+@pytest.mark.parametrize("masters", ["", "0", "1,x", "65"])
+def test_masters_that_can_not_be(masters: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--masters", masters])
+    assert ended.value.code == 2
+    assert "give numbers from 1 to 64" in capsys.readouterr().err
