@@ -11,6 +11,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Conflict, Engine, PushError, ServerFault, Task, Unanswered, Unavailable
+from shardq.core.model.ids import Ids
 from shardq.core.producer.packing import MOST_OF_SHARD, windows
 from shardq.errors import InvalidDelay
 from tests.producer.gathered import calls_of
@@ -75,6 +76,20 @@ def test_receipts_of_ids_that_are_taken(engine: Engine) -> None:
         ("pushed", None),
         ("pushed", None),
     ]
+
+
+def test_of_ids_made_here_only_those_that_are_taken_are_made_anew(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard that knows one of them stores none of the batch: the others are sent again as they are."""
+    made = Ids.many
+    monkeypatch.setattr(Ids, "many", lambda self, n, topic="": [f"made-{number}" for number in range(n)])
+    engine.push_many([far("before"), far("before")])
+    monkeypatch.setattr(Ids, "many", lambda self, n, topic="": [*made(self, n - 2, topic=topic), "made-0", "made-1"])
+    receipts = engine.push_many([far(n) for n in range(40)])
+    monkeypatch.undo()
+    assert {"made-0", "made-1"}.isdisjoint(receipts)
+    assert [task.payload for id in receipts if (task := engine.get(id))] == list(range(40))
 
 
 def test_the_same_id_twice_in_one_call(engine: Engine) -> None:
