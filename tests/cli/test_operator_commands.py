@@ -118,7 +118,6 @@ def test_limit(shardq: Shell, engine: Engine) -> None:
     assert engine.topology.limits == {}
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -144,7 +143,6 @@ def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, word
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
     for words in (
         *(["shards"], ["resize", "8"], ["list"], ["peek"], ["forecast"]),

@@ -79,21 +79,6 @@ def test_quietly(shardq: Shell, engine: Engine) -> None:
     assert (process.returncode, out, own(err)) == (0, "", "")
 
 
-@pytest.mark.slow
-def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
-    process = shardq.start("run", "--shards", "3")
-    assert process.stdout is not None
-    assert ": 3 shards at" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=LONGEST_S)
-    other = shardq.start("run", "--shards", "5")
-    assert other.stdout is not None
-    assert ": 3 shards at" in other.stdout.readline()
-    other.send_signal(signal.SIGINT)
-    _, err = other.communicate(timeout=LONGEST_S)
-    assert "has 3 shards, not the 5 asked for" in err
-
-
 @pytest.mark.parametrize("words", [(), ("--quiet", "--processes", "2")])
 def test_it_waits_for_the_program_that_creates_the_engine(
     shardq: Shell, url: str, name: str, words: tuple[str, ...]
@@ -160,7 +145,6 @@ def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_two_signals_at_once(shardq: Shell, engine: Engine) -> None:
     """A process of many threads may take both where nobody waits for them; in some of the tries it does."""
     for _ in range(TRIES):
