@@ -13,6 +13,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.cli.run import _look_at_all, _said
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.states import claim, state_of
@@ -119,9 +120,9 @@ def test_it_creates_the_engine_when_told_to(shardq: Shell, name: str) -> None:
 def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
     """They share the shards; one that is killed is replaced, and all end with the command, also when that is killed."""
     process = shardq.start("run", "--processes", "2")
-    told = lines(process)
-    assert next(told).startswith(f"serving '{engine.name}' in 2 processes: {SHARDS} shards at redis")
-    assert any("polling in 2 processes, 2 dispatchers in all" in line for line in told)
+    assert next(lines(process)).startswith(f"serving '{engine.name}' in 2 processes: {SHARDS} shards at redis")
+    wait_until(lambda: len(_look_at_all(engine).stats.dispatchers) == 2, "both dispatch", timeout=SOON_S)
+    assert _said(_look_at_all(engine), 2) == "polling in 2 processes, 2 dispatchers in all"
     first = psutil.Process(process.pid).children()
     assert len(first) == 2
     victim = first[0].pid

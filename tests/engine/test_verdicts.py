@@ -160,6 +160,7 @@ def nobody_is_woken(world: World) -> None:
 
 def all_handlers_hang(world: World) -> None:
     world.monkeypatch.setattr(tally, "LONG_S", 0.1)
+    world.monkeypatch.setattr("shardq.core.fleet.report.LEAST_GAP_S", 0.1)
     world.monkeypatch.setattr(tally, "STUCK_S", 0.1)
     world.engine.start()
     world.hang("mail")
@@ -396,6 +397,7 @@ def test_a_kind_is_named_once() -> None:
 
 def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
     world.monkeypatch.setattr(tally, "LONG_S", 0.1)
+    world.monkeypatch.setattr("shardq.core.fleet.report.LEAST_GAP_S", 0.1)
     world.engine.start()
     over = threading.Event()
     worker = world.engine.worker(concurrency=1)

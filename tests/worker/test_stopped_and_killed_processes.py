@@ -26,8 +26,16 @@ def running(url: str, name: str) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize("flavour", ["function", "coroutine"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("url", "flavour", "number"),
+    [
+        ("single", "function", signal.SIGTERM),
+        ("single", "coroutine", signal.SIGHUP),
+        ("cluster", "function", signal.SIGINT),
+        ("cluster", "coroutine", signal.SIGTERM),
+    ],
+    indirect=["url"],
+)
 def test_told_to_stop_it_finishes_and_gives_back(
     running: Engine,
     start: Start,
@@ -160,7 +168,7 @@ def test_a_worker_frozen_past_its_lease_can_not_finish_what_another_has(
     assert counted(running).dead == 0
 
 
-@pytest.mark.parametrize("flavour", ["function", "coroutine"])
+@pytest.mark.parametrize(("url", "flavour"), [("single", "function"), ("cluster", "coroutine")], indirect=["url"])
 def test_prefetch_does_not_hoard(
     running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None], flavour: str
 ) -> None:
