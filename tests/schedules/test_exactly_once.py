@@ -145,6 +145,7 @@ def interval_s(servers: Servers, name: str) -> int:
 
 @pytest.mark.parametrize("verb", ["pause", "remove"])
 @pytest.mark.parametrize("point", ["intended", "pushed"])
+@pytest.mark.parametrize("url", ["single"], indirect=True)  # it is all in one slot
 def test_nothing_is_pushed_late_by_one_that_was_frozen(
     engine: Engine, servers: Servers, url: str, name: str, point: str, verb: str
 ) -> None:
