@@ -5,19 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq import Engine, Task
+from shardq import Engine
 from shardq.core.layout.topology import Limit
 from tests.cli.shell import Shell
+from tests.cli.test_list_and_peek import bury
 from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until
-
-
-def bury(engine: Engine, count: int, *, topic: str = "", reason: str = "of no use") -> list[str]:
-    """So many dead tasks, on an engine with pollers."""
-    ids: list[str] = [*engine.push_many([Task({"n": n}, topic=topic) for n in range(count)])]
-    consumer = engine.consumer(topic)
-    consumer.bury(claim(consumer, count), reason)
-    return ids
 
 
 @pytest.fixture
