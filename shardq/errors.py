@@ -264,11 +264,12 @@ class NotReplicated(ShardqError):
     def __init__(self, ids: Sequence[str], reached: int, wanted: str, refusal: str = "") -> None:
         self.ids: list[str] = list(ids)
         self.reached = reached
+        stored = "1 task is stored" if len(self.ids) == 1 else f"{len(self.ids):,} tasks are stored"
         super().__init__(
-            f"{len(self.ids)} task(s) are stored, but that they are {wanted} can't be asked: {refusal}"
+            f"{stored}, but the server refuses to say if that is {wanted}: {refusal}"
             if refusal
-            else f"{len(self.ids)} task(s) are stored, but are not {wanted}: {reached} confirmed it in time; "
-            "check the replicas (or the append-only file), and push again under the same id to be sure"
+            else f"{stored}, but not {wanted}: {reached} confirmed it in time; check the replicas (or the append-only "
+            "file), and push again under the same id to be sure"
         )
 
 
@@ -369,10 +370,10 @@ class LeaseLost(ShardqError):
     def __init__(self, ids: Sequence[str]) -> None:
         self.ids: list[str] = list(ids)
         shown = ", ".join(self.ids[:5]) + (", …" if len(self.ids) > 5 else "")
+        count = "1 task" if len(self.ids) == 1 else f"{len(self.ids):,} tasks"
         super().__init__(
-            f"the lease of {len(self.ids)} task(s) is no longer held: {shown}; they were settled already, or the lease "
-            "ran out and another consumer has or had them: settle each once, and for long work use a longer lease or "
-            "extend()"
+            f"the lease of {count} is no longer held: {shown}; the task was settled before, or its lease ran out and "
+            "another consumer got it: settle each delivery once, and for long work use a longer lease or extend()"
         )
 
 

@@ -186,6 +186,8 @@ def get(given: Given, id: str) -> int:
     """
     with opened(given) as engine:
         task = engine.get(id)
+        if task is None:
+            _hint(engine, id)
     if task is None:
         given.answer({"id": id, "state": "gone"}, "gone")
         return 1
@@ -193,19 +195,26 @@ def get(given: Given, id: str) -> int:
     if given.json:
         tell(shown)
         return 0
+    del shown["attempts"]
     for key, value in shown.items():
         if value not in (None, {}) and (key, value) != ("tags", []):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             say(f"{key:<14} {text or repr(text)}")
+    for each in task.attempts:
+        took = "" if each.seconds is None else f" after {each.seconds:,.3f} s"
+        when = each.at.isoformat(sep=" ", timespec="milliseconds")
+        say(f"{'failed':<14} {when} in {each.process}{took}: {each.reason}")
     return 0
 
 
 def _hint(engine: Engine, id: str) -> None:
-    """Says so if a task has the id in another topic than the default one."""
+    """Says so if there is no such task in the default topic, but one of the same name in another topic."""
+    if "/" in id:
+        return
     with suppress(ShardqError):
         found = [each for topic in list(engine.stats().topics)[:20] if topic and engine.get(each := full_id(topic, id))]
         if found:
-            complain(f"note: {id} would be in the default topic; there is {' and '.join(found)}")
+            complain(f"note: an id includes the topic, as TOPIC/ID: there is {' and '.join(found)}")
 
 
 def _carry_out(
@@ -227,7 +236,7 @@ def _carry_out(
         return many.run()
     with opened(given) as engine:
         outcomes = {id: getattr(engine, verb)(id, **options) for id in ids}
-        for id in [id for id, outcome in outcomes.items() if outcome == "gone" and "/" not in id]:
+        for id in [id for id, outcome in outcomes.items() if outcome == "gone"]:
             _hint(engine, id)
     for id, outcome in outcomes.items():
         given.answer({"id": id, "outcome": outcome}, f"{outcome} {id}" if len(outcomes) > 1 else str(outcome))

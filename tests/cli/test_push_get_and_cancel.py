@@ -104,14 +104,14 @@ def test_a_push_that_waits_for_copies(
     replica.pause()
     done = shardq.run("push", "1", *durably, "--delay", "1h")
     assert done.code == 1
-    assert "are not replicated: 0 confirmed it in time" in done.err
+    assert "1 task is stored, but not replicated: 0 confirmed it in time" in done.err
     many = shardq.run("push-file", two_lines, *durably)
     replica.resume()
     shardq.end()
     assert many.code == 1
     first, last, error = many.err.splitlines()
     assert (first, last) == ("2 pushed", "ended early, 2 lines read; to push the rest, go on with --from-line 3")
-    assert "2 task(s) are stored, but are not replicated" in error
+    assert "2 tasks are stored, but not replicated" in error
     with Engine(own_server.url, name=name) as engine:
         assert state_of(engine, done.out.strip()) == "scheduled"
         assert engine.stats().scheduled == 4
@@ -178,7 +178,9 @@ def test_what_is_gone_is_said_with_exit_code_1(shardq: Shell, engine: Engine) ->
 def test_an_id_without_its_topic_is_explained(shardq: Shell, engine: Engine) -> None:
     engine.push(1, topic="mail", id="order-1", delay=900)
     done = shardq.run("cancel", "order-1")
-    note = "note: order-1 would be in the default topic; there is mail/order-1\n"
+    note = "note: an id includes the topic, as TOPIC/ID: there is mail/order-1\n"
+    assert (done.code, done.out, done.err) == (1, "gone\n", note)
+    done = shardq.run("get", "order-1")
     assert (done.code, done.out, done.err) == (1, "gone\n", note)
     assert shardq.run("cancel", "mail/order-1").code == 0
 

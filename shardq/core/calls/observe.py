@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from shardq.core.calls.request import Call, Command, Epoch, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
+from shardq.core.model.attempts import parted
 from shardq.core.model.ids import topic_of
 
 
@@ -157,7 +158,7 @@ def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
     return Command(
         keys.slot,
         ("HMGET", keys.why, *ids),
-        lambda reasons: [(reason or b"").decode(errors="replace") for reason in reasons],
+        lambda reasons: [parted((reason or b"").decode(errors="replace"))[0] for reason in reasons],
     )
 
 

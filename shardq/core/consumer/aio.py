@@ -24,6 +24,7 @@ from shardq.core.consumer.settling import (
     by_shard,
     check_held,
     extend,
+    noted,
     one_or_many,
     per_shard,
     settle,
@@ -435,7 +436,9 @@ class AsyncConsumer(OfOneProcess):
         await self._decide(deliveries, Snooze(delay))
 
     async def _decide(self, deliveries: Delivery | Iterable[Delivery], decision: Retry | Bury | Snooze) -> None:
-        settlements = by_shard((each, settlement_after(each, decision)) for each in one_or_many(deliveries))
+        settlements = by_shard(
+            (each, noted(settlement_after(each, decision), each.past)) for each in one_or_many(deliveries)
+        )
         deadline = await self._opened()
         check_held(await self._settled(settlements, deadline), replaced_is_fine=False)
 
@@ -474,7 +477,9 @@ class AsyncConsumer(OfOneProcess):
             elif leaving:
                 settlements = back_unbegun(deliveries)
             else:
-                settlements = by_shard((each, settlement_after(each, failure, delay)) for each in deliveries)
+                settlements = by_shard(
+                    (each, noted(settlement_after(each, failure, delay), each.past)) for each in deliveries
+                )
             statuses = await self._settled(settlements, deadline, surely=True)
             check_held(statuses, replaced_is_fine=failure is None)
         except ShardqError as fault:

@@ -16,12 +16,12 @@ from shardq.core.consumer.claim_planner import ShardClaim
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.consumer.ready_lists import not_empty
-from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, settle
+from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, noted, settle
 from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.record import UNREADABLE, UnreadableRecord
+from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal
@@ -378,11 +378,14 @@ class _Trip:
                         delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
                         allowed = claims.topic_attempts.get(topic)
                         retry = SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)
-                        self.broken.append((shard, retry))
+                        self.broken.append((shard, noted(retry, last_reason(record) or "" if failures else "")))
                         continue
                 # By position, and not by a generator, as above.
                 deliveries.append(
-                    Delivery(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags)
+                    Delivery(
+                        *(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags),
+                        last_reason(record) or "" if failures else "",
+                    )
                 )
         return deliveries
 

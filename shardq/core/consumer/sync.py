@@ -25,6 +25,7 @@ from shardq.core.consumer.settling import (
     by_shard,
     check_held,
     extend,
+    noted,
     one_or_many,
     per_shard,
     settle,
@@ -320,7 +321,9 @@ class Consumer(OfOneProcess):
         self._decide(deliveries, Snooze(delay))
 
     def _decide(self, deliveries: Delivery | Iterable[Delivery], decision: Retry | Bury | Snooze) -> None:
-        settlements = by_shard((each, settlement_after(each, decision)) for each in one_or_many(deliveries))
+        settlements = by_shard(
+            (each, noted(settlement_after(each, decision), each.past)) for each in one_or_many(deliveries)
+        )
         deadline = self._opened()
         check_held(self._settled(settlements, deadline), replaced_is_fine=False)
 
@@ -359,7 +362,9 @@ class Consumer(OfOneProcess):
             elif leaving:
                 settlements = back_unbegun(deliveries)
             else:
-                settlements = by_shard((each, settlement_after(each, failure, delay)) for each in deliveries)
+                settlements = by_shard(
+                    (each, noted(settlement_after(each, failure, delay), each.past)) for each in deliveries
+                )
             statuses = self._settled(settlements, deadline, surely=True)
             check_held(statuses, replaced_is_fine=failure is None)
         except ShardqError as fault:

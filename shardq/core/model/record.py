@@ -272,8 +272,8 @@ def nonce_of(record: bytes) -> int | None:
 
 
 def last_reason(record: bytes) -> str | None:
-    """The end of the reason of the last attempt that failed; None where there is none, and for a record that can't be
-    read.
+    """The end of the reason of the last attempt that failed, with the attempts that are noted behind it. None where
+    there is none, and for a record that can't be read.
     """
     try:
         _, head, _ = _parts(record)
