@@ -266,7 +266,7 @@ class NotReplicated(ShardqError):
         self.reached = reached
         stored = "1 task is stored" if len(self.ids) == 1 else f"{len(self.ids):,} tasks are stored"
         super().__init__(
-            f"{stored}, but the server refuses to say if that is {wanted}: {refusal}"
+            f"{stored}, but not known to be {wanted}, which can't be asked: {refusal}"
             if refusal
             else f"{stored}, but not {wanted}: {reached} confirmed it in time; check the replicas (or the append-only "
             "file), and push again under the same id to be sure"

@@ -55,6 +55,7 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "headers": {"k": "v", "e": "a=b"},
         "max_attempts": 5,
         "tags": ["user-42", "digest"],
+        "attempts": [],
     }
 
 
