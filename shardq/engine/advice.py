@@ -204,7 +204,7 @@ def log_new(found: Iterable[Advice]) -> None:
 
 
 def unsaid(warnings: Iterable[str]) -> list[str]:
-    """Those of these warnings that the log of this process has not shown."""
+    """Returns the warnings that the log of this process has not shown."""
     shown = {advice.text for advice in _logged if logging.getLogger(advice.log).isEnabledFor(logging.WARNING)}
     return [warning for warning in warnings if warning not in shown]
 

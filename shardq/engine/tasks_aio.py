@@ -75,7 +75,7 @@ class AsyncRedisStore(AsyncTaskStore):
             """The pushes that go by the driver."""
 
     def use(self, driver: AsyncDriver) -> None:
-        """Has commands go by this driver from now on."""
+        """Sends commands by this driver from now on."""
         if True:  # ASYNC
             self.gatherer = Gatherer(driver, self.cache(), self.packer)
         self.driver = driver

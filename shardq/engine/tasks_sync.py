@@ -49,7 +49,7 @@ class RedisStore(TaskStore):
         """None until the engine is open."""
 
     def use(self, driver: Driver) -> None:
-        """Has commands go by this driver from now on."""
+        """Sends commands by this driver from now on."""
         self.driver = driver
 
     def opened(self, deadline: float) -> Driver:

@@ -231,7 +231,7 @@ def plan_of(worker: WorkerBase[Any]) -> Plan:
 
 
 def choose_topics(worker: WorkerBase[Any], topics: Sequence[str]) -> None:
-    """Has the worker serve only these of its topics, in this order of priority."""
+    """Makes the worker serve only these of its topics, in this order of priority."""
     served = list(worker._plan().handlers)
     unknown = [topic for topic in topics if topic not in served]
     if unknown:

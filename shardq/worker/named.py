@@ -46,7 +46,7 @@ AS_OURS = {
     "s": "call(…)",
     "si": "call(…)",
 }
-"""What tasks of other queues have, and ours."""
+"""A method of tasks of other queues → ours."""
 
 
 class NamedTask(Generic[P, R, T]):

@@ -54,7 +54,7 @@ server needs some milliseconds of it.
 """
 
 HURRY_S = 1.0
-"""The same after a second signal."""
+"""Like END_S, after a second signal."""
 
 SLICE_S = 0.05
 """The length of one wait; a second signal is seen between two."""

@@ -115,7 +115,7 @@ class Worker(WorkerBase[Receipt]):
 
 @contextlib.contextmanager
 def _signals(heard: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Has ``handler`` called for these signals where that is possible: in the main thread."""
+    """Installs ``handler`` for these signals if that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -122,7 +122,7 @@ def waiting(keys: ShardKeys, topic: str, count: int) -> Command[list[str]]:
 
 
 def listening(keys: ShardKeys, processes: Sequence[str]) -> Command[list[str]]:
-    """Those of some processes that would hear a wake-up from the shard."""
+    """Returns the processes that would hear a wake-up from the shard."""
 
     def decode(answer: list[Any]) -> list[str]:
         return [process for process, count in zip(processes, answer[1::2], strict=True) if count]

@@ -252,7 +252,7 @@ class AsyncConsumer(OfOneProcess):
     else:
 
         def _watch_ahead(self) -> None:
-            """Has what is stale given back, as long as anything is held."""
+            """Gives stale deliveries back, as long as anything is held."""
             if self._watch is not None and self._ahead is not None:
                 self._watch.note(self._ahead)
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from shardq.errors import IncompatibleVersion
 
 FORMAT = 2
-"""That of new engines. Nothing raises the stored one of others but ``shardq upgrade``."""
+"""The format of new engines. Only ``shardq upgrade`` raises the stored format of others."""
 
 IDENTIFIED = 2
 """The first in which an engine has an id, and each change of its topology a word of its own."""
@@ -26,7 +26,7 @@ COLD = "cold"
 """Far tasks wait in a table of a database (``Topology.cold``)."""
 
 FEATURES: frozenset[str] = frozenset({COLD})
-"""Those that this build knows."""
+"""The features that this build knows."""
 
 
 def check(format: int, features: Collection[str]) -> None:

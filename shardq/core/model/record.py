@@ -322,7 +322,7 @@ def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> D
 
 
 def undecoded(record: bytes) -> Decoded:
-    """The same with the payload as its codec made it. Of a record that can't be read at all, it is the whole record."""
+    """Reads a record, with the payload as its codec made it. If that can't be read, the payload is the whole record."""
     try:
         number, head, encoded = _parts(record)
     except PayloadNotDecodable:

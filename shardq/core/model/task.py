@@ -40,7 +40,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushOptions(TypedDict, total=False):
-    """The same, for pushes that take them as they come: those of ``Engine.push``, but ``durability``."""
+    """The options of ``Engine.push`` except ``durability``, for pushes that take them as they come."""
 
     delay: float | dt.timedelta | None
     at: float | dt.datetime | None

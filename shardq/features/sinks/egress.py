@@ -1,4 +1,4 @@
-"""What may leave this process by a route: where to, and which secrets go along.
+"""Decides where this process may send by a route, and which secrets go along.
 
 Anybody who may write to Redis can set a route, and this process serves it. So the process that sends says what routes
 may reach, and which secrets they may name:
