@@ -346,12 +346,14 @@ class _Trip:
         tags: tuple[str, ...]
         for shard, claimed in self.given:
             pasts, token, tokens = claimed.pasts, self.token, claimed.tokens
-            failures = lapses = 0
+            failures, lapses, attempt, past = 0, 0, 1, ""
             alike = not pasts and not tokens and not claimed.foreign
             for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
                 topic = id.partition("/")[0] if "/" in id else ""  # without a call: this is done for each task
                 if not alike:
                     failures, lapses = pasts.get(position, (0, 0))
+                    attempt = failures + lapses + 1
+                    past = last_reason(record) or "" if failures else ""
                     token = tokens.get(position, self.token)
                     if position in claimed.foreign:
                         self.broken.append((shard, SettleBury(id, token, UNREADABLE)))
@@ -375,17 +377,14 @@ class _Trip:
                             self.broken.append((shard, SettleBury(id, token, f"refused: {exc}")))
                             continue
                         log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
-                        delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
+                        delay_ms = policy.delay_ms(policy.DEFAULT, attempt)
                         allowed = claims.topic_attempts.get(topic)
                         retry = SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)
-                        self.broken.append((shard, noted(retry, last_reason(record) or "" if failures else "")))
+                        self.broken.append((shard, noted(retry, past)))
                         continue
                 # By position, and not by a generator, as above.
                 deliveries.append(
-                    Delivery(
-                        *(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags),
-                        last_reason(record) or "" if failures else "",
-                    )
+                    Delivery(id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past)
                 )
         return deliveries
 
