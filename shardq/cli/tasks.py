@@ -32,17 +32,17 @@ SHOWN = 20
 """Ids of running tasks that are shown; of more only the number is."""
 
 ENDED = """with --topic, --state, --due, --tag or --all (not with ids):
-  0         all that matched were dealt with
-  1         some were not, as workers had them by then, or nothing was done
-  130, 143  ended by Ctrl-C or SIGTERM, after the page under way: what was
-            done stays so; repeat the command for the rest"""
+  0         all that matched were done
+  1         some were not, because workers had them, or nothing was done
+  130, 143  ended by Ctrl-C or SIGTERM, after the page under way; run the
+            command again for the rest"""
 
 
 _ids = click.argument("ids", metavar="[ID...]", nargs=-1)
 
 _bulk = joined(
     click.option("--all", "everything", is_flag=True, help="All tasks, of all topics."),
-    click.option("--dry-run", is_flag=True, help="Only count those that match."),
+    click.option("--dry-run", is_flag=True, help="Only count the tasks that match."),
     click.option("--yes", is_flag=True, help="Do not count first, and do not ask."),
 )
 
@@ -178,7 +178,8 @@ class BulkCommand:
 @click.argument("id")
 @shared
 def get(given: Given, id: str) -> int:
-    """Show the task ID: its state, its due time and its payload; exit 1 if it is gone.
+    """Show the task ID: its state, due time, payload and last failures; exit 1 if it is gone. An id includes the
+    topic: TOPIC/ID.
 
     example:
       shardq get email/welcome-7
@@ -279,7 +280,7 @@ def reschedule(given: Given, **chosen: Any) -> int:
       shardq reschedule email/welcome-7 --delay 2h
       shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z
       shardq reschedule --topic mail --due ..1h --delay 1h
-      shardq reschedule --failed --delay 0      (retry now what waits for it)
+      shardq reschedule --failed --delay 0      (retry now, without the backoff)
     """
     if (chosen["delay"] is None) == (chosen["at"] is None):
         raise click.UsageError("give the new due time, as --delay or as --at")

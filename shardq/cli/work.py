@@ -87,8 +87,8 @@ def work(
     one. The module says which server it uses: its engine has a URL, or takes $SHARDQ_URL. `shardq run`, or a
     process that called engine.start(), makes due tasks ready; if there is neither, a warning says so within 3 s.
 
-    On the first signal the worker claims no more and finishes what runs, within its grace. A second signal ends it
-    at once.
+    On the first signal the worker claims no more, and running handlers finish within its grace. A second signal ends
+    it at once.
 
     example:
       shardq work shopapp:worker                    (a worker of shopapp.py)
@@ -98,10 +98,11 @@ def work(
       shardq work shopapp:worker --reload           (while you write it)
 
     exit codes:
-      0         a signal came, and what ran was finished, or given back after its grace
+      0         ended by a signal: running handlers finished, or their tasks
+                were given back after the grace
       1         the module failed, or the servers can't be reached
       2         there is no such worker; nothing was done
-      130, 143  a second Ctrl-C or SIGTERM: what ran was given back at once
+      130, 143  a second Ctrl-C or SIGTERM: running tasks were given back at once
     """
     if given.url is not None or given.name is not None:
         raise BadInput("work takes no --url and no --name: the engine of the module has its own; set $SHARDQ_URL")
