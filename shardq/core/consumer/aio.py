@@ -274,7 +274,7 @@ class AsyncConsumer(OfOneProcess):
         """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them. Returns
         within ``wait`` and the engine's ``timeout``.
 
-        A server that does not answer while others do is waited for no longer than a small part of the lease.
+        If a server does not answer and others do, the claim waits for it no longer than a small part of the lease.
 
         >>> deliveries = await consumer.claim(100, wait=1.0)
         """
@@ -401,8 +401,8 @@ class AsyncConsumer(OfOneProcess):
             log.warning("%s", exc)
 
     async def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
-        """Removes tasks that are done. Raises LeaseLost for those given to another consumer meanwhile, and SettleError
-        when some shards could not be told; the rest are done.
+        """Removes tasks that are done. Raises LeaseLost for tasks given to another consumer meanwhile, and SettleError
+        if some shards could not be told; the rest are done.
 
         >>> await consumer.ack(deliveries)
         """
@@ -428,7 +428,7 @@ class AsyncConsumer(OfOneProcess):
         await self._decide(deliveries, Bury(reason))
 
     async def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
-        """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
+        """Schedules tasks again after ``delay``, unchanged. It is not a failure, and counts no attempt. A task that
         expires before (``expires=``) is dead when it falls due, with the reason ``expired``.
 
         >>> await consumer.snooze(delivery, 60)
@@ -450,11 +450,11 @@ class AsyncConsumer(OfOneProcess):
         >>> async with consumer.settling(delivery):
         ...     await handle(delivery.payload)
 
-        They are retried after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
-        caller. ``Retry``, ``Bury`` and ``Snooze`` decide as in a worker's handlers, and end the block without an
-        exception. What is no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries
-        back: that counts no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile,
-        or settled in the block; where an exception goes on, that is a note on it, and in the log.
+        It retries them after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
+        caller. ``Retry``, ``Bury`` and ``Snooze`` work as in a worker's handlers, and end the block without an
+        exception. KeyboardInterrupt, SystemExit or a cancellation is not a failure of the block: it goes on, and the
+        deliveries are given back, without an attempt. Raises LeaseLost for deliveries given to another consumer
+        meanwhile, or settled in the block; if an exception goes on, that is a note on it, and in the log.
         """
         held = one_or_many(deliveries)
         if delay is not None:
