@@ -198,7 +198,7 @@ def get(given: Given, id: str) -> int:
         return 0
     del shown["attempts"]
     for key, value in shown.items():
-        if value not in (None, {}) and (key, value) != ("tags", []):
+        if value is not None and (value or key not in ("headers", "tags")):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             say(f"{key:<14} {text or repr(text)}")
     for each in task.attempts:

@@ -13,7 +13,7 @@ from shardq.core.layout.slots import slot_of
 from shardq.engine.inside import Inside
 from tests.cli.shell import Shell
 from tests.support.servers import Servers
-from tests.support.states import put, state_of
+from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until
 
 FAR = "2099-01-31T12:00:00Z"
@@ -31,6 +31,19 @@ def test_push_prints_the_id_and_get_shows_the_task(shardq: Shell, engine: Engine
     seen = shardq.run("get", id)
     assert seen.code == 0
     assert {"state          scheduled", 'payload        {"order":42}', f"id             {id}"} <= set(seen.lines)
+    assert [line for line in seen.lines if line.startswith(("tags", "headers", "failed "))] == []
+
+
+def test_the_attempts_of_a_task_are_lines(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    id = engine.push(1)
+    consumer = engine.consumer()
+    for reason in ("one", "two"):
+        (delivery,) = claim(consumer, 1)
+        consumer.retry(delivery, reason=reason)
+    failed = [line.split(": ")[1] for line in shardq.run("get", id).lines if line.startswith("failed ")]
+    assert failed == ["one", "two"]
+    assert [each["reason"] for each in shardq.run("get", id, "--json").object["attempts"]] == ["one", "two"]
 
 
 def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
