@@ -320,7 +320,7 @@ def check_aliases(aliases: Sequence[str], name: str) -> None:
         raise InvalidOption(f"aliases={quoted(aliases)} is not possible; give a list or a tuple of names")
     for place, alias in enumerate(aliases):
         if not isinstance(alias, str) or not alias:
-            raise InvalidOption(f"aliases={quoted(aliases)} is not possible: {quoted(alias)} is no name; give str")
+            raise InvalidOption(f"aliases={quoted(aliases)} is not possible: {quoted(alias)} is not a name; give str")
         if alias == name or alias in aliases[:place]:
             raise InvalidOption(
                 f"aliases={quoted(aliases)} is not possible: {name} has the name {quoted(alias)} already"

@@ -196,7 +196,7 @@ class CoroutineRunner:
             for job, each in tasks.copy().items():
                 if each is task:
                     return f"handler {job.name}"
-        return "a call that is no handler" if task is None else f"{task.get_name()}, which is no handler"
+        return "a call that is not a handler" if task is None else f"{task.get_name()}, which is not a handler"
 
     # ---- ending
 

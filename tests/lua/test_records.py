@@ -97,7 +97,7 @@ REASONS: dict[str, tuple[bytes, bytes, bytes]] = {
         "ż".encode() + b"y" * 2047,
         b"\x18\x08\x05\x81\xa1e\xda\x07\xff" + b"y" * 2047 + b"p",
     ),
-    "what is no text": (b"\x10p", b"\xff\xfe", b"\x18\0\x08\x81\xa1e\xda\0\2\xff\xfep"),
+    "what is not text": (b"\x10p", b"\xff\xfe", b"\x18\0\x08\x81\xa1e\xda\0\2\xff\xfep"),
     "what begins in a letter": (b"\x10p", b"\x80" * 2048, b"\x18\x08\x06\x81\xa1e\xda\x08\0" + b"\x80" * 2048 + b"p"),
     "an empty head": (b"\x1f\0\1\x80p", b"", b"\x1f\0\6\x81\xa1e\xda\0\0p"),
     "a head and no payload": (b"\x18\0\1\x80", b"", b"\x18\0\6\x81\xa1e\xda\0\0"),

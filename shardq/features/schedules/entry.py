@@ -366,4 +366,4 @@ def _check_state(state: State) -> None:
 def _check_instants(*instants: int | None) -> None:
     for at in instants:
         if at is not None and not 0 <= at <= MAX_AT_MS:
-            raise BadInput(f"{at} is no instant in ms that can be shown")
+            raise BadInput(f"{at} is not an instant in ms that can be shown")
