@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -28,6 +28,7 @@ def heartbeat(
     epoch: Epoch = 1,
     report: bytes = b"",
     unreached: Collection[int] = (),
+    word: str = "",
     leave: bool = False,
     now_us: str = NOW,
 ) -> Call[HeartbeatAnswer]:
@@ -39,15 +40,21 @@ def heartbeat(
         epoch=epoch,
         report=report,
         unreached=unreached,
+        word=word,
         leave=leave,
         now_us=now_us,
     )
 
 
+WORD = f"me@{NOW}"
+
+
 def answer(
     joined: bool = False, unreached: Mapping[str, Collection[int]] | None = None, **members: int
 ) -> HeartbeatAnswer:
-    return HeartbeatAnswer(T * 1000, members, Stamp("0"), {}, joined, unreached or {})
+    others_ms = min((until for name, until in members.items() if name != "me"), default=None)
+    names = sorted(members, key=lambda name: (members[name], name))
+    return HeartbeatAnswer(T * 1000, names, Stamp("0"), {}, joined, unreached or {}, "", others_ms)
 
 
 ME = T + ALIVE_MS
@@ -114,7 +121,7 @@ BEATS = {
     ),
     "it can't reach two shards": Beat(
         {"members": {"me": T + 500, "other": T + 300}},
-        answer(other=T + 300, me=ME),
+        answer(other=T + 300, me=ME, unreached={"me": {4, 7}}),
         {"members": {"me": ME, "other": T + 300}, "unreached": {"me": "4,7"}},
         rung=True,
         unreached={7, 4},
@@ -127,19 +134,19 @@ BEATS = {
     ),
     "it can reach them again": Beat(
         {"members": {"me": T + 500, "other": T + 300}, "unreached": {"me": "4,7", "other": "1"}},
-        answer(other=T + 300, me=ME, unreached={"me": {4, 7}, "other": {1}}),
+        answer(other=T + 300, me=ME, unreached={"other": {1}}),
         {"members": {"me": ME, "other": T + 300}, "unreached": {"other": "1"}},
         rung=True,
     ),
     "one that could not reach a shard is dead": Beat(
         {"members": {"me": T + 500, "other": T - 1}, "unreached": {"other": "1"}},
-        answer(me=ME, unreached={"other": {1}}),
+        answer(me=ME),
         {"members": {"me": ME}},
         rung=True,
     ),
     "I leave, and could not reach a shard": Beat(
         {"members": {"me": T + 500}, "unreached": {"me": "1"}},
-        answer(unreached={"me": {1}}),
+        answer(),
         {},
         rung=True,
         leave=True,
@@ -159,14 +166,30 @@ BEATS = {
 def test_heartbeat(centre: Shard, control: ControlKeys, beat: Beat) -> None:
     centre.seed(beat.before)
     call = heartbeat(control, report=beat.report, unreached=beat.unreached, leave=beat.leave)
+    says, after = beat.says, dict(beat.after)
+    if beat.rung and "members" in after:
+        says, after["unreached"] = replace(says, word=WORD), {**after.get("unreached", {}), "": WORD}
     with centre.listener(control.news) as news:
-        assert centre.run(call) == beat.says
-        assert centre.state() == beat.after
+        assert centre.run(call) == says
+        assert centre.state() == after
         assert news.heard() == ([(control.news, "members")] if beat.rung else [])
         # twice is harmless
-        assert centre.run(call).members == beat.says.members
-        assert centre.state() == beat.after
+        assert centre.run(call).members == says.members
+        assert centre.state() == after
         assert news.heard() == []
+
+
+def test_who_knows_the_word_of_the_members_is_answered_none_of_them(centre: Shard, control: ControlKeys) -> None:
+    """So a heartbeat of a hundred members costs no more than one of two; where the word is another, all are told."""
+    others = {f"a-host-of-some-length-{n:03}": T + 300 + n for n in range(100)}
+    centre.seed({"members": others, "unreached": {"a-host-of-some-length-000": "1,2,3", "": "a word"}})
+    assert centre.run(heartbeat(control, word="a word")).members == [*others, "me"]
+    known = centre.run(heartbeat(control, word=WORD))
+    assert (known.members, known.unreached, known.word, known.others_ms) == (None, {}, WORD, T + 300)
+    assert len(str(centre.ask(heartbeat(control, word=WORD)))) < 100
+    came_back = centre.run(heartbeat(control, word="one that the server lost"))
+    assert came_back.members == [*others, "me"]
+    assert came_back.unreached == {"a-host-of-some-length-000": {1, 2, 3}}
 
 
 def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, control: ControlKeys) -> None:
@@ -192,7 +215,7 @@ def test_a_heartbeat_counts_where_no_other_engine_is_stored(
     """
     centre.seed({"topology": {"epoch": stored, "shards": "16"}, "members": {"other": T + 400}})
     said = centre.run(heartbeat(control, epoch=Stamp(known)))
-    assert said.members == ({"other": T + 400, "me": ME} if counts else {})
+    assert said.members == (["other", "me"] if counts else [])
     assert ("me" in centre.state()["members"]) == counts
 
 
@@ -200,7 +223,7 @@ def test_a_heartbeat_by_the_clock_of_the_server(centre: Shard, control: ControlK
     before = int(centre.do("TIME")[0])
     said = centre.run(heartbeat(control, epoch=0, now_us=""))
     assert before <= said.now_us // 1_000_000 <= int(centre.do("TIME")[0])
-    assert said.members == {"me": said.now_us // 1000 + ALIVE_MS}
+    assert centre.state()["members"] == {"me": said.now_us // 1000 + ALIVE_MS}
 
 
 REPORTS: dict[str, tuple[State, bool, bytes, bool, State]] = {

@@ -316,13 +316,16 @@ OF_THE_WHOLE: dict[str, tuple[State, Call[Any], list[str]]] = {
         ],
     ),
     "heartbeat: another lives for as long as any may": (
-        {"members": {"p1": T + 100, "p2": T + 3000}},
-        control.heartbeat(CONTROL, "p1", alive_ms=3000, others_ms=3000, epoch=EPOCH, now_us=NOW),
+        {"members": {"p1": T + 100, "p2": T + 3000}, "unreached": {"": "a word"}},
+        control.heartbeat(CONTROL, "p1", alive_ms=3000, others_ms=3000, epoch=EPOCH, word="a word", now_us=NOW),
         [
             "HGET topology epoch",
-            "HGETALL unreached",
+            "HGET unreached p1",
             f"ZADD members {T + 3000} p1",
-            "ZRANGE members 0 -1 WITHSCORES",
+            f"ZRANGEBYSCORE members ({T + 3000} +inf",
+            f"ZRANGEBYSCORE members -inf ({T}",
+            "ZRANGE members 0 1 WITHSCORES",
+            "HGET unreached ''",
         ],
     ),
     "set_schedule: told": (

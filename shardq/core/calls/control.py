@@ -166,12 +166,14 @@ class HeartbeatAnswer:
     """The members, by the clock of the control slot's master."""
 
     now_us: int
-    members: Mapping[str, int]  # name → the instant until which it counts as alive, in ms
+    members: Collection[str] | None  # None: they and ``unreached`` are as the caller knows them
     stamp: Stamp  # of the stored topology; epoch 0 when there is none
     topology: Fields  # empty when it is the one that the caller knows
     joined: bool  # true if the process was no member before: then nothing is stored of an earlier report
     unreached: Mapping[str, Collection[int]]
-    """Process → the shards that it said it can't reach; some are no members any more."""
+    """Process → the shards that it said it can't reach."""
+    word: str  # another one after each change of these two; empty where a change may leave it as it is
+    others_ms: int | None  # the instant until which the first of the other members counts as alive
 
 
 def heartbeat(
@@ -183,28 +185,31 @@ def heartbeat(
     epoch: Epoch,
     report: bytes = b"",
     unreached: Collection[int] = (),
+    word: str = "",
     leave: bool = False,
     now_us: str = "",
 ) -> Call[HeartbeatAnswer]:
     """``alive_ms``: how long the process counts as alive without another heartbeat; ``others_ms``: how long the others
     do at most, whatever they said themselves. ``report``: empty when it is the one before. ``unreached``: the shards
-    that the process can't reach.
+    that the process can't reach. ``word``: that of the members as the caller knows them.
     """
     stay, shards = "leave" if leave else "stay", ",".join(map(str, sorted(unreached)))
-    words: list[Word] = [process, now_us, alive_ms, others_ms, epoch, stay, keys.news, report, shards]
-    return Call.of("heartbeat", keys, words, _heartbeat_answer)
+    words: list[Word] = [process, now_us, alive_ms, others_ms, epoch, stay, keys.news, report, shards, word]
 
+    def decode(answer: list[Any]) -> HeartbeatAnswer:
+        _, now_us, members, epoch, topology, joined, unreached, present, others = answer
+        return HeartbeatAnswer(
+            now_us=int(now_us),
+            members=None if word and text_of(present) == word else list(map(text_of, members)),
+            stamp=Stamp.of(epoch),
+            topology=pairs(topology),
+            joined=bool(joined),
+            unreached={text_of(name): _shards(shards) for name, shards in pairs(unreached).items() if name},
+            word=text_of(present),
+            others_ms=number_of(others) if others else None,
+        )
 
-def _heartbeat_answer(answer: list[Any]) -> HeartbeatAnswer:
-    _, now_us, members, epoch, topology, joined, unreached = answer
-    return HeartbeatAnswer(
-        now_us=int(now_us),
-        members=_untils(members),
-        stamp=Stamp.of(epoch),
-        topology=pairs(topology),
-        joined=bool(joined),
-        unreached={text_of(name): _shards(shards) for name, shards in pairs(unreached).items()},
-    )
+    return Call.of("heartbeat", keys, words, decode)
 
 
 def _shards(text: bytes) -> frozenset[int]:

@@ -86,10 +86,12 @@ class Membership:
         self._hears = hears
         self._reports = Reports(report)
         self._unreached = unreached
-        self._members: dict[str, float] = {}
-        """Member → the monotonic instant until which it counts as alive."""
-        self._graced: set[str] = set()
-        """Members that count as alive only because of our own outage."""
+        self._word = ""
+        """The server's word for the members and what they can't reach, as this process knows them; empty: it asks for all."""
+        self._members: Collection[str] = ()
+        self._others_unreached: Mapping[str, Collection[int]] = {}
+        self._graced: dict[str, float] = {}
+        """Member that counts as alive only because of our own outage → the monotonic instant until which it does."""
         self._alone = False
         """True if the last heartbeat found no other member, and no news came since."""
         self.problem: str = ""  # what follows from a stored topology that can't be read here; empty while it can
@@ -152,11 +154,11 @@ class Membership:
             log.warning("could not sign off, the other dispatchers notice within %g s: %s", PERIOD_S, exc, extra=fields)
 
     def _woken(self) -> None:
-        self._alone = False
+        self._alone, self._word = False, ""  # a build that knows no word may have changed the members
         self.loop.stopping.wait(NEWS_GAP_S)
 
     def _failed(self, exc: BaseException) -> bool:
-        self._alone = False
+        self._alone, self._word = False, ""
         return self._driver.outages.failed(WHO, exc)
 
     def _ended(self) -> None:
@@ -178,6 +180,7 @@ class Membership:
                 epoch=cache.topology.stamp,
                 report=report,
                 unreached=unreached,
+                word=self._word,
                 leave=self._is_aside,
             ),
             timeout=CALL_TIMEOUT_S if deadline is None else None,
@@ -208,21 +211,23 @@ class Membership:
             return 0.0
         now = time.monotonic()
         self._ahead_s = roll.now_us / 1e6 - now
-        living = {name: now + until_ms / 1e3 - roll.now_us / 1e6 for name, until_ms in roll.members.items()}
         if self.loop.fault:
-            living = dict.fromkeys(self._members, now + PERIOD_S) | living
-        else:
-            kept = {name: self._members[name] for name in self._graced if self._members[name] > now}
-            living = kept | living
-        self._graced = set(living) - set(roll.members)
-        self._members = living
-        self._alone = living.keys() == {self.process}
-        self._changed(tuple(sorted(living)), {**roll.unreached, self.process: unreached})
+            self._graced = dict.fromkeys([*self._members, *self._graced], now + PERIOD_S)
+        if roll.members is not None:
+            self._word, self._members, self._others_unreached = roll.word, roll.members, roll.unreached
+        members = set(self._members)
+        self._graced = {name: until for name, until in self._graced.items() if until > now and name not in members}
+        living = members | self._graced.keys()
+        self._alone = living == {self.process}
+        self._changed(tuple(sorted(living)), {**self._others_unreached, self.process: unreached})
         alive_s = self._alive_s()
         if self._reports.has_news(alive_s):
             return NEWS_GAP_S
         beat_s = BEAT_S if alive_s == PERIOD_S else ALONE_BEAT_S
-        expiry = min((until for name, until in living.items() if name != self.process), default=now + beat_s)
+        ends = [*self._graced.values()]
+        if roll.others_ms is not None:
+            ends.append(now + roll.others_ms / 1e3 - roll.now_us / 1e6)
+        expiry = min(ends, default=now + beat_s)
         return min(beat_s, max(MARGIN_S, expiry - now + MARGIN_S))
 
     def _stand_aside(self, exc: IncompatibleVersion | AnotherEngine) -> float:
@@ -233,7 +238,7 @@ class Membership:
             return ALONE_BEAT_S
         self.problem = f"this process dispatches nothing any more: {exc}"
         log.error("%s", self.problem)
-        self._is_aside, self._members, self._graced = True, {}, set()
+        self._is_aside, self._word, self._members, self._graced = True, "", (), {}
         self._reports.forgotten()
         self._changed((), {})
         return 0.0

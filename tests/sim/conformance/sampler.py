@@ -545,6 +545,7 @@ class Sampler:
             ),
             *(self._known(), self._draw.choice(["stay", "stay", "leave"])),
             *(CONTROL.news, self._draw.choice(["", "report"]), self._draw.choice(["", "", "3", "0,3"])),
+            self._draw.choice([b"", self._hash(CONTROL.unreached).get(b"", b""), b"another"]),
         ]
         return self._named("heartbeat", CONTROL), words
 
