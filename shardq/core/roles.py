@@ -89,8 +89,8 @@ ROLES = {
     | _SETTLING
     | _SCHEDULING
     | _role("wake permit release renew get", "")
-    | _role("heartbeat fleet dispatch forward trim peek", "exists llen rpush time zrangebyscore cluster|nodes")
-    | _role("history", "getrange", "members reports unreached history")
+    | _role("heartbeat fleet dispatch forward trim retire peek", "exists llen rpush time zrangebyscore cluster|nodes")
+    | _role("total history", "getrange", "members reports unreached history")
     | _role("take remember forget stock swept unmark", "hmget zrange zscan"),
     "operator": _EVERYBODY
     | _GIVING

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
 from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher.retiring import Retirer
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Topology
@@ -78,6 +79,7 @@ class Parts:
                 )
                 for make in (Scheduler, Recorder)
             ]
+            usual.append(Retirer(driver, cache, process=dispatcher.process, members=lambda: dispatcher.members))
             return tuple(usual if loader is None else [*usual, loader(dispatcher)])
 
         return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)

@@ -273,7 +273,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_age: float | None
     """Seconds since one was last removed because there were more than ``dead_count``; None if none ever was."""
     topics: Mapping[str, TopicStats]
-    """Name → topic, for every topic that has, or had, a task, or for which something is set."""
+    """Name → topic, for every topic that has a task, had one in the last days, or for which something is set. A topic
+    that is not listed any more still counts in the totals.
+    """
     rates: Rates | None
     """The tasks of a second since a look of this engine a second or longer ago; None at the first."""
     head_age: float | None
@@ -355,12 +357,16 @@ def _shard(
     else:
         seen = {name: getattr(counts, name) for name in _COUNTS}
         seen |= {"ready": sum(counts.ready.values()), "ready_by_topic": counts.ready}
-        seen |= {"dispatched": sum(counts.dispatched.values()), "dispatched_by_topic": counts.dispatched}
+        seen |= {"dispatched": _dispatched(counts), "dispatched_by_topic": counts.dispatched}
     if poller is not None:
         seen |= {"lateness": poller.lateness, "poller": poller.state}
         seen |= {"poller_error": poller.error, "poller_idle": poller.idle_s}
     per_s = rates.dispatched_of_shard.get(keys.shard) if rates else None
     return ShardStats(shard=keys.shard, node=node, dispatched_per_s=per_s, **seen)
+
+
+def _dispatched(counts: ShardCounts) -> int:
+    return sum(counts.dispatched.values()) + counts.dispatched_retired
 
 
 def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | None, *, shards: bool) -> Stats:
@@ -387,9 +393,9 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         ready=sum(sum(counts.ready.values()) for counts in counted),
         leased=sum(counts.leased for counts in counted),
         dead=sum(counts.dead for counts in counted),
-        dispatched=sum(sum(counts.dispatched.values()) for counts in counted),
+        dispatched=sum(map(_dispatched, counted)),
         forwarded=sum(counts.forwarded for counts in counted),
-        died=sum(count for counts in counted for count in counts.died.values()),
+        died=sum(sum(counts.died.values()) + counts.died_retired for counts in counted),
         died_lately=sum(counts.died_lately for counts in counted),
         trimmed=sum(counts.trimmed for counts in counted),
         trimmed_age=min(

@@ -18,7 +18,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 how many ids to draw from each of due, leased, dead and lease, at most
 -- ARGV 4.. topics
--- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded}, {topic, dispatched, …},
+-- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded, dispatched and died of retired topics}, {topic, dispatched, …},
 --         {tasks in each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
 --         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead, likewise of those drawn from lease
 --         that are due with an attempt that failed, with the others under a line feed, how many are in lease, 0 if all of these are leased},
@@ -116,7 +116,7 @@ end
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local answer = {
   'ok', string.format('%.0f', now_us), scheduled, leased, dead,
-  head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded'), topics, lengths, waited,
+  head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded', 'dispatched', 'died'), topics, lengths, waited,
   {drawn(KEYS[2]), drawn(KEYS[3]), drawn(KEYS[4]), retrying(), entries}, died,
   {redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'), unpack(redis.call('HMGET', KEYS[1], 'trimmed', 'trimmed_at'))},
 }

@@ -36,7 +36,10 @@ if collided then return collided end
 -- without an id would stay for ever
 redis.call('ZADD', KEYS[3], unpack(scores))
 redis.call('HSET', KEYS[2], unpack(records))
--- a topic is listed from its first task on
-for i = 5, 4 + topics do redis.pcall('HSETNX', KEYS[4], ARGV[i], 0) end
+-- a topic is listed from its first task on, and is not idle
+for i = 5, 4 + topics do
+  redis.pcall('HSETNX', KEYS[4], ARGV[i], 0)
+  redis.pcall('HDEL', KEYS[1], 'idle/' .. ARGV[i])
+end
 rouse(first)
 return {'ok'}

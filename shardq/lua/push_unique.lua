@@ -91,7 +91,8 @@ for i = 6, #ARGV, 5 do
       haunt(topic_of(id), 1)
     end
     redis.call('HSET', KEYS[2], id, dated(record))
-    redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on
+    redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on, and is not idle
+    redis.pcall('HDEL', KEYS[1], 'idle/' .. topic_of(id))
     local _, _, _, token = lease_of(present and redis.call('HGET', KEYS[5], id))
     if state == 'leased' then
       redis.call('HSET', KEYS[5], id, lease_entry(0, 0, '', '~' .. token))

@@ -52,8 +52,11 @@ if #dead > 0 then
 end
 if #records > 0 then redis.call('HSET', KEYS[2], unpack(records)) end
 if #leases > 0 then redis.call('HSET', KEYS[4], unpack(leases)) end
--- a topic is listed from its first task on
-for topic in pairs(topics) do redis.pcall('HSETNX', KEYS[8], topic, 0) end
+-- a topic is listed from its first task on, and is not idle
+for topic in pairs(topics) do
+  redis.pcall('HSETNX', KEYS[8], topic, 0)
+  redis.pcall('HDEL', KEYS[1], 'idle/' .. topic)
+end
 redis.call('HDEL', KEYS[7], unpack(marks))
 if first < math.huge then rouse(first) end
 return {'ok'}

@@ -18,6 +18,7 @@ from typing import Any
 from shardq.core.calls import dispatch, listing
 from shardq.core.calls.request import Call, Command
 from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS, needs_forwarder
+from shardq.core.dispatcher.retiring import EVERY_S, retire
 from shardq.core.drivers.routing import DriverBase
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
@@ -36,7 +37,21 @@ US = dt.timedelta(microseconds=1)
 _NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
 
 CHANGES_NO_INSTANT = frozenset(
-    ("dispatch", "forward", "cancel", "get", "peek", "page", "page_ready", "forecast", "trim", "purge", "stock", "wake")
+    (
+        "dispatch",
+        "forward",
+        "cancel",
+        "get",
+        "peek",
+        "page",
+        "page_ready",
+        "forecast",
+        "trim",
+        "retire",
+        "purge",
+        "stock",
+        "wake",
+    )
 )
 """The scripts after which nothing of a shard is due earlier than before."""
 
@@ -80,6 +95,7 @@ class VirtualPollers:
         self._schedules: KnownSchedules | None = None
         self.schedules_us: int | None = 0
         """The instant at which something is to be done about schedules; None: when one has changed."""
+        self._retire_us = 0
         self._serving = False
         """True while schedules are served: what is written then is known."""
 
@@ -219,7 +235,10 @@ class VirtualPollers:
                 yield from self.step(keys, max(next_us, min([*instants, target_us])))
 
     def trim(self) -> Operation[None]:
-        """Removes dead tasks that are not kept."""
+        """Removes dead tasks that are not kept, and once an hour retires topics."""
+        if self.time.now_us >= self._retire_us:
+            self._retire_us = self.time.now_us + int(EVERY_S * 1e6)
+            yield from retire(self.cache)
         topology = self.cache.topology
         age_ms, keep = topology.dead_age_ms, topology.dead_in_a_shard
         for keys in self.cache.span():

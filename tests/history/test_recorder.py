@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from shardq import Engine, Task
 from shardq.core.calls import control as calls
@@ -18,6 +20,7 @@ from shardq.features.history import LENGTH, STATE_BYTES, State, recorder
 from shardq.features.history.recorder import Recorder
 from shardq.features.listing.forecast import Horizon
 from tests.support.engines import Engines
+from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
 
@@ -105,6 +108,27 @@ def test_a_minute_is_written_once(threads: Engine, clock: Clock) -> None:
     assert written.count(True) == 1
     assert not recorders[0].step()
     assert recorded(threads, "day") == [10]
+
+
+def test_a_row_of_many_topics_costs_a_few_scripts(threads: Engine, clock: Clock, servers: Servers) -> None:
+    """Shards add up their topics: the dispatcher asked for the length of each ready list, which took it seconds."""
+    writer = recorder_of(threads, clock)
+    assert writer.step()
+    threads.push_many([Task(n, topic=f"topic-{n}") for n in range(2000)])
+    wait_until(lambda: threads.stats().ready == 2000, "all were dispatched")
+    clock.past(1)
+    threads.stop()
+    before = [counts(client) for client in servers.masters]
+    assert writer.step()
+    after = [counts(client) for client in servers.masters]
+    spent = sum((sum((last - first).values()) for first, last in zip(before, after, strict=True)), 0)
+    assert spent < 150
+    [hour] = [point for point in threads.history("day").points if point.minutes]
+    assert (hour.dispatched, hour.ready, hour.scheduled) == (2000, 2000, 0)
+
+
+def counts(client: redis.Redis) -> Counter[str]:
+    return Counter({verb: told["calls"] for verb, told in client.info("commandstats").items()})
 
 
 def test_the_key_has_its_whole_length_from_the_first_row_on(threads: Engine, clock: Clock, url: str) -> None:

@@ -26,7 +26,7 @@ A = record("a")
 TAGGED = record("a", tags=("tag",))
 
 FULL: State = {
-    "meta": meta(wake_at=T + 500),
+    "meta": meta(wake_at=T + 500, **{"idle/idle": f"2:{T - 5}", "idle/waits": f"4:{T - 5}", "died/idle": 1}),
     "task": dict.fromkeys(("due", "later", "ready", "stale", "leased", "lapsed", "dead", "mail/ready"), TAGGED)
     | {"odd": "\x20"},
     "due": {"due": T - 5, "mail/due": T, "later": T + 1000, "stale": T + 2000},
@@ -38,9 +38,10 @@ FULL: State = {
     "why": {"dead": "boom"},
     "ghost": {"stale": "1"},
     "seen": {"old": T - 5, "new": T + 5000},
-    "topics": {"": "3"},
+    "topics": {"": "3", "idle": "2", "new": "1", "waits": "4"},
     "waiting/": {"p1": T - 9},
     "waiting/mail": {"p1": T - 9},
+    "waiting/waits": {"p1": T - 9},
     "moved": {"away": "n1|2|…"},
     "staged": {"x|n2": "", "y|n2": "", "z|n2": ""},
 }
@@ -104,6 +105,13 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         observe.restore(keys, epoch, "ready", now_us=NOW),
         by_id.get_many(keys, epoch, ["leased", "gone", "away"], now_us=NOW),
         observe.peek(keys, epoch, TOPICS, draw=10, now_us=NOW),
+        observe.total(keys, epoch, 0, count=10, now_us=NOW),
+        *(
+            observe.retire(
+                keys, epoch, ("", "mail", "idle", "new", "waits"), idle_ms=5, have_none=have_none, now_us=NOW
+            )
+            for have_none in (False, True)
+        ),
         listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10, now_us=NOW),
         listing.page(keys, epoch, "scheduled", Span(), failed=True, count=10, now_us=NOW),
         listing.page(keys, epoch, "leased", Span(), holder="tok", count=10, now_us=NOW),

@@ -51,6 +51,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
             f"ZADD due {T} a",
             f"HSET task a {A}",
             "HSETNX topics '' 0",
+            "HDEL meta idle/",
             f"HSET meta wake_at {T}",
             "SPUBLISH bell ''",
         ],
@@ -58,7 +59,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
     "push: new, for later than the poller comes": (
         {"meta": RUNG},
         by_id.push(KEYS, EPOCH, ["a", T + 1, A], now_us=NOW),
-        ["HMGET task a", f"ZADD due {T + 1} a", f"HSET task a {A}", "HSETNX topics '' 0"],
+        ["HMGET task a", f"ZADD due {T + 1} a", f"HSET task a {A}", "HSETNX topics '' 0", "HDEL meta idle/"],
     ),
     "push_unique: new": (
         {"meta": RUNG},
@@ -71,6 +72,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
             f"ZADD due {T} a",
             f"HSET task a {A}",
             "HSETNX topics '' 0",
+            "HDEL meta idle/",
         ],
     ),
     "push_unique: replaces a ready one": (
@@ -86,6 +88,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
             *("HGET meta ghosts/", "HSET meta ghosts/ 1"),
             f"HSET task a {A}",
             "HSETNX topics '' 0",
+            "HDEL meta idle/",
             "HGET lease a",
             "HDEL lease a",
         ],
@@ -238,7 +241,7 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "HGETALL topics",
             "HMGET meta died/",
             "ZRANGE due 0 0 WITHSCORES",
-            "HMGET meta late reaped buried forwarded",
+            "HMGET meta late reaped buried forwarded dispatched died",
             f"ZCOUNT dead {T - 600_000} +inf",
             "HMGET meta trimmed trimmed_at",
         ],
@@ -254,10 +257,20 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "LLEN ready/",
             "HGET meta ghosts/",
             "ZRANGE due 0 0 WITHSCORES",
-            "HMGET meta late reaped buried forwarded",
+            "HMGET meta late reaped buried forwarded dispatched died",
             f"ZCOUNT dead {T - 600_000} +inf",
             "HMGET meta trimmed trimmed_at",
         ],
+    ),
+    "retire: the first look": (
+        {"topics": {"": "3"}},
+        observe.retire(KEYS, EPOCH, [""], idle_ms=5, have_none=False, now_us=NOW),
+        ["HLEN looks", "LLEN ready/", "HGET topics ''", "HGET meta idle/", f"HSET meta idle/ 3:{T}"],
+    ),
+    "retire: of a topic with ready tasks": (
+        {"topics": {"": "3"}, "ready/": ["a"]},
+        observe.retire(KEYS, EPOCH, [""], idle_ms=5, have_none=True, now_us=NOW),
+        ["HLEN looks", "LLEN ready/", "HGET topics ''", "HGET meta idle/"],
     ),
     "page: the first of two": (
         {"due": {"a": T, "b": T}},

@@ -122,18 +122,18 @@ FULL: State = {
     "ready/mail": ["mail/h", "mail/i"],
     "topics": {"": "11", "mail": "7"},
     "meta": meta(wake_at=T + 70, late=3, reaped=2, buried=1, forwarded=9)
-    | {"died/mail": "12", "trimmed": "8", "trimmed_at": "5"},
+    | {"dispatched": "40", "died": "6", "died/mail": "12", "trimmed": "8", "trimmed_at": "5"},
 }
 
 PEEKS = {
     "an empty shard": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
-        ["ok", NOW, 0, 0, 0, "", [None, None, None, None], [], [], [], [[], [], [], [], 0], [], [0, None, None]],
+        ["ok", NOW, 0, 0, 0, "", [None] * 6, [], [], [], [[], [], [], [], 0], [], [0, None, None]],
     ),
     "a full one": Case(
         lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10, now_us=NOW),
         [
-            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"], [2, 1, 0]),
+            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"], [2, 1, 0]),
             *(
                 [0, 0, -1],
                 [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1], ["\n", 3, "news", 1], 4],
@@ -147,7 +147,7 @@ PEEKS = {
     "one waits for a retry": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
         [
-            *("ok", NOW, 1, 0, 0, f"{T}", [None, None, None, None], [], [], []),
+            *("ok", NOW, 1, 0, 0, f"{T}", [None] * 6, [], [], []),
             *([["", 1], [], [], ["", 1], 1], [], [0, None, None]),
         ],
         {"due": {"a": T}, "lease": {"a": "1:0::"}},
@@ -155,7 +155,7 @@ PEEKS = {
     "all with an entry are leased": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
         [
-            *("ok", NOW, 0, 2, 0, "", [None, None, None, None], [], [], []),
+            *("ok", NOW, 0, 2, 0, "", [None] * 6, [], [], []),
             *([[], ["", 2], [], [], 0], [], [0, None, None]),
         ],
         {"leased": {"a": T, "b": T}, "lease": {"a": "0:0::tok", "b": "1:0::tok"}},
@@ -163,7 +163,7 @@ PEEKS = {
     "none drawn": Case(
         lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
         [
-            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9"], ["", "11", "mail", "7"]),
+            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"]),
             *([], [], [[], [], [], [], 4], ["mail", "12"], [3, "8", "5"]),
         ],
         FULL,
@@ -189,6 +189,8 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         reaped=2,
         buried=1,
         forwarded=9,
+        dispatched_retired=40,
+        died_retired=6,
         dispatched={"": 11, "mail": 7},
         ready={"mail": 2, "": 1},
         waited_ms={"mail": 0, "": 0},

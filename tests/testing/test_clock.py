@@ -520,3 +520,27 @@ def test_a_wrong_argument_is_refused_in_words(clock: Clock, use: Callable[[Any],
     with pytest.raises(shardq.errors.InvalidOption, match=said):
         use(clock)
     assert clock.now() == before
+
+
+def test_topics_that_nobody_has_used_for_a_day_leave_the_lists(clock: Clock, engine: shardq.Engine) -> None:
+    """And still count in the totals. A topic with a task, wherever it is, or with a setting stays."""
+    engine.limit("limited", rate=100)
+    some = [shardq.Task(n, topic=f"topic-{n}") for n in range(2000)]
+    engine.push_many([*some, shardq.Task("x", topic="limited"), shardq.Task("x", topic="far", delay=30 * 86_400)])
+    clock.advance(seconds=1)
+    consumer = engine.consumer(["topic-0", "topic-1"])
+    first, second = [*consumer.claim(1), *consumer.claim(1)]
+    consumer.bury([first, second], "no such address")
+    shardq.testing.drain(engine)
+    engine.purge(topic="topic-0")
+    clock.advance(hours=2)
+    clock.advance(hours=23)
+    before = engine.stats()
+    assert len(before.topics) == 2002
+    clock.advance(hours=1)
+    after = engine.stats()
+    assert after.topics.keys() == {"limited", "far", "topic-1"}
+    assert (after.dispatched, after.died) == (before.dispatched, before.died) == (2001, 2)
+    assert sum(shard.dispatched or 0 for shard in after.shards) == 2001
+    engine.push("again", topic="topic-7")
+    assert "topic-7" in engine.stats().topics

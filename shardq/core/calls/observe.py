@@ -1,5 +1,5 @@
-"""peek and plain reads: counts of a shard, for ``stats()`` and ``health()``; places of ids and records, and restore,
-for ``shardq doctor``.
+"""peek, total and plain reads: counts of a shard, for ``stats()``, ``health()`` and the history; retire; places of ids
+and records, and restore, for ``shardq doctor``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from shardq.core.calls.request import Call, Command, Epoch, body
+from shardq.core.calls.request import Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.attempts import parted
@@ -28,6 +28,8 @@ class ShardCounts:
     reaped: int
     buried: int
     forwarded: int
+    dispatched_retired: int  # tasks dispatched of topics that are not listed any more
+    died_retired: int  # tasks that died of these
     dispatched: Mapping[str, int]  # topic → tasks dispatched since the shard was opened
     ready: Mapping[str, int]  # topic → its ready tasks, for the topics asked for
     waited_ms: Mapping[str, int]
@@ -65,7 +67,7 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0,
 
     def decode(answer: list[Any]) -> ShardCounts:
         now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
-        late, reaped, buried, forwarded = map(number_of, meta)
+        late, reaped, buried, forwarded, *retired = map(number_of, meta)
         return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
@@ -76,6 +78,8 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0,
             reaped=reaped,
             buried=buried,
             forwarded=forwarded,
+            dispatched_retired=retired[0],
+            died_retired=retired[1],
             dispatched=_by_topic(counts),
             ready=dict(zip(topics, lengths, strict=True)),
             waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
@@ -91,6 +95,45 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0,
     return Call.of("peek", keys, [epoch, now_us, draw, *topics], decode, topics=topics)
 
 
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The sums of some topics of a shard, and counts of the whole shard."""
+
+    cursor: int  # where to go on; 0 at the end
+    looked_at: int  # topics
+    topics: int  # of the shard
+    dispatched: int
+    died: int
+    scheduled: int
+    ready: int
+
+
+def total(keys: ShardKeys, epoch: Epoch, cursor: int, *, count: int, now_us: str = "") -> Call[Total]:
+    """Adds up a page of topics; the first page, of cursor 0, also has what was counted of retired ones."""
+    return Call.of("total", keys, [epoch, now_us, cursor, count], lambda answer: Total(*map(int, body(answer))))
+
+
+def topics(keys: ShardKeys, cursor: int, count: int) -> Command[tuple[int, list[str]]]:
+    """The next cursor, 0 at the end, and some of the topics of a shard."""
+    words: list[Word] = ["HSCAN", keys.topics, cursor, "COUNT", count]
+    return Command(keys.slot, words, lambda answer: (int(answer[0]), list(map(text_of, answer[1][::2]))))
+
+
+def retire(
+    keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, idle_ms: int, have_none: bool, now_us: str = ""
+) -> Call[set[str]]:
+    """Returns those of some topics that were idle for so long. ``have_none``: since they were returned, a look at every
+    record of the shard has met no task of them; those that are still idle are retired.
+    """
+    words: list[Word] = [epoch, now_us, idle_ms, 1 if have_none else 0, keys.wake(""), *topics]
+    return Call.of("retire", keys, words, lambda answer: set(map(text_of, body(answer))), topics=topics)
+
+
+def mark_used(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:
+    """Notes that topics are in use: for as long as ``idle_ms`` they are not idle."""
+    return Command(keys.slot, ("HDEL", keys.meta, *(f"idle/{topic}" for topic in topics)), int)
+
+
 def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:
     """Topic → tasks dispatched since the shard was opened."""
 
@@ -99,10 +142,6 @@ def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:
         return _by_topic(flat)
 
     return Command(keys.slot, ("HGETALL", keys.topics), decode)
-
-
-def scheduled(keys: ShardKeys) -> Command[int]:
-    return Command(keys.slot, ("ZCARD", keys.due), int)
 
 
 def ready(keys: ShardKeys, topic: str) -> Command[int]:
@@ -128,24 +167,6 @@ def listening(keys: ShardKeys, processes: Sequence[str]) -> Command[list[str]]:
         return [process for process, count in zip(processes, answer[1::2], strict=True) if count]
 
     return Command(keys.slot, ("PUBSUB", "SHARDNUMSUB", *map(keys.wake, processes)), decode)
-
-
-def ghosts_of(keys: ShardKeys, topics: Sequence[str]) -> Command[list[int]]:
-    """Counts the ghosts in the ready list of each topic."""
-    return Command(
-        keys.slot,
-        ("HMGET", keys.meta, *(f"ghosts/{topic}" for topic in topics)),
-        lambda counts: [max(0, number_of(count)) for count in counts],
-    )
-
-
-def died(keys: ShardKeys, topics: Sequence[str]) -> Command[int]:
-    """The tasks of these topics that died since the shard came into use."""
-    return Command(
-        keys.slot,
-        ("HMGET", keys.meta, *(f"died/{topic}" for topic in topics)),
-        lambda counts: sum(map(number_of, counts)),
-    )
 
 
 def newest_dead(keys: ShardKeys, count: int) -> Command[list[str]]:

@@ -87,7 +87,7 @@ class Membership:
         self._reports = Reports(report)
         self._unreached = unreached
         self._word = ""
-        """The server's word for the members and what they can't reach, as this process knows them; empty: it asks for all."""
+        """The word of the members and of what they can't reach, as this process knows them; empty: it asks for all."""
         self._members: Collection[str] = ()
         self._others_unreached: Mapping[str, Collection[int]] = {}
         self._graced: dict[str, float] = {}

@@ -31,7 +31,7 @@ SHARDS = [shard_keys(NAME, number) for number in range(2)]
 CONTROL = control_keys(NAME)
 TOPICS = ["", "mail", "sms"]
 
-FIELDS = ["wake_at", "clock", "ahead", "epoch", "died/mail", "ghosts/mail", "reaped"]
+FIELDS = ["wake_at", "clock", "ahead", "epoch", "died/mail", "ghosts/mail", "idle/mail", "dispatched", "reaped"]
 PROCESSES = ["p1", "p2", "p3", "worker-0123456789ab"]
 TAGS = ["red", "blue"]
 SCHEDULES = ["nightly", "hourly"]
@@ -411,6 +411,14 @@ class Sampler:
         topics = self._some_topics()
         return self._shard("peek", [self._draw.choice([0, 5000]), *topics], topics)
 
+    def _total(self) -> Built:
+        return self._shard("total", [self._draw.choice([0, 0, 0, 7]), self._draw.choice([1, 1000])])
+
+    def _retire(self) -> Built:
+        topics = self._some_topics()
+        words = [self._draw.choice([0, 5000, 90_000_000]), self._draw.choice([0, 1]), self.keys.wake(""), *topics]
+        return self._shard("retire", words, topics)
+
     def _page(self) -> Built:
         state = self._draw.choice(["scheduled", "leased", "dead"])
         members = self._sorted({"scheduled": self.keys.due, "leased": self.keys.leased}.get(state, self.keys.dead))
@@ -622,7 +630,7 @@ _WEIGHTS = {
     "dispatch": 9.0,
     "forward": 4.0,
     **dict.fromkeys(("permit", "take", "put", "reserve"), 3.0),
-    **dict.fromkeys(("restore", "cancel_tag", "purge", "peek"), 2.0),
+    **dict.fromkeys(("restore", "cancel_tag", "purge", "peek", "retire"), 2.0),
     **dict.fromkeys(("open", "seal", "swept", "unmark", "fleet"), 0.5),
 }
 """How often a script is called; 1 where none is given."""

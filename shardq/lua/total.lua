@@ -1,0 +1,38 @@
+-- total: adds up the counters of a page of a shard's topics, and counts its scheduled and ready tasks.
+-- USES: epoch, guard, count
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 leased ZSET
+-- KEYS 5 dead ZSET
+-- KEYS 6 topics HASH
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 where to go on: the answer's, '0' to begin
+-- ARGV 4 about how many topics
+-- RETURNS {'ok', where to go on, '0' at the end, topics of the page, topics of the shard, dispatched, died, scheduled, ready} |
+--         {'stale', epoch} | {'behind', epoch} | {'missing'}. Of the first page also what was counted of retired topics
+-- ATOMIC one page; all pages together where they have as many topics as the shard has at the last: else begin anew
+-- COST O(n)
+local page = redis.call('HSCAN', KEYS[6], ARGV[3], 'COUNT', ARGV[4])
+local flat, dispatched, died = page[2], 0, 0
+local function add_died(fields)
+  for _, count in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do died = died + count_of(count) end
+end
+if ARGV[3] == '0' then
+  dispatched = count_of(redis.call('HGET', KEYS[1], 'dispatched'))
+  add_died({'died'})
+end
+for from = 1, #flat, 2000 do
+  local fields = {}
+  for i = from, math.min(from + 1998, #flat), 2 do
+    fields[#fields + 1] = 'died/' .. flat[i]
+    dispatched = dispatched + count_of(flat[i + 1])
+  end
+  add_died(fields)
+end
+-- a record is scheduled, leased, dead, or ready
+local scheduled = redis.call('ZCARD', KEYS[3])
+local placed = scheduled + redis.call('ZCARD', KEYS[4]) + redis.call('ZCARD', KEYS[5])
+local ready = math.max(0, redis.call('HLEN', KEYS[2]) - placed)
+return {'ok', page[1], #flat / 2, redis.call('HLEN', KEYS[6]), dispatched, died, scheduled, ready}
