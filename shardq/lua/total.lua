@@ -14,25 +14,21 @@
 --         {'stale', epoch} | {'behind', epoch} | {'missing'}. Of the first page also what was counted of retired topics
 -- ATOMIC one page; all pages together where they have as many topics as the shard has at the last: else begin anew
 -- COST O(n)
-local page = redis.call('HSCAN', KEYS[6], ARGV[3], 'COUNT', ARGV[4])
+local page, is_first = redis.call('HSCAN', KEYS[6], ARGV[3], 'COUNT', ARGV[4]), ARGV[3] == '0'
 local flat, dispatched, died = page[2], 0, 0
-local function add_died(fields)
-  for _, count in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do died = died + count_of(count) end
-end
-if ARGV[3] == '0' then
-  dispatched = count_of(redis.call('HGET', KEYS[1], 'dispatched'))
-  add_died({'died'})
+for i = 2, #flat, 2 do dispatched = dispatched + count_of(flat[i]) end
+if is_first then
+  local retired = redis.call('HMGET', KEYS[1], 'dispatched', 'died')
+  dispatched, died = dispatched + count_of(retired[1]), count_of(retired[2])
 end
 for from = 1, #flat, 2000 do
   local fields = {}
-  for i = from, math.min(from + 1998, #flat), 2 do
-    fields[#fields + 1] = 'died/' .. flat[i]
-    dispatched = dispatched + count_of(flat[i + 1])
-  end
-  add_died(fields)
+  for i = from, math.min(from + 1998, #flat), 2 do fields[#fields + 1] = 'died/' .. flat[i] end
+  for _, count in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do died = died + count_of(count) end
 end
 -- a record is scheduled, leased, dead, or ready
 local scheduled = redis.call('ZCARD', KEYS[3])
 local placed = scheduled + redis.call('ZCARD', KEYS[4]) + redis.call('ZCARD', KEYS[5])
 local ready = math.max(0, redis.call('HLEN', KEYS[2]) - placed)
-return {'ok', page[1], #flat / 2, redis.call('HLEN', KEYS[6]), dispatched, died, scheduled, ready}
+local topics = is_first and page[1] == '0' and #flat / 2 or redis.call('HLEN', KEYS[6])
+return {'ok', page[1], #flat / 2, topics, dispatched, died, scheduled, ready}

@@ -34,9 +34,9 @@ PER_SHARD = 0.3
 HEARTBEAT = 4.0
 """Commands a second that may be spent."""
 
-ONCE = 6.0
-"""Commands for each shard that come once in a while, and may fall into this one: the history counts once a minute, and
-shards out of use are looked at a moment after the start.
+ONCE = 11.0
+"""Commands for each shard that come once in a while, and may fall into this one: the history adds up each shard once a
+minute, by a script of ten, and shards out of use are looked at a moment after the start.
 """
 
 CPU = 0.02
