@@ -55,17 +55,18 @@ def sizes(results: Results) -> str:
 
 
 def scales(results: Results) -> str:
-    """Returns a row for each size that was tried, with the scripts of a task and the commands of an idle minute."""
+    """Returns a row for each size that was tried, with what it takes."""
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     heads = ("consumers", "shards", "topics", "dead", "limit")
-    curves = ("scales: a task", "scales: an idle minute")
+    curves = ("scales: a task", "scales: an idle minute", "scales: a row of history")
     for curve in curves:
         for figure in results.curve(curve):
             found = (figure.at[head] for head in heads)
             sizes = tuple(escape(size) if isinstance(size, str) else f"{size:,.0f}" for size in found)
             rows.setdefault(sizes, {})[curve] = shown(figure.value)
     told = [[*sizes, *(counts.get(curve, "") for curve in curves)] for sizes, counts in rows.items()]
-    return table((*heads, "scripts a task", "commands an idle minute"), told, right=(0, 1, 2, 3, 5, 6)) if told else ""
+    counted = ("scripts a task", "commands an idle minute", "scripts a row of history")
+    return table((*heads, *counted), told, right=(0, 1, 2, 3, 5, 6, 7)) if told else ""
 
 
 def memory(results: Results) -> str:

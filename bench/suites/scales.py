@@ -1,4 +1,5 @@
-"""The scripts of a handled task, and the commands of an idle minute, as fleet and engine grow: counts, and no times.
+"""The scripts of a handled task, the commands of an idle minute, the scripts of a row of history and the bytes of an
+answer to a heartbeat, as fleet and engine grow: counts, and no times.
 
 One size changes at a time, around ``BASE``, and a few do together. Consumers claim one task at a time, and handle it at
 once. Tasks fall due one by one while consumers wait; those of a limited topic all at once, so that the limit holds them
@@ -12,15 +13,20 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from bench.figures import Figure
 from bench.stand import Stand, Suite
 from bench.suites.idle import NOT_ITS
 from shardq import Consumer, Engine, Task
-from shardq.core.calls.request import Command
+from shardq.core.calls import control
+from shardq.core.calls.request import Command, Word, pack
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.layout.keys import shard_keys
+from shardq.core.operation import run
+from shardq.engine.inside import Inside
+from shardq.features.history.recorder import counted
 
 PER_ENGINE = 50
 """Consumers of a process. Each engine is one of the fleet, though all run here."""
@@ -74,6 +80,10 @@ ROWS = (
     ),
 )
 IDLE = (BASE, replace(BASE, consumers=100), replace(BASE, shards=64), replace(BASE, topics=5_000))
+HISTORY = (1, 100, 5_000)
+"""Topics."""
+MEMBERS = (1, 10, 500)
+ALIVE_MS = 60_000
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
@@ -86,8 +96,15 @@ def _measure(stand: Stand) -> Iterator[Figure]:
             "an idle minute", sizes, of_an_idle_minute(stand, sizes, stand.pick(1.0, LONGEST_SLEEP_S)), "commands"
         )
 
+    for topics in HISTORY[: stand.pick(2, len(HISTORY))]:
+        row = replace(BASE, topics=topics)
+        yield _figure("a row of history", row, of_a_row(stand, row), "scripts")
+    for members in MEMBERS[: stand.pick(2, len(MEMBERS))]:
+        about = f"an answer to a heartbeat, {members:,} members"
+        yield Figure(about, of_a_heartbeat(stand, members), "bytes", at={"curve": "scales: a heartbeat"})
 
-SUITE = Suite("scales", "scripts of a task, and commands of an idle minute, as everything grows", _measure)
+
+SUITE = Suite("scales", "scripts of a task, commands of an idle minute, and the like, as everything grows", _measure)
 
 
 def _figure(what: str, sizes: Sizes, count: float, unit: str) -> Figure:
@@ -127,6 +144,30 @@ def of_an_idle_minute(stand: Stand, sizes: Sizes, seconds: float) -> float:
         time.sleep(seconds)
         count = sum(calls for name, calls in stand.commands().items() if name not in NOT_ITS)
         return count * 60 / seconds
+
+
+def of_a_row(stand: Stand, sizes: Sizes) -> float:
+    """Counts the scripts by which a dispatcher adds up all shards, each minute."""
+    with stand.engine(shards=sizes.shards) as engine:
+        engine.push_many(Task("x", topic=f"topic-{number}") for number in range(sizes.topics))
+        stand.reset_stats()
+        run(stand.driver, counted(Inside(engine).cache))
+        return _scripts(stand)
+
+
+def of_a_heartbeat(stand: Stand, members: int) -> float:
+    """Measures what a member that knows all the others is answered."""
+    with stand.engine(shards=1) as engine:
+        keys, word = Inside(engine).cache.control, ""
+        beat = partial(control.heartbeat, keys, alive_ms=ALIVE_MS, others_ms=ALIVE_MS, epoch=engine.topology.stamp)
+        for number in range(members):
+            word = stand.driver.call(beat(f"a-host-of-some-length-{number}")).word
+        answer = stand.driver.call(replace(beat("a-host-of-some-length-0", word=word), decode=lambda answer: answer))
+        return len(pack(*_flat(answer)))
+
+
+def _flat(answer: Any) -> list[Word]:
+    return [word for each in answer for word in (_flat(each) if isinstance(each, list) else [each])]
 
 
 @contextlib.contextmanager

@@ -125,3 +125,10 @@ def test_the_scripts_of_a_task_are_counted_with_and_without_a_limit(stand: Stand
     sizes = replace(scales.BASE, consumers=1, shards=1, dead=10)
     assert 2 <= scales.of_a_task(stand, sizes, count=20) < 20
     assert 2 <= scales.of_a_task(stand, replace(sizes, limit="concurrency"), count=20) < 20
+
+
+def test_a_row_of_history_and_a_heartbeat_hardly_grow(stand: Stand) -> None:
+    """A script for some hundred topics of a shard; a member that knows all others is told none of them."""
+    assert scales.of_a_row(stand, replace(scales.BASE, shards=1, topics=100)) == 1
+    assert scales.of_a_row(stand, replace(scales.BASE, shards=1, topics=2000)) <= 5
+    assert scales.of_a_heartbeat(stand, 1) < scales.of_a_heartbeat(stand, 100) < 250
