@@ -192,6 +192,15 @@ def test_who_knows_the_word_of_the_members_is_answered_none_of_them(centre: Shar
     assert came_back.unreached == {"a-host-of-some-length-000": {1, 2, 3}}
 
 
+@pytest.mark.parametrize(("mine_ms", "others_ms"), [(50, T + 300), (900, T + 300)])
+def test_when_the_first_of_the_others_may_end(
+    centre: Shard, control: ControlKeys, mine_ms: int, others_ms: int
+) -> None:
+    centre.seed({"members": {"a": T + 300, "b": T + 400}})
+    beat = calls.heartbeat(control, "me", alive_ms=mine_ms, others_ms=OTHERS_MS, epoch=0, now_us=NOW)
+    assert centre.run(beat).others_ms == others_ms
+
+
 def test_a_heartbeat_brings_the_topology_only_when_it_is_another(centre: Shard, control: ControlKeys) -> None:
     centre.seed(TOPOLOGY)
     for known, topology in ((4, {}), (3, STORED), (5, STORED)):

@@ -57,14 +57,15 @@ def test_what_is_only_tried_is_no_reason_to_fail(
 
 
 def test_a_report_that_is_refused_is_left_out(centre: Shard, control: ControlKeys, user: str) -> None:
-    """Who lives is known all the same."""
-    centre.seed(WHOLE)
+    """Who lives is known all the same, and no word says that nothing has changed."""
+    centre.seed(WHOLE | {"unreached": {"": "a word"}})
     centre.do("ACL", "SETUSER", user, "-hset")
     with centre.as_user(user) as asker:
         beat = calls.heartbeat(control, "d", alive_ms=9, others_ms=9, epoch=0, report=b"new", now_us=NOW)
-        asker.ask(beat)
+        assert asker.ask(beat)[7] == ""
         asker.ask(calls.report(control, 0, "w", alive_ms=9, report=b"new", now_us=NOW))
     state = centre.state()
     assert "d" in state["members"]
     assert "w" in state["workers"]
     assert state["reports"].keys() <= {"me", "worker", "late"}
+    assert "unreached" not in state

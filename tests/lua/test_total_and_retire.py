@@ -52,6 +52,7 @@ def test_total_page_by_page(shard: Shard, keys: ShardKeys) -> None:
     for count in (10_000, 500):
         pages = total(shard, keys, count=count)
         assert sum(page.looked_at for page in pages) == 1100
+        assert {page.topics for page in pages} == {1100}
         assert sum(page.dispatched for page in pages) == 5 + sum(range(1100))
         assert sum(page.died for page in pages) == 2200
     assert len(pages) in (2, 3)

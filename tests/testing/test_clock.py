@@ -522,6 +522,7 @@ def test_a_wrong_argument_is_refused_in_words(clock: Clock, use: Callable[[Any],
     assert clock.now() == before
 
 
+@pytest.mark.slow
 def test_topics_that_nobody_has_used_for_a_day_leave_the_lists(clock: Clock, engine: shardq.Engine) -> None:
     """And still count in the totals. A topic with a task, wherever it is, or with a setting stays."""
     engine.limit("limited", rate=100)
