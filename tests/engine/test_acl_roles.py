@@ -19,12 +19,15 @@ from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import Conflict, Engine, Outcome, Task
 from shardq.cli.acl import ALL, rules
+from shardq.core.dispatcher import retiring
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of
+from shardq.core.operation import run
 from shardq.core.roles import FSYNCED, ROLES
 from shardq.dashboard import app
 from shardq.engine.inside import Inside
 from shardq.errors import AccessDenied, DurabilityUnavailable
+from shardq.features.history.recorder import counted
 from tests.dashboard.browsing import browsing
 from tests.dashboard.test_bounds import PAGES
 from tests.lua.contract import NAMES
@@ -173,11 +176,19 @@ def works(engines: Engines, engine: Engine, admin: Engine) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["dispatcher", ALL])
 def test_a_dispatcher_does_its_work(
-    user: MakeUser, engines: Engines, admin: Engine, servers: Servers, url: str, name: str, role: str
+    user: MakeUser,
+    engines: Engines,
+    admin: Engine,
+    servers: Servers,
+    url: str,
+    name: str,
+    role: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lists, stream, there = [f"li*st of:{name}", f"mine:{name}"], f"events:{name}", f"there:{name}"
     acl = rules([role], name=name, lists=[*lists, f"stream:{stream}"])
-    engine = engines.opened(user(*acl), name=name, shards=SHARDS)
+    address = user(*acl)
+    engine = engines.opened(address, name=name, shards=SHARDS)
     engine.start()
     admin.limit("c", rate=1000, concurrency=5)
     for topic, to, key in (("c", f"{url}#stream:{there}", there), ("d", f"stream:{stream}", stream)):
@@ -206,6 +217,14 @@ def test_a_dispatcher_does_its_work(
     admin.every("tick", interval=0.5, topic="ticks")
     wait_until(lambda: "ticks" in engine.stats().topics, "its scheduler pushes")
     admin.schedule("tick").remove()
+    monkeypatch.setattr(retiring, "IDLE_MS", 0)
+    admin.purge(topic="lapses")
+    with Engine(address, name=name) as another:
+        driver, cache = Inside(another).open_driver(), Inside(another).cache
+        assert None not in run(driver, counted(cache)).values()
+        for _ in range(2):
+            run(driver, retiring.retire(cache))
+    assert "lapses" not in admin.stats().topics
     engine.stop()
 
 
