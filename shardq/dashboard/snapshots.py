@@ -2,7 +2,7 @@
 history and the forecasts, each kept for a while.
 
 A snapshot asks every shard for its counts. So the time between two grows with what one costs the servers: with all
-pages together they spend less than half a hundredth of a core on it.
+pages together they spend less than a hundredth of a core on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 
-from shardq.engine.control import drawn_of_a_shard
+from shardq.engine.control import drawn_of_a_shard, whole_of_a_shard
 from shardq.engine.snapshot import Snapshot, Snapshots, behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.sync import Engine
@@ -37,12 +37,12 @@ THREADS = 8
 it is mounted in.
 """
 
-SHARE = 0.004
+SHARE = 0.01
 """The share of a core of the busiest server, for all snapshots."""
 
-SHARD_US, DRAWN_US = 100, 3
-"""The cost of a snapshot for a server, for each shard, and for each id that is drawn to tell the topic of a task: upper
-bounds of what was measured.
+SHARD_US, DRAWN_US, TOLD_US = 100, 3, 0.4
+"""The cost of a snapshot for a server, for each shard, for each id that is drawn to tell the topic of a task, and for
+each where a shard tells all of them: upper bounds of what was measured.
 """
 
 LEAST_S, MOST_S = 1.0, 60.0
@@ -234,8 +234,9 @@ def late_ms(shard: ShardStats, dispatched_before: int | None) -> float | None:
 def interval_for(stats: Stats) -> float:
     """The time between two snapshots, so that they cost no server more than its share."""
     shards = max(1, len(stats.shards))
-    drawn = drawn_of_a_shard(shards) * shards
-    ids = sum(min(count, drawn) for count in (stats.scheduled, stats.leased, stats.dead))
+    drawn, whole = drawn_of_a_shard(shards) * shards, whole_of_a_shard(shards) * shards
+    states = (stats.scheduled, stats.leased, stats.dead)
+    ids_us = sum(count * TOLD_US if count <= whole else drawn * DRAWN_US for count in states)
     nodes = max(1, len({shard.node for shard in stats.shards}))
-    cost_s = (shards * SHARD_US + ids * DRAWN_US) / 1e6 / nodes
+    cost_s = (shards * SHARD_US + ids_us) / 1e6 / nodes
     return min(MOST_S, max(LEAST_S, cost_s / SHARE))

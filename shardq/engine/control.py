@@ -115,6 +115,11 @@ whatever they hold.
 DRAWN_AT_LEAST = 16
 """From each shard."""
 
+WHOLE = 6400
+"""A shard with up to so many tasks in a state, and up to ``32 * draw``, tells the topics of all: a millisecond of the
+server, and 100,000 tasks in 16 shards.
+"""
+
 
 def drawn_of_a_shard(shards: int) -> int:
     """How many ids are drawn from each shard, at most.
@@ -123,6 +128,16 @@ def drawn_of_a_shard(shards: int) -> int:
     (3200, 200, 16)
     """
     return max(DRAWN_AT_LEAST, DRAWN_IN_ALL // shards)
+
+
+def whole_of_a_shard(shards: int) -> int:
+    """Up to how many ids of a state a shard tells the topics of all, as ``peek.lua`` has it.
+
+    >>> whole_of_a_shard(1), whole_of_a_shard(16), whole_of_a_shard(1024)
+    (6400, 6400, 512)
+    """
+    draw = drawn_of_a_shard(shards)
+    return max(draw, min(32 * draw, WHOLE))
 
 
 CountsByShard = list[tuple[ShardKeys, ShardCounts | ShardqError]]

@@ -89,14 +89,15 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
         for state in DRAWN:
             by_state[state].add(shard.drawn[state], getattr(shard, state))
         by_state[_RETRYING].add(shard.retrying, shard.entries)
+    counted = {state: each.rounded() for state, each in by_state.items()}
     names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes}
     return {
         topic: TopicStats(
-            scheduled=round(by_state["scheduled"].counts[topic]),
-            retrying=round(by_state[_RETRYING].counts[topic]),
+            scheduled=counted["scheduled"][topic],
+            retrying=counted[_RETRYING][topic],
             ready=ready[topic],
-            leased=round(by_state["leased"].counts[topic]),
-            dead=round(by_state["dead"].counts[topic]),
+            leased=counted["leased"][topic],
+            dead=counted["dead"][topic],
             estimated={state: each.error(topic) for state, each in by_state.items() if each.unseen},
             dispatched=dispatched[topic],
             died=died[topic],
@@ -136,6 +137,14 @@ class _Estimate:
         for topic, found in drawn.items():
             self.counts[topic] += count * found / sample
             self._more[topic] += _variance(count, sample, found) - none
+
+    def rounded(self) -> Counter[str]:
+        """The counts as whole numbers, whose sum is that of all tasks."""
+        found = Counter({topic: int(count) for topic, count in self.counts.items()})
+        left = round(sum(self.counts.values())) - found.total()
+        nearest = sorted(self.counts, key=lambda topic: (found[topic] - self.counts[topic], topic))
+        found.update(nearest[:left])
+        return found
 
     def error(self, topic: str) -> int:
         """The number of tasks by which the count of the topic may be off."""
@@ -306,6 +315,11 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks that wait in the table of ``cold=``; None for an engine without one."""
     replay: ReplayStats | None
     """The memory and the replays of this engine after failovers; None without ``replay=``."""
+
+    @property
+    def is_retrying_estimated(self) -> bool:
+        """True if ``retrying`` is an estimate."""
+        return any(_RETRYING in topic.estimated for topic in self.topics.values())
 
     def shown(self, count: int, *, mark: str = "") -> str:
         """A count over all shards as a view shows it: never a number where none was read.

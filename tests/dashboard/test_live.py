@@ -165,9 +165,10 @@ def test_looks_are_rarer_where_they_cost_more(engine: Engine) -> None:
     engine.push("one", delay=600)
     stats = engine.stats()
     assert interval_for(stats) == 1
-    many = replace(stats, scheduled=1_000_000)
-    assert 2 < interval_for(many) < 4
-    assert interval_for(replace(many, dead=10_000, leased=10_000)) > 2 * interval_for(many)
+    many = replace(stats, scheduled=25_000, leased=25_000)
+    assert 2 < interval_for(many) < 3
+    assert 3 < interval_for(replace(many, dead=25_000)) < 4
+    assert interval_for(replace(many, scheduled=10**8, leased=10**8)) < 3
 
 
 def test_a_shard_is_late_by_what_is_overdue_or_was_dispatched_late(engine: Engine) -> None:

@@ -229,10 +229,17 @@ def test_deaths_of_the_last_ten_minutes(shard: Shard, keys: ShardKeys) -> None:
 
 def test_peek_draws_no_more_than_it_is_told(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "due": {f"{'mail/' if n % 2 else ''}{n}": T + n for n in range(500)}})
-    for most in (0, 1, 50):
+    for most in (0, 1, 15):
         counts = shard.run(observe.peek(keys, EPOCH, [], draw=most, now_us=NOW))
         assert sum(counts.drawn["scheduled"].values()) == most
     assert counts.drawn["scheduled"].keys() == {"", "mail"}
+
+
+@pytest.mark.parametrize(("held", "draw", "told"), [(512, 16, 512), (513, 16, 16), (6400, 200, 6400), (6401, 201, 201)])
+def test_peek_tells_all_ids_where_that_is_quick(shard: Shard, keys: ShardKeys, held: int, draw: int, told: int) -> None:
+    shard.seed({"meta": meta(), "dead": {f"{'mail/' if n % 2 else ''}{n}": T - n for n in range(held)}})
+    counts = shard.run(observe.peek(keys, EPOCH, [], draw=draw, now_us=NOW))
+    assert sum(counts.drawn["dead"].values()) == told
 
 
 def test_how_long_the_head_of_a_ready_list_has_waited(shard: Shard, keys: ShardKeys) -> None:
