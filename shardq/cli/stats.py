@@ -56,8 +56,7 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
     something is wrong. The verdict is the one of `shardq health`, with one exception: if no dispatcher runs and no
     task is late, as with an engine that you only push to, that is only a warning.
 
-    A number with ~ is an estimate. "oldest" is how long, at least, the oldest ready task of a topic has waited
-    since the first look at it: 0 at the first look.
+    A number with ~ is an estimate. "oldest" is how long the oldest ready task of a topic has waited.
 
     example:
       shardq stats

@@ -63,6 +63,12 @@ local function by_topic(ids)
   return groups, order
 end
 
+-- of a list that was empty the head is known to have come now
+local function note_began(topic, count)
+  local field = 'began/' .. topic
+  redis.pcall('HSET', KEYS[1], field, string.format('%.0f:%.0f', count, now_ms))
+end
+
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full = #ids == limit
 local moved, oldest, newest, failure = 0, -1, -1, nil
@@ -100,7 +106,8 @@ if #ids > 0 then
         moved = moved + #group
         arrives(topic, #group)
         moved_by_topic[#moved_by_topic + 1], moved_by_topic[#moved_by_topic + 2] = topic, #group
-        redis.pcall('HINCRBY', KEYS[3], topic, #group)
+        local count = redis.pcall('HINCRBY', KEYS[3], topic, #group)
+        if pushed == #group and type(count) == 'number' then note_began(topic, count) end
       end
     end
   end
@@ -139,6 +146,7 @@ if next_lapse <= steady_ms and not failure then
           break
         end
         redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
+        if pushed == 1 then note_began(topic, count_of(redis.call('HGET', KEYS[3], topic))) end
         reaped = reaped + 1
         arrives(topic, 1)
       end

@@ -1,5 +1,5 @@
 -- peek: counts the tasks of a shard by their state, and draws some of them to tell their topics; notes how many of each topic
--- were dispatched by now, so that later looks know how long the head of its ready list has waited at least.
+-- were dispatched by now, so that it and later looks know how long the head of its ready list has waited at least.
 -- USES: epoch, guard, count, topic, ghost, lease
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
@@ -20,7 +20,7 @@
 --         32 times as many, and no more than 6,400, all of them are told instead: that takes a millisecond
 -- ARGV 4.. topics
 -- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded, dispatched and died of retired topics}, {topic, dispatched, …},
---         {tasks in each list given, …}, {ms that the head of each has been seen ready, or -1 without one, …},
+--         {tasks in each list given, …}, {ms that the head of each is known to be ready, or -1 without one, …},
 --         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead, likewise of those drawn from lease
 --         that are due with an attempt that failed, with the others under a line feed, how many are in lease, 0 if all of these are leased},
 --         {topic, how many of it died, …},
@@ -74,11 +74,12 @@ end
 -- A note is a mark 'DISPATCHED:MS': at that instant so many of the topic had been dispatched. They leave the list in the order in
 -- which they came: its head is the one after DISPATCHED now less its length, and was there at each mark past that.
 local MARKS = 8
-local function noted(text, taken, dispatched)
+-- The mark of dispatch is of the instant at which the list was no longer empty.
+local function noted(began, text, taken, dispatched)
   local marks = {}
-  for count, at in string.gmatch(text or '', '(%d+):(%d+)') do
-    local mark = {tonumber(count), tonumber(at)}
-    if mark[1] > taken and mark[1] <= dispatched and mark[2] <= now_ms then marks[#marks + 1] = mark end
+  for count, at in string.gmatch((began or '') .. ' ' .. (text or ''), '(%d+):(%d+)') do
+    local mark, before = {tonumber(count), tonumber(at)}, marks[#marks]
+    if mark[1] > (before and before[1] or taken) and mark[1] <= dispatched and mark[2] <= now_ms then marks[#marks + 1] = mark end
   end
   local last = marks[#marks]
   if not last or (last[1] < dispatched and last[2] <= now_ms - 1000) then marks[#marks + 1] = {dispatched, now_ms} end
@@ -98,12 +99,13 @@ local dispatched, looks = mapped(topics), #KEYS > 12 and mapped(redis.call('HGET
 local lengths, waited, notes, emptied, vanished = {}, {}, {}, {}, {}
 for i = 13, #KEYS do
   local topic, length = ARGV[i - 9], redis.call('LLEN', KEYS[i])
-  local count, ghosts = count_of(dispatched[topic]), math.max(0, count_of(redis.call('HGET', KEYS[1], 'ghosts/' .. topic)))
+  local known = redis.call('HMGET', KEYS[1], 'ghosts/' .. topic, 'began/' .. topic)
+  local count, ghosts = count_of(dispatched[topic]), math.max(0, count_of(known[1]))
   -- a list that was removed as a whole took its ghosts along
   if ghosts > length then vanished[topic], ghosts = ghosts - length, length end
   lengths[i - 12], waited[i - 12] = length - ghosts, -1
   if length > ghosts then
-    local marks, texts = noted(looks[topic], count - length, count), {}
+    local marks, texts = noted(known[2], looks[topic], count - length, count), {}
     for j, mark in ipairs(marks) do texts[j] = string.format('%.0f:%.0f', mark[1], mark[2]) end
     waited[i - 12] = now_ms - marks[1][2]
     local text = table.concat(texts, ' ')

@@ -14,7 +14,7 @@ from shardq.core.layout.topology import Limit, Route
 from shardq.engine.control import drawn_of_a_shard, whole_of_a_shard
 from shardq.engine.inside import Inside
 from tests.support.engines import SHARDS, Engines
-from tests.support.states import FAR_S, STATES, claim, put, ready_of
+from tests.support.states import FAR_S, STATES, claim, put, ready_of, state_of
 from tests.support.waiting import wait_until
 
 
@@ -165,6 +165,14 @@ def test_a_topic_with_one_task_is_always_listed(engines: Engines, url: str, name
     finally:
         driver.close()
     assert moved <= second.dispatched.keys()
+
+
+def test_the_first_look_knows_the_age_of_the_oldest_ready_task(running: Engine) -> None:
+    id = running.push("first", topic="mail")
+    wait_until(lambda: state_of(running, id) == "ready", "it is ready")
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > 0.5, "half a second is over")
+    assert 0.5 <= (running.stats().topics["mail"].oldest_ready or 0) < 60
 
 
 @pytest.mark.slow

@@ -61,6 +61,11 @@ def done(
     return Dispatched(moved, reaped, buried, *lateness, next_us, T * 1000, tuple(counts.items()), *topics)
 
 
+def moved_by(**counts: int) -> dict[str, str]:
+    """The notes of lists that were empty. ``default``: that of the default topic."""
+    return {f"began/{'' if topic == 'default' else topic}": f"{count}:{T}" for topic, count in counts.items()}
+
+
 @dataclass(frozen=True)
 class Step:
     """One line of the table."""
@@ -79,7 +84,7 @@ STEPS = {
     "one due now": Step(
         {"due": {"a": T}},
         done(1, oldest=0, newest=0),
-        {"due": None, "ready/": ["a"], "topics": {"": "1"}, "meta": meta(wake_at="", late=0)},
+        {"due": None, "ready/": ["a"], "topics": {"": "1"}, "meta": meta(wake_at="", late=0, **moved_by(default=1))},
     ),
     "some late, one not yet due": Step(
         {"due": {"a": T - 90, "b": T - 20, "c": T + 1}, "ready/": ["z"], "topics": {"": "7"}},
@@ -100,7 +105,7 @@ STEPS = {
             "ready/mail": ["mail/b"],
             "ready/x": ["x/d"],
             "topics": {"": "2", "mail": "1", "x": "1"},
-            "meta": meta(wake_at="", late=0),
+            "meta": meta(wake_at="", late=0, **moved_by(default=2, mail=1, x=1)),
         },
         topics=("x", "mail", ""),
     ),
@@ -111,7 +116,7 @@ STEPS = {
             "due": {"mail/b": T - 2, "x/c": T - 1, "mail/d": T},
             "ready/": ["a"],
             "topics": {"": "1"},
-            "meta": meta(wake_at=T, late=0),
+            "meta": meta(wake_at=T, late=0, **moved_by(default=1)),
         },
     ),
     "no list is given": Step(
@@ -127,14 +132,19 @@ STEPS = {
             "due": {"c": T - 1},
             "ready/": ["a", "b"],
             "topics": {"": "2"},
-            "meta": meta(wake_at=T, late=2),
+            "meta": meta(wake_at=T, late=2, **moved_by(default=2)),
         },
         limit=2,
     ),
     "exactly as many as allowed": Step(
         {"due": {"a": T - 3, "b": T - 2}},
         done(2, oldest=3, newest=2, next=0),
-        {"due": None, "ready/": ["a", "b"], "topics": {"": "2"}, "meta": meta(wake_at=T, late=2)},
+        {
+            "due": None,
+            "ready/": ["a", "b"],
+            "topics": {"": "2"},
+            "meta": meta(wake_at=T, late=2, **moved_by(default=2)),
+        },
         limit=2,
     ),
     "a lease runs out": Step(
@@ -150,7 +160,22 @@ STEPS = {
     "a lease without an entry runs out": Step(
         {"leased": {"a": T - 5}},
         done(reaped=1),
-        {"leased": None, "lease": {"a": "0:1::"}, "ready/": ["a"], "meta": meta(wake_at="", late=-1, reaped=1)},
+        {
+            "leased": None,
+            "lease": {"a": "0:1::"},
+            "ready/": ["a"],
+            "meta": meta(wake_at="", late=-1, reaped=1, **moved_by(default=0)),
+        },
+    ),
+    "two leases run out: the first of them comes into an empty list": Step(
+        {"leased": {"a": T, "b": T}, "topics": {"": "9"}},
+        done(reaped=2),
+        {
+            "leased": None,
+            "lease": {"a": "0:1::", "b": "0:1::"},
+            "ready/": ["b", "a"],
+            "meta": meta(wake_at="", late=-1, reaped=2, **moved_by(default=9)),
+        },
     ),
     "the lists of lapsed ones are not given: each is asked for once": Step(
         {"leased": {"mail/a": T - 5, "x/b": T - 4, "mail/c": T - 3}, "lease": {"mail/a": "0:0::tok"}},
@@ -170,7 +195,7 @@ STEPS = {
             "dead": {"a": T},
             "why": {"a": "lost with its worker"},
             "ready/": ["b"],
-            "meta": meta(wake_at="", late=-1, reaped=7, buried=5) | {"died/": "1"},
+            "meta": meta(wake_at="", late=-1, reaped=7, buried=5) | {"died/": "1"} | moved_by(default=0),
         },
     ),
     "a limit of its own counts instead": Step(
@@ -182,7 +207,7 @@ STEPS = {
             "dead": {"a": T},
             "why": {"a": "lost with its worker"},
             "ready/": ["b"],
-            "meta": meta(wake_at="", late=-1, reaped=1, buried=1) | {"died/": "1"},
+            "meta": meta(wake_at="", late=-1, reaped=1, buried=1) | {"died/": "1"} | moved_by(default=0),
         },
     ),
     "tasks and leases at once": Step(
@@ -194,7 +219,7 @@ STEPS = {
             "lease": {"b": "0:1::"},
             "ready/": ["b", "a"],
             "topics": {"": "1"},
-            "meta": meta(wake_at="", late=4, reaped=1),
+            "meta": meta(wake_at="", late=4, reaped=1, **moved_by(default=1)),
         },
     ),
     "windows end": Step(

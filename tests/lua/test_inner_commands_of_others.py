@@ -255,7 +255,7 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "HGETALL topics",
             "HGETALL looks",
             "LLEN ready/",
-            "HGET meta ghosts/",
+            "HMGET meta ghosts/ began/",
             "ZRANGE due 0 0 WITHSCORES",
             "HMGET meta late reaped buried forwarded dispatched died",
             f"ZCOUNT dead {T - 600_000} +inf",

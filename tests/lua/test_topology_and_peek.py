@@ -274,6 +274,32 @@ def test_how_long_the_head_of_a_ready_list_has_waited(shard: Shard, keys: ShardK
     assert marks(shard) == {}
 
 
+@pytest.mark.parametrize(
+    ("began", "looks", "waited"),
+    [
+        (
+            f"4:{T - 9000}",
+            None,
+            9000,
+        ),  # four were dispatched into an empty list, two of them were taken, two came later
+        (f"2:{T - 9000}", None, 0),  # all of those are gone
+        (f"7:{T - 9000}", None, 0),  # of a time before the counts were lost
+        (f"4:{T + 9000}", None, 0),  # the clock went back
+        (f"4:{T - 9000}", f"4:{T - 5000} 5:{T - 2000}", 9000),
+        (None, f"4:{T - 5000}", 5000),
+    ],
+)
+def test_the_first_look_knows_how_long_a_head_has_waited(
+    shard: Shard, keys: ShardKeys, began: str | None, looks: str | None, waited: int
+) -> None:
+    state: State = {"meta": meta(**({"began/mail": began} if began else {})), "topics": {"mail": "6"}}
+    state |= {"ready/mail": ["mail/c", "mail/d", "mail/e", "mail/f"]} | ({"looks": {"mail": looks}} if looks else {})
+    shard.seed(state)
+    for _ in range(2):
+        assert shard.run(observe.peek(keys, EPOCH, ["mail"], now_us=NOW)).waited_ms == {"mail": waited}
+    assert len(shard.state()["looks"]["mail"].split()) <= 3, "no mark is noted twice"
+
+
 def marks(shard: Shard) -> State:
     return {key: value for key, value in shard.state().items() if key == "looks"}
 
