@@ -181,13 +181,15 @@ async def count(request: Request, form: Form) -> Response:
         raise InvalidOption(f"verb={quoted(verb)} is not possible; use one of {', '.join(STATES)}")
     if filter.holder:
         raise InvalidOption("leased tasks are left alone: leave the holder out")
+    if filter.name:
+        raise InvalidOption("no command knows tasks by name: mark them in the list, or give their topic or a tag")
     arguments: dict[str, Any] = filter.arguments()
     del arguments["holder"]
     if verb == "requeue":
         if arguments.pop("state") not in (None, "dead") or arguments.pop("due") is not None or filter.failed:
             raise InvalidOption("dead tasks are requeued, of a topic or all: leave state, due and failed out")
-        arguments["everything"] = arguments["topic"] is None
-        filter = TaskFilter(topic=filter.topic, state="dead")
+        arguments["everything"] = arguments["topic"] is None and not filter.tag
+        filter = TaskFilter(topic=filter.topic, state="dead", tag=filter.tag)
     else:
         arguments["everything"] = not filter.fields
     arguments["reason"] = form.text("reason") or None

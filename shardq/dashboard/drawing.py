@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -124,7 +125,9 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
     first, capacity, step_s = first_known(past), most_handled(past), past.step.total_seconds()
     starts = [point.start for point in points]
     starts += [start for start in ahead if start > starts[-1]]
-    most = max([point.dispatched or 0 for point in points] + list(ahead.values()), default=0)
+    stacked = Counter({point.start: point.dispatched or 0 for point in points})
+    stacked.update(ahead)
+    most = max(stacked.values(), default=0)
     scale, width = _Scale(most, _TOP, _BOTTOM), (WIDTH - LEFT) / len(starts)
     high, wrong, resized = scale.high, incidents(past), resizes(past)
     columns = []
@@ -140,10 +143,10 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
                 f"{done:,} dispatched, {point.handled:,} handled, {point.failed:,} failed, {point.died:,} died"
             )
             if point.died:
-                bars.append(("over", _BOTTOM - high(point.died), high(point.died)))
+                bars.append(("died", _BOTTOM - high(point.died), high(point.died)))
         if due:
             over = capacity is not None and due > capacity * step_s
-            bars.append(("over" if over else "due", _BOTTOM - high(done) - high(due), high(due)))
+            bars.append(("much" if over else "due", _BOTTOM - high(done) - high(due), high(due)))
             words.append(f"{due:,} fall due")
         late_ms = point.late_p99_ms if point else None
         if late_ms is not None:
@@ -166,7 +169,7 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
     return Timeline(
         columns,
         scale.lines,
-        [(x, words) for x, words in times if x < WIDTH - LEFT],
+        [(x, words) for x, words in times if x < WIDTH - 2 * LEFT],
         round(LEFT + width * (len(points) - 0.5), 1),
         None if capacity_y is None or capacity_y < _TOP else capacity_y,
         capacity,

@@ -45,6 +45,18 @@ def milliseconds(value: float | None) -> str:
     return age(None if value is None else value / 1000)
 
 
+def short(count: int) -> str:
+    """A round number beside an axis.
+
+    >>> short(600), short(1_000), short(2_500), short(400_000), short(2_000_000)
+    ('600', '1k', '2.5k', '400k', '2M')
+    """
+    for unit, least in (("M", 1_000_000), ("k", 1_000)):
+        if count >= least:
+            return f"{count / least:g}{unit}"
+    return str(count)
+
+
 def size(count: int) -> str:
     """
     >>> size(999), size(123_456), size(7_300_000), size(2_000_000_000)
@@ -160,6 +172,16 @@ def preview(payload: Any) -> str:
     return text if len(text) <= PREVIEW else f"{text[: PREVIEW - 1]}…"
 
 
+def named(payload: Any) -> str:
+    """The name of the task that a payload calls; "" for another payload.
+
+    >>> named({"task": "shop.resize", "args": [1]}), named({"order": 42})
+    ('shop.resize', '')
+    """
+    name = payload.get("task") if isinstance(payload, dict) else ""
+    return name if isinstance(name, str) else ""
+
+
 def _plain(value: object) -> object:
     """Text for what JSON has no word for: msgpack and codecs of the caller's own know more."""
     if isinstance(value, bytes):
@@ -210,5 +232,8 @@ def _fitting(kind: str, text: str, most: int) -> Shown:
 
 FILTERS: dict[str, Callable[..., Any]] = {"topic": shown_topic} | {
     each.__name__: each
-    for each in (number, per_second, milliseconds, age, size, instant, counted, points, line, lines, exactly, preview)
+    for each in (
+        *(number, per_second, milliseconds, age, short, size, instant, counted, points),
+        *(line, lines, exactly, preview, named),
+    )
 }

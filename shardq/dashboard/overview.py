@@ -22,6 +22,7 @@ from shardq.engine.control import KEPT
 from shardq.engine.snapshot import NodeSnapshot, Snapshot
 from shardq.engine.tables import Column
 from shardq.errors import ShardqError
+from shardq.features.history import first_known
 from shardq.features.listing.forecast import LABELS, NAMES, STEPS, Horizon, check_horizon, exceeded, judged
 
 BUSIEST = 5
@@ -39,9 +40,10 @@ MOST, MOST_NODES = 100, 200
 
 async def overview(request: Request) -> dict[str, Any]:
     """If all is well or why not, what was and what falls due, totals, rates and lateness."""
-    horizon = _horizon(request.query_params.get("span") or "day")
     found = await newest(request)
     snapshot = found["snapshot"]
+    word = request.query_params.get("span")
+    horizon = _horizon(word) if word else await _first_span(request, snapshot)
     kinds = [member.kind for member in snapshot.fleet] if snapshot else []
     topics = snapshot.stats.topics if snapshot else {}
     busiest = sorted(topics.items(), key=lambda row: (-(row[1].dispatched_per_s or 0), -row[1].scheduled))[:BUSIEST]
@@ -59,6 +61,17 @@ async def overview(request: Request) -> dict[str, Any]:
             "others": max(0, len(topics) - BUSIEST),
         }
     )
+
+
+async def _first_span(request: Request, snapshot: Snapshot | None) -> Horizon:
+    """A day, or an hour where no more than that is recorded."""
+    if snapshot is None or snapshot.stats.is_blind:
+        return "hour"
+    try:
+        past, _ = await dashboard_of(request).snapshots.timeline("day")
+    except ShardqError:
+        return "hour"
+    return "day" if first_known(past) < len(past.points) - 2 else "hour"
 
 
 async def _timeline(request: Request, horizon: Horizon, snapshot: Snapshot | None) -> dict[str, Any]:
@@ -149,11 +162,10 @@ async def fleet(request: Request) -> dict[str, Any]:
     found = await newest(request)
     fleet: Sequence[Member] = found["snapshot"].fleet if found["snapshot"] else []
     kinds = {kind: [member for member in fleet if member.kind == kind] for kind in ("dispatcher", "worker")}
-    version = Column[Member]("version", lambda member: member.version or "?", text=True)
 
     def table(members: Sequence[Member]) -> tables.View[Member]:
         view = tables.fleet(members[:MOST])
-        return drawn(view, view.rows, [*(each for each in view.columns if each.title != "kind"), version])
+        return drawn(view, view.rows, [each for each in view.columns if each.title not in ("kind", "format")])
 
     return found | {"kinds": kinds, "views": {kind: table(kinds[kind]) for kind in kinds}, "most": MOST}
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,18 +16,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shardq.core.model.ids import DEFAULT_TOPIC
-from shardq.core.model.printable import printable
+from shardq.core.model.printable import printable, quoted
 from shardq.core.model.quantities import Bound, due_range, expiry
 from shardq.core.model.task import Outcome, TaskInfo
-from shardq.dashboard.formats import fitting, lines, shown
+from shardq.dashboard.formats import fitting, line, lines, named, shown
 from shardq.dashboard.snapshots import Caller
-from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, page, path_of, rendered
+from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, newest, page, path_of, rendered
+from shardq.engine.stats import Stats
 from shardq.engine.sync import Engine
+from shardq.engine.tables import counted
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.listing.bulk import STATES as ALLOWED
 from shardq.features.listing.query import STATES, TaskPage, grouped
 
-LIMIT = 40
+LIMIT = 30
 """Tasks of a page: 80 kB are enough for them, whatever is in them."""
 
 REASON = 6_000
@@ -41,6 +46,12 @@ GROUPS = 40
 
 TOPICS = 3
 """Topics that are named for a reason."""
+
+LOOKS = 33
+"""The most pages that are read to find tasks of a name: some thousand tasks."""
+
+NAMED = 3
+"""Ids that a question names."""
 
 NO_TASK = "There is no such task: it is done, was cancelled, or was never pushed."
 
@@ -74,6 +85,9 @@ class TaskFilter:
     holder: str = ""
     failed: str = ""
     """Anything: only those that wait for a retry."""
+    tag: str = ""
+    name: str = ""
+    """A part of the task's name, which is in its payload: pages are read and searched."""
 
     @classmethod
     def of(cls, field: Callable[[str], str | None]) -> TaskFilter:
@@ -104,6 +118,7 @@ class TaskFilter:
             "due": self._range() if self.due else None,
             "holder": self.holder or None,
             "failed": bool(self.failed),
+            "tag": self.tag or None,
         }
 
     def sentence(self) -> str:
@@ -115,6 +130,7 @@ class TaskFilter:
         text = f"{self.state or ('scheduled' if waits else 'leased' if self.holder else 'all')} tasks"
         text += " that wait for a retry" if self.failed else ""
         text += f" of the topic {self.topic}" if self.topic else ""
+        text += f" with the tag {self.tag}" if self.tag else ""
         text += f", due {self.due}" if self.due else ""
         return text + (f", held by {self.holder}" if self.holder else "")
 
@@ -140,6 +156,46 @@ def _word(bound: Bound, now: dt.datetime) -> str:
     return at.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+class Tab(NamedTuple):
+    """A state beside the others, above a list."""
+
+    title: str
+    tasks: str
+    """"" where it is not known: nobody counts by tag or by name."""
+    address: str
+    is_current: bool
+
+
+async def tabs_of(request: Request, filter: TaskFilter, current: str) -> list[Tab]:
+    """The states, with the counts of the topic that is listed, or of all."""
+    snapshot = (await newest(request))["snapshot"]
+    kept = {name: word for name in ("topic", "tag", "name") if (word := getattr(filter, name))}
+
+    def count(state: str) -> str:
+        if snapshot is None or filter.tag or filter.name:
+            return ""
+        return _count_of(snapshot.stats, topic_named(filter.topic), state)
+
+    queries: dict[str, dict[str, str]] = {"all": {}, "scheduled": {"state": "scheduled"}, "retrying": {"failed": "1"}}
+    queries |= {state: {"state": state} for state in STATES}
+    return [
+        Tab(title, count(title), link_of("/tasks", **query, **kept), title == current)
+        for title, query in queries.items()
+    ]
+
+
+def _count_of(stats: Stats, topic: str | None, state: str) -> str:
+    """A count as views show it, with ~ where it is an estimate."""
+    states = STATES if state == "all" else (state,)
+    if topic is None:
+        is_estimate = state == "retrying" and stats.is_retrying_estimated
+        return stats.shown(sum(getattr(stats, each) for each in states), mark="~" if is_estimate else "")
+    if (seen := stats.topics.get(topic)) is None:
+        return stats.shown(0)
+    is_estimate = any(each in seen.estimated for each in states)
+    return stats.shown(sum(getattr(seen, each) for each in states), mark="~" if is_estimate else "")
+
+
 async def tasks(request: Request) -> Response:
     """The tasks that match, page by page."""
     filter, call = TaskFilter.of(request.query_params.get), dashboard_of(request).call
@@ -147,31 +203,101 @@ async def tasks(request: Request) -> Response:
     try:
         filter = await filter.dated(call)
         query = filter.arguments() | {"newest": filter.state == "dead", "limit": LIMIT, "cursor": cursor}
-        found = await call(lambda engine: engine.tasks(**query))
+        found = await (_named(call, filter.name, query) if filter.name else call(lambda engine: engine.tasks(**query)))
     except BadInput as exc:
         wrong = str(exc)
+    state = filter.state or ("scheduled" if filter.due else "leased" if filter.holder else "all")
+    listed = found[0].state if found else filter.state
     return rendered(
         request,
         "tasks.html",
         400 if wrong else 200,
         filter=filter,
         tasks=found,
-        states=STATES,
-        when=_WHEN.get(found[0].state if found else filter.state, "when"),
+        tabs=[] if wrong else await tabs_of(request, filter, "retrying" if filter.failed else state),
+        when=_WHEN.get(listed, "when"),
         now=dt.datetime.now(dt.UTC),
         is_first=cursor is None,
         verbs=[] if wrong else _verbs(filter),
+        marks={verb: mark.title for verb, mark in MARKS.items() if listed in mark.states},
         wrong=wrong,
     )
+
+
+async def _named(call: Caller, name: str, query: dict[str, Any]) -> TaskPage:
+    """The next tasks of a name, as far as some pages have any. They are all of one state."""
+    found = TaskPage(cursor=query["cursor"])
+
+    def read(engine: Engine) -> TaskPage:
+        return engine.tasks(**query | {"limit": LIMIT - len(found), "cursor": found.cursor})
+
+    for _ in range(LOOKS):
+        page = await call(read)
+        if found and page and page[0].state != found[0].state:
+            break
+        found += [task for task in page if name in named(task.payload)]
+        found.cursor = page.cursor
+        if found.cursor is None or len(found) == LIMIT:
+            break
+    return found
 
 
 def _verbs(filter: TaskFilter) -> list[str]:
     """The commands that can be given for all tasks of the list."""
     state = filter.state or ("scheduled" if filter.due or filter.failed else "")
-    if filter.holder:
+    if filter.holder or filter.name:
         return []
     verbs = [verb for verb, states in ALLOWED.items() if not state or state in states]
     return [verb for verb in verbs if verb != "requeue" or state == "dead"]
+
+
+# ---- the marked tasks of a list
+
+
+class Mark(NamedTuple):
+    """What can be done with marked tasks."""
+
+    title: str
+    act: str
+    """With {} for the tasks."""
+    done: str
+    states: tuple[str, ...]
+    """Those that allow it."""
+    call: Callable[[str, Engine], Outcome]
+
+
+MARKS = {
+    "run": Mark("Run now", "Run {} now", "due now", ("scheduled",), lambda id, engine: engine.reschedule(id, delay=0)),
+    "requeue": Mark("Requeue", "Requeue {}", "requeued", ALLOWED["requeue"], lambda id, engine: engine.requeue(id)),
+    "cancel": Mark("Cancel", "Cancel {}", "cancelled", ALLOWED["cancel"], lambda id, engine: engine.cancel(id)),
+}
+
+
+def _marked(form: Form) -> tuple[Mark, list[str]]:
+    verb, ids = form.text("verb"), list(map(unquote, form.all("id")))  # quoted, for their length and their blanks
+    if verb not in MARKS:
+        raise InvalidOption(f"verb={quoted(verb)} is not possible; use one of {', '.join(MARKS)}")
+    if not ids:
+        raise InvalidOption("no task is marked: mark at least one in the list, then press the button again")
+    return MARKS[verb], ids
+
+
+def _ask_marked(form: Form) -> tuple[str, str]:
+    mark, ids = _marked(form)
+    act = mark.act.format(counted(len(ids), "task"))
+    names = ", ".join(line(id, 60) for id in ids[:NAMED])
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return f"{act}? {names}{more}", act
+
+
+async def marked(request: Request, form: Form) -> Response:
+    """Gives each marked task the command of the button."""
+    mark, ids = _marked(form)
+    outcomes = Counter([await dashboard_of(request).change(partial(mark.call, id)) for id in ids])
+    said = f"{sum(count for outcome, count in outcomes.items() if outcome)} of {counted(len(ids), 'task')} {mark.done}"
+    for outcome, count in outcomes.items():
+        said += f", {count} left alone: {outcome}" if not outcome else ""
+    return done(request, f"{said}.", back=link_of("/tasks", **TaskFilter.of(form.text).fields))
 
 
 # ---- one task
@@ -248,6 +374,8 @@ async def _by_reason(request: Request, path: str, **query: bool) -> Response:
         path=path,
         failed="failed" in query,
         topic=word,
+        tabs=await tabs_of(request, TaskFilter(topic=word), "retrying" if "failed" in query else "dead"),
+        now=dt.datetime.now(dt.UTC),
         read=len(tasks),
         is_whole=is_whole,
         groups=groups[:GROUPS],
@@ -281,6 +409,7 @@ routes: list[Route] = [
         command,
         ask=lambda form: (f"Cancel the task {printable(_id(form)[:200])}? It is removed for good.", "Cancel the task"),
     ),
+    action("/tasks/marked", marked, ask=_ask_marked),
     action("/tasks/requeue", command),
     action("/tasks/reschedule", command),
     page("/dead", dead),

@@ -41,6 +41,7 @@ STATIC = "/static/"
 FILES = {
     f"{STATIC}style.css": "text/css",
     f"{STATIC}live.js": "text/javascript",
+    f"{STATIC}marks.js": "text/javascript",
     f"{STATIC}sign_in.js": "text/javascript",
     f"{STATIC}icon.svg": "image/svg+xml",
 }

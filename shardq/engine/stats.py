@@ -55,8 +55,8 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     died: int
     """Tasks that died since the shards came into use: counted when they die, whatever became of them since."""
     oldest_ready: float | None
-    """Seconds that the oldest ready task has waited, at least: exact for those that came into an empty ready list, as of
-    a topic that nobody works on; of a busy list nearly what it is, with regular looks. None: no task is ready.
+    """Seconds that the oldest ready task has waited, at least: exact if it came into an empty ready list, as in a topic
+    that nobody works on; in a busy list nearly what it is, with regular looks. None: no task is ready.
     """
     dispatched_per_s: float | None
     """Since a look of this engine a second or longer ago; None at the first."""

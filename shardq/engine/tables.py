@@ -349,7 +349,7 @@ def _longest(member: Member) -> str:
 
 
 def _running(member: Member) -> str:
-    return f"{member.running:,} of {member.concurrency:,}" if member.kind == "worker" else "-"
+    return f"{member.running:,} of {member.concurrency:,}" if member.kind == "worker" else ""
 
 
 def _up(member: Member) -> float | None:
@@ -364,7 +364,7 @@ def fleet(members: Sequence[Member]) -> View[Member]:
             Column("serves", _serves, 2, text=True),
             _of("up", _up, age, 5),
             _of("seen", lambda member: member.seen_s, age, 6),
-            Column("running", _running, 7, value=lambda member: member.running),
+            Column("running", _running, 7, optional=True, value=lambda member: member.running),
             Column("longest", _longest, 5, text=True, optional=True),
             _of("done", lambda member: member.dispatched + member.handled, number, 3),
             _of("failed", lambda member: member.failed, number, 4),
@@ -372,10 +372,10 @@ def fleet(members: Sequence[Member]) -> View[Member]:
             Column("sinks", _sinks, 3, text=True, optional=True),
             Column("version", lambda member: member.version or "?", 9, text=True),
             Column("format", lambda member: str(member.format), 9),
-            Column("last error", lambda member: member.last_error or "-", 8, text=True),
+            Column("last error", lambda member: member.last_error, 8, text=True, optional=True),
         ),
         members,
-        lambda member: bool(member.last_error or member.stuck or member.problems),
+        lambda member: bool(member.stuck or member.problems),
         "no dispatcher and no worker runs: start them with `shardq run` and `shardq work`",
     )
 

@@ -208,6 +208,25 @@ def test_the_dead_of_one_reason_are_requeued(engine: Engine, client: Browser) ->
     assert engine.changes()[0].what == "requeued 30 tasks: topic mail, died of TimeoutError: no answer in # s"
 
 
+def test_the_tasks_of_a_tag_are_requeued_and_cancelled(engine: Engine, client: Browser) -> None:
+    engine.push_many([Task(n, topic="mail", tags=["a" if n < 3 else "b"]) for n in range(5)])
+    engine.start()
+    consumer, left = engine.consumer("mail"), 5
+    while left:
+        found = consumer.claim(left, wait=30)
+        consumer.bury(found, "bad")
+        left -= len(found)
+    engine.stop()
+    place = counted(client, "/tasks?state=dead", verb="requeue", state="dead", tag="a")
+    assert "Requeue dead tasks with the tag a" in client.get(place).text
+    confirm(client, place)
+    shown(client, place, "3 of 3 requeued")
+    place = counted(client, "/tasks", verb="cancel", tag="b")
+    confirm(client, place)
+    shown(client, place, "2 of 2 cancelled")
+    assert engine.stats().dead == 0
+
+
 def test_retries_are_grouped_by_reason_run_now_and_cancelled(engine: Engine, client: Browser) -> None:
     assert "No task waits for a retry" in client.get("/retries").text
     engine.push("x", delay=FAR_S, topic="mail")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from html import unescape
 
@@ -76,6 +77,108 @@ def test_what_is_wrong_in_a_filter_is_said_above_it(client: Browser) -> None:
 def test_the_default_topic_has_a_word(engine: Engine, client: Browser) -> None:
     [default, _] = engine.push_many([Task(1, delay=FAR_S), Task(2, delay=FAR_S, topic="mail")])
     assert listed(client.get("/tasks", params={"topic": "(default)"}).text) == [default]
+
+
+def tabs(text: str) -> dict[str, str]:
+    """State → its count, of the tabs above a list."""
+    [found] = re.findall(r'<ul class="tabs">(.*?)</ul>', text, re.DOTALL)
+    return dict(re.findall(r'>(\w+)(?: <span class="num">([^<]*)</span>)?</a>', found))
+
+
+def test_every_list_has_the_states_with_their_counts(engine: Engine, client: Browser) -> None:
+    engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(3)])
+    engine.push("x", delay=FAR_S, topic="other", tags=["a"])
+    bury(engine, ["late"])
+    every = {"all": "5", "scheduled": "4", "retrying": "0", "ready": "0", "leased": "0", "dead": "1"}
+    for path in ("/tasks", "/tasks?state=ready", "/tasks?failed=1", "/dead", "/retries"):
+        assert tabs(client.get(path).text) == every, path
+    assert tabs(client.get("/tasks?topic=mail").text) == every | {"all": "4", "scheduled": "3"}
+    assert tabs(client.get("/tasks?topic=none").text) == dict.fromkeys(every, "0")
+    page = client.get("/tasks?topic=other&tag=a&state=scheduled").text
+    assert tabs(page) == dict.fromkeys(every, ""), "nobody counts by tag"
+    assert 'href="/tasks?state=dead&amp;topic=other&amp;tag=a"' in page
+    assert re.findall(r'aria-current="page">(\w+)<', page) == ["Tasks", "scheduled"]
+
+
+def test_a_list_is_filtered_by_the_name_of_a_task_and_by_a_tag(engine: Engine, client: Browser) -> None:
+    calls = [{"task": f"shop.{name}", "args": [n]} for n in range(40) for name in ("resize", "mail")]
+    ids = engine.push_many([Task(call, delay=FAR_S + n, tags=[f"t{n % 4}"]) for n, call in enumerate(calls)])
+    page = client.get("/tasks?name=resize")
+    assert listed(page.text) == ids[:60:2]
+    assert "shop.resize" in page.text
+    link = _NEXT.search(page.text)
+    assert link is not None
+    assert listed(client.get(unescape(link[1])).text) == ids[60::2]
+    assert listed(client.get("/tasks?name=resize&tag=t2").text) == ids[2::4]
+    assert "All that match" not in page.text, "no command knows tasks by name"
+    assert (
+        "no command knows tasks by name" in client.submit("/tasks", "/tasks/bulk/count", verb="cancel", name="a").text
+    )
+
+
+def marked(client: Browser, verb: str, ids: list[str], **fields: str) -> str:
+    """Marks these in a list, and presses a button. Returns the question, or why there is none."""
+    data = {"csrf": client.form_of("/tasks"), "verb": verb, "id": ids, **fields}
+    return client.post("/tasks/marked", data=data).text
+
+
+def test_marked_tasks_are_cancelled_run_and_requeued_after_one_question(engine: Engine, client: Browser) -> None:
+    ids = [*map(str, engine.push_many([Task(n, delay=FAR_S + n, topic="mail", id=f" {n}") for n in range(5)]))]
+    page = client.get("/tasks?state=scheduled&topic=mail").text
+    boxes = re.findall(r'<input type="checkbox" name="id" value="([^"]+)"', page)
+    assert [each.replace("%20", " ") for each in boxes] == ids
+    assert re.findall(r'<button name="verb" value="(\w+)">', page) == ["run", "cancel"]
+    question = marked(client, "cancel", boxes[:4])
+    assert "Cancel 4 tasks? mail/ 0, mail/ 1, mail/ 2 and 1 more" in question
+    assert "mark at least one in the list" in marked(client, "cancel", [])
+    assert "verb=" in marked(client, "drop", boxes)
+    assert engine.stats().scheduled == 5, "it asks first"
+    engine.cancel(ids[3])
+
+    def confirmed(verb: str, ids: list[str], state: str) -> str:
+        data = {"csrf": client.form_of("/tasks"), "verb": verb, "id": ids, "state": state, "sure": "yes"}
+        answer = client.post("/tasks/marked", data=data)
+        assert answer.headers["location"] == f"/tasks?state={state}"
+        return client.get(answer.headers["location"]).text
+
+    assert "3 of 4 tasks cancelled, 1 left alone: gone." in confirmed("cancel", boxes[:4], "scheduled")
+    assert "1 of 1 task due now." in confirmed("run", boxes[4:], "scheduled")
+    assert engine.tasks(due=(None, dt.datetime.now(dt.UTC)))[0].id == ids[4]
+    bury(engine, ["bad", "bad"], topic="other")
+    dead = [task.id for task in engine.dead("other")]
+    assert '<button name="verb" value="requeue">' in client.get("/tasks?state=dead").text
+    assert "2 of 2 tasks requeued." in confirmed("requeue", dead, "dead")
+    assert engine.stats().dead == 0
+
+
+def test_leased_tasks_can_not_be_marked(engine: Engine, client: Browser) -> None:
+    put_leased(engine)
+    page = client.get("/tasks?state=leased").text
+    assert listed(page)
+    assert "checkbox" not in page
+
+
+def put_leased(engine: Engine) -> None:
+    engine.start()
+    engine.push("x", topic="mail")
+    assert engine.consumer("mail").claim(1, wait=30)
+    engine.stop()
+
+
+def test_a_task_tells_its_attempts_that_failed(engine: Engine, client: Browser) -> None:
+    id = engine.push("x", topic="mail")
+    engine.start()
+    consumer = engine.consumer("mail", name="mailer")
+    for reason in ("Traceback\nTimeoutError: no answer", "Traceback\nValueError: <b>"):
+        [delivery] = consumer.claim(1, wait=30)
+        consumer.retry(delivery, delay=0 if "Timeout" in reason else FAR_S, reason=reason)
+    engine.stop()
+    text = client.get("/tasks/one", params={"id": id}).text
+    assert "Attempts that failed" in text
+    assert text.index("ValueError: &lt;b&gt;") < text.index("TimeoutError: no answer"), "the latest first"
+    assert text.count("mailer-") == 2
+    assert "attempt 3 is due" in text
+    assert "Run now" in text
 
 
 def test_a_task_is_cancelled_from_its_page(engine: Engine, client: Browser) -> None:

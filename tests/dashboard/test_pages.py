@@ -63,7 +63,7 @@ def test_the_future_names_the_first_minute_with_too_many(engine: Engine, client:
     told = client.get("/future?capacity=1/s").text
     assert "too many" in told
     assert "1 tasks a second are 60 in a minute: the first minute with more is" in told
-    assert 'class="bar over"' in told
+    assert 'class="much"' in told
     assert 'class="capacity"' in told
     assert "no minute has more" in client.get("/future?capacity=500").text
     assert "no day has more" in client.get("/future?capacity=500&horizon=month").text
@@ -173,6 +173,9 @@ def test_the_fleet_is_listed(engine: Engine, client: Browser) -> None:
         text = client.get("/fleet").text
         assert "1 dispatcher <small>" in text
         assert "0 of 3" in text
+        heads = [row for row in cells(text) if row[0] == "process"]
+        assert len(heads) == 2
+        assert all(len(head) == len(set(head)) and "version" in head for head in heads)
         assert "mail" in text
     finally:
         worker.stop()

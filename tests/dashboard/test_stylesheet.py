@@ -78,7 +78,7 @@ def test_both_sets_have_every_colour_that_is_used() -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    for name in ("style.css", "live.js", "icon.svg"):
+    for name in ("style.css", "live.js", "marks.js", "icon.svg"):
         text = (HERE / "static" / name).read_text().replace("http://www.w3.org/2000/svg", "")
         assert "//" not in re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
         assert "@import" not in text

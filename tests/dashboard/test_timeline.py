@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 
 import pytest
 
-from shardq import Engine, Task
-from tests.dashboard.browsing import Browser
+from shardq import Engine, Forecast, History, Task
+from shardq.dashboard import app, drawing
+from shardq.features.history import HistoryPoint
+from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.test_pages import LARGEST
 from tests.history.seeding import PER_MINUTE, seed_a_day
 
@@ -22,7 +25,7 @@ def test_a_day_of_data_and_what_falls_due(engine: Engine, client: Browser) -> No
     assert "16 to 32 shards" in text
     assert "7.0 s late (p99)" in text
     assert "2,000 fall due" in text
-    assert '<rect class="over"' in text, "more falls due in a minute than was ever handled in one"
+    assert '<rect class="much"' in text, "more falls due in a minute than was ever handled in one"
     assert re.search(r"most handled in a minute: 1[67] a second", text)
     assert '/topics/one?topic=mail">mail</a>' in text
 
@@ -41,6 +44,30 @@ def test_a_new_engine_knows_no_past(client: Browser) -> None:
     assert "Nothing is recorded yet" in text
     assert "not recorded for" not in text
     assert "0 dispatched" not in text, "what is unknown is no zero"
+
+
+def test_the_column_of_now_is_within_the_drawing() -> None:
+    """It has both: what was dispatched, and what is yet to fall due."""
+    now = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)
+    step = dt.timedelta(hours=1)
+    past = History(
+        now=now,
+        step=step,
+        points=[HistoryPoint(start=now, minutes=30, dispatched=900, handled=900, failed=0, died=0)],
+    )
+    future = Forecast(now=now, step=step, overdue=0, buckets=[(now, 800), (now + step, 10)], later=0)
+    drawn = drawing.timeline(past, future, "%H:%M")
+    assert [kind for kind, _, _ in drawn.columns[0].bars] == ["bar", "due"]
+    assert min(y for _, y, _ in drawn.columns[0].bars) >= min(y for y, _ in drawn.counts)
+    assert drawn.counts[-1][1] == 2000
+
+
+def test_a_new_engine_opens_on_the_hour_and_an_old_one_on_the_day(engine: Engine, client: Browser) -> None:
+    assert "An hour back and ahead" in client.get("/").text
+    assert "/live/overview?span=hour" in client.get("/").text
+    seed_a_day(engine)
+    with browsing(app(engine)) as later:
+        assert "A day back and ahead" in later.get("/").text
 
 
 def test_an_unknown_span_is_refused(client: Browser) -> None:

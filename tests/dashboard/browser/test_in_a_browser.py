@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Literal
 
 from playwright.sync_api import Page, expect
 
-from shardq import Engine, Task
+from shardq import Delivery, Engine, Task
 from tests.dashboard.browser.conftest import Visiting
 from tests.dashboard.test_bulk import bury
 from tests.support.browser import PATIENCE_MS
@@ -19,6 +20,9 @@ PAGES = (
     "/",
     "/tasks",
     "/tasks?state=dead",
+    "/tasks?state=leased",
+    "/tasks?failed=1",
+    "/retries",
     "/dead",
     "/tasks/bulk",
     "/future",
@@ -28,8 +32,17 @@ PAGES = (
     "/topics",
     "/topics/one?topic=mail",
     "/fleet",
+    "/schedules",
+    "/changes",
 )
 """Beside these, a task's own."""
+
+WIDTHS = (1280, 360)
+
+_CUT = """() => [...document.querySelectorAll(".wide")]
+  .filter(each => each.scrollWidth > each.clientWidth && !each.querySelector("svg.drawing, th[aria-sort]"))
+  .map(each => each.innerText)"""
+"""The tables that scroll to the side: drawings may, and the map of shards by their columns on a phone."""
 
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 
@@ -45,18 +58,32 @@ def all_pages(engine: Engine) -> list[str]:
     bury(engine, ["Traceback\n  File 'x'\nTimeoutError: " + "smtp.example.org-" * 20, "bad"])
     engine.push_many([Task({"n": n}, delay=FAR_S + n, topic="m" * 64) for n in range(50)])
     engine.push("x", topic="mail")
+    engine.every("report-" + "n" * 50, cron="0 3 * * *", tz="Europe/Berlin", topic="m" * 64)
+    engine.limit("mail", rate=500, concurrency=20)
+    calls = [{"task": "shop.resize", "args": [n, "x" * 200]} for n in range(2)]
+    engine.push_many([Task(call, topic="named", tags=["t"]) for call in calls])
+    engine.start()
+    consumer = engine.consumer("named", name="w" * 50)
+    taken: list[Delivery] = []
+    while len(taken) < len(calls):
+        taken += consumer.claim(2 - len(taken), wait=30)
+    engine.stop()
+    consumer.retry(taken[0], delay=FAR_S, reason="Traceback\nConnectionError: " + "https://example.org/" * 20)
+    retried = taken[0].id
     id = engine.push({"text": "x" * 500}, delay=FAR_S, id="i" * 200, headers={"h" * 200: "v" * 200}, tags=["t" * 200])
-    return [*PAGES, f"/tasks/one?id={id}", f"/tasks/one?id={engine.tasks(state='dead')[0].id}"]
+    return [*PAGES, *(f"/tasks/one?id={each}" for each in (id, engine.tasks(state="dead")[0].id, retried))]
 
 
-def test_pages_fit_narrow_windows_and_have_contrast_by_day_and_by_night(engine: Engine, visit: Visiting) -> None:
-    addresses, window = all_pages(engine), visit(width=390)
+def test_pages_fit_their_windows_and_have_contrast_by_day_and_by_night(engine: Engine, visit: Visiting) -> None:
+    addresses, window = all_pages(engine), visit(width=WIDTHS[0])
     page = window.page
     for address in addresses:
         page.goto(address)
         expect(page.locator("h1")).to_have_count(1)
-        width, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        assert width <= shown, f"{address} scrolls to the side"
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{address} scrolls to the side"
+            assert page.evaluate(_CUT) == [], f"{address} cuts a table at {width}"
         backgrounds = set()
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
@@ -109,6 +136,23 @@ def test_dead_tasks_are_requeued_with_progress(engine: Engine, visit: Visiting) 
     page.get_by_role("button", name="Requeue 1,500 tasks").click()
     expect(page.get_by_role("status")).to_contain_text("1,500 of 1,500 requeued")
     assert engine.stats(shards=False).dead == 0
+
+
+def test_marked_tasks_of_a_list_are_run_now(engine: Engine, visit: Visiting) -> None:
+    engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(5)])
+    page = visit(width=360).page
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Tasks").click()
+    page.get_by_role("link", name="scheduled 5").click()
+    expect(page.get_by_text("0 marked")).to_be_visible()
+    expect(page.get_by_role("button", name="Run now")).to_be_disabled()
+    page.get_by_label("all of this page").check()
+    expect(page.get_by_text("5 marked")).to_be_visible()
+    page.get_by_label("Mark", exact=True).first.uncheck()
+    page.get_by_role("button", name="Run now").click()
+    expect(page.get_by_role("heading")).to_contain_text("Run 4 tasks now?")
+    page.get_by_role("button", name="Run 4 tasks now").click()
+    expect(page.get_by_role("status")).to_have_text("4 of 4 tasks due now.")
+    assert len(engine.tasks(due=(None, dt.datetime.now(dt.UTC)))) == 4
 
 
 def test_the_overview_is_live_and_a_topic_is_paused(engine: Engine, visit: Visiting) -> None:
