@@ -48,7 +48,7 @@ MOST ?= 20
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt docs test test-all test-failed test-browser test-brokers test-lowest test-highest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-cold bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt docs test test-all test-failed test-browser pictures test-brokers test-lowest test-highest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-cold bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ test-all: $(STAMP) ## every test; REST=1 without those of `make test`; SERVER=al
 
 test-browser: $(STAMP) ## the tests of the dashboard in a browser, which fail where there is none
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) --numprocesses 2 --browser required tests/dashboard/browser
+
+pictures: $(STAMP) ## the picture of the dashboard in README; DIR= draws every page, wide and narrow, light and dark, into that folder
+	$(CLEAN) $(BIN)/python -m tests.dashboard.browser.pictures $(DIR)
 
 test-brokers: $(STAMP) ## the tests on RabbitMQ, Sidekiq and PgBouncer, which this does not install: it says how to get them
 	@$(CLEAN) $(BIN)/python -m cluster.rabbitmq

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from shardq import Engine
 from shardq.core.calls import control
@@ -17,7 +18,8 @@ RESIZED = 20
 """Minutes ago at which 16 shards became 32."""
 
 
-def seed_a_day(engine: Engine) -> None:
+def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute: PER_MINUTE) -> None:
+    """``per_minute``: the minute since 1970 → its tasks."""
     now = int(time.time() // 60)
     rows = [
         Row(
@@ -27,8 +29,8 @@ def seed_a_day(engine: Engine) -> None:
             0,
             50_000,
             7,
-            PER_MINUTE,
-            PER_MINUTE - 10,
+            per_minute(now - ago),
+            per_minute(now - ago) - 10,
             10,
             1,
             7000 if ago in LATE else 3,
