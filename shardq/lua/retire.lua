@@ -41,7 +41,7 @@ for i = 1, topics do
         begin()
         redis.call('HSET', KEYS[1], 'dispatched', string.format('%.0f', count_of(known[1]) + count))
         redis.call('HSET', KEYS[1], 'died', string.format('%.0f', count_of(known[2]) + count_of(known[3])))
-        redis.call('HDEL', KEYS[1], field, 'died/' .. topic, 'ghosts/' .. topic)
+        redis.call('HDEL', KEYS[1], field, 'died/' .. topic, 'ghosts/' .. topic, 'began/' .. topic)
         redis.call('HDEL', KEYS[3], topic)
         redis.call('HDEL', KEYS[2], topic)
       end

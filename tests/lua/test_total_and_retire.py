@@ -96,7 +96,14 @@ def test_a_look(
     assert shard.state() == {"meta": meta() | ({"idle/mail": after} if after else {})} | topics
 
 
-IDLE = meta() | {"idle/mail": f"7:{OLD}", "died/mail": "3", "ghosts/mail": "1", "died/": "4", "idle/": f"9:{T}"}
+IDLE = meta() | {
+    "idle/mail": f"7:{OLD}",
+    "died/mail": "3",
+    "ghosts/mail": "1",
+    "began/mail": f"7:{OLD}",
+    "died/": "4",
+    "idle/": f"9:{T}",
+}
 
 
 @pytest.mark.parametrize(
