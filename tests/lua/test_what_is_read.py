@@ -47,7 +47,7 @@ def test_stock_where_names_can_not_be_read_alone(shuffle: int | None) -> None:
     met: list[str] = []
     place, bytes = "0", 0
     while place != "0" or not met:
-        page = resharding.stock(KEYS, EPOCH, place, count=10, now_us=NOW)
+        page = resharding.stock(KEYS, EPOCH, place, count=10).at(NOW)
         found = page.decode(asked(old, page))
         met += found.ids
         bytes, place = bytes + found.bytes, found.cursor
@@ -73,18 +73,16 @@ def read() -> Iterator[list[int]]:
 
 
 READERS: dict[str, tuple[str, Callable[[ShardKeys, list[str]], Call[Any]]]] = {
-    "get": ("", lambda keys, ids: by_id.get_many(keys, EPOCH, ids, now_us=NOW)),
+    "get": ("", lambda keys, ids: by_id.get_many(keys, EPOCH, ids).at(NOW)),
     "claim": (
         "ready",
-        lambda keys, ids: consume.claim(keys, EPOCH, {"": 1000}, max=1000, lease_ms=9, token="t", now_us=NOW),
+        lambda keys, ids: consume.claim(keys, EPOCH, {"": 1000}, max=1000, lease_ms=9, token="t").at(NOW),
     ),
     "forward": (
         "ready",
-        lambda keys, ids: dispatch.forward(
-            keys, EPOCH, "", to=keys.ready("theirs"), side="right", limit=1000, now_us=NOW
-        ),
+        lambda keys, ids: dispatch.forward(keys, EPOCH, "", to=keys.ready("theirs"), side="right", limit=1000).at(NOW),
     ),
-    "take": ("due", lambda keys, ids: resharding.take(keys, EPOCH, "n1", 2, ids, now_us=NOW)),
+    "take": ("due", lambda keys, ids: resharding.take(keys, EPOCH, "n1", 2, ids).at(NOW)),
 }
 
 SIZES = {

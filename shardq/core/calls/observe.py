@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from shardq.core.calls.request import Call, Command, Epoch, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.ids import topic_of
@@ -59,7 +59,7 @@ DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 Peek = Call[ShardCounts]
 
 
-def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0, now_us: str = "") -> Call[ShardCounts]:
+def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0) -> Call[ShardCounts]:
     """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
 
     def decode(answer: list[Any]) -> ShardCounts:
@@ -87,7 +87,7 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0,
             entries=drawn[4],
         )
 
-    return Call.of("peek", keys, [epoch, now_us, draw, *topics], decode, topics=topics)
+    return Call.of("peek", keys, [epoch, NOW, draw, *topics], decode, topics=topics)
 
 
 def dispatched(keys: ShardKeys) -> Command[Mapping[str, int]]:
@@ -200,10 +200,10 @@ def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
     return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: list(map(number_of, counts)))
 
 
-def restore(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[bool]:
+def restore(keys: ShardKeys, epoch: Epoch, id: str) -> Call[bool]:
     """Schedules an id for now that has a record and no place. True if it had none."""
     return Call.of(
-        "restore", keys, [epoch, now_us, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
+        "restore", keys, [epoch, NOW, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
     )
 
 
