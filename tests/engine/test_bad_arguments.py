@@ -32,9 +32,7 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("push_many: one task", lambda e: e.push_many(Task("x")), "tasks can't be Task"),
     ("push_many: payloads", lambda e: e.push_many(["x"]), "wrap the payload"),
     ("push_many: text", lambda e: e.push_many("xyz"), "tasks can't be str"),
-    ("push_many: a batch of text", lambda e: e.push_many([Task("x")], batch="9"), "batch='9'"),
     ("push_iter: None", lambda e: list(e.push_iter(None)), "tasks can't be NoneType"),
-    ("push_iter: a batch of text", lambda e: list(e.push_iter([Task("x")], batch="9")), "batch='9'"),
     ("cancel: None", lambda e: e.cancel(None), "an id can't be NoneType"),
     ("cancel_tag: a list", lambda e: e.cancel_all(tag=["a"]), r"a tag can't be \['a'\]; give a str"),
     ("cancel_tag: with a topic", lambda e: e.cancel_all(tag="mail/a"), "the tag 'mail/a' has '/'"),
@@ -174,12 +172,6 @@ def test_a_backoff(base: Any, cap: Any) -> None:
 def test_options_of_an_engine(kind: Callable[..., object], options: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         kind(**{"url": "redis://127.0.0.1:1"} | options)
-
-
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_a_buffer_that_lingers_for_a_text(url: str, name: str) -> None:
-    with Engine(url, name=name) as engine, pytest.raises(InvalidOption, match="linger can't be '1'"):
-        engine.buffered(linger="1")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

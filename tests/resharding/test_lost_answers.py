@@ -114,7 +114,7 @@ def test_push(engine: Engine, migration: Migration, id: str, on_conflict: OnConf
     entries = packed(Task("x", id=id, at=LATER, on_conflict=on_conflict))
     cache = migration.cache()
     if many:
-        push = Stepped("push", pushing.push(cache, PACKER, entries, most=10))
+        push = Stepped("push", pushing.push(cache, PACKER, entries))
     else:
         push = Stepped("push", pushing.push_one(cache, PACKER, entries))
     migration.lose(push, lambda: engine.resize(MORE))
@@ -129,7 +129,7 @@ def test_push(engine: Engine, migration: Migration, id: str, on_conflict: OnConf
 @pytest.mark.parametrize("own", [False, True], ids=["ids of ours", "an id of the caller's"])
 def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> None:
     cache = migration.cache()
-    stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 10, 30.0)
+    stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 30.0)
     calls = stream.calls()
     pair = next(calls)
 
