@@ -65,6 +65,8 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0)
     def decode(answer: list[Any]) -> ShardCounts:
         now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
         late, reaped, buried, forwarded = map(number_of, meta)
+        *drawn_of_states, drawn_retrying, entries = drawn
+        died_lately, trimmed, trimmed_ms = deaths
         return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
@@ -79,12 +81,12 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0)
             ready=dict(zip(topics, lengths, strict=True)),
             waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
             died=_by_topic(died),
-            died_lately=deaths[0],
-            trimmed=number_of(deaths[1]),
-            trimmed_ms=number_of(deaths[2]) if deaths[2] else None,
-            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=False)},
-            retrying=_by_topic(drawn[3]),
-            entries=drawn[4],
+            died_lately=died_lately,
+            trimmed=number_of(trimmed),
+            trimmed_ms=number_of(trimmed_ms) if trimmed_ms else None,
+            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn_of_states, strict=True)},
+            retrying=_by_topic(drawn_retrying),
+            entries=entries,
         )
 
     return Call.of("peek", keys, [epoch, NOW, draw, *topics], decode, topics=topics)
