@@ -14,10 +14,9 @@ from collections.abc import Collection
 from shardq.errors import IncompatibleVersion
 
 FORMAT = 2
-"""That of new engines. Nothing raises the stored one of others but ``shardq upgrade``."""
-
-IDENTIFIED = 2
-"""The first in which an engine has an id, and each change of its topology a word of its own."""
+"""That of new engines, the first in which an engine has an id, and each change of its topology a word of its own.
+Nothing raises the stored one of others but ``shardq upgrade``.
+"""
 
 OLDEST = 0
 """The oldest that is read: of builds from before the first release, which wrote no number. All else is as in 1."""
