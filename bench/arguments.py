@@ -15,11 +15,22 @@ def command_parser(module: str, about: str, more: str) -> argparse.ArgumentParse
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", choices=servers.KINDS, default=servers.DEFAULT, help="default: %(default)s")
+    about = "default: %(default)s"
+    parser.add_argument("--server", type=_server, choices=servers.KINDS, default=servers.DEFAULT, help=about)
 
 
 def add_json(parser: argparse.ArgumentParser, about: str) -> None:
     parser.add_argument("--json", type=_writable, metavar="FILE", help=about)
+
+
+def _server(kind: str) -> str:
+    """Returns the kind. One that this machine lacks is said so now."""
+    try:
+        if kind in servers.KINDS:
+            servers.binary(kind)
+    except servers.NoSuchServer as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+    return kind
 
 
 def _writable(text: str) -> Path:

@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 
 from bench import machine, table
 from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
-from bench.stand import MASTERS, REPLICAS, Scale, standing
-from bench.suite import Suite
+from bench.stand import Scale, Suite, standing
 from bench.suites import SUITES
 from bench.table import Progress, Result
-from cluster import servers
 
 _EXAMPLE = """\
 example:
   python -m bench
   python -m bench --only lateness --only push --json figures.json
   python -m bench --only push --json figures.json --merge
-  python -m bench --cluster --server redis7
+  python -m bench --server redis7
 single functions:
   python -m pytest bench --benchmark-only
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
+    """Returns the exit code: 0 done, 2 not understood or not possible, 130 interrupted."""
     options = _parser().parse_args(arguments)
     if options.list:
         for suite in SUITES:
             print(f"{suite.name:<10} {suite.about}")
         return 0
-    try:
-        servers.binary(options.server)
-    except servers.NoSuchServer as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
-    cores = Cores.divided(cluster=options.cluster)
+    cores = Cores.divided()
     cores.pin_clients()
-    facts = machine.told(options.server, topology=_topology(options), cores=cores)
+    facts = machine.told(options.server, topology="one server on loopback TCP", cores=cores)
     chosen = [suite for suite in SUITES if not options.only or suite.name in options.only]
     results: list[Result] = []
     complete = False
@@ -48,50 +40,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for result in _run(chosen, options, cores):
             results.append(result)
         complete = True
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
     finally:
         # figures that were found before a failure are shown too
         if results:
             table.show(results, facts)
         if options.json is not None:
             table.save(options.json, results, facts, complete=complete, merge=options.merge)
-    return 0 if complete else 130
+    return 0
 
 
 def _run(chosen: Sequence[Suite], options: argparse.Namespace, cores: Cores) -> Iterator[Result]:
     with Progress() as progress:
         for position, suite in enumerate(chosen, 1):
             progress.enter(suite.name, position, len(chosen))
-            with standing(
-                options.server,
-                cluster=options.cluster,
-                unix=options.unix,
-                cores=cores,
-                scale=_scale(options),
-                say=progress.say,
-            ) as stand:
+            scale: Scale = "quick" if options.quick else "big" if options.big else "usual"
+            with standing(options.server, cores=cores, scale=scale, say=progress.say) as stand:
                 for figure in suite.measure(stand):
                     progress.found(figure)
                     yield Result(suite.name, figure)
 
 
-def _scale(options: argparse.Namespace) -> Scale:
-    return "quick" if options.quick else "big" if options.big else "usual"
-
-
-def _topology(options: argparse.Namespace) -> str:
-    if options.cluster:
-        return f"a cluster of {MASTERS} masters with {REPLICAS} replica each"
-    return "one server on a unix socket" if options.unix else "one server on loopback TCP"
-
-
 def _parser() -> argparse.ArgumentParser:
     about = "Measures how fast and how late the engine is, on its own servers on this machine, in under ten minutes."
     parser = command_parser("bench", about, _EXAMPLE)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--cluster", action="store_true", help=f"use {MASTERS} masters with {REPLICAS} replica each")
-    where.add_argument("--unix", action="store_true", help="use a unix socket instead of loopback TCP")
     add_server(parser)
     parser.add_argument(
         "--only",

@@ -21,7 +21,7 @@ class Cores:
     servers: frozenset[int]
 
     @classmethod
-    def divided(cls, *, cluster: bool) -> Cores:
+    def divided(cls, *, cluster: bool = False) -> Cores:
         """Gives one core to a single server, or half of all to the processes of a cluster; the rest is for clients."""
         if not hasattr(os, "sched_setaffinity"):
             return cls(frozenset(), frozenset())

@@ -23,7 +23,7 @@ from pathlib import Path
 import redis
 
 from bench.arguments import add_server, command_parser
-from cluster import servers
+from cluster import entry, servers
 from cluster.cluster import Cluster
 from cluster.node import Node
 from cluster.server import Server
@@ -33,6 +33,8 @@ from shardq.core.layout.keys import shard_keys
 NAME = "bench-failovers"
 SHARDS = 12
 PUSHERS = 3
+PER_S = 2000
+"""Tasks pushed a second."""
 BATCH = 100
 FAR_S = 86_400.0
 SOON_S = 6.0
@@ -55,7 +57,6 @@ example:
   python -m bench.failovers
   python -m bench.failovers --failovers 5 --pushes 0
   python -m bench.failovers --failovers 5 --pushes 0 --without
-  python -m bench.failovers --cost
 """
 
 
@@ -243,60 +244,24 @@ def _until(done: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def cost(binary: Path, say: Callable[[str], None], *, rounds: int = 12, count: int = 100_000) -> dict[str, float]:
-    """The rates of pushing with ``replay=`` as a part of those without, each the best of some rounds in turn."""
-    best: dict[tuple[str, bool], float] = {}
-    with Server(binary) as server:
-        for number in range(rounds):
-            for on in (number % 2 == 0, number % 2 == 1):
-                with Engine(server.url, name=NAME, replay=10 if on else None) as engine:
-                    for what, tasks, push in (
-                        ("push_many", count, lambda engine: engine.push_many(_tasks(count))),
-                        ("push", 3000, lambda engine: [engine.push(PAYLOAD, delay=FAR_S) for _ in range(3000)]),
-                    ):
-                        began = time.perf_counter()
-                        push(engine)
-                        rate = tasks / (time.perf_counter() - began)
-                        best[what, on] = max(best.get((what, on), 0.0), rate)
-                server.ask("FLUSHALL")
-            say(f"round {number + 1} of {rounds}")
-    return {what: best[what, True] / best[what, False] for what in ("push_many", "push")}
-
-
-def _tasks(count: int) -> list[Task]:
-    return [Task(PAYLOAD, delay=FAR_S) for _ in range(count)]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 nothing lost, 1 something lost or not possible, 2 not understood, 130 interrupted."""
     options = _parser().parse_args(arguments)
-    try:
-        binary = servers.binary(options.server)
-    except servers.NoSuchServer as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
+    binary = servers.binary(options.server)
     # the engine reports servers that are killed on purpose, which is no news
     logging.getLogger("shardq").setLevel(logging.CRITICAL)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    try:
-        if options.cost:
-            for what, ratio in cost(binary, say).items():
-                print(f"{what} with replay=: {ratio:.3f} of the rate without")
-            return 0
-        ledger = measured(
-            binary,
-            failovers=options.failovers,
-            pushes=options.pushes,
-            per_s=options.rate,
-            replay=None if options.without else 10,
-            say=say,
-        )
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
+    ledger = measured(
+        binary,
+        failovers=options.failovers,
+        pushes=options.pushes,
+        per_s=PER_S,
+        replay=None if options.without else 10,
+        say=say,
+    )
     for id in ledger.lost[:10]:
         print(f"lost: {id}")
     for what, value in ledger.rows():
@@ -309,11 +274,9 @@ def _parser() -> argparse.ArgumentParser:
     add_server(parser)
     parser.add_argument("--failovers", type=int, default=100, help="kill so many masters; default: %(default)s")
     parser.add_argument("--pushes", type=int, default=1_000_000, help="go on until so many; default: %(default)s")
-    parser.add_argument("--rate", type=float, default=2000.0, help="tasks pushed a second; default: %(default)s")
     parser.add_argument("--without", action="store_true", help="without replay=, to see what is lost")
-    parser.add_argument("--cost", action="store_true", help="only the rates of pushing, with and without replay=")
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

@@ -21,7 +21,7 @@ from bench.arguments import add_server, command_parser
 from bench.cores import Cores
 from bench.stand import standing
 from bench.table import Progress, of_numbers, output
-from cluster import servers
+from cluster import entry
 
 BASELINE = Path(__file__).parent / "baseline.json"
 
@@ -100,11 +100,6 @@ def fallen(verdicts: Sequence[Verdict]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 nothing fell, 1 something fell or nothing could be compared, 2 not understood."""
     options = _parser().parse_args(arguments)
-    try:
-        servers.binary(options.server)
-    except servers.NoSuchServer as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
     if not chosen(options.only):
         print(
             f"error: no ratio has {' or '.join(map(repr, options.only))} in its name; there are: "
@@ -112,18 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    cores = Cores.divided(cluster=False)
+    cores = Cores.divided()
     cores.pin_clients()
     baseline = Baseline()
     if options.baseline.exists():
         baseline = msgspec.json.decode(options.baseline.read_bytes(), type=Baseline)
-    try:
-        if options.learn:
-            return _learn(options, cores, baseline)
-        return _compare(options, cores, baseline)
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
+    return (_learn if options.learn else _compare)(options, cores, baseline)
 
 
 def _learn(options: argparse.Namespace, cores: Cores, baseline: Baseline) -> int:
@@ -183,7 +172,7 @@ def chosen(only: Sequence[str]) -> list[str]:
 def _measured(kind: str, cores: Cores, which: str, only: Sequence[str]) -> dict[str, float]:
     with Progress() as progress:
         progress.enter(f"guard {which}".strip(), 1, 1)
-        with standing(kind, cluster=False, unix=False, cores=cores, scale="usual", say=progress.say) as stand:
+        with standing(kind, cores=cores, scale="usual", say=progress.say) as stand:
             return dict(ratios.measured(stand, only))
 
 
@@ -217,4 +206,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

@@ -132,7 +132,6 @@ def forward_rate(stand: Stand, tasks: int) -> float:
         keys = shard_keys(engine.name, 0)
         rounds = max(1, tasks // MAX_BATCH)
         fill_ready(stand, engine, rounds * MAX_BATCH)
-        # the list has the slot of the shard, so that a cluster allows it
         to = f"{keys.meta}-forwarded"
         call = dispatch.forward(keys, engine.topology.stamp, "", to=to, side="right", limit=MAX_BATCH)
         rate = MAX_BATCH * _calls_per_s(stand, call, rounds)
@@ -195,10 +194,10 @@ def _words(batch: int, payload: str) -> list[Word]:
 
 
 def _calls_per_s(stand: Stand, call: Call[Any], count: int, *, drawn: bool = False) -> float:
-    server = stand.server_of(call.slot)
+    (server,) = stand.masters
     # the C client does not know NOSCRIPT, so the script is loaded here
     server.ask("SCRIPT", "LOAD", call.script.text)
-    where = ["-s", str(server.socket)] if server.socket else ["-h", HOST, "-p", str(server.port)]
+    where = ["-h", HOST, "-p", str(server.port)]
     path = program()
     assert path is not None, "the caller has looked"
     how = ["-n", str(count), "-c", str(min(count, CONNECTIONS)), "--csv", *(["-r", str(_RANDOM_BELOW)] * drawn)]

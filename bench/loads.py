@@ -21,6 +21,8 @@ SPREAD_S = 3600.0
 FAR_S = 3600.0
 """Tasks that are due later than this stay pending while they are measured."""
 
+AHEAD_S = 0.2
+"""Pushing ends so long before the instant."""
 
 READY_S = 0.02
 """The time before the instant of a burst in which the servers' statistics are reset."""
@@ -45,25 +47,33 @@ def fill_ready(stand: Stand, engine: Engine, count: int, *, payload: str = PAYLO
     engine.stop()
 
 
-def push_for_one_instant(
-    stand: Stand, engine: Engine, count: int, *, payload: str = PAYLOAD, topic: str = "", per_s: int = 60_000
-) -> float:
-    """Pushes so many tasks that are all due at one instant to come, and returns that instant.
+def push_ahead(stand: Stand, engine: Engine, lead_s: float, push: Callable[[float], object]) -> float:
+    """Pushes what falls due from an instant on that is to come, and returns that instant.
 
     The time that pushing takes is not known beforehand. If the instant passes meanwhile, everything is done again with
     twice the time.
     """
-    lead_s = 1.0 + count / per_s
     while True:
         at = round(time.time() + lead_s, 3)
+        push(at)
+        if time.time() < at - AHEAD_S:
+            return at
+        stand.say(f"pushing took longer than {lead_s:.1f} s; again with twice the time")
+        engine.purge(everything=True)
+        lead_s *= 2
+
+
+def push_for_one_instant(
+    stand: Stand, engine: Engine, count: int, *, payload: str = PAYLOAD, topic: str = "", per_s: int = 60_000
+) -> float:
+    """Pushes so many tasks that are all due at one instant to come, and returns that instant."""
+
+    def push(at: float) -> None:
         task = Task(payload, at=at, topic=topic)
         for _ in engine.push_iter(task for _ in range(count)):
             pass
-        if time.time() < at - 0.2:
-            return at
-        stand.say(f"pushing {count:,} took longer than {lead_s:.1f} s; again with twice the time")
-        engine.purge(everything=True)
-        lead_s *= 2
+
+    return push_ahead(stand, engine, 1.0 + count / per_s, push)
 
 
 def burst(

@@ -72,11 +72,7 @@ class _Tap:
         self._thread = threading.Thread(target=self._read, name=f"monitor-{server.address}", daemon=True)
 
     def start(self) -> None:
-        if self._server.socket:
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(str(self._server.socket))
-        else:
-            self._socket = socket.create_connection((HOST, self._server.port))
+        self._socket = socket.create_connection((HOST, self._server.port))
         self._socket.sendall(b"MONITOR\r\n")
         # MONITOR has begun when its answer is there
         self._chunks.append(self._socket.recv(_CHUNK))

@@ -23,14 +23,12 @@ import redis.asyncio
 
 from bench import limit
 from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, function, running
-from bench.loads import FAR_S, PAYLOAD, burst, fill_ready, spread_tasks
+from bench.loads import FAR_S, PAYLOAD, spread_tasks
 from bench.stand import SHARDS, Stand
-from bench.suites import flow, scales
+from bench.suites import consume, dispatch, flow, scales
 from bench.suites.fleet import drained
 from cluster.ports import HOST
 from shardq import AsyncEngine, Engine, Task, metrics
-from shardq.core.calls.request import Command
-from shardq.core.layout.slots import slot_of
 from shardq.core.model.record import JSON
 
 ROUNDS = 3
@@ -51,12 +49,8 @@ BEHIND = 1_000
 """Tasks of each shard. A backlog of so many, dispatched at full speed, takes the lateness to compare with."""
 CONNECTIONS = 64
 """Those of an engine to a node."""
-LIST = "guard-list"
 SCALED = 500
 """Tasks whose scripts are counted."""
-
-PUSHED_PER_S = 200_000
-"""The rate of pushing before a burst. Slower pushes are begun again with more time."""
 
 MEMORY = "memory: bare ZSET and HASH ÷ a pending task"
 
@@ -161,46 +155,31 @@ async def _by_coroutines(once: Callable[[], Awaitable[object]], clock: Callable[
 
 
 def _dispatch(stand: Stand) -> float:
-    with stand.engine() as engine:
-        engine.start()
-        return BURST / burst(stand, engine, BURST, per_s=PUSHED_PER_S).wall_s
+    return BURST / dispatch.made_ready(stand, BURST).wall_s
 
 
 def _forward(stand: Stand) -> float:
-    length = Command(slot_of(LIST), ("LLEN", LIST), int)
-    with stand.engine() as engine:
-        engine.forward("mail", to=LIST)
-        engine.start()
-
-        def over() -> float:
-            return stand.until(lambda: stand.driver.call(length) >= BURST, f"{BURST:,} payloads are in {LIST}")
-
-        return BURST / burst(stand, engine, BURST, topic="mail", per_s=PUSHED_PER_S, over=over).wall_s
+    return BURST / dispatch.forwarded(stand, BURST).wall_s
 
 
 def _claim_and_ack(stand: Stand) -> float:
-    with stand.engine() as engine:
-        fill_ready(stand, engine, COUNT)
-        return _per_s(COUNT, lambda: claim_and_ack(engine, COUNT))
+    return COUNT / consume.drained(stand, COUNT, claim_and_ack).wall_s
 
 
 def _claim_ahead_and_ack(stand: Stand) -> float:
-    with stand.engine() as engine:
-        fill_ready(stand, engine, COUNT)
-        return _per_s(COUNT, lambda: claim_ahead_and_ack(engine, COUNT))
+    return COUNT / consume.drained(stand, COUNT, claim_ahead_and_ack).wall_s
 
 
 def _worker(stand: Stand) -> float:
-    with stand.engine() as engine:
-        fill_ready(stand, engine, COUNT)
-        return _per_s(COUNT, lambda: running(stand, function)(engine, COUNT))
+    return COUNT / consume.drained(stand, COUNT, running(stand, function)).wall_s
 
 
 def _worker_with_metrics(stand: Stand) -> float:
-    with stand.engine() as engine:
-        fill_ready(stand, engine, COUNT)
+    def work(engine: Engine, count: int) -> None:
         with _metrics_read(engine):
-            return _per_s(COUNT, lambda: running(stand, function)(engine, COUNT))
+            running(stand, function)(engine, count)
+
+    return COUNT / consume.drained(stand, COUNT, work).wall_s
 
 
 @contextlib.contextmanager

@@ -10,16 +10,16 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import redis
 
 from bench.cores import Cores
-from bench.figures import Spent
+from bench.figures import Figure, Spent
 from cluster import servers
 from cluster.cluster import Cluster
-from cluster.ports import HOST
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.calls.request import Command
@@ -33,9 +33,6 @@ Scale = Literal["quick", "usual", "big"]
 
 SHARDS = 16
 """The default of an engine."""
-
-MASTERS = 3
-REPLICAS = 1
 
 CALM_NODE_TIMEOUT_MS = 15_000
 """Six processes may share a core with a burst: none should fail over because it is slow."""
@@ -69,10 +66,6 @@ class Stand:
     def __repr__(self) -> str:
         return f"<Stand on {self.url}, {self.scale}>"
 
-    @property
-    def is_cluster(self) -> bool:
-        return self.driver.is_cluster
-
     def __enter__(self) -> Self:
         self.driver.open()
         self._clients = [master.client(decode=True, timeout=FLUSH_TIMEOUT_S) for master in self.masters]
@@ -99,12 +92,9 @@ class Stand:
     def clear(self) -> None:
         self.ask_all("FLUSHALL", "SYNC")
 
-    def redis_py(self) -> redis.Redis | redis.RedisCluster:
+    def redis_py(self) -> redis.Redis:
         """Returns a client of redis-py with its default options. The caller closes it."""
-        first = self.masters[0]
-        if self.is_cluster:
-            return redis.RedisCluster(host=HOST, port=first.port)
-        return redis.Redis(unix_socket_path=str(first.socket)) if first.socket else redis.Redis(port=first.port)
+        return redis.Redis(port=self.masters[0].port)
 
     def ask_all(self, *words: str | int) -> list[Any]:
         """Sends one command to every master, and returns the answers."""
@@ -204,6 +194,17 @@ class Stand:
         return time.time()
 
 
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What ``python -m bench`` measures under one name. ``bench.suites`` has the list of them."""
+
+    name: str
+    about: str
+    """One line for ``--list``."""
+    measure: Callable[[Stand], Iterator[Figure]]
+    """Yields figures as they are found, on servers of its own."""
+
+
 def settled(used: Callable[[], int]) -> int:
     """Waits until two looks at the memory in use hardly differ, and returns the last."""
     last, now = 0, used()
@@ -226,17 +227,9 @@ def clustered(
 
 
 @contextlib.contextmanager
-def standing(
-    kind: str, *, cluster: bool, unix: bool, cores: Cores, scale: Scale, say: Callable[[str], None]
-) -> Iterator[Stand]:
-    """Starts servers of one kind, without persistence, and ends them."""
-    binary = servers.binary(kind)
+def standing(kind: str, *, cores: Cores, scale: Scale, say: Callable[[str], None]) -> Iterator[Stand]:
+    """Starts a server of one kind, without persistence, and ends it."""
     with contextlib.ExitStack() as stack:
-        if cluster:
-            nodes = stack.enter_context(clustered(binary, masters=MASTERS, replicas=REPLICAS, cores=cores))
-            url, masters = nodes.url, list[Server](nodes.masters)
-        else:
-            with cores.for_servers():
-                server = stack.enter_context(Server(binary, unix=unix))
-            url, masters = server.url, [server]
-        yield stack.enter_context(Stand(url, masters, scale=scale, say=say))
+        with cores.for_servers():
+            server = stack.enter_context(Server(servers.binary(kind)))
+        yield stack.enter_context(Stand(server.url, [server], scale=scale, say=say))

@@ -25,6 +25,8 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from cluster.servers import DEFAULT, KINDS, binary, found
 from shardq import Consumer, Engine
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
 from tests.support import browser, tiers
 from tests.support.diagonal import diagonal
 from tests.support.engines import SHARDS, Engines
@@ -292,6 +294,15 @@ def servers(url: str) -> Iterator[Servers]:
     """The servers behind ``url``, for plain commands."""
     with Servers(url) as servers:
         yield servers
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    """An open driver of threads, without an engine."""
+    driver = Driver(Settings.from_url(url))
+    driver.open()
+    yield driver
+    driver.close()
 
 
 @pytest.fixture(autouse=True)

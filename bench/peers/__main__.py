@@ -6,8 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
 from bench import machine
 from bench.arguments import add_json, add_server, command_parser
 from bench.cores import Cores
@@ -15,10 +13,10 @@ from bench.peers import homes, outcome
 from bench.peers.adapter import Adapter
 from bench.peers.catalogue import ADAPTERS
 from bench.peers.homes import Home, Unavailable
-from bench.peers.outcome import Outcome
-from bench.peers.turns import QUICK, USUAL, Turn
+from bench.peers.outcome import Outcome, Peer
+from bench.peers.turns import USUAL, Turn
 from bench.table import Progress
-from cluster import servers
+from cluster import entry
 
 ROUNDS = 3
 
@@ -33,79 +31,54 @@ Each peer gets an environment of its own in .peers, made at its first turn; one 
 the result, with the reason. beanstalkd and node are not installed: they must be on the PATH.
 
 columns:
-  scheduled /s   tasks with a due time, pushed by one process through the fastest API the peer has
-  drained /s     no-op tasks that are all due at one instant, by one worker process: from that instant to the last
+  scheduled/s    tasks with a due time, pushed by one process through the fastest API the peer has
+  drained/s      no-op tasks that are all due at one instant, by one worker process: from that instant to the last
   late p50, p99  from due to the first line of the handler, tasks at random instants, nothing else going on
   bytes/task     memory of the server for a pending task of 100 bytes (beanstalkd: resident memory of the process)
   idle cmds/s    commands the server executes, those in scripts included, while a worker and a pusher do nothing
 
 example:
-  python -m bench.peers --quick
   python -m bench.peers --only shardq beanstalkd --rounds 1
-  python -m bench.peers --only huey --rounds 1 --json peers.json --add
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 done, 1 not possible, 2 not understood, 130 interrupted."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.add and options.json is None:
-        parser.error("--add adds to what a file holds; say which with --json FILE")
-    if options.list:
-        for adapter in ADAPTERS:
-            print(f"{adapter.name:<14} {adapter.how}")
-        return 0
-    try:
-        servers.binary(options.server)
-        known = outcome.load(options.json) if options.add and options.json.exists() else Outcome({}, [])
-    except servers.NoSuchServer as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
-    except msgspec.DecodeError as exc:
-        print(f"error: {options.json} holds no result of this command: {exc}; give another file", file=sys.stderr)
-        return 1
-    cores = Cores.divided(cluster=False)
-    known.facts = machine.told(options.server, topology="one server on loopback TCP for each turn", cores=cores)
-    complete = False
+    """Returns the exit code: 0 done, 2 not understood or not possible, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    cores = Cores.divided()
+    known = Outcome(machine.told(options.server, topology="one server on loopback TCP for each turn", cores=cores), [])
     try:
         _run([each for each in ADAPTERS if not options.only or each.name in options.only], options, cores, known)
-        complete = True
-    except KeyboardInterrupt:
-        print("interrupted; all processes are stopped", file=sys.stderr)
     finally:
         # results before a failure are shown too
-        known.arrange([adapter.name for adapter in ADAPTERS])
         if known.peers:
             outcome.show(known)
         if options.json is not None:
             known.save(options.json)
-    return 0 if complete else 130
+    return 0
 
 
 def _run(adapters: Sequence[Adapter], options: argparse.Namespace, cores: Cores, known: Outcome) -> None:
-    found: dict[str, Home] = {}
+    found: list[tuple[Adapter, Home, Peer]] = []
     for adapter in adapters:
         try:
-            found[adapter.name] = homes.home(adapter, say=_say)
+            home = homes.home(adapter, say=_say)
+            known.peers.append(Peer(adapter.name, home.version, adapter.how))
+            found.append((adapter, home, known.peers[-1]))
         except Unavailable as exc:
-            known.peer(adapter.name, version="", how=adapter.how).problem = str(exc)
+            known.peers.append(Peer(adapter.name, "", adapter.how, problem=str(exc)))
     # clients are pinned after installing, which may use every core
     cores.pin_clients()
     with Progress() as progress:
         for round in range(1, options.rounds + 1):
-            for position, adapter in enumerate(adapters, 1):
-                if adapter.name not in found:
-                    continue
-                home = found[adapter.name]
-                peer = known.peer(adapter.name, version=home.version, how=adapter.how)
-                progress.enter(f"round {round} of {options.rounds}, {adapter.name}", position, len(adapters))
+            for position, (adapter, home, peer) in enumerate(found, 1):
+                progress.enter(f"round {round} of {options.rounds}, {adapter.name}", position, len(found))
                 turn = Turn(
                     adapter,
                     home,
                     options.server,
                     cores,
-                    sizes=QUICK if options.quick else USUAL,
+                    sizes=USUAL,
                     whole=not peer.has_lateness,
                     say=progress.say,
                 )
@@ -128,11 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only these: {', '.join(names)}",
     )
     parser.add_argument("--rounds", type=_positive, default=ROUNDS, help="turns of each peer (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="use 500 tasks: everything runs, little is measured")
     add_server(parser)
     add_json(parser, "write the result there too")
-    parser.add_argument("--add", action="store_true", help="add to the results in FILE: further rounds, other peers")
-    parser.add_argument("--list", action="store_true", help="show the peers and how each is used, and do nothing")
     return parser
 
 
@@ -143,4 +113,4 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry.run(main))

@@ -20,18 +20,16 @@ class Rows(msgspec.Struct):
     lateness_p99_ms: float | None = None
     bytes_per_task: float | None = None
     idle_commands_per_s: float | None = None
-    schedule_tasks: int | None = None
-    """The number of tasks behind that rate."""
     drain_tasks: int | None = None
     remarks: list[str] = []
     problems: list[str] = []
 
 
 COLUMNS = {
-    "schedule_per_s": "scheduled /s",
-    "drain_per_s": "drained /s",
-    "lateness_p50_ms": "late p50 ms",
-    "lateness_p99_ms": "late p99 ms",
+    "schedule_per_s": "scheduled/s",
+    "drain_per_s": "drained/s",
+    "lateness_p50_ms": "late p50, ms",
+    "lateness_p99_ms": "late p99, ms",
     "bytes_per_task": "bytes/task",
     "idle_commands_per_s": "idle cmds/s",
 }
@@ -77,26 +75,8 @@ class Outcome(msgspec.Struct):
     facts: dict[str, str]
     peers: list[Peer]
 
-    def peer(self, name: str, *, version: str, how: str) -> Peer:
-        """Returns the peer of this name. It is a new one if none is there, or if the version or the use was another."""
-        for position, peer in enumerate(self.peers):
-            if peer.name == name:
-                if (peer.version, peer.how) != (version, how):
-                    self.peers[position] = Peer(name, version, how)
-                return self.peers[position]
-        self.peers.append(Peer(name, version, how))
-        return self.peers[-1]
-
-    def arrange(self, names: Sequence[str]) -> None:
-        """Puts the peers in this order, whatever the order of their turns was."""
-        self.peers.sort(key=lambda peer: names.index(peer.name) if peer.name in names else len(names))
-
     def save(self, file: Path) -> None:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
-
-
-def load(file: Path) -> Outcome:
-    return msgspec.json.decode(file.read_bytes(), type=Outcome)
 
 
 def best(peers: Sequence[Peer]) -> Mapping[str, str]:

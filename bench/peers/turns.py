@@ -69,7 +69,6 @@ class Sizes:
 
 
 USUAL = Sizes(schedule=20_000, drain=20_000, late=200, idle_s=20.0)
-QUICK = Sizes(schedule=500, drain=500, late=20, idle_s=2.0)
 
 
 @dataclass(slots=True)
@@ -121,7 +120,6 @@ class Turn:
             before = store.memory()
             told = pusher.push(_within_an_hour(self.sizes.schedule), seconds=SCHEDULE_S, timeout=READY_S)
             self.rows.schedule_per_s = told["pushed"] / told["seconds"]
-            self.rows.schedule_tasks = told["pushed"]
             self.say("weighing")
             self.rows.bytes_per_task = (store.memory() - before) / told["pushed"]
 

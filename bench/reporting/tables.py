@@ -6,19 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from bench.peers.outcome import Outcome, best
+from bench.peers.outcome import COLUMNS, Outcome, best
 from bench.reporting.inputs import Figure, Nodes, Results, distinct
 from bench.reporting.plots import OURS
 from bench.table import shown
-
-PEER_HEADS = {
-    "schedule_per_s": "scheduled/s",
-    "drain_per_s": "drained/s",
-    "lateness_p50_ms": "late p50, ms",
-    "lateness_p99_ms": "late p99, ms",
-    "bytes_per_task": "bytes/task",
-    "idle_commands_per_s": "idle cmds/s",
-}
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -100,7 +91,7 @@ def peers(found: Outcome) -> str:
     rows = []
     for peer in found.peers:
         cells = []
-        for column in PEER_HEADS:
+        for column in COLUMNS:
             value = peer.rows.get(column)
             text = "–" if value is None else shown(value)
             cells.append(f"<b>{text}</b>" if ahead.get(column) == peer.name else text)
@@ -108,7 +99,7 @@ def peers(found: Outcome) -> str:
         if peer.problem:
             name += f'<br><span class="soft">not measured: {escape(peer.problem)}</span>'
         rows.append([name, *cells])
-    return table(("", *PEER_HEADS.values()), rows, right=range(1, 1 + len(PEER_HEADS)))
+    return table(("", *COLUMNS.values()), rows, right=range(1, 1 + len(COLUMNS)))
 
 
 def usage(found: Outcome) -> str:
@@ -235,7 +226,7 @@ def _ahead(found: Outcome) -> str:
     others = {peer.name: peer.rows for peer in found.peers if peer is not ours}
     ahead = best([peer for peer in found.peers if peer is not ours])
     parts = []
-    for column, head in PEER_HEADS.items():
+    for column, head in COLUMNS.items():
         mine, other = ours.rows.get(column), others.get(ahead.get(column, ""), {}).get(column)
         if mine is not None and other is not None:
             parts.append(f"{head} {shown(mine)} (best other: {ahead[column]} {shown(other)})")

@@ -12,7 +12,6 @@ from bench.suites import (
     idle,
     lateness,
     memory,
-    outbox,
     push,
     scales,
     sizes,
@@ -32,6 +31,5 @@ SUITES = (
     idle.SUITE,
     scales.SUITE,
     memory.SUITE,
-    outbox.SUITE,
     cold.SUITE,
 )

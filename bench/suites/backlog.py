@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from bench.figures import Figure, Spent, server_cost
 from bench.loads import PAYLOAD, SPREAD_S
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Engine, Task
 from shardq.core.calls import dispatch
 from shardq.core.layout.keys import shard_keys

@@ -11,8 +11,7 @@ from bench.children import Child
 from bench.figures import Figure, percentiles
 from bench.loads import burst
 from bench.probing import PUSHES
-from bench.stand import SHARDS, Stand
-from bench.suite import Suite
+from bench.stand import SHARDS, Stand, Suite
 
 PER_S = 100
 """Pushes a second, and as many PINGs: enough to see a pause of 20 ms, and too few to be the load."""

@@ -12,8 +12,7 @@ from bench import limit
 from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, coroutine, function, running
 from bench.figures import Figure, Spent, client_cost, rate, server_cost
 from bench.loads import fill_ready
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Engine
 
 
@@ -28,14 +27,14 @@ def _measure(stand: Stand) -> Iterator[Figure]:
         (f"claim({CLAIM}) and ack, prefetch=True", claim_ahead_and_ack),
     ):
         stand.say(f"{name}, {count:,} tasks")
-        spent = _drained(stand, count, take)
+        spent = drained(stand, count, take)
         yield rate(name, count, spent, reference=beside)
         yield client_cost(name, count, spent)
         yield server_cost(name, count, spent)
     for kind, register in (("functions", function), ("coroutines", coroutine)):
         name = f"worker, no-op {kind}"
         stand.say(f"{name}, {count:,} tasks")
-        spent = _drained(stand, count, running(stand, register))
+        spent = drained(stand, count, running(stand, register))
         yield rate(name, count, spent, reference="one process; aim: ≥ 30,000")
         yield client_cost(name, count, spent)
         yield server_cost(name, count, spent)
@@ -44,7 +43,7 @@ def _measure(stand: Stand) -> Iterator[Figure]:
 SUITE = Suite("consume", "claim and ack, and a worker with nothing to do, from a backlog", _measure)
 
 
-def _drained(stand: Stand, count: int, drain: Callable[[Engine, int], None]) -> Spent:
+def drained(stand: Stand, count: int, drain: Callable[[Engine, int], None]) -> Spent:
     with stand.engine() as engine:
         fill_ready(stand, engine, count)
         with stand.metering() as spent:

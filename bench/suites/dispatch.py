@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from bench import limit
 from bench.figures import Figure, Spent, client_cost, server_cost
 from bench.loads import burst
-from bench.stand import SHARDS, Stand
-from bench.suite import Suite
+from bench.stand import SHARDS, Stand, Suite
 from shardq.core.calls.dispatch import MAX_BATCH
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
@@ -26,22 +25,22 @@ LIST = "bench-mail"
 def _measure(stand: Stand) -> Iterator[Figure]:
     count = stand.pick(5_000, 200_000)
     ids, most = limit.in_turns(
-        stand, "dispatch", count, lambda: _ids(stand, count), lambda: limit.dispatch_rate(stand, count)
+        stand, "dispatch", count, lambda: made_ready(stand, count), lambda: limit.dispatch_rate(stand, count)
     )
     name = f"dispatch of {count:,}, {SHARDS} shards"
     yield limit.beside(name, count, ids, most, f"{MAX_BATCH} a call, 1 shard", aim="≥ 0.8")
     yield client_cost(name, count, ids)
     yield server_cost(name, count, ids)
 
-    forwarded, alone = limit.in_turns(
-        stand, "forward", count, lambda: _forwarded(stand, count), lambda: limit.forward_rate(stand, count)
+    payloads, alone = limit.in_turns(
+        stand, "forward", count, lambda: forwarded(stand, count), lambda: limit.forward_rate(stand, count)
     )
     # the C client does one thing at a time, so the times of both for a task add up
     both = 1 / (1 / most + 1 / alone) if most and alone else None
     name = f"dispatch and forward of {count:,} payloads to a list"
-    yield limit.beside(name, count, forwarded, both, "both scripts in turn, 1 shard", aim="≥ 0.8")
-    yield client_cost(name, count, forwarded)
-    yield server_cost(name, count, forwarded)
+    yield limit.beside(name, count, payloads, both, "both scripts in turn, 1 shard", aim="≥ 0.8")
+    yield client_cost(name, count, payloads)
+    yield server_cost(name, count, payloads)
 
     few = stand.pick(500, 10_000)
     stand.say(f"one at a time, {few:,} tasks")
@@ -57,13 +56,13 @@ def _measure(stand: Stand) -> Iterator[Figure]:
 SUITE = Suite("dispatch", "due tasks made ready, and forwarded, beside what the server can do", _measure)
 
 
-def _ids(stand: Stand, count: int) -> Spent:
+def made_ready(stand: Stand, count: int) -> Spent:
     with stand.engine() as engine:
         engine.start()
         return burst(stand, engine, count, per_s=PUSHED_PER_S)
 
 
-def _forwarded(stand: Stand, count: int) -> Spent:
+def forwarded(stand: Stand, count: int) -> Spent:
     with stand.engine() as engine:
         engine.forward(TOPIC, to=LIST)
         engine.start()

@@ -14,8 +14,7 @@ from bench.children import Child
 from bench.figures import Figure, lateness, median, percentiles
 from bench.loads import FAR_S, spread_tasks
 from bench.probing import CLAIMS, PUSHES
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Engine
 from shardq.core.layout.topology import Topology
 

@@ -17,8 +17,7 @@ from bench.children import Child
 from bench.draining import CLAIM
 from bench.figures import Figure
 from bench.loads import fill_ready
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 
 SIZES = (1, 20, 200)
 PER_PROCESS = 50

@@ -13,14 +13,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.children import Child
 from bench.figures import Figure, Spent, lateness
-from bench.loads import FAR_S, burst, spread_tasks
+from bench.loads import FAR_S, burst, push_ahead, spread_tasks
 from bench.probing import CLAIMS
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Engine, Task
 from shardq.core.fleet.lateness import Lateness
 
@@ -31,9 +30,6 @@ STAY = 400_000
 
 PUSHED_PER_S = 80_000
 """The rate of pushing before the flow."""
-
-STEP_S = 0.2
-"""The length of a step of the series: some 25 observed tasks."""
 
 GRACE_S = 1.0
 """The wait after all is dispatched. Tasks that have not come by then are reported as missing."""
@@ -63,7 +59,6 @@ def dispatched_per_s(stand: Stand) -> float:
 class Flow:
     """The outcome of one flow."""
 
-    begin: float
     probes: int
     rows: Sequence[tuple[float, float, str]]
     """The observed tasks: due, late by so many ms until it was claimed, id."""
@@ -88,7 +83,7 @@ def flowing(stand: Stand, per_s: int, seconds: float) -> Flow:
             time.sleep(max(0.0, begin + seconds - time.time()))
             stand.until(lambda: engine.stats().scheduled <= stay, "all of the flow is dispatched")
         time.sleep(GRACE_S)
-        return Flow(begin, probes, child.end(), engine.stats().lateness, spent)
+        return Flow(probes, child.end(), engine.stats().lateness, spent)
 
 
 def _late(stand: Stand, per_s: int, seconds: float, which: str) -> Iterator[Figure]:
@@ -98,34 +93,18 @@ def _late(stand: Stand, per_s: int, seconds: float, which: str) -> Iterator[Figu
     busy = f"server busy {spent.server_s / spent.wall_s:.0%}"
     at: dict[str, float | str] = {"curve": "flow", "per_s": per_s}
     name = f"due → claimed while {per_s:,} tasks/s fall due{which}"
-    figure = lateness(name, late_ms, expected=flow.probes, aim=f"{own}; {busy}; aim: p99 ≤ 15", at=at)
-    yield replace(figure, series=_series(flow.rows, flow.begin, seconds))
-
-
-def _series(rows: Sequence[tuple[float, float, str]], begin: float, seconds: float) -> dict[str, list[float]]:
-    columns: dict[str, list[float]] = {"s": [], "late_max_ms": []}
-    for step in range(int(seconds / STEP_S)):
-        first = begin + step * STEP_S
-        late_ms = [late for due, late, _ in rows if first <= due < first + STEP_S]
-        if late_ms:
-            columns["s"].append(round(step * STEP_S, 2))
-            columns["late_max_ms"].append(round(max(late_ms), 2))
-    return columns
+    yield lateness(name, late_ms, expected=flow.probes, aim=f"{own}; {busy}; aim: p99 ≤ 15", at=at)
 
 
 def _pushed(stand: Stand, engine: Engine, per_s: int, seconds: float, probes: int, stay: int) -> float:
     """Pushes everything, and returns the instant at which the flow begins."""
     count = int(per_s * seconds)
-    lead_s = 1.5 + count / PUSHED_PER_S
-    while True:
+
+    def push(begin: float) -> None:
         engine.push_many(spread_tasks(stay, at_least_s=FAR_S))
-        begin = time.time() + lead_s
         for _ in engine.push_iter(Task(0, at=begin + number / per_s) for number in range(count)):
             pass
         dues = [int((begin + random.uniform(0, seconds)) * 1000) for _ in range(probes)]
         engine.push_many([Task(due_ms, at=due_ms / 1000, topic=TOPIC) for due_ms in dues])
-        if time.time() < begin - 0.5:
-            return begin
-        stand.say(f"pushing took longer than {lead_s:.1f} s; again with twice the time")
-        engine.purge(everything=True)
-        lead_s *= 2
+
+    return push_ahead(stand, engine, 1.5 + count / PUSHED_PER_S, push)

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from bench.figures import Figure
 from bench.loads import FAR_S, spread_tasks
 from bench.monitor import Monitor
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.scripts import script
 

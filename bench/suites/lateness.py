@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from bench.consuming import working
 from bench.figures import Figure, lateness
 from bench.monitor import Monitor
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from shardq import Delivery, Engine, Task, Worker
 
 LEAD_S = 1.0

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bench.figures import Figure
 from bench.loads import FAR_S, PAYLOAD, PAYLOAD_BYTES, payload_of, spread_tasks
-from bench.stand import SHARDS, Stand
-from bench.suite import Suite
+from bench.stand import SHARDS, Stand, Suite
 from shardq import Engine, Task
 from shardq.core.model.ids import UNIQUE_LENGTH
 

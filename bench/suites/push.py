@@ -15,8 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from bench import limit
 from bench.figures import Figure, Spent, client_cost, middle, rate, server_cost
 from bench.loads import PAYLOAD, SPREAD_S, spread_tasks
-from bench.stand import SHARDS, Stand
-from bench.suite import Suite
+from bench.stand import SHARDS, Stand, Suite
 from shardq import AsyncEngine, Buffer, Task
 from shardq.core.model.record import JSON
 

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from bench.figures import Figure
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 from bench.suites.idle import NOT_ITS
 from shardq import Consumer, Engine, Task
 from shardq.core.calls.request import Command

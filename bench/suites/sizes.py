@@ -8,8 +8,7 @@ from bench import limit
 from bench.consuming import claim_and_ack, function, running
 from bench.figures import Figure, Spent, rate
 from bench.loads import burst, payload_of, spread_tasks
-from bench.stand import Stand
-from bench.suite import Suite
+from bench.stand import Stand, Suite
 
 PAYLOADS = (100, 4096)
 SHARD_COUNTS = (1, 16, 64)

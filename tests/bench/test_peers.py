@@ -19,11 +19,12 @@ from bench.peers.adapter import Adapter, Here, Npm, Venv
 from bench.peers.catalogue import ADAPTERS
 from bench.peers.child import Child, Failed, Notes
 from bench.peers.homes import PROGRAMS, Home, Unavailable
-from bench.peers.outcome import COLUMNS, Outcome, Peer, Rows
+from bench.peers.outcome import COLUMNS, Peer, Rows
 from bench.peers.programs import kit
 from bench.peers.turns import Sizes, Turn
 from cluster import servers
 from tests.support.waiting import wait_until
+from tests.support.workers import gone
 
 SIZES = Sizes(schedule=200, drain=200, late=5, idle_s=0.5)
 
@@ -115,16 +116,8 @@ def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
     log = tmp_path / "work.log"
     with Child(running(CHATTY, tmp_path), "work", url="", folder=tmp_path):
         wait_until(lambda: log.read_text().endswith("\n"), "it told the id of what it started")
-        grandchild = int(log.read_text())
-        assert psutil.pid_exists(grandchild)
-    wait_until(lambda: not alive(grandchild), "its child is gone")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        grandchild = psutil.Process(int(log.read_text()))
+    wait_until(lambda: gone(grandchild), "its child is gone")
 
 
 def test_notes_are_read_once_and_whole(tmp_path: Path) -> None:
@@ -174,27 +167,6 @@ def test_a_problem_stays_until_the_figure_is_there() -> None:
     assert peer.problem is None
 
 
-def test_another_version_begins_anew() -> None:
-    found = Outcome({}, [])
-    found.peer("a", version="1", how="so").add(Rows(drain_per_s=1.0))
-    assert len(found.peer("a", version="1", how="so").rounds) == 1
-    assert found.peer("a", version="2", how="so").rounds == []
-    assert len(found.peers) == 1
-
-
-def test_the_order_is_not_that_of_measuring() -> None:
-    found = Outcome({}, [Peer(name, "", "") for name in ("gone", "b", "a")])
-    found.arrange(["a", "b"])
-    assert [peer.name for peer in found.peers] == ["a", "b", "gone"]
-
-
-def test_it_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    found = Outcome({"machine": "this"}, [])
-    found.peer("a", version="1", how="so").add(Rows(drain_per_s=1.5, remarks=["2 came early"]))
-    found.save(tmp_path / "peers.json")
-    assert outcome.load(tmp_path / "peers.json") == found
-
-
 def test_who_is_ahead() -> None:
     slow, fast = Peer("slow", "", ""), Peer("fast", "", "")
     slow.add(Rows(drain_per_s=1.0, bytes_per_task=1.0))
@@ -209,23 +181,9 @@ def test_who_is_early_is_not_ahead() -> None:
     assert outcome.best([early, late]) == {"lateness_p50_ms": "late"}
 
 
-def test_the_command_lists_peers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [each.name for each in ADAPTERS]
-
-
-def test_what_can_not_be_added_to_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "peers.json"
-    file.write_text("[]")
-    assert command.main(["--only", "shardq", "--json", str(file), "--add"]) == 1
-    assert "holds no result of this command" in capsys.readouterr().err
-    assert file.read_text() == "[]"
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--add"], "say which with --json FILE"),
         (["--json", "/no/such/folder/peers.json"], "give a file in a directory that exists"),
         (["--rounds", "0"], "give 1 or more"),
         (["--only", "cron"], "invalid choice: 'cron'"),

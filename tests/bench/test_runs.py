@@ -32,7 +32,7 @@ def stand() -> Iterator[Stand]:
     def say(_: str) -> None:
         """Nobody looks."""
 
-    with standing(servers.DEFAULT, cluster=False, unix=False, cores=NO_PINNING, scale="quick", say=say) as stand:
+    with standing(servers.DEFAULT, cores=NO_PINNING, scale="quick", say=say) as stand:
         yield stand
 
 

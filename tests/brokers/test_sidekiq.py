@@ -19,6 +19,7 @@ import redis
 from cluster import sidekiq as ruby
 from cluster.server import Server
 from shardq import Engine
+from tests.sinks.seen import database_of
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
@@ -44,10 +45,7 @@ def note(args: list[Any], queue: str) -> dict[str, Any]:
 
 @pytest.fixture
 def client(single: Server) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(f"{single.url}/{DB}") as client:
-        client.flushdb()
-        yield client
-        client.flushdb()
+    yield from database_of(single, DB)
 
 
 def ran(client: redis.Redis) -> Counter[str]:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from bench.arguments import add_json, command_parser
 from bench.chaos import Chaos
 from tests.chaos import planted
@@ -39,6 +37,9 @@ examples:
   python -m tests.chaos soak --hours 2 --json bench/report/soak.json
 """
 
+
+FAULTS_S = 60.0
+"""The time of a round in which faults are done."""
 
 SHOWN = 4
 """Violations of a round that are told in full."""
@@ -78,7 +79,7 @@ def _rounds(options: argparse.Namespace) -> int:
 
     def plan_of(seed: int, ground: GroundKind) -> Plan:
         return drawn(
-            seed, ground, seconds=options.seconds, every_s=options.every, per_s=options.rate, only=options.kind,
+            seed, ground, seconds=FAULTS_S, every_s=options.every, per_s=options.rate, only=options.kind,
             without=without,
         )  # fmt: skip
 
@@ -90,12 +91,7 @@ def _rounds(options: argparse.Namespace) -> int:
         return seconds > float(options.minutes) * 60
 
     grounds = GROUND_KINDS if options.on == "all" else (options.on,)
-    run = Run(plan_of, grounds, is_enough, file=options.json, keep=options.keep, go_on=options.go_on, show=show)
-    seed: int = options.seed
-    if options.add and options.json and options.json.exists():
-        run.record = msgspec.json.decode(options.json.read_bytes(), type=Chaos)
-        seed = max((each.seed for each in run.record.rounds), default=seed - 1) + 1
-    record = run.carry_out(seed)
+    record = Run(plan_of, grounds, is_enough, file=options.json, go_on=options.go_on, show=show).carry_out(options.seed)
     print("\n".join(lines(record)))
     return 1 if record.violations else 0
 
@@ -141,7 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=0, help="so many rounds, however long they take")
     parser.add_argument("--faults", type=int, default=0, help="until it were so many faults, however long they take")
     parser.add_argument("--tasks", type=int, default=0, help="and so many tasks")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a round's faults (default: %(default)g)")
     parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults (default: %(default)g)")
     parser.add_argument("--rate", type=float, default=4000.0, help="bulk tasks pushed a second (default: %(default)g)")
     parser.add_argument(
@@ -149,8 +144,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="the kinds of faults")
     parser.add_argument("--go-on", action="store_true", help="also after a round that went wrong")
-    parser.add_argument("--add", action="store_true", help="go on with the rounds that the file of --json has")
-    parser.add_argument("--keep", action="store_true", help="the files of every round stay")
     add_json(parser, "a record of all rounds, written after each of them")
     return parser
 

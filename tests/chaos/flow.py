@@ -4,7 +4,6 @@ few bytes a task. ``account.py`` reads that.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from array import array
@@ -15,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from shardq import Engine, LeaseLost, PushError, ShardqError, Task
+from shardq import Engine, PushError, ShardqError, Task
 from shardq.core.model.task import Receipt
-from shardq.errors import SettleError
-from tests.judge.witness import NOTHING, UNDONE, given_twice, monotonic_us, number_of
+from tests.judge.history import append, opened, records
+from tests.judge.witness import NOTHING, UNDONE, monotonic_us, number_of, settled
 
 TOPIC = "flow"
 
@@ -106,22 +105,14 @@ class FlowBook:
     """A file that has each record as soon as it is written."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self._file = opened(path)
 
     def write(self, record: Record) -> None:
-        data = _encode(record)
-        os.write(self._file, len(data).to_bytes(4, "big") + data)
+        append(self._file, _encode(record))
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a file. The last one of a process that was killed may be cut off."""
-    with path.open("rb", buffering=1 << 20) as file:
-        while len(head := file.read(4)) == 4:
-            size = int.from_bytes(head, "big")
-            data = file.read(size)
-            if len(data) < size:
-                return
-            yield _decode(data)
+    return map(_decode, records(path))
 
 
 class Flow:
@@ -249,31 +240,9 @@ class Flow:
         call = next(self._calls)
         some = [deliveries[place] for place in places] if places else deliveries
         self._book.write(Settles(call, monotonic_us(), claim, kind, list(places), delay * 1e6))
-        fates: list[str] = []
-        error = ""
-        try:
-            if kind == "ack":
-                consumer.ack(some)
-            elif kind == "retry":
-                consumer.retry(some, delay=delay)
-            elif kind == "snooze":
-                consumer.snooze(some, delay)
-            elif kind == "bury":
-                consumer.bury(some, "it is no good")
-            else:
-                consumer.extend(some, delay)
-        except LeaseLost as exc:
-            known = dict.fromkeys(exc.ids, "lost") | dict.fromkeys(given_twice(some), UNKNOWN)
-            error, fates = type(exc).__name__, [known.get(each.id, "done") for each in some]
-        except SettleError as exc:
-            known = dict.fromkeys(exc.settled, "done") | dict.fromkeys(exc.lost, "lost")
-            known |= {id: NOTHING for id, failure in exc.failed.items() if isinstance(failure, UNDONE)}
-            known |= dict.fromkeys(given_twice(some), UNKNOWN)
-            error, fates = type(exc).__name__, [known.get(each.id, UNKNOWN) for each in some]
-        except ShardqError as exc:
-            error = type(exc).__name__
-            fates = [NOTHING if isinstance(exc, UNDONE) else UNKNOWN] * len(some)
-        self._book.write(Settled(call, monotonic_us(), fates, error))
+        fates, exc = settled(consumer, kind, some, delay)
+        told = [] if exc is None else [fate or UNKNOWN for fate in fates]
+        self._book.write(Settled(call, monotonic_us(), told, "" if exc is None else type(exc).__name__))
 
 
 def _fate(receipt: str, exc: PushError | None) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -186,7 +185,3 @@ def main(arguments: Sequence[str]) -> int:
         return 1 if count else 0
     print(f"{count} of {len(names)} planted faults are found")
     return 0 if count == len(names) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

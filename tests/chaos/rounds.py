@@ -97,19 +97,16 @@ class Told:
         return Counter(each.fault.kind for each in self.happened)
 
 
-Say = Callable[[str], None]
-
-
-def carried_out(plan: Plan, *, planted: str = "", say: Say = lambda text: None) -> Told:
+def carried_out(plan: Plan, *, planted: str = "") -> Told:
     """Carries a round out and judges it. ``planted``: a fault of the product, by name."""
-    return judged(done(plan, planted=planted, say=say))
+    return judged(done(plan, planted=planted))
 
 
-def done(plan: Plan, *, planted: str = "", say: Say = lambda text: None) -> Told:
+def done(plan: Plan, *, planted: str = "") -> Told:
     """Carries a round out. It is to be judged yet, in this process or another one; ``put_away`` removes its files."""
     told = Told(plan, folder=Path(tempfile.mkdtemp(prefix="shardq-chaos-")))
     try:
-        Round(plan, told, planted, say).carry_out()
+        Round(plan, told, planted).carry_out()
     except BaseException:
         put_away(told, keep=False)
         raise
@@ -158,12 +155,11 @@ def _kept(plan: Plan) -> Mapping[str, str]:
 
 
 class Round:
-    def __init__(self, plan: Plan, told: Told, planted: str, say: Say) -> None:
+    def __init__(self, plan: Plan, told: Told, planted: str) -> None:
         self._plan = plan
         self._folder = told.folder
         self._told = told
         self._planted = planted
-        self._say = say
         self._facts = Facts(shard_counts={plan.shards, *SHARDS})
         self._facts.rules = Rules(skew_us=JUMPS_US if plan.clocks else SKEW_US, lease_us=LEASE_S * 1e6)
         self._ahead_us = time.time() * 1e6 - monotonic_us()
@@ -191,7 +187,6 @@ class Round:
             self._told.broken += nemesis.failed
             self._told.wrong += nemesis.wrong
             self._part("healed")
-            self._say(f"{len(nemesis.happened)} faults are over")
             self._over_us = monotonic_us()
             self._processes.finish_all()
             self._told.wrong += self._processes.wrong

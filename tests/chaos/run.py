@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -31,20 +31,16 @@ class Run:
     grounds: Sequence[GroundKind]
     is_enough: Callable[[Chaos, int, float], bool]
     file: Path | None = None
-    keep: bool = False
     go_on: bool = False
     """True: also after a round that went wrong."""
     show: Callable[[Told], None] = lambda told: None
-    record: Chaos = field(default_factory=begun)
 
     def __post_init__(self) -> None:
+        self.record = begun()
         self._since_s = time.monotonic()
-        self._took_s = 0.0
-        """That the record had at the beginning."""
         self._waiting: deque[Future[Told]] = deque()
 
     def carry_out(self, seed: int) -> Chaos:
-        self._took_s = self.record.took_s
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawned) as judge:
             rounds = 0
@@ -76,8 +72,8 @@ class Run:
         while self._waiting and (self._waiting[0].done() or len(self._waiting) > most):
             told = self._waiting.popleft().result()
             add(self.record, told)
-            self.record.took_s = round(self._took_s + time.monotonic() - self._since_s, 1)
+            self.record.took_s = round(time.monotonic() - self._since_s, 1)
             if self.file is not None:
                 write(self.record, self.file)
-            put_away(told, keep=self.keep or bool(told.wrong))
+            put_away(told, keep=bool(told.wrong))
             self.show(told)

@@ -65,6 +65,33 @@ def test_reschedule(shardq: Shell, running: Engine) -> None:
     assert state_of(running, leased) == "leased"
 
 
+def test_tasks_of_a_tag(shardq: Shell, engine: Engine) -> None:
+    engine.push_many([Task(n, delay=FAR_S, tags=[f"user-{n % 2}"]) for n in range(10)])
+    assert shardq.run("cancel", "--tag", "user-1", "--dry-run").out == "5 would be cancelled\n"
+    done = shardq.run("cancel", "--tag", "user-1", "--yes")
+    assert (done.code, done.lines, done.own_err) == (0, ["5 cancelled"], "")
+    assert shardq.run("cancel", "--tag", "user-1", "--yes", "--json").object == {
+        "matched": 0,
+        "cancelled": 0,
+        "others": {},
+        "running": [],
+        "looked_at": 5,
+        "whole": True,
+    }
+    assert engine.stats().scheduled == 5
+
+
+def test_one_that_runs(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    id = put(engine, "leased", tags=["user-1"])
+    engine.push("x", delay=FAR_S, tags=["user-1"])
+    done = shardq.run("cancel", "--tag", "user-1", "--yes")
+    assert (done.code, done.lines) == (1, ["1 cancelled, 1 running"])
+    assert done.own_err == f"1 task is running: {id}\n"
+    again = shardq.run("cancel", "--tag", "user-1", "--yes", "--json")
+    assert (again.code, again.object["running"]) == (1, [id])
+
+
 @pytest.mark.slow
 def test_it_asks(shardq: Shell, engine: Engine) -> None:
     engine.push_many([Task(n, delay=60, topic="mail") for n in range(7)])

@@ -63,7 +63,6 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_streams_that_are_closed_or_take_nothing(shardq: Shell, engine: Engine, file: Path, command: str) -> None:
     line = f"exec {SCRIPT} {command.replace(FILE, str(file))}"
@@ -98,7 +97,6 @@ def _sh(shell: Shell, line: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("redirected", [">/dev/full 2>/dev/full", ""], ids=["full disks", "readers that have gone"])
 @pytest.mark.parametrize("command", ["run", "run --json", "run --processes 2"])
 def test_pollers_go_on_while_nobody_hears_of_them(shardq: Shell, engine: Engine, command: str, redirected: str) -> None:
@@ -213,7 +211,6 @@ def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, comman
     ],
     ids=["empty", "BOM and CRLF", "latin-1", "UTF-16", "a huge line"],
 )
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, code: int, err: str) -> None:
     file = tmp_path / "tasks"
     file.write_bytes(content)
@@ -222,7 +219,6 @@ def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, c
     assert done.err.startswith(err)
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_paths_that_are_no_files(shardq: Shell, tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file or directory")):
         done = shardq.run("push-file", str(path))

@@ -128,7 +128,6 @@ def test_killed_it_leaves_nothing_either(shell: Shell) -> None:
     wait_until(lambda: not demo_servers(shell) and remains(shell) == [], "its server has ended, its files are gone")
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_stopped_midway_on_another_server_it_removes_its_keys(shell: Shell, url: str) -> None:
     with Servers(url) as servers:
         before = keys(servers)
@@ -141,7 +140,6 @@ def test_stopped_midway_on_another_server_it_removes_its_keys(shell: Shell, url:
         assert keys(servers) <= before
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_tasks_that_somebody_takes_away_are_lost(shell: Shell, url: str) -> None:
     # due over a minute: it ends long before, because nothing is left
     process = shell.start("demo", "--tasks", "50", "--seconds", "60", "--shards", "1", "--url", url)

@@ -27,12 +27,6 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def servers(url: str) -> Iterator[Servers]:
-    with Servers(url) as servers:
-        yield servers
-
-
-@pytest.fixture
 def own(shell: Shell, own_server: Server, name: str) -> Iterator[tuple[Engine, tuple[str, ...]]]:
     """An engine on a server of its own that is as it should be, with pollers, and the options that name it."""
     own_server.ask("CONFIG", "SET", "appendonly", "yes")

@@ -14,14 +14,12 @@ from tests.support.workers import SOON_S
 DAILY = ("nightly", "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--topic", "reports")
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_none(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("every").out == "none\n"
     done = shardq.run("every", "--json")
     assert (done.code, done.out) == (0, "")
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_declare_and_list(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("every", *DAILY, '{"all": true}', "--jitter", "1m", "--catch-up", "none")
     assert done.code == 0, done.err
@@ -40,7 +38,6 @@ def test_declare_and_list(shardq: Shell, engine: Engine) -> None:
     assert "2 schedules" in shardq.run("stats").out
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
     shardq.run("every", *DAILY, "[1]")
     assert shardq.run("every", "nightly", "--pause").out == "schedule 'nightly' is paused\n"
@@ -53,7 +50,6 @@ def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("every", "nightly", "--remove").out == "schedule 'nightly' is removed\n"
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
     options: tuple[str, ...] = ("--header", "a=b", "--tag", "x", "--max-attempts", "3", "--expires", "1h")
     options += ("--overlap", "skip")
@@ -66,7 +62,6 @@ def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
     assert (dict(info.headers), info.tags, info.max_attempts) == ({"a": "b"}, ("x",), 3)
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_prune(shardq: Shell, engine: Engine) -> None:
     for name in ("a", "b", "c"):
         engine.every(name, interval=3600, owner="billing")
@@ -79,7 +74,6 @@ def test_prune(shardq: Shell, engine: Engine) -> None:
     assert [each.name for each in engine.schedules()] == ["d"]
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_one_that_can_not_be_read(shardq: Shell, engine: Engine, servers: Servers, name: str) -> None:
     keys = control_keys(name)
     servers.ask(keys.slot, "HSET", keys.schedules, "odd", "{}", "odd/declared", "{}")
@@ -92,7 +86,6 @@ def test_one_that_can_not_be_read(shardq: Shell, engine: Engine, servers: Server
     assert shardq.run("every", "odd", "--remove").out == "schedule 'odd' is removed\n"
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_there_is_not(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("every", "nightly", "--remove")
     assert (done.code, done.err) == (1, "error: there is no schedule named 'nightly'; `shardq every` lists all\n")
@@ -100,7 +93,6 @@ def test_what_there_is_not(shardq: Shell, engine: Engine) -> None:
     assert (done.code, done.err) == (1, "error: there is no schedule named 'nightly'; `shardq every` lists all\n")
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_dispatcher_of_the_shell_serves_it(shardq: Shell, engine: Engine) -> None:
     shardq.run("every", "poll", "--interval", "0.5")
     shardq.start("run", "--quiet")

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from unittest.mock import ANY
 
-import pytest
-
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.fleet.member import NO_DISPATCHER
@@ -86,7 +84,6 @@ def test_stats_as_json(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("stats", "--json", "--totals").object["shards"] == []
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_shard_that_can_not_be_seen(shardq: Shell, engine: Engine, url: str) -> None:
     with Servers(url) as servers:
         keys = shard_keys(engine.name, 2)
@@ -177,7 +174,6 @@ def test_stats_watch_looks_again_until_it_is_interrupted(shardq: Shell, engine: 
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_name_that_is_not_there_is_not_made_by_looking(shardq: Shell, name: str) -> None:
     for words in (["stats"], ["get", "x"], ["cancel", "x"], ["reschedule", "x", "--delay", "5"]):
         done = shardq.run(*words)
@@ -195,21 +191,3 @@ def test_what_can_lose_tasks_is_for_stats_to_say(shell: Shell, server_binary: Pa
         assert "keeps nothing on its disk" in shell.run("stats", *given).err
         text, *_ = shell.run("stats", "--json", *given).object["warnings"]
         assert text.startswith(server.address)
-
-
-@pytest.mark.slow
-def test_a_server_that_evicts_is_not_well(shell: Shell, server_binary: Path, name: str) -> None:
-    options = {"appendonly": "yes", "maxmemory": "4mb", "maxmemory-policy": "allkeys-lru"}
-    with Server(server_binary, options=options) as server:
-        given = ("--url", server.url, "--name", name)
-        assert shell.run("push", "1", *given).code == 0
-        told = shell.run("stats", *given)
-        assert "evicts tasks without an error" in told.err
-        assert "has evicted keys" not in told.out
-        for number in range(1000):
-            server.ask("SET", f"cache:{number}", "x" * 10_000)
-        assert server.ask("INFO", "stats")["evicted_keys"]
-        # what it evicted may be all there is of the engine
-        assert shell.run("push", "1", *given).code == 0
-        told = shell.run("stats", *given)
-        assert (told.code, "has evicted keys" in told.out) == (1, True)

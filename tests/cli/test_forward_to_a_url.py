@@ -31,8 +31,8 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
 
     own_server.ask("CONFIG", "SET", "requirepass", "hushhush")
     where = own_server.url.removeprefix("redis://")
-    shown = f"redis://:***@{where}#mail"
-    given = ("forward", "mail", "--to", f"redis://:hushhush@{where}#mail")
+    shown = f"redis://:***@{where}?***#mail"
+    given = ("forward", "mail", "--to", f"redis://:hushhush@{where}?timeout=0.5#mail")
     assert run(*given) == f"topic 'mail' now goes to {shown}\n"
     assert json.loads(run(*given, "--json")) == {"topic": "mail", "to": shown, "side": "right", "maxlen": None}
     assert run(*given, "--left") == f"topic 'mail' now goes to {shown} by LPUSH\n"

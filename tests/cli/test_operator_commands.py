@@ -5,19 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shardq import Engine, Task
+from shardq import Engine
 from shardq.core.layout.topology import Limit
 from tests.cli.shell import Shell
+from tests.cli.test_list_and_peek import bury
 from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until
-
-
-def bury(engine: Engine, count: int, *, topic: str = "", reason: str = "of no use") -> list[str]:
-    """So many dead tasks, on an engine with pollers."""
-    ids: list[str] = [*engine.push_many([Task({"n": n}, topic=topic) for n in range(count)])]
-    consumer = engine.consumer(topic)
-    consumer.bury(claim(consumer, count), reason)
-    return ids
 
 
 @pytest.fixture
@@ -118,7 +111,6 @@ def test_limit(shardq: Shell, engine: Engine) -> None:
     assert engine.topology.limits == {}
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -144,7 +136,6 @@ def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, word
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
     for words in (
         *(["shards"], ["resize", "8"], ["list"], ["peek"], ["forecast"]),

@@ -52,23 +52,6 @@ def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(shardq: Shell, en
     assert engine.stats().scheduled == len(BAD)
 
 
-def test_broken_text(shardq: Shell, engine: Engine) -> None:
-    done = shardq.run("push-file", "-", stdin=b'{"payload": "\xff"}\n{"payload": 1, "delay": 9}')
-    assert done.err.splitlines() == [
-        "line 1: it is not UTF-8: invalid start byte at byte 13",
-        "1 pushed, 1 bad line",
-    ]
-    assert engine.stats().scheduled == 1, "a last line without an end is a line"
-
-
-def test_a_byte_order_mark(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
-    file = tmp_path / "tasks.jsonl"
-    file.write_text(lines({"payload": n, "delay": 60} for n in range(3)), encoding="utf-8-sig")
-    assert shardq.run("push-file", str(file)).err == "3 pushed\n"
-    file.write_text(lines([{"payload": 1}]), encoding="utf-16")
-    assert shardq.run("push-file", str(file)).err.startswith("line 1: it is not UTF-8: ")
-
-
 def test_only_the_first_bad_lines_are_told(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("push-file", "-", stdin="bad\n" * 50)
     assert done.code == 1
@@ -178,13 +161,6 @@ def test_what_was_pushed_is_told_when_the_server_refuses_the_rest(
         assert stored(engine) == Counter(json.loads(text)["payload"] for text in texts)
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_a_file_that_is_not_there(shardq: Shell) -> None:
-    done = shardq.run("push-file", "missing.jsonl")
-    assert (done.code, done.err) == (1, "error: missing.jsonl: No such file or directory\n")
-
-
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_dash_is_stdin(shardq: Shell) -> None:
     assert shardq.run("push-file", "-", stdin=lines([{"payload": 1}])).err == "1 pushed\n"
     (id,) = shardq.run("push", "-", "--text").lines
@@ -214,7 +190,6 @@ def test_on_a_terminal_it_shows_how_far_it_is(shardq: Shell, engine: Engine, tmp
         ["push-file", "-", "--delay", "5", "--at", "2030-01-01T00:00:00Z"],
     ],
 )
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_options_that_do_not_go_together(shardq: Shell, words: list[str]) -> None:
     done = shardq.run(*words)
     assert (done.code, done.out) == (2, "")

@@ -117,7 +117,6 @@ def test_a_push_that_waits_for_copies(
         assert engine.stats().scheduled == 4
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_push_that_nothing_could_confirm(shardq: Shell, engine: Engine, two_lines: str) -> None:
     for what in (("push", "1", "--delay", "1h"), ("push-file", two_lines)):
         done = shardq.run(*what, "--durability", "replicated")

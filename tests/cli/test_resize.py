@@ -167,7 +167,6 @@ def test_it_waits_for_what_runs_where_it_is(shardq: Shell, full: Engine) -> None
     assert "every task is where it belongs" in out
 
 
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_is_not_possible(shardq: Shell, engine: Engine) -> None:
     for words, message in (
         (["resize", "8", "--dry-run", "--wait"], "nothing to --wait for"),

@@ -13,6 +13,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.cli.run import _look_at_all, _said
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Shell, own
 from tests.support.states import claim, state_of
@@ -79,21 +80,6 @@ def test_quietly(shardq: Shell, engine: Engine) -> None:
     assert (process.returncode, out, own(err)) == (0, "", "")
 
 
-@pytest.mark.slow
-def test_shards_of_a_new_name(shardq: Shell, url: str, name: str) -> None:
-    process = shardq.start("run", "--shards", "3")
-    assert process.stdout is not None
-    assert ": 3 shards at" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=LONGEST_S)
-    other = shardq.start("run", "--shards", "5")
-    assert other.stdout is not None
-    assert ": 3 shards at" in other.stdout.readline()
-    other.send_signal(signal.SIGINT)
-    _, err = other.communicate(timeout=LONGEST_S)
-    assert "has 3 shards, not the 5 asked for" in err
-
-
 @pytest.mark.parametrize("words", [(), ("--quiet", "--processes", "2")])
 def test_it_waits_for_the_program_that_creates_the_engine(
     shardq: Shell, url: str, name: str, words: tuple[str, ...]
@@ -134,9 +120,9 @@ def test_it_creates_the_engine_when_told_to(shardq: Shell, name: str) -> None:
 def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
     """They share the shards; one that is killed is replaced, and all end with the command, also when that is killed."""
     process = shardq.start("run", "--processes", "2")
-    told = lines(process)
-    assert next(told).startswith(f"serving '{engine.name}' in 2 processes: {SHARDS} shards at redis")
-    assert any("polling in 2 processes, 2 dispatchers in all" in line for line in told)
+    assert next(lines(process)).startswith(f"serving '{engine.name}' in 2 processes: {SHARDS} shards at redis")
+    wait_until(lambda: len(_look_at_all(engine).stats.dispatchers) == 2, "both dispatch", timeout=SOON_S)
+    assert _said(_look_at_all(engine), 2) == "polling in 2 processes, 2 dispatchers in all"
     first = psutil.Process(process.pid).children()
     assert len(first) == 2
     victim = first[0].pid
@@ -160,7 +146,6 @@ def test_in_several_processes(shardq: Shell, engine: Engine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_two_signals_at_once(shardq: Shell, engine: Engine) -> None:
     """A process of many threads may take both where nobody waits for them; in some of the tries it does."""
     for _ in range(TRIES):

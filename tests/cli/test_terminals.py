@@ -22,7 +22,6 @@ def full(engine: Engine) -> Engine:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
     counts = [f"{shard.scheduled:,}" for shard in full.stats().shards]
     for command in ("stats", "shards"):
@@ -38,7 +37,6 @@ def test_no_number_is_cut(shardq: Shell, full: Engine, columns: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_columns_without_room_are_named(shardq: Shell, running: Engine, columns: int) -> None:
     running.push_many([Task(n, delay=3600) for n in range(12_345)])
@@ -53,7 +51,6 @@ def test_columns_without_room_are_named(shardq: Shell, running: Engine, columns:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize(
     "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from shardq.features.cold.postgres import PostgresStore
 from shardq.features.cold.rows import Row
 from shardq.features.cold.store import Session, Store
 from tests.cold.conftest import Make, later
+from tests.cold.test_commands import walked
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -98,12 +98,3 @@ def test_odd_rows(engine: Engine, named: bool, due_s: float) -> None:
         wait_until(lambda: "cold" in engine.health().kinds, "what can't be moved is told")
     engine.cancel_all(everything=True)
     engine.purge(everything=True)
-
-
-def walked(engine: Engine) -> Iterator[Any]:
-    cursor = None
-    while True:
-        page = engine.tasks(cursor=cursor)
-        yield from page
-        if (cursor := page.cursor) is None:
-            return

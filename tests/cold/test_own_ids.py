@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -145,54 +143,6 @@ def test_many(engine: Engine) -> None:
         engine.push_many([Task(1, id="q", on_conflict="reject"), Task(1, id="new", delay=FAR_S), Task(2, topic="sms")])
     assert [type(error) for error in caught.value.failed.values()] == [Conflict]
     assert len(caught.value.stored) == 2
-
-
-def test_pushes_at_once_of_one_id(make: Make) -> None:
-    """Of pushes that cross each other, each as far or near as it likes, one stores its task."""
-    engines = [make(cold_topics=[""]) for _ in range(3)]
-    for rest in engines:
-        rest.push("warm", id="warm", delay=FAR_S)
-    outcomes: list[Counter[str]] = []
-    for n in range(25):
-        said = Counter[str]()
-        threads = [
-            threading.Thread(
-                target=lambda number=number, each=each, said=said: said.update(
-                    [str(each.push(number, id=f"x{n}", delay=(FAR_S, 60)[(number + n) % 2]).outcome)]  # noqa: B023
-                )
-            )
-            for number in range(2)
-            for each in engines
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        outcomes.append(said)
-    assert outcomes == [Counter(pushed=1, kept=5)] * 25
-    assert in_table(engines[0]) + counted(engines[0]).scheduled == 25 + 1
-
-
-def test_a_push_that_found_nothing_is_too_late(engine: Engine, monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
-    """Between its look and its row, another pushes the id, near, and the task is handled."""
-    other = make(cold_topics=[""])
-    other.start()
-    adds: list[int] = []
-
-    def crossed(*arguments: Any) -> Any:
-        adds.append(1)
-        if len(adds) == 1:
-            other.push("other", id="a", dedup=600)
-            consumer = other.consumer()
-            [delivery] = consumer.claim(1, wait=20)
-            assert delivery.payload == "other"
-            consumer.ack(delivery)
-        return own.add(*arguments)
-
-    for module in MODULES:
-        monkeypatch.setattr(f"{module}.add", crossed)
-    assert engine.push("mine", id="a", delay=FAR_S).outcome == "seen"
-    assert in_table(engine) == 0
 
 
 def test_an_answer_that_is_lost(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from tests.support.workers import Worker
 pytestmark = pytest.mark.usefixtures("soon")
 
 TASKS = 2000
-AFTER_S, MARGIN_S = 12.0, 1.0
-SPREAD_S = 14.0
+AFTER_S, MARGIN_S = 6.0, 1.0
+SPREAD_S = 12.0
 CANCELLED = 200
 
 

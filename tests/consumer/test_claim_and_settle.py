@@ -5,12 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from shardq import Consumer, Engine, LeaseLost, Task
-from shardq.errors import InvalidDelay, InvalidOption, InvalidTopic
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, claim, put, ready_of, state_of
 from tests.support.waiting import wait_until
@@ -44,15 +42,6 @@ def test_one_claim_gets_what_there_is(running: Engine, consumer: Consumer) -> No
     ready(running, 30)
     consumer.claim(1)
     assert len(consumer.claim(100)) == 29
-
-
-def test_two_consumers_share_and_never_get_the_same(running: Engine) -> None:
-    ids = ready(running, 100)
-    one, other = running.consumer(), running.consumer()
-    given: list[str] = []
-    while deliveries := [*one.claim(7), *other.claim(7)]:
-        given += [d.id for d in deliveries]
-    assert sorted(given) == sorted(ids)
 
 
 def test_a_claim_waits_for_the_first(running: Engine, consumer: Consumer) -> None:
@@ -99,14 +88,6 @@ def test_ack_removes_the_task(running: Engine, consumer: Consumer) -> None:
     stats = running.stats()
     assert (stats.leased, stats.ready, stats.scheduled, stats.dead) == (0, 0, 0, 0)
     assert {state_of(running, id) for id in ids} == {"gone"}
-
-
-def test_an_ack_after_an_ack(running: Engine, consumer: Consumer) -> None:
-    running.push("x")
-    (delivery,) = claim(consumer, 1)
-    consumer.ack(delivery)
-    with pytest.raises(LeaseLost):
-        consumer.ack(delivery)
 
 
 def test_retry_now(running: Engine, consumer: Consumer) -> None:
@@ -208,15 +189,6 @@ def test_a_snooze_keeps_the_attempts_so_far(running: Engine, consumer: Consumer)
     assert state_of(running, delivery.id) == "dead"
 
 
-@pytest.mark.parametrize("delay", [None, -1, float("nan"), "5", True])
-def test_an_impossible_snooze(running: Engine, consumer: Consumer, delay: Any) -> None:
-    running.push("x")
-    (delivery,) = claim(consumer, 1)
-    with pytest.raises(InvalidDelay, match="a delay can't be"):
-        consumer.snooze(delivery, delay)
-    assert state_of(running, delivery.id) == "leased"
-
-
 def test_a_lease_that_runs_out(running: Engine) -> None:
     id = running.push("x")
     holder = running.consumer(lease=0.2)
@@ -245,19 +217,6 @@ def test_what_is_settled_twice_is_said_so(running: Engine) -> None:
     consumer.ack(delivery)
     with pytest.raises(LeaseLost, match="they were settled already, or the lease ran out and another consumer"):
         consumer.ack(delivery)
-
-
-def test_the_rest_is_settled_when_some_are_lost(running: Engine) -> None:
-    ids = ready(running, 2)
-    holder = running.consumer(lease=0.2)
-    # in this order: a short lease that has run out already would be claimed again
-    (long,) = claim(running.consumer(lease=600), 1)
-    (short,) = claim(holder, 1)
-    wait_until(lambda: state_of(running, short.id) == "ready", "the short lease has run out")
-    with pytest.raises(LeaseLost) as caught:
-        holder.ack([short, long])
-    assert caught.value.ids == [short.id]
-    assert {state_of(running, id) for id in ids} == {"ready", "gone"}
 
 
 def test_a_late_ack_is_good_until_the_lease_is_taken_back(running: Engine) -> None:
@@ -300,19 +259,3 @@ def test_a_task_that_loses_every_worker(running: Engine) -> None:
     stats = running.stats()
     assert sum(shard.reaped or 0 for shard in stats.shards) == 1
     assert sum(shard.buried or 0 for shard in stats.shards) == 1
-
-
-def test_what_can_not_be_claimed(engine: Engine, consumer: Consumer) -> None:
-    for most in (0, -1, 1.5, True, "3"):
-        with pytest.raises(InvalidOption, match="give an int from 1"):
-            consumer.claim(most)  # type: ignore[arg-type]  # that is the point
-    for wait in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InvalidOption, match="give seconds as a number, from 0 to"):
-            consumer.claim(1, wait=wait)
-    with pytest.raises(InvalidTopic):
-        engine.consumer("no/slash")
-    with pytest.raises(InvalidOption, match="name one twice"):
-        engine.consumer(["a", "b", "a"])
-    for lease in (0, -1.0, float("nan")):
-        with pytest.raises(InvalidOption, match="lease can't be"):
-            engine.consumer(lease=lease)

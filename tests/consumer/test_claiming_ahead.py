@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardq import AsyncEngine, Delivery, Engine, Task
+from shardq import Delivery, Engine, Task
 from shardq.core.consumer.ahead import MOST_HELD, STALE_S, Ahead
 from shardq.core.consumer.background import BackgroundTasks
 from shardq.core.operation import Begun
@@ -145,40 +145,6 @@ def test_a_pause_leaves_what_is_claimed_and_gives_out_no_more(running: Engine) -
     wait_until(nothing_more, "it gets no more")
     wait_until(lambda: counted(running).leased == 0, "and holds nothing")
     assert counted(running).ready >= left.ready
-
-
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_a_claim_is_cancelled_while_its_answer_comes(url: str, name: str) -> None:
-    """The answer may have been read, or not: in both cases what it gave is given back."""
-
-    async def run() -> int:
-        async with AsyncEngine(url, name=name, shards=SHARDS) as engine:
-            await engine.start()
-            await engine.push_many([Task(n, max_attempts=1) for n in range(TASKS)])
-            while (await engine.stats()).ready < TASKS:  # noqa: ASYNC110  another loop's poller does it
-                await asyncio.sleep(0.005)
-            consumer = engine.consumer(prefetch=True, lease=3600)
-            done = 0
-            for turn in range(60):
-                deliveries = await consumer.claim(AT_ONCE)
-                await consumer.ack(deliveries)
-                done += len(deliveries)
-                cancelled = asyncio.create_task(consumer.claim(AT_ONCE))
-                for _ in range(turn % 6):
-                    await asyncio.sleep(0)
-                cancelled.cancel()
-                await asyncio.wait([cancelled])
-                if not cancelled.cancelled():
-                    # it was quicker
-                    deliveries = cancelled.result()
-                    await consumer.ack(deliveries)
-                    done += len(deliveries)
-        return done
-
-    done = asyncio.run(run())
-    with Engine(url, name=name) as engine:
-        stats = counted(engine)
-        assert (stats.leased, stats.dead, stats.ready + stats.scheduled) == (0, 0, TASKS - done)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq import AsyncConsumer, AsyncEngine, Delivery, Engine, ServerFault, Task
+from shardq import AsyncConsumer, AsyncEngine, Engine, ServerFault, Task
 from shardq.core.layout.keys import control_keys
 from tests.support.servers import Servers, keys_of
 from tests.support.states import counted
@@ -160,27 +160,6 @@ def test_an_engine_that_closes_does_not_wait_for_a_dead_server(
         assert time.monotonic() - asyncio.run(run()) < TIMEOUT_S / 2
     finally:
         own_server.resume()
-
-
-def test_a_claim_that_is_answered_as_it_is_cancelled(filled: Engine, own_server: Server, servers: Servers) -> None:
-    """At any step of the loop between the asking and the caller's going on."""
-
-    async def run() -> None:
-        async with claiming(filled, "limited", own_server) as consumer:
-            for steps in range(100):
-                task = asyncio.ensure_future(consumer.claim(1))
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    done.extend(await task)
-                if len(done) == TASKS // 2:
-                    break
-            await consumer.ack(done)
-
-    done: list[Delivery] = []
-    asyncio.run(run())
-    check_nothing_is_held(filled, servers, done=len(done))
 
 
 def test_a_loop_that_is_left_settles_its_delivery_before_the_engine_is_closed(

@@ -57,41 +57,6 @@ def test_a_late_operation_changes_nothing(running: Engine, servers: Servers, nam
     assert state_of(running, id) == "gone"
 
 
-def test_an_operation_after_the_lease_was_taken_back_and_before_another_has_it(
-    running: Engine, servers: Servers, name: str, operation: Operation
-) -> None:
-    id = running.push("x")
-    holder = running.consumer(lease=0.15)
-    (late,) = claim(holder, 1)
-    wait_until(lambda: state_of(running, id) == "ready", "its lease has run out")
-    before = stopped(running, servers, name)
-    with pytest.raises(LeaseLost):
-        operation(holder, late)
-    assert servers.held(name) == before
-
-
-def test_a_delivery_is_settled_once(running: Engine, servers: Servers, name: str, operation: Operation) -> None:
-    for first in ("retry", "bury"):
-        put(running, "ready", id=first)
-        consumer = running.consumer()
-        (delivery,) = claim(consumer, 1)
-        consumer.retry(delivery, delay=FAR_S) if first == "retry" else consumer.bury(delivery, "why")
-    before = stopped(running, servers, name)
-    with pytest.raises(LeaseLost):
-        operation(consumer, delivery)
-    assert servers.held(name) == before
-
-
-def test_the_token_outlives_an_extension(running: Engine, servers: Servers, name: str, consumer: Consumer) -> None:
-    running.push("x")
-    (delivery,) = claim(consumer, 1)
-    running.stop()
-    for _ in range(3):
-        consumer.extend(delivery, FAR_S)
-    consumer.ack(delivery)
-    assert state_of(running, delivery.id) == "gone"
-
-
 def test_an_ack_that_crosses_extensions_is_good(running: Engine, consumer: Consumer) -> None:
     running.push_many([Task(n) for n in range(200)])
     deliveries = claim(consumer, 200)

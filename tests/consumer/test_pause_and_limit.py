@@ -12,7 +12,7 @@ import pytest
 
 from shardq import Consumer, Engine, LeaseLost, ServerFault, Task
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.errors import InvalidOption, InvalidTopic
+from shardq.errors import InvalidTopic
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, ready_of
@@ -197,23 +197,6 @@ def test_the_permits_of_a_holder_that_died_lapse_with_its_leases(running: Engine
     assert len(held) == 2
 
 
-@pytest.mark.slow
-def test_extending_extends_the_permit(running: Engine, other: Engine) -> None:
-    running.limit("mail", concurrency=1)
-    ready(running, "mail", 2)
-    for lease_s in (0.5, 2.0, 8.0):
-        holder = running.consumer("mail", lease=lease_s)
-        (delivery,) = claim(holder, 1)
-        try:
-            holder.extend(delivery, 60)
-            break
-        except LeaseLost:
-            continue  # it took longer than the lease: once more, with a longer one
-    assert other.consumer("mail").claim(1, wait=2 * lease_s) == []
-    holder.ack(delivery)
-    assert len(claim(other.consumer("mail"), 1)) == 1
-
-
 def permits(engine: Engine, servers: Servers) -> dict[str, float]:
     """The permits of mail that are held, to the instants at which they lapse."""
     keys = control_keys(engine.name)
@@ -253,53 +236,9 @@ def test_permits_of_what_was_settled_go_back_though_a_shard_fails(running: Engin
     assert permits(running, servers) == {}
 
 
-@pytest.mark.parametrize("order", ["ack", "retry", "bury"])
-def test_a_settled_task_gives_its_permit_back(running: Engine, order: str) -> None:
-    running.limit("mail", concurrency=1)
-    ready(running, "mail", 3)
-    consumer = running.consumer("mail", lease=60)
-    for _ in range(3):
-        (delivery,) = claim(consumer, 1)
-        match order:
-            case "ack":
-                consumer.ack(delivery)
-            case "retry":
-                consumer.retry(delivery, delay=60)
-            case "bury":
-                consumer.bury(delivery, "why")
-
-
-def test_a_limit_is_lifted(running: Engine, other: Engine) -> None:
-    running.limit("mail", concurrency=1, rate=1000)
-    ready(running, "mail", 5)
-    consumer = running.consumer("mail")
-    assert len(claim(consumer, 1)) == 1
-    assert consumer.claim(5) == []
-    other.limit("mail", None)
-    assert len(claim(consumer, 4)) == 4
-
-
 def test_a_limited_topic_does_not_hold_up_the_next(running: Engine) -> None:
     running.limit("high", concurrency=1)
     ready(running, "high", 5)
     ready(running, "low", 5)
     deliveries = claim(running.consumer(["high", "low"]), 6)
     assert sorted(d.topic for d in deliveries) == ["high"] + ["low"] * 5
-
-
-@pytest.mark.parametrize(
-    ("limits", "text"),
-    [
-        ({"rate": 0}, "rate=0 is not possible; give tasks a second, more than 0"),
-        ({"rate": float("nan")}, "rate=nan is not possible"),
-        ({"rate": "5"}, "rate='5' is not possible"),
-        ({"rate": True}, "rate=True is not possible"),
-        ({"concurrency": 0}, "concurrency=0 is not possible; give an int from 1"),
-        ({"concurrency": 1.5}, "concurrency=1.5 is not possible"),
-        ({"concurrency": True}, "concurrency=True is not possible"),
-    ],
-)
-def test_impossible_limits(engine: Engine, limits: dict[str, float], text: str) -> None:
-    with pytest.raises(InvalidOption, match=text):
-        engine.limit("mail", **limits)  # type: ignore[arg-type]  # that is the point
-    assert engine.topology.limits == {}

@@ -4,11 +4,9 @@ in whatever process, and the fleet never runs more than the limit. A permit that
 
 from __future__ import annotations
 
-import gc
 import pickle
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -153,31 +151,6 @@ def test_what_could_not_be_decoded_frees_its_place(running: Engine, servers: Ser
     consumer = running.consumer("mail", lease=LONG_S)
     wait_until(lambda: consumer.claim(1) == [] and ready_of(running, "mail") == 0, "its attempt has failed")
     assert permits(running, servers) == {}
-
-
-@pytest.mark.slow
-def test_the_claiming_consumer_remembers_no_delivery(running: Engine, other: Engine) -> None:
-    running.limit("mail", concurrency=1000)
-    consumer, settler = running.consumer("mail"), other.consumer("mail")
-
-    def rounds(number: int) -> None:
-        for _ in range(number):
-            make_ready(running, 100)
-            settler.ack([carried(delivery) for delivery in claim(consumer, 100)])
-
-    def held() -> int:
-        gc.collect()
-        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/shardq/core/consumer/*")])
-        return sum(found.size for found in ours.statistics("filename"))
-
-    tracemalloc.start()
-    try:
-        rounds(2)
-        before = held()
-        rounds(5)
-        assert held() - before < 20_000, "500 deliveries more"
-    finally:
-        tracemalloc.stop()
 
 
 # ---- waiting

@@ -55,21 +55,6 @@ def test_weights(running: Engine) -> None:
                 assert given[topic] == pytest.approx(given.total() * weight / 6, rel=0.1)
 
 
-def test_what_a_weighted_topic_leaves_the_other_gets(running: Engine) -> None:
-    ready(running, "low", 500)
-    consumer = running.consumer({"high": 1000, "low": 1})
-    given = [d.topic for _ in range(12) for d in consumer.claim(50)]
-    assert given == ["low"] * 500
-
-
-def test_no_shard_starves_behind_others_that_always_have_something(running: Engine) -> None:
-    ready(running, "", 4_000)
-    consumer = running.consumer()
-    shards = Counter(d.shard for _ in range(160) for d in consumer.claim(5))
-    assert shards.keys() == set(range(SHARDS))
-    assert min(shards.values()) >= 0.5 * 800 / SHARDS
-
-
 @pytest.mark.parametrize(
     ("topics", "text"),
     [

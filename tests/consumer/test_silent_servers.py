@@ -80,13 +80,6 @@ def test_what_others_give_is_handed_out_at_once(engine: Engine, silent: set[int]
     consumer.close()
 
 
-def test_one_large_claim(engine: Engine, silent: set[int]) -> None:
-    deliveries, took = timed(lambda: engine.consumer(lease=LEASE_S).claim(SHARDS * EACH))
-    assert took < AT_ONCE_S
-    assert deliveries
-    engine.consumer().ack(deliveries)
-
-
 @pytest.mark.parametrize("wait", [0.0, 5.0])
 def test_permits_of_a_limited_topic_hold_up_no_delivery(
     engine: Engine, lasting_cluster: Cluster, name: str, wait: float

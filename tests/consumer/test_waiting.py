@@ -114,17 +114,6 @@ def test_each_topic_it_waits_for_wakes(
         assert prompt(claim).topic == topic
 
 
-def test_another_topic_does_not_wake(
-    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
-) -> None:
-    claim, mine = claims(running.consumer("a")), claims(running.consumer("b"))
-    all_wait(1, "a")
-    all_wait(1, "b")
-    running.push("x", topic="b")
-    assert prompt(mine).topic == "b"
-    assert not claim.done()
-
-
 def test_who_has_lost_its_subscriptions_subscribes_again(
     running: Engine, servers: Servers, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
 ) -> None:

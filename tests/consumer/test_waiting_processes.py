@@ -16,7 +16,7 @@ from shardq.core.consumer import waiters as registry
 from shardq.core.consumer import wakeups
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim, idle, leave_name, others, prompt
 from tests.support.engines import Engines
-from tests.support.servers import Servers, keys_of
+from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.traffic import wake_ups
 from tests.support.waiting import wait_until
@@ -83,25 +83,6 @@ def test_a_wake_up_that_could_not_be_passed_on_is_tried_again(
     assert claim.result(LONG_S)[0].payload == "x"
     # by itself it looks after 16 s at the earliest, being one of two
     assert time.monotonic() - began < 14
-
-
-def test_a_process_that_is_gone_is_passed_over(
-    engines: Engines,
-    running: Engine,
-    url: str,
-    name: str,
-    claims: Callable[..., Claim],
-    all_wait: Callable[..., set[str]],
-) -> None:
-    (other,) = others(engines, url, name, 1)
-    with Servers(url) as servers:
-        for keys in keys_of(name, running.topology.shards):
-            # as of a process that was killed
-            servers.ask(keys.slot, "ZADD", keys.waiting(""), int(servers.now_ms(keys.slot)) - 9000, "gone")
-    claim = claims(other.consumer())
-    all_wait(2)
-    running.push("x")
-    assert prompt(claim).payload == "x"
 
 
 def test_a_wave_goes_through_all_who_wait(

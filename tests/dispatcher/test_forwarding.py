@@ -123,13 +123,6 @@ def test_other_topics_stay(running: Engine, servers: Servers, name: str) -> None
     assert [d.payload for d in claim(running.consumer(["sms", ""]), 2)] in (["b", "a"], ["a", "b"])
 
 
-def test_the_default_topic(running: Engine, servers: Servers, name: str) -> None:
-    running.forward("", to=f"mine:{name}")
-    running.push_many([Task("a"), Task("b", topic="sms")])
-    wait_until(lambda: on_list(servers, f"mine:{name}") == [b'"a"'], "it has arrived")
-    assert len(claim(running.consumer("sms"), 1)) == 1
-
-
 def test_a_route_that_was_taken_back(running: Engine, servers: Servers, list_name: str) -> None:
     running.forward("email", to=list_name)
     running.push("a", topic="email")
@@ -139,16 +132,6 @@ def test_a_route_that_was_taken_back(running: Engine, servers: Servers, list_nam
     running.push("b", topic="email")
     assert claim(running.consumer("email"), 1)[0].payload == "b"
     assert on_list(servers, list_name) == [b'"a"']
-
-
-def test_a_route_to_another_list(running: Engine, servers: Servers, name: str) -> None:
-    running.forward("email", to=f"one:{name}")
-    running.push("a", topic="email")
-    wait_until(lambda: on_list(servers, f"one:{name}") == [b'"a"'], "it has arrived")
-    running.forward("email", to=f"other:{name}")
-    running.push("b", topic="email")
-    wait_until(lambda: on_list(servers, f"other:{name}") == [b'"b"'], "it has arrived")
-    assert on_list(servers, f"one:{name}") == [b'"a"']
 
 
 def test_every_process_follows_a_route(engines: Engines, url: str, name: str, servers: Servers) -> None:
@@ -204,30 +187,6 @@ def test_a_route_that_was_wrong_can_be_corrected(running: Engine, servers: Serve
     (delivery,) = claim(running.consumer("email"), 1)
     # to have been held for a list that did not take it is nobody's attempt
     assert (delivery.id, delivery.attempt) == (again, 1)
-
-
-@pytest.mark.slow
-def test_one_list_that_refuses_and_one_that_does_not(
-    running: Engine, servers: Servers, list_name: str, name: str
-) -> None:
-    servers.ask(slot_of(list_name), "SET", list_name, "not a list")
-    running.forward("email", to=list_name)
-    running.forward("sms", to=f"mine:{name}:good")
-    ids = running.push_many([Task(n, topic=topic) for n in range(20) for topic in ("email", "sms")])
-    wait_until(lambda: len(on_list(servers, f"mine:{name}:good")) == 20, "the one is served")
-    home = running.topology.shard_of(ids[0])
-    beside = (id for n in itertools.count() if running.topology.shard_of(f"sms/{(id := f'mine-{n}')}") == home)
-
-    def at_once() -> bool:
-        before = len(on_list(servers, f"mine:{name}:good"))
-        running.push("x", id=next(beside), topic="sms")
-        began = time.monotonic()
-        wait_until(lambda: len(on_list(servers, f"mine:{name}:good")) > before, "it has arrived")
-        return time.monotonic() - began < RETRY_S / 2
-
-    wait_until(lambda: all(at_once() for _ in range(5)), "and goes on being served at once, five in a row")
-    servers.ask(slot_of(list_name), "DEL", list_name)
-    wait_until(lambda: len(on_list(servers, list_name)) == 20, "and then the other", timeout=20)
 
 
 def test_what_could_not_be_forwarded_is_there_after_a_stop(running: Engine, servers: Servers, list_name: str) -> None:

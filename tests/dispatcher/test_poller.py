@@ -167,27 +167,6 @@ def refusals(servers: Servers) -> int:
     return sum(int(counts.get("count", 0)) for counts in told)
 
 
-@pytest.mark.slow
-def test_a_failing_poller_is_shown(engine: Engine, servers: Servers, name: str) -> None:
-    started(engine)
-    broken = keys_of(name, SHARDS)[1]
-    # of the wrong type for dispatch, and not looked at by stats()
-    servers.ask(broken.slot, "SET", broken.seen, "not a sorted set")
-    servers.ask(broken.slot, "SPUBLISH", broken.bell, "")
-
-    def shown() -> bool:
-        health = engine.health()
-        pollers = [shard.poller for shard in health.stats.shards]
-        return pollers == ["running", "failing", "running", "running"] and any(
-            reason.startswith("shard 1 can't be dispatched by this process: ") for reason in health.reasons
-        )
-
-    wait_until(shown, "stats() and health() show it")
-    assert "WRONGTYPE" in str(engine.stats().shards[1].poller_error)
-    servers.ask(broken.slot, "DEL", broken.seen)
-    wait_until(lambda: engine.health().ok, "it is well again")
-
-
 def test_it_stops_and_starts_again(engine: Engine) -> None:
     for n in range(3):
         started(engine)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,14 +15,6 @@ from shardq.core.layout.slots import slot_of
 from shardq.errors import AccessDenied, EngineClosed, Unavailable
 from tests.drivers.calls import command, store
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def driver(url: str) -> Iterator[Driver]:
-    made = Driver(Settings.from_url(url))
-    made.open()
-    yield made
-    made.close()
 
 
 def opened(server: Server) -> Driver:

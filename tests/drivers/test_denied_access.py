@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.server import Server
-from shardq.errors import AccessDenied, OutOfMemory, ServerFault
+from shardq.errors import AccessDenied, ServerFault
 from tests.drivers.calls import command, script_call, store
 from tests.drivers.carriers import Carriers
 
@@ -30,26 +30,6 @@ def test_a_command_that_is_forbidden(carriers: Carriers, own_server: Server, nam
         with pytest.raises(AccessDenied) as caught:
             carrier.call(call)
         assert "secret9" not in str(caught.value)
-
-
-def test_a_key_that_is_forbidden(carriers: Carriers, own_server: Server, name: str) -> None:
-    own_server.ask("ACL", "SETUSER", "me", "on", ">secret9", "~mine:*", "+@all")
-    carrier = carriers.opened(f"redis://me:secret9@{own_server.address}")
-    with pytest.raises(AccessDenied):
-        carrier.call(store(name, "f"))
-    assert carrier.call(store(f"mine:{name}", "f")) == 1
-
-
-def test_out_of_memory(carriers: Carriers, own_server: Server, name: str) -> None:
-    carrier = carriers.opened(own_server.url)
-    assert carrier.call(store(name, "f")) == 1
-    own_server.ask("CONFIG", "SET", "maxmemory", "1")
-    with pytest.raises(OutOfMemory, match="maxmemory"):
-        carrier.call(store(name, "f"))
-    with pytest.raises(OutOfMemory):
-        carrier.call(command(name, "SET", name, "x"))
-    own_server.ask("CONFIG", "SET", "maxmemory", "0")
-    assert carrier.call(store(name, "f")) == 2
 
 
 def test_a_broken_script_is_told(carriers: Carriers, single: Server, name: str) -> None:

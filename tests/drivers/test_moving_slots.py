@@ -117,22 +117,6 @@ def test_slots_move_under_many_calls(carriers: Carriers, moving: Cluster, name: 
     assert sum(carrier.call(command(key, "HLEN", key)) for key in keys) == len(calls)
 
 
-def test_a_master_dies(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
-    carrier = carriers.opened(own_cluster.url, timeout=PROMOTED_S)
-    keys = keys_of(name, 30)
-    for key in keys:
-        carrier.call(store(key, "f"))
-    lost = own_cluster.node_of_slot(slot_of(keys[0]))
-    lost.kill()
-    for key in keys:
-        carrier.call(store(key, "g"))
-    assert carrier.node_of(slot_of(keys[0])) != lost.address
-    promoted = own_cluster.wait_promoted(lost, timeout=PROMOTED_S)
-    carrier.refresh()
-    assert promoted.address in carrier.nodes()
-    assert lost.address not in carrier.nodes()
-
-
 def test_a_master_dies_under_many_calls(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
     carrier = carriers.opened(own_cluster.url, timeout=PROMOTED_S)
     keys = keys_of(name, 12)

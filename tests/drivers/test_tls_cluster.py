@@ -10,7 +10,7 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.server import ServerFailed
-from shardq import Engine, Task, Unavailable
+from shardq import Engine, Task
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import slot_of
 from tests.drivers.calls import command, key_in
@@ -75,16 +75,6 @@ def test_one_seed_is_enough_and_a_wrong_one_is_passed_over(
     engine = engines.opened(url(f"127.0.0.1:1,{cluster.masters[1].address}", files), name=name, shards=SHARDS)
     assert len(engine.push_many([Task(n) for n in range(60)])) == 60
     assert engine.stats().scheduled == 60
-
-
-def test_without_tls_it_is_said(engines: Engines, cluster: Cluster, name: str) -> None:
-    with pytest.raises(Exception, match=r"its port is for TLS; write rediss:// for redis://, and rediss\+cluster://"):
-        engines.opened(f"redis+cluster://{cluster.masters[0].address}", name=name, timeout=10.0)
-
-
-def test_an_authority_that_is_not_trusted(engines: Engines, cluster: Cluster, name: str) -> None:
-    with pytest.raises(Unavailable, match="certificate is not trusted"):
-        engines.opened(f"rediss+cluster://{cluster.masters[0].address}", name=name, timeout=10.0)
 
 
 @pytest.mark.slow

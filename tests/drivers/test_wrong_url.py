@@ -64,50 +64,37 @@ def test_a_password_where_none_is_set(carriers: Carriers, single: Server) -> Non
     assert "leave out what stands before the @" in told
 
 
-# ---- another kind of server
+# ---- another kind of server, and databases
+
+
+@pytest.fixture
+def addresses(single: Server, sentinel: Server, cluster: Cluster) -> dict[str, str]:
+    node = cluster.url.partition("://")[2].split(",")[0]
+    return {"single": single.address, "sentinel": sentinel.address, "node": node}
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_cluster_url_for_a_single_server(carriers: Carriers, single: Server, protocol: int) -> None:
-    told = told_at_once(carriers, f"redis+cluster://{single.address}", InvalidUrl, protocol=protocol)
-    assert f"{single.address}: it is no node of a Redis Cluster" in told
-    assert "for a single server write redis://host:port" in told
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_cluster_url_for_a_sentinel(carriers: Carriers, sentinel: Server, protocol: int) -> None:
-    told = told_at_once(carriers, f"redis+cluster://{sentinel.address}", InvalidUrl, protocol=protocol)
-    assert f"{sentinel.address}: it is no node of a Redis Cluster" in told
-    assert "write redis+sentinel://host:port/service" in told
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_sentinel_url_for_a_single_server(carriers: Carriers, single: Server, protocol: int) -> None:
-    told = told_at_once(carriers, f"redis+sentinel://{single.address}/main", InvalidUrl, protocol=protocol)
-    assert f"{single.address}: it is no sentinel" in told
-    assert "for a single server write redis://host:port" in told
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_plain_url_for_a_node_of_a_cluster(carriers: Carriers, cluster: Cluster, protocol: int) -> None:
-    address = cluster.url.partition("://")[2].split(",")[0]
-    told = told_at_once(carriers, f"redis://{address}", InvalidUrl, protocol=protocol)
-    assert f"{address} is a node of a Redis Cluster; write redis+cluster://{address}" in told
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_plain_url_for_a_sentinel(carriers: Carriers, sentinel: Server, protocol: int) -> None:
-    told = told_at_once(carriers, f"redis://{sentinel.address}", InvalidUrl, protocol=protocol)
-    assert f"{sentinel.address} is a sentinel; write redis+sentinel://{sentinel.address}/service" in told
-
-
-# ---- databases
-
-
-def test_a_database_that_is_not_there(carriers: Carriers, single: Server) -> None:
-    told = told_at_once(carriers, f"redis://{single.address}/99", ServerFault)
-    assert f"redis://{single.address}/99: could not connect: it has no database 99" in told
-    assert "write a smaller number at the end of the URL" in told
+@pytest.mark.parametrize(
+    ("kind", "url", "why", "instead"),
+    [
+        ("single", "redis+cluster://{}", "{}: it is no node of a Redis Cluster", "server write redis://host:port"),
+        ("sentinel", "redis+cluster://{}", "{}: it is no node of a Redis Cluster", "write redis+sentinel://host:port/"),
+        ("single", "redis+sentinel://{}/main", "{}: it is no sentinel", "for a single server write redis://host:port"),
+        ("node", "redis://{}", "{} is a node of a Redis Cluster", "; write redis+cluster://{}"),
+        ("sentinel", "redis://{}", "{} is a sentinel", "; write redis+sentinel://{}/service"),
+        ("single", "redis://{}/99", "redis://{}/99: could not connect: it has no database 99", "a smaller number"),
+        ("node", "redis://{}/3", "it has no database 3", "a node of a cluster has database 0 only"),
+        ("sentinel", "redis://{}/3", "it has no database 3", "a sentinel has none"),
+    ],
+)
+def test_what_the_server_is_not(
+    carriers: Carriers, addresses: dict[str, str], kind: str, url: str, why: str, instead: str, protocol: int
+) -> None:
+    address = addresses[kind]
+    refused = ServerFault if "no database" in why else InvalidUrl
+    told = told_at_once(carriers, url.format(address), refused, protocol=protocol)
+    assert why.format(address) in told
+    assert instead.format(address) in told
 
 
 def test_a_database_of_a_unix_socket_that_is_not_there(carriers: Carriers, server_binary: Path) -> None:
@@ -115,19 +102,6 @@ def test_a_database_of_a_unix_socket_that_is_not_there(carriers: Carriers, serve
         told = told_at_once(carriers, f"{server.url}?db=99", ServerFault)
     assert "it has no database 99" in told
     assert "db=" in told
-
-
-def test_a_database_of_a_node_of_a_cluster(carriers: Carriers, cluster: Cluster) -> None:
-    address = cluster.url.partition("://")[2].split(",")[0]
-    told = told_at_once(carriers, f"redis://{address}/3", ServerFault)
-    assert "it has no database 3" in told
-    assert "a node of a cluster has database 0 only" in told
-
-
-def test_a_database_of_a_sentinel(carriers: Carriers, sentinel: Server) -> None:
-    told = told_at_once(carriers, f"redis://{sentinel.address}/3", ServerFault)
-    assert "it has no database 3" in told
-    assert "a sentinel has none" in told
 
 
 # ---- no Redis at all

@@ -326,34 +326,6 @@ def test_a_role_may_do_nothing_else(
         engines.opened(url, name=f"{name}-other")
 
 
-def test_a_producer_may_not_claim(user: MakeUser, engines: Engines, admin: Engine, name: str) -> None:
-    admin.start()
-    engine = engines.opened(user(*rules(["producer"], name=name)), name=name)
-    id = engine.push("x")
-    wait_until(lambda: state_of(admin, id) == "ready", "it is ready")
-    with pytest.raises(AccessDenied):
-        engine.consumer().claim(1)
-    assert state_of(admin, id) == "ready"
-
-
-def test_a_dispatcher_that_moves_is_refused_nothing(engines: Engines, server_binary: Path, name: str) -> None:
-    with Server(server_binary, options={"appendonly": "yes", "appendfsync": "always"}) as server:
-        fsynced = not server.ask("INFO", "server")["redis_version"].startswith("7.0.")
-        server.ask("ACL", "SETUSER", "me", "nopass", *rules(["dispatcher"], name=name, fsynced=fsynced))
-        admin = Engine(f"redis://{server.address}", name=name, shards=SHARDS)
-        admin.open()
-        engine = engines.opened(f"redis://me:x@{server.address}", name=name)
-        engine.start()
-        admin.push_many([Task(n, delay=FAR_S) for n in range(200)])
-        for count in (2 * SHARDS, SHARDS - 1):
-            admin.resize(count)
-            wait_until(lambda: admin.resize(dry_run=True).progress().done, "all tasks are moved", timeout=60)
-        engine.stop()
-        assert server.ask("ACL", "LOG") == []
-        engine.close()
-        admin.close()
-
-
 def test_the_table_has_every_script_and_every_command() -> None:
     every = [*ROLES.values(), FSYNCED]
     assert sorted({name for role in every for name in role.scripts}) == NAMES

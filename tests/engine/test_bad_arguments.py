@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardq import AsyncEngine, Backoff, BadInput, Engine, ShardqError, Task
-from shardq.errors import InvalidOption
+from shardq import AsyncEngine, BadInput, Engine, ShardqError, Task
 from tests.support.engines import SHARDS, Engines
 
 Given = Callable[[Any], Any]
@@ -47,6 +46,10 @@ OPERATIONS: list[tuple[str, Given, str]] = [
     ("resize: a bool as rate", lambda e: e.resize(8, rate=True), "rate=True"),
     ("pause: None", lambda e: e.pause(None), "a topic can't be None"),
     ("limit: text", lambda e: e.limit("a", rate="5"), "rate='5'"),
+    ("limit: no rate", lambda e: e.limit("a", rate=0), "rate=0 is not possible; give tasks a second, more than 0"),
+    ("limit: NaN", lambda e: e.limit("a", rate=math.nan), "rate=nan is not possible"),
+    ("limit: none at once", lambda e: e.limit("a", concurrency=0), "concurrency=0 is not possible; give an int from 1"),
+    ("limit: a bool at once", lambda e: e.limit("a", concurrency=True), "concurrency=True is not possible"),
     ("tasks: a number", lambda e: e.tasks(topic=5), "a topic can't be 5"),
     ("tasks: no state", lambda e: e.tasks(state="gone"), "state='gone' is not possible; use one of 'scheduled', "),
     ("tasks: a list as state", lambda e: e.tasks(state=["dead"]), "state="),
@@ -106,6 +109,8 @@ SETTLING: list[tuple[str, Callable[[Any, Any], Any], str]] = [
     ("retry: a number as reason", lambda c, d: c.retry(d, reason=5), "a reason can't be int"),
     ("bury: a number", lambda c, d: c.bury(5, "why"), "a delivery can't be int"),
     ("bury: None as reason", lambda c, d: c.bury(d, None), "a reason can't be NoneType"),
+    ("snooze: text", lambda c, d: c.snooze(d, "5"), "a delay can't be"),
+    ("snooze: backwards", lambda c, d: c.snooze(d, -1), "a delay can't be"),
     ("extend: text", lambda c, d: c.extend(d, "30"), "seconds can't be '30'"),
     ("extend: an id", lambda c, d: c.extend(d.id, 30), "a delivery can't be str"),
 ]
@@ -159,12 +164,6 @@ def test_deliveries(running: Engine) -> None:
     for row, given, words in SETTLING:
         refused(row, words, given, consumer, delivery)
     consumer.ack(delivery)
-
-
-@pytest.mark.parametrize(("base", "cap"), [(2, 1), (-1, 1), (0, math.inf), ("1", 2)])
-def test_a_backoff(base: Any, cap: Any) -> None:
-    with pytest.raises(InvalidOption, match="give 0 <= base <= cap"):
-        Backoff(base=base, cap=cap)
 
 
 @pytest.mark.parametrize("kind", [Engine, AsyncEngine])

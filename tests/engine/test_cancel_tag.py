@@ -13,7 +13,6 @@ from shardq.features.listing import bulk
 from tests.support.engines import Engines
 from tests.support.listed import listed
 from tests.support.states import FAR_S, STATES, claim, put, state_of
-from tests.support.waiting import wait_until
 
 
 def test_tags_travel_with_the_task(running: Engine, consumer: Consumer) -> None:
@@ -48,24 +47,6 @@ def test_a_task_in_every_state(running: Engine, state: State) -> None:
         assert state_of(running, id) == "gone"
         assert running.cancel(id) == Outcome.GONE
     assert state_of(running, other) == "scheduled"
-
-
-def test_what_was_cancelled_is_not_delivered(running: Engine, consumer: Consumer) -> None:
-    tasks = [Task(n, delay=n % 3 * 0.05, topic="t" * (n % 2), tags=[f"tag{n % 4}", "all"]) for n in range(1200)]
-    running.pause("")
-    running.pause("t")
-    running.push_many(tasks)
-    wait_until(lambda: running.stats().ready == len(tasks), "all are ready")
-    done = running.cancel_all(tag="tag3")
-    assert (done.done, done.running, done.looked_at) == (300, (), 1200)
-    running.resume("")
-    running.resume("t")
-    given = claim(consumer, 600) + claim(running.consumer("t"), 300)
-    assert sorted(delivery.payload for delivery in given) == [n for n in range(1200) if n % 4 != 3]
-    assert len(running.cancel_all(tag="all").running) == 900
-    assert consumer.claim(10) + running.consumer("t").claim(10) == []
-    stats = running.stats()
-    assert (stats.scheduled, stats.leased) == (0, 900)
 
 
 @pytest.mark.parametrize(("slow_s", "pages"), [(-1.0, range(9, 30)), (60.0, range(2, 6))])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from shardq import Consumer, Engine, Task
-from shardq.core.calls import listing
-from shardq.core.drivers.settings import Settings
-from shardq.core.drivers.sync import Driver
-from shardq.errors import InvalidOption, InvalidTopic
+from shardq.errors import InvalidTopic
 from shardq.features.listing import bulk
 from tests.support.engines import Engines
 from tests.support.listed import listed
@@ -30,12 +26,6 @@ def bury(engine: Engine, count: int, topic: str = "", reason: str = "of no use")
     return ids
 
 
-def test_none(engine: Engine) -> None:
-    assert listed(engine, state="dead") == []
-    assert listed(engine, topic="mail", state="dead") == []
-    assert engine.requeue_all(everything=True).done == 0
-
-
 def test_what_is_known_of_a_dead_task(running: Engine, consumer: Consumer) -> None:
     id = running.push({"n": 1}, topic="mail", headers={"k": "v"}, max_attempts=3)
     mail = running.consumer("mail", lease=0.1)
@@ -49,14 +39,6 @@ def test_what_is_known_of_a_dead_task(running: Engine, consumer: Consumer) -> No
     assert (task.failures, task.lapses, task.headers) == (2, 1, {"k": "v"})
     assert task.died is not None
     assert abs(dt.datetime.now(dt.UTC) - task.died) < dt.timedelta(seconds=30)
-
-
-def test_page_by_page(running: Engine) -> None:
-    ids = bury(running, 1207)
-    tasks = listed(running, state="dead")
-    assert sorted(task.id for task in tasks) == sorted(ids)
-    died = [task.died for task in tasks if task.died is not None]
-    assert died == sorted(died)
 
 
 def test_by_topic_with_their_reasons(running: Engine) -> None:
@@ -127,41 +109,6 @@ def test_a_payload_that_can_not_be_decoded_is_listed(engines: Engines, url: str,
     (task,) = listed(engine, state="dead")
     assert (task.id, task.payload) == (id, None)
     assert "can't be decoded" in str(task.reason)
-
-
-@pytest.mark.parametrize(("age_ms", "keep", "left"), [(10**9, 4, 4), (10**9, 0, 0), (1, 100, 0), (10**9, 100, 10)])
-def test_trimming_a_shard(engines: Engines, url: str, name: str, age_ms: int, keep: int, left: int) -> None:
-    engine = engines.opened(url, name=name, shards=1)
-    engine.start()
-    ids = bury(engine, 10)
-    dead = [task.id for task in listed(engine, state="dead")]
-    until = time.monotonic() + 0.01
-    wait_until(lambda: time.monotonic() > until, "they are older than a few ms")
-    driver = Driver(Settings.from_url(url))
-    driver.open()
-    try:
-        call = listing.trim(keys_of(name, 1)[0], engine.topology.stamp, age_ms=age_ms, keep=keep)
-        assert driver.call(call).removed == 10 - left
-    finally:
-        driver.close()
-    assert [task.id for task in listed(engine, state="dead")] == dead[10 - left :]
-    assert sum(state_of(engine, id) == "dead" for id in ids) == left
-
-
-def test_pollers_forget_what_is_too_much(
-    engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardq.core.dispatcher.poller.TRIM_S", 0.05)
-    engine = engines.opened(url, name=name, shards=2, dead_count=10)
-    engine.start()
-    bury(engine, 100)
-
-    def trimmed() -> bool:
-        engine.push_many([Task("x") for _ in range(4)])  # something due: the pollers step
-        return counted(engine).dead <= 10
-
-    wait_until(trimmed, "five are left in each shard")
-    assert all((shard.dead or 0) <= 5 for shard in counted(engine).shards)
 
 
 def test_how_many_are_kept_in_a_shard_follows_the_number_of_shards(
@@ -242,12 +189,3 @@ def test_what_is_held_while_all_is_purged_finishes(running: Engine) -> None:
     assert running.purge(everything=True) == 0
     consumer.ack(delivery)
     assert state_of(running, id) == "gone"
-
-
-def test_what_is_to_be_purged_is_said(engine: Engine) -> None:
-    with pytest.raises(InvalidOption, match=r'purge needs topic="name" .*or everything=True'):
-        engine.purge()
-    with pytest.raises(InvalidOption, match="everything=True stands alone"):
-        engine.purge("mail", everything=True)
-    with pytest.raises(InvalidTopic):
-        engine.purge("a b")

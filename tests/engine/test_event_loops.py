@@ -64,29 +64,6 @@ def test_a_cancelled_start_leaves_no_poller(own_server: Server, name: str, heard
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 5])
-def test_a_cancelled_close_leaves_nothing_open(url: str, name: str, steps: int) -> None:
-    async def main() -> None:
-        leaks = Leaks()
-        engine = AsyncEngine(url, name=name, shards=SHARDS, timeout=RETRY_FOR_S)
-        await engine.start()
-        assert await engine.consumer().claim(1, wait=0.01) == []
-        await engine.push("x", delay=FAR_S)
-        close = asyncio.create_task(engine.close())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        close.cancel()
-        await asyncio.wait({close})
-        await asyncio.to_thread(leaks.check)
-        with pytest.raises(EngineClosed, match="closed: make another"):
-            await engine.push("x")
-        await engine.open()
-        assert (await engine.stats()).scheduled == 1
-        await engine.close()
-
-    asyncio.run(main())
-
-
 @pytest.mark.usefixtures("loops")
 def test_a_close_that_is_cancelled_as_it_waits_for_a_start(own_server: Server, name: str) -> None:
     async def main() -> None:

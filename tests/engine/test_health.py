@@ -12,6 +12,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.core.calls import node_info
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import control_keys, shard_keys
@@ -77,9 +78,8 @@ def test_deaths_above_a_number(running: Engine) -> None:
     assert running.health(max_dead=2), "one is dead"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("url", ["single"], indirect=True)
-@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same
 def test_dead_tasks_that_are_removed_before_their_time_are_told(
     engines: Engines, url: str, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +88,12 @@ def test_dead_tasks_that_are_removed_before_their_time_are_told(
     engine.start()
     for _ in range(10):
         put(engine, "dead")
-    wait_until(lambda: engine.stats().dead <= 2, "most are removed")
+
+    def few() -> bool:
+        engine.push("x", topic="other")  # pollers that have nothing to do do not look either
+        return engine.stats().dead <= 2
+
+    wait_until(few, "most are removed")
     stats = engine.stats()
     assert stats.trimmed == 10 - stats.dead
     assert stats.trimmed_age is not None
@@ -198,7 +203,10 @@ def test_a_node_that_was_killed(engines: Engines, server_binary: Path, name: str
 
 
 @pytest.mark.parametrize("engines", ["sync"], indirect=True)  # the judgement is the same, and this one takes long
-def test_a_replica_that_stands_still(engines: Engines, own_server: Server, replica: Server, name: str) -> None:
+def test_a_replica_that_stands_still(
+    engines: Engines, own_server: Server, replica: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_info, "SILENT_S", 4)
     engine = engines.opened(own_server.url, name=name, shards=2)
     engine.start()
     wait_until(lambda: engine.health().ok, "all is well")
@@ -206,7 +214,7 @@ def test_a_replica_that_stands_still(engines: Engines, own_server: Server, repli
     try:
         wait_until(lambda: reasons(engine, "has confirmed nothing for"), "it is missed", timeout=SOON_S)
         (silent,) = reasons(engine, "has confirmed nothing for")
-        assert silent.startswith(f"the replica {replica.address} of {own_server.address} has confirmed nothing for 1")
+        assert silent.startswith(f"the replica {replica.address} of {own_server.address} has confirmed nothing for ")
     finally:
         replica.resume()
     wait_until(lambda: engine.health().ok, "it goes on", timeout=SOON_S)
@@ -246,14 +254,14 @@ def test_a_dead_route_among_many_is_a_warning(running: Engine) -> None:
 
     def dead(*numbers: int) -> None:
         for number in numbers:
-            running.forward(f"customer{number}", to="redis://127.0.0.1:1/0#list")
+            running.forward(f"customer{number}", to="redis://127.0.0.1:1/0?timeout=0.3#list")
             running.push(number, topic=f"customer{number}")
         wait_until(lambda: len(running.stats().failing_routes) == numbers[-1] + 1, "they fail", timeout=SOON_S)
 
     dead(0)
     health = running.health()
     assert (health.ok, health.severity, health.reasons) == (True, "ok", [])
-    assert "topic 'customer0' can't be forwarded to redis://127.0.0.1:1/0#list" in " ".join(health.warnings)
+    assert "topic 'customer0' can't be forwarded to redis://127.0.0.1:1/0?***#list" in " ".join(health.warnings)
     dead(1, 2, 3, 4)
     health = running.health()
     assert (health.ok, health.severity, health.kinds) == (False, "route", ["route"] * 4)

@@ -1,4 +1,6 @@
-"""Every limit of arguments has an error that says what was wrong, what is allowed and what to do, before any write."""
+"""Every limit of arguments has an error that says what was wrong, what is allowed and what to do, before any write.
+``tests/model`` has the values of each check; here every call makes it.
+"""
 
 from __future__ import annotations
 
@@ -37,47 +39,26 @@ WORD = r"use 1 to 64 of the characters A-Z a-z 0-9 _ \. -"
 
 DUE: list[Case] = [
     ({"delay": -1}, InvalidDelay, rf"a delay can't be -1; .*{SECONDS}"),
-    ({"delay": -0.001}, InvalidDelay, rf"a delay can't be -0\.001; .*{SECONDS}"),
-    ({"delay": float("nan")}, InvalidDelay, rf"a delay can't be nan; .*{SECONDS}"),
-    ({"delay": float("inf")}, InvalidDelay, rf"a delay can't be inf; .*{SECONDS}"),
-    ({"delay": 8_000 * 365 * 86_400}, InvalidDelay, rf"a delay can't be 252288000000; .*{SECONDS}"),
     ({"delay": 10**400}, InvalidDelay, rf"a delay can't be an int of 1329 bits; .*{SECONDS}"),
-    ({"delay": dt.timedelta(microseconds=-1)}, InvalidDelay, rf"a delay can't be .*; .*{SECONDS}"),
     ({"delay": dt.timedelta.max}, InvalidDelay, rf"a delay can't be .*; .*{SECONDS}"),
     ({"delay": "5"}, InvalidDelay, "a delay can't be '5'; give seconds as a number, or a timedelta"),
-    ({"delay": True}, InvalidDelay, "a delay can't be True; give seconds as a number, or a timedelta"),
     ({"at": NAIVE}, NaiveDatetime, r"has no time zone, .*; give an aware datetime, such as .* or epoch seconds"),
-    ({"at": float("nan")}, InvalidDelay, f"at can't be nan; .*{INSTANT}"),
-    ({"at": float("inf")}, InvalidDelay, f"at can't be inf; .*{INSTANT}"),
     ({"at": 1_800_000_000_000}, InvalidDelay, f"at can't be 1800000000000; .*{INSTANT}"),
-    ({"at": "2100-01-01"}, InvalidDelay, "at can't be '2100-01-01'; give an aware datetime, or epoch seconds"),
     ({"at": 4e9, "delay": 5}, DelayAndAt, r"both delay=5 and at=4000000000\.0 .*: give only one of them"),
 ]
 
 OPTIONS: list[Case] = [
     ({"dedup": 60}, DedupWithoutId, "dedup=60 was given without id=; .*: give one"),
     ({"dedup": 0, "id": "a"}, InvalidOption, "dedup can't be 0; give more than 0 and at most"),
-    ({"dedup": float("nan"), "id": "a"}, InvalidOption, "dedup can't be nan; give more than 0"),
     (
         {"topic": "a b"},
         InvalidTopic,
         f"a topic can't be 'a b'; {WORD}; leave it out, or give '', for the default topic",
     ),
-    ({"topic": "ä"}, InvalidTopic, f"a topic can't be 'ä'; {WORD}"),
-    ({"topic": "x" * 65}, InvalidTopic, f"a topic can't be 'x+'; {WORD}"),
-    ({"topic": "a\n"}, InvalidTopic, rf"a topic can't be 'a\\n'; {WORD}"),
-    ({"topic": None}, InvalidTopic, f"a topic can't be None; {WORD}"),
     ({"id": ""}, InvalidId, "an id can't be empty; leave id= out for a new one"),
     ({"id": "a/b"}, InvalidId, "the id 'a/b' has '/' at position 1; .*: replace them, and give the topic as topic="),
-    ({"id": "a\nb"}, InvalidId, r"has '\\n' at position 1; an id has no control characters"),
-    ({"id": "a\x9fb"}, InvalidId, "at position 1; an id has no control characters"),
-    ({"id": "ä" * 101}, InvalidId, "has 202 bytes in UTF-8; 200 are allowed: use a digest of it"),
-    ({"id": 5}, InvalidId, "an id can't be 5; give a str"),
     ({"headers": {"a": 1}}, InvalidOption, r"headers can't have \('a', 1\); .*: convert them to text"),
-    ({"headers": ["a"]}, InvalidOption, r"headers can't be \['a'\]; give a mapping of str to str"),
-    ({"headers": {"a": "x" * 9000}}, InvalidOption, "headers have 9006 bytes .*; 8192 are allowed: put more into"),
     ({"max_attempts": 0}, InvalidOption, "max_attempts can't be 0; give an int from 1 to 1000000"),
-    ({"max_attempts": 1.5}, InvalidOption, r"max_attempts can't be 1\.5; give an int from 1 to 1000000"),
     ({"window": 0}, InvalidOption, "window can't be 0; give more than 0"),
     ({"window": 60, "expires": 30}, InvalidOption, "expires=30 is not after the end of the task's window"),
     ({"throttle": 5}, InvalidOption, "throttle=5 was given without id=; .*: give one"),
@@ -206,13 +187,7 @@ def test_a_route(
     ("options", "error", "text"),
     [
         ({"name": ""}, InvalidName, f"the name of an engine can't be ''; {WORD}"),
-        ({"name": "a{b"}, InvalidName, f"the name of an engine can't be 'a{{b'; {WORD}"),
-        ({"name": "x" * 65}, InvalidName, WORD),
-        ({"name": "a:b"}, InvalidName, WORD),
         ({"shards": 0}, InvalidShardCount, "there can't be 0 shards; use 1 to 1024: two to four for each master"),
-        ({"shards": 1025}, InvalidShardCount, "there can't be 1025 shards; use 1 to 1024"),
-        ({"shards": 2.0}, InvalidShardCount, r"there can't be 2\.0 shards; use 1 to 1024"),
-        ({"shards": True}, InvalidShardCount, "there can't be True shards; use 1 to 1024"),
         ({"codec": "pickle"}, InvalidOption, "codec can't be 'pickle'; use one of 'json', 'msgpack', 'raw', or an obj"),
         ({"codec": object()}, InvalidOption, "an object with a name and the methods encode and decode"),
         ({"max_payload": 0}, InvalidOption, "max_payload=0 is not possible; give bytes, from 1 to 512 MiB"),

@@ -106,18 +106,6 @@ def test_a_push_whose_answer_is_cut_off_is_stored_once(engines: Engines, proxy: 
     assert engine.stats().scheduled == 1 + 30
 
 
-@pytest.mark.slow
-def test_an_answer_that_is_late(engines: Engines, proxy: Proxy, name: str) -> None:
-    engine = engines.opened(proxy.url, name=name, shards=SHARDS, timeout=30.0)
-    engine.start()
-    proxy.passing.clear()
-    later = Timer(0.5, proxy.passing.set)
-    later.start()
-    ids = engine.push_many([Task(n) for n in range(30)])
-    later.join()
-    came_through(engine, ids)
-
-
 # ---- commands that are not passed on
 
 

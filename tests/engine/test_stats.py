@@ -109,14 +109,6 @@ def test_nodes_and_connections(running: Engine, url: str) -> None:
     assert nodes <= set(stats.connections) <= addresses
 
 
-def test_topics_of_a_shard_are_found_one_look_later(engine: Engine, engines: Engines, url: str) -> None:
-    engine.start()
-    engine.push_many([Task(n, topic=f"t{n}") for n in range(30)])
-    other = engines.opened(url, name=engine.name)
-    wait_until(lambda: other.stats().ready == 30, "another engine sees all topics")
-    assert set(other.stats().topics) == {f"t{n}" for n in range(30)}
-
-
 def test_what_is_set_for_a_topic(running: Engine, engines: Engines, url: str) -> None:
     running.pause("mail")
     running.forward("letters", to="nowhere")
@@ -213,19 +205,3 @@ def test_rates_are_told_from_the_second_look_on(running: Engine) -> None:
     assert stats.topics["mail"].dispatched_per_s == stats.rates.dispatched
     assert stats.topics["mail"].taken_per_s == stats.rates.taken == 0
     assert sum(shard.dispatched_per_s or 0 for shard in stats.shards) == pytest.approx(stats.rates.dispatched, abs=0.1)
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_both_protocols(engines: Engines, url: str, name: str, protocol: int) -> None:
-    engine = engines.opened(url, name=name, shards=2, protocol=protocol)
-    engine.start()
-    engine.forward("email", to=f"mine:{name}")
-    id = engine.push("x", headers={"a": "b"})
-    consumer = engine.consumer()
-    (delivery,) = claim(consumer, 1)
-    consumer.bury(delivery, "no")
-    task = engine.get(id)
-    assert task is not None
-    assert (task.state, task.reason) == ("dead", "no")
-    assert engine.requeue(id)
-    assert engine.stats().dead == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -92,19 +91,6 @@ def test_a_full_server_takes_no_task(full: Engine, own_server: Server, name: str
         with pytest.raises(OutOfMemory):
             full.reschedule("scheduled/one", delay=1)
         assert servers.held(name) == before
-
-
-def test_a_full_server_can_be_drained(full: Engine, own_server: Server) -> None:
-    task = full.get("ready/one")
-    assert task is not None
-    consumer = full.consumer("ready")
-    (delivery,) = claim(consumer, 1)
-    consumer.ack(delivery)
-    assert state_of(full, "ready/one") == "gone"
-    assert full.cancel("scheduled/one")
-    assert full.cancel("dead/one")
-    own_server.ask("CONFIG", "SET", "maxmemory", "0")
-    assert full.push("x")
 
 
 def test_a_full_server_dispatches(engine: Engine, own_server: Server) -> None:
@@ -283,17 +269,6 @@ def test_a_server_that_went(engines: Engines, own_server: Server, name: str) -> 
     assert unhurried(lambda: state_of(engine, "one")) == "scheduled"
 
 
-def test_an_outage_shorter_than_the_patience_is_not_noticed(engine: Engine, own_server: Server) -> None:
-    id = engine.push("x", delay=FAR_S)
-    own_server.kill()
-    starting = threading.Timer(0.3, own_server.start)
-    starting.start()
-    assert engine.push("y", delay=FAR_S)
-    starting.join()
-    assert state_of(engine, id) == "scheduled"
-    assert engine.stats().scheduled == 2
-
-
 def test_an_outage_is_no_matter_of_schedules_where_there_are_none(engine: Engine, own_server: Server) -> None:
     engine.start()
     wait_until(lambda: engine.health(), "it is well")
@@ -312,11 +287,3 @@ def test_a_server_whose_data_is_gone(engine: Engine, own_server: Server) -> None
     (delivery,) = claim(engine.consumer(), 1)
     assert delivery.id == id
     wait_until(lambda: engine.health().ok, "every poller is well")
-
-
-def test_all_of_it_can_be_closed_in_an_outage(engine: Engine, own_server: Server) -> None:
-    engine.start()
-    own_server.kill()
-    engine.close()
-    with pytest.raises(ShardqError):
-        engine.push("x")

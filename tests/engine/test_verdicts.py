@@ -31,7 +31,6 @@ from shardq.dashboard import app
 from shardq.engine.health import KINDS
 from shardq.engine.snapshot import SnapshotReader, Snapshots
 from shardq.worker import report as reporter
-from shardq.worker import report as tally
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total
@@ -159,8 +158,9 @@ def nobody_is_woken(world: World) -> None:
 
 
 def all_handlers_hang(world: World) -> None:
-    world.monkeypatch.setattr(tally, "LONG_S", 0.1)
-    world.monkeypatch.setattr(tally, "STUCK_S", 0.1)
+    world.monkeypatch.setattr(reporter, "LONG_S", 0.1)
+    world.monkeypatch.setattr("shardq.core.fleet.report.LEAST_GAP_S", 0.1)
+    world.monkeypatch.setattr(reporter, "STUCK_S", 0.1)
     world.engine.start()
     world.hang("mail")
     world.engine.push("x", topic="mail", id="slow-one")
@@ -395,7 +395,8 @@ def test_a_kind_is_named_once() -> None:
 
 
 def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
-    world.monkeypatch.setattr(tally, "LONG_S", 0.1)
+    world.monkeypatch.setattr(reporter, "LONG_S", 0.1)
+    world.monkeypatch.setattr("shardq.core.fleet.report.LEAST_GAP_S", 0.1)
     world.engine.start()
     over = threading.Event()
     worker = world.engine.worker(concurrency=1)

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from cluster.ports import free_port
 from shardq import Bury, Delivery, Engine
 from shardq.features.sinks import Message, Refused, Result, Sent, Sink
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
@@ -31,7 +30,7 @@ class SinkWay(Way):
         self.neighbour = neighbour
         neighbour.empty()
         engine.start()
-        engine.forward(TOPIC, to=self.to(neighbour.address))
+        self.send_to(neighbour.address)
 
     @abstractmethod
     def to(self, address: str, login: str = "") -> str:
@@ -68,38 +67,8 @@ class SinkWay(Way):
     def trouble(self) -> str:
         return "; ".join(reason for reason in self.engine.health().reasons if repr(TOPIC) in reason)
 
-    def breaks(self, fault: str) -> str:
-        address = self.neighbour.address
-        match fault:
-            case "frozen":
-                self.neighbour.freeze()
-            case "dead":
-                self.neighbour.kill()
-            case "full":
-                self.neighbour.fill()
-            case "wrong password":
-                self.engine.forward(TOPIC, to=self.to(address, "ann:wrong@"))
-            case "wrong address":
-                address = f"127.0.0.1:{free_port()}"
-                self.engine.forward(TOPIC, to=self.to(address))
-        return address
-
-    def mends(self, fault: str) -> None:
-        match fault:
-            case "frozen":
-                self.neighbour.thaw()
-            case "dead":
-                self.neighbour.start()
-            case "full":
-                self.neighbour.make_room()
-            case "wrong password" | "wrong address":
-                self.engine.forward(TOPIC, to=self.to(self.neighbour.address))
-
-    def kill(self) -> None:
-        self.neighbour.kill()
-
-    def start(self) -> None:
-        self.neighbour.start()
+    def send_to(self, address: str, login: str = "") -> None:
+        self.engine.forward(TOPIC, to=self.to(address, login))
 
     def stop(self) -> None:
         self.engine.close()

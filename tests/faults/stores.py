@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cluster.ports import free_port
 from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import control_keys
 from shardq.engine.inside import Inside
@@ -87,42 +86,9 @@ class StoreWay(Way):
     def arrived(self) -> Sequence[str]:
         return [task.id.removeprefix(f"{TOPIC}/") for task in self.seen.tasks(topic=TOPIC, limit=1000)]
 
-    def breaks(self, fault: str) -> str:
-        address = self.neighbour.address
-        match fault:
-            case "frozen":
-                self.neighbour.freeze()
-            case "dead":
-                self.neighbour.kill()
-            case "full":
-                self.neighbour.fill()
-            case "wrong password":
-                self._run_anew(f"redis://ann:wrong@{address}")
-            case "wrong address":
-                address = f"127.0.0.1:{free_port()}"
-                self._run_anew(f"redis://{address}")
-        return address
-
-    def mends(self, fault: str) -> None:
-        match fault:
-            case "frozen":
-                self.neighbour.thaw()
-            case "dead":
-                self.neighbour.start()
-            case "full":
-                self.neighbour.make_room()
-            case "wrong password" | "wrong address":
-                self._run_anew(self.neighbour.server.url)
-
-    def _run_anew(self, url: str) -> None:
+    def send_to(self, address: str, login: str = "") -> None:
         self.stop()
-        self.run(url)
-
-    def kill(self) -> None:
-        self.neighbour.kill()
-
-    def start(self) -> None:
-        self.neighbour.start()
+        self.run(f"redis://{login}{address}")
 
 
 class OutboxWay(StoreWay):

@@ -48,8 +48,8 @@ def test_a_restart_between_two_items(fault: str, way: Way) -> None:
     way.prepare(["first", "second"])
     way.put("first")
     wait_until(way.arrived, "the first has arrived")
-    way.kill()
-    way.start()
+    way.neighbour.kill()
+    way.neighbour.start()
     way.put("second", max_attempts=1)
     wait_until(lambda: set(way.arrived()) == {"first", "second"}, "both have arrived")
     assert not way.aside()
@@ -62,10 +62,10 @@ def test_a_kill_while_items_are_sent(fault: str, way: Way) -> None:
     for unique in uniques[:20]:
         way.put(unique, max_attempts=1)
     wait_until(way.arrived, "some have arrived")
-    way.kill()
+    way.neighbour.kill()
     for unique in uniques[20:]:
         way.put(unique, max_attempts=1)
-    way.start()
+    way.neighbour.start()
     wait_until(lambda: set(way.arrived()) == set(uniques), "all have arrived")
     assert not way.aside()
 

@@ -12,6 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from cluster.ports import free_port
+from tests.faults.neighbours import Neighbour
+
 OUTAGES = ("frozen", "dead", "full", "wrong password", "wrong address")
 """The faults of a neighbour as a whole."""
 
@@ -26,6 +29,7 @@ class Way(ABC):
     """Items are named by their unique ids, without the topic."""
 
     kind: ClassVar[str]
+    neighbour: Neighbour
     not_here: ClassVar[Mapping[str, str]] = {}
     """Fault → why it can't happen here."""
     patience: ClassVar[Mapping[str, float]] = {}
@@ -68,20 +72,37 @@ class Way(ABC):
         return sum(record.levelno >= logging.ERROR for record in records)
 
     @abstractmethod
+    def send_to(self, address: str, login: str = "") -> None:
+        """From now on this side uses this address; the ``login`` has its @."""
+
     def breaks(self, fault: str) -> str:
         """Breaks the neighbour. Returns the address that health is to name."""
+        address = self.neighbour.address
+        match fault:
+            case "frozen":
+                self.neighbour.freeze()
+            case "dead":
+                self.neighbour.kill()
+            case "full":
+                self.neighbour.fill()
+            case "wrong password":
+                self.send_to(address, "ann:wrong@")
+            case "wrong address":
+                address = f"127.0.0.1:{free_port()}"
+                self.send_to(address)
+        return address
 
-    @abstractmethod
     def mends(self, fault: str) -> None:
         """Undoes that."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """SIGKILL to the neighbour."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Starts it again, with what it had stored."""
+        match fault:
+            case "frozen":
+                self.neighbour.thaw()
+            case "dead":
+                self.neighbour.start()
+            case "full":
+                self.neighbour.make_room()
+            case "wrong password" | "wrong address":
+                self.send_to(self.neighbour.address)
 
     @abstractmethod
     def stop(self) -> None:

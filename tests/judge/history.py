@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -55,7 +54,7 @@ class _Ended(msgspec.Struct, tag="e", gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[_Began | _Ended] = msgspec.msgpack.Decoder(_Began | _Ended)
+_decode: Callable[[bytes], _Began | _Ended] = msgspec.msgpack.Decoder(_Began | _Ended).decode
 
 
 class Book:
@@ -64,7 +63,7 @@ class Book:
     def __init__(self, path: Path | None = None) -> None:
         self._calls: dict[int, Call] = {}
         self._numbers = count()
-        self._file = None if path is None else os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self._file = None if path is None else opened(path)
 
     @property
     def calls(self) -> list[Call]:
@@ -99,8 +98,7 @@ class Book:
 
     def _write(self, record: _Began | _Ended) -> None:
         if self._file is not None:
-            data = _encode(record)
-            os.write(self._file, len(data).to_bytes(4, "big") + data)
+            append(self._file, _encode(record))
 
     def close(self) -> None:
         if self._file is not None:
@@ -122,9 +120,9 @@ def _close(call: Call, ended: _Ended) -> None:
 
 
 def read(path: Path) -> list[Call]:
-    """The calls of a book. The last record of a process that was killed may be cut off."""
+    """The calls of a book."""
     calls: dict[int, Call] = {}
-    for record in _records(path.read_bytes()):
+    for record in map(_decode, records(path)):
         if isinstance(record, _Began):
             calls[record.number] = record.call
         else:
@@ -132,11 +130,21 @@ def read(path: Path) -> list[Call]:
     return list(calls.values())
 
 
-def _records(data: bytes) -> Iterator[Any]:
-    at = 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        if at + 4 + size > len(data):
-            return
-        yield _decoder.decode(data[at + 4 : at + 4 + size])
-        at += 4 + size
+def opened(path: Path) -> int:
+    """The descriptor of a file of records."""
+    return os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+
+
+def append(file: int, data: bytes) -> None:
+    os.write(file, len(data).to_bytes(4, "big") + data)
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """The records of a file. The last one of a process that was killed may be cut off."""
+    with path.open("rb", buffering=1 << 20) as file:
+        while len(head := file.read(4)) == 4:
+            size = int.from_bytes(head, "big")
+            data = file.read(size)
+            if len(data) < size:
+                return
+            yield data

@@ -265,30 +265,36 @@ class WitnessedConsumer:
             op = Op(kind, 0.0, token=each.token, delay_us=delay * 1e6, lease_us=delay * 1e6, who=witness.who)
             named.append((each.id, op))
         number = witness._begin(kind, named)
-        consumer = self.consumer
-        try:
-            if kind == "ack":
-                consumer.ack(deliveries)
-            elif kind == "retry":
-                consumer.retry(deliveries, delay=delay)
-            elif kind == "bury":
-                consumer.bury(deliveries, "it is no good")
-            elif kind == "snooze":
-                consumer.snooze(deliveries, delay)
-            else:
-                consumer.extend(deliveries, delay)
-        except LeaseLost as exc:
-            fates = dict.fromkeys(exc.ids, "lost") | dict.fromkeys(given_twice(deliveries), "")
-            witness._end(number, exc, outcomes=[fates.get(id, "done") for id, _ in named])
-        except SettleError as exc:
-            fates = dict.fromkeys(exc.settled, "done") | dict.fromkeys(exc.lost, "lost")
-            fates |= {id: NOTHING for id, error in exc.failed.items() if isinstance(error, UNDONE)}
-            fates |= dict.fromkeys(given_twice(deliveries), "")
-            witness._end(number, exc, outcomes=[fates.get(id, "") for id, _ in named])
-        except ShardqError as exc:
-            witness._failed(number, named, exc)
+        fates, exc = settled(self.consumer, kind, deliveries, delay)
+        witness._end(number, exc, outcomes=fates)
+
+
+def settled(
+    consumer: Any, kind: str, deliveries: Sequence[Delivery], delay: float
+) -> tuple[list[str], ShardqError | None]:
+    """Settles by kind. Returns the fate of each delivery, empty where it is not known, and the error."""
+    try:
+        if kind == "ack":
+            consumer.ack(deliveries)
+        elif kind == "retry":
+            consumer.retry(deliveries, delay=delay)
+        elif kind == "bury":
+            consumer.bury(deliveries, "it is no good")
+        elif kind == "snooze":
+            consumer.snooze(deliveries, delay)
         else:
-            witness._end(number, outcomes=["done"] * len(named))
+            consumer.extend(deliveries, delay)
+    except LeaseLost as exc:
+        known = dict.fromkeys(exc.ids, "lost") | dict.fromkeys(given_twice(deliveries), "")
+        return [known.get(each.id, "done") for each in deliveries], exc
+    except SettleError as exc:
+        known = dict.fromkeys(exc.settled, "done") | dict.fromkeys(exc.lost, "lost")
+        known |= {id: NOTHING for id, error in exc.failed.items() if isinstance(error, UNDONE)}
+        known |= dict.fromkeys(given_twice(deliveries), "")
+        return [known.get(each.id, "") for each in deliveries], exc
+    except ShardqError as exc:
+        return [NOTHING if isinstance(exc, UNDONE) else ""] * len(deliveries), exc
+    return ["done"] * len(deliveries), None
 
 
 def given_twice(deliveries: Iterable[Delivery]) -> list[str]:

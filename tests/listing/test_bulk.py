@@ -45,17 +45,6 @@ def test_cancelling_what_matches(running: Engine) -> None:
     assert running.cancel_all(everything=True).done == 3
 
 
-@pytest.mark.slow
-def test_all_are_cancelled_while_they_move(engine: Engine) -> None:
-    ids = engine.push_many([Task(n, delay=FAR_S, topic=("mail", "sms")[n % 2]) for n in range(4000)])
-    engine.start()
-    engine.resize(8)
-    result = engine.cancel_all(topic="mail")
-    assert (result.done, bool(result)) == (len(ids) // 2, True)
-    left = {task.id for task in listed(engine, limit=1000)}
-    assert left == set(ids[1::2])
-
-
 def test_how_far_it_came_and_an_end_in_between(engine: Engine) -> None:
     engine.push_many([Task(n, delay=FAR_S) for n in range(3000)])
     seen: list[BulkResult] = []
@@ -152,14 +141,6 @@ def test_rescheduling_what_comes_back_at_once_ends(running: Engine) -> None:
     assert running.reschedule_all(state="ready", delay=0) == BulkResult(matched=0, done=0)
     wait_until(lambda: running.stats().scheduled == 0, "all are ready again")
     assert len(claim(running.consumer(), 1500)) == 1500
-
-
-def test_requeueing_says_what_was_requeued_meanwhile(running: Engine) -> None:
-    ids = [put(running, "dead", topic="mail") for _ in range(3)]
-    running.requeue(ids[0], delay=FAR_S)
-    assert running.requeue_all("mail") == BulkResult(matched=2, done=2)
-    wait_until(lambda: running.stats().ready == 2, "they are ready")
-    assert state_of(running, ids[0]) == Outcome.SCHEDULED
 
 
 def test_one_filter_for_all(running: Engine) -> None:

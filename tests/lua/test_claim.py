@@ -299,16 +299,6 @@ def test_twice_gives_what_is_next_and_then_nothing(shard: Shard, keys: ShardKeys
     assert shard.state()["lease"] == {"a": "0:0::x", "b": "0:0::y"}
 
 
-@pytest.mark.parametrize(("lease_ms", "woken"), [(20_000, True), (20_001, False)])
-def test_a_lease_shorter_than_any_sleep_wakes_the_poller(
-    shard: Shard, keys: ShardKeys, lease_ms: int, woken: bool
-) -> None:
-    # it comes by at least every 20 s: a longer lease it meets by itself
-    shard.seed({"meta": meta(), "ready/": ["a"], "task": {"a": A}})
-    shard.run(claim(keys, lease_ms=lease_ms))
-    assert shard.state()["meta"] == (meta(wake_at=T + lease_ms) if woken else meta())
-
-
 def test_a_thousand_and_one_more(shard: Shard, keys: ShardKeys) -> None:
     ids = [f"i{n}" for n in range(1001)]
     shard.seed({"meta": meta(), "ready/": ids, "task": dict.fromkeys(ids, A)})

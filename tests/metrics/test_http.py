@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 import time
-from contextlib import ExitStack
 
 import pytest
 
@@ -16,10 +14,9 @@ from cluster.server import Server
 from shardq import Delivery, Engine
 from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
-from shardq.metrics import http, listener
+from shardq.metrics import http
 from shardq.metrics.http import Address
 from tests.metrics.scraping import got, parsed, total
-from tests.support.slow_clients import ended
 from tests.support.waiting import wait_until
 
 ANYWHERE = "127.0.0.1:0"
@@ -151,31 +148,3 @@ def test_an_address_that_is_taken(url: str, name: str) -> None:
         where = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(InvalidOption, match=f"can't listen at {where}: Address already in use; give another"):
             shardq.metrics.serve(Engine(url, name=name), where)
-
-
-@pytest.mark.slow
-def test_slow_clients_hold_no_threads(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them sends a byte now and then, and so is never silent."""
-    monkeypatch.setattr(http, "MOST_CLIENTS", 4)
-    with ExitStack() as stack, shardq.metrics.serve(Engine(url, name=name), ANYWHERE) as server:
-        host, port = server.url.removeprefix("http://").split(":")
-        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(12)]
-
-        wait_until(lambda: sum(map(ended, slow)) >= 8, "no more than four are kept")
-        for _ in range(8):
-            assert got(f"{server.url}/livez") == (200, "ok\n")
-        monkeypatch.setattr(listener, "REQUEST_S", 0.5)
-        late = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
-        wait_until(lambda: ended(late), "it was given so long for all of its request", timeout=60)
-        long = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
-        monkeypatch.setattr(listener, "REQUEST_S", 60.0)
-        with contextlib.suppress(OSError):
-            long.sendall(b"GET /livez HTTP/1.0\r\n" + b"X: y\r\n" * 10_000)
-            assert long.recv(100) == b""
-
-
-def test_a_client_that_says_nothing_holds_up_nobody(url: str, name: str) -> None:
-    with shardq.metrics.serve(Engine(url, name=name), ANYWHERE) as server:
-        host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))):
-            assert got(f"{server.url}/livez") == (200, "ok\n")

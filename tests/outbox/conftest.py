@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from cluster.postgres import Postgres
-from shardq import outbox
+from shardq import Engine, outbox
 from shardq.outbox.database import open_database
 from tests.support.diagonal import diagonal
 
@@ -40,3 +40,10 @@ def database(database_url: str) -> Iterator[sa.Engine]:
     database = open_database(database_url)
     yield database
     database.dispose()
+
+
+@pytest.fixture
+def engine(url: str, name: str) -> Iterator[Engine]:
+    """A relay's, which takes either kind: no twin of it is tried."""
+    with Engine(url, name=name, shards=4, timeout=10.0) as engine:
+        yield engine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from shardq import outbox
 from shardq.outbox import OutboxRelay
 
 LATER = dt.datetime(2031, 1, 1, tzinfo=dt.UTC)
-
-
-@pytest.fixture
-def engine(url: str, name: str) -> Iterator[shardq.Engine]:
-    with shardq.Engine(url, name=name, shards=2) as engine:
-        yield engine
 
 
 def _kinds(database: sa.Engine) -> list[str]:

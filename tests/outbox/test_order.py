@@ -15,12 +15,6 @@ from shardq.outbox import OutboxRelay
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def engine(url: str, name: str) -> Iterator[shardq.Engine]:
-    with shardq.Engine(url, name=name, shards=4) as engine:
-        yield engine
-
-
 def _push(database: sa.Engine, *tasks: shardq.Task) -> None:
     with database.begin() as connection:
         outbox.push_many(connection, tasks)

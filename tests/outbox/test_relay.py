@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -31,12 +30,6 @@ def _moved(relay: OutboxRelay) -> int:
         while relay.step():
             pass
     return relay.moved
-
-
-@pytest.fixture
-def engine(url: str, name: str) -> Iterator[shardq.Engine]:
-    with shardq.Engine(url, name=name, shards=4, timeout=10.0) as engine:
-        yield engine
 
 
 def _fill(database: sa.Engine, count: int = TASKS, **options: object) -> list[str]:
@@ -84,18 +77,6 @@ def test_rows_are_kept_where_that_is_wished(database: sa.Engine, engine: shardq.
         moved = connection.execute(sa.select(outbox.table.c.moved)).scalars().all()
     assert len(moved) == 10
     assert all(moved)
-
-
-@pytest.mark.slow
-def test_several_relays_share_the_rows(database: sa.Engine, engine: shardq.Engine) -> None:
-    ids = _fill(database)
-    relays = [OutboxRelay(engine, database, batch=100) for _ in range(3)]
-    with contextlib.ExitStack() as stack:
-        for relay in relays:
-            stack.enter_context(relay)
-        wait_until(lambda: _left(database) == 0, "the outbox is empty", timeout=60)
-    engine.start()
-    assert _taken(engine, TASKS) == Counter(ids)
 
 
 def test_rows_that_were_pushed_and_not_removed_are_not_pushed_twice(database: sa.Engine, engine: shardq.Engine) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ from shardq.outbox.database import Waiting, drop_failed, failed, open_database, 
 from tests.support.waiting import wait_until
 
 SHARDS = 6
-
-
-@pytest.fixture
-def engine(url: str, name: str) -> Iterator[shardq.Engine]:
-    with shardq.Engine(url, name=name, shards=2) as engine:
-        yield engine
 
 
 @pytest.fixture

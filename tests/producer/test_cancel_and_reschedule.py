@@ -103,12 +103,3 @@ def test_get(running: Engine, servers: Servers, name: str, state: State) -> None
     if task.deadline is not None:
         slot = keys_of(name, SHARDS)[running.topology.shard_of(id)].slot
         assert 0 < task.deadline.timestamp() * 1000 - servers.now_ms(slot) <= 60_000
-
-
-def test_get_changes_nothing(running: Engine, servers: Servers, name: str) -> None:
-    ids = [put(running, state, topic=state) for state in STATES]
-    running.stop()
-    before = servers.held(name)
-    for id in ids:
-        running.get(id)
-    assert servers.held(name) == before

@@ -235,32 +235,6 @@ def test_a_server_that_is_killed_in_the_middle(own_server: Server, name: str, ti
     run(own_server.url, name, main, timeout=timeout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("own", [False, True])
-def test_the_number_of_shards_changes_meanwhile(url: str, name: str, own: bool) -> None:
-    async def main(engine: AsyncEngine) -> None:
-        told: dict[int, Receipt | BaseException] = {}
-        changed = asyncio.Event()
-
-        async def some(first: int) -> None:
-            number = first
-            while number < first + 10 or not changed.is_set():
-                [told[number]] = await outcomes([engine.push(number, delay=FAR_S, id=f"own-{number}" if own else None)])
-                number += 1
-
-        pushing = [asyncio.create_task(some(1_000_000 * n)) for n in range(MANY)]
-        with Engine(url, name=name, timeout=RETRY_FOR_S) as other:
-            other.start()
-            growth = await asyncio.to_thread(other.resize, SHARDS + 3)
-            changed.set()
-            await asyncio.gather(*pushing)
-            await asyncio.to_thread(growth.wait, RETRY_FOR_S)
-        assert {type(answer) for answer in told.values()} == {Receipt}
-        check_ledger(told, stored(url, name, SHARDS + 3))
-
-    run(url, name, main)
-
-
 @pytest.mark.parametrize("own", [False, True])
 def test_an_answer_is_lost_and_the_number_of_shards_changes(own_server: Server, name: str, own: bool) -> None:
     """What was stored under the old number is found, and not stored again."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardq import Conflict, Consumer, Engine, LeaseLost, Receipt
+from shardq import Conflict, Consumer, Engine
 from shardq.core.layout.keys import shard_keys
 from shardq.core.model.task import State
 from tests.support.servers import Servers
@@ -122,26 +122,6 @@ def test_an_id_that_is_taken_is_replaced(running: Engine, state: State) -> None:
     running.consumer().ack(delivery)
     assert state_of(running, "one") == "gone"
     assert running.consumer().claim(10) == []
-
-
-def test_the_holder_of_a_replaced_task(running: Engine, consumer: Consumer) -> None:
-    running.push("first", id="one")
-    (delivery,) = claim(consumer, 1)
-    running.push("second", delay=FAR_S, id="one", on_conflict="replace")
-    consumer.ack(delivery)  # its work is done: no mistake of the holder
-    with pytest.raises(LeaseLost, match="one"):
-        consumer.retry(delivery)
-    with pytest.raises(LeaseLost):
-        consumer.extend(delivery, 5)
-    with pytest.raises(LeaseLost):
-        consumer.bury(delivery, "no")
-    assert state_of(running, "one") == "scheduled"
-
-
-@pytest.mark.parametrize("rule", ["keep", "reject", "replace"])
-def test_a_free_id_is_pushed_whatever_the_rule(engine: Engine, rule: str) -> None:
-    receipt: Receipt = engine.push("x", delay=FAR_S, id="one", on_conflict=rule)  # type: ignore[arg-type]  # a str
-    assert receipt.outcome == "pushed"
 
 
 def test_an_id_is_seen_while_its_window_is_open(running: Engine, consumer: Consumer) -> None:

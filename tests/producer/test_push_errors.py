@@ -7,10 +7,9 @@ from itertools import chain
 
 import pytest
 
-from shardq import Buffer, Conflict, Engine, PushError, ShardqError, Task
+from shardq import Conflict, Engine, PushError, Task
 from shardq.core.model.task import OnConflict, Receipt
 from shardq.core.producer import packing
-from tests.support.buffers import together
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S
@@ -95,18 +94,6 @@ def test_ids_that_come_again_beside_a_shard_that_takes_nothing(
     assert Counter(error.stored) == Counter(
         {id: sum(each != "failed" for each in said[at :: len(IDS)]) for at, id in enumerate(IDS) if id in there}
     )
-
-
-def test_two_pushes_of_one_id_in_a_buffer(url: str, name: str) -> None:
-    with Engine(url, name=name, shards=SHARDS) as engine:
-        buffer = engine.buffered()
-        with together(buffer):
-            first, second = (buffer.push(n, id="mine", delay=FAR_S, on_conflict="reject") for n in range(2))
-        with pytest.raises(PushError):
-            Buffer.close(buffer)
-        assert first.result().outcome == "pushed"
-        with pytest.raises(ShardqError, match="mine"):
-            second.result()
 
 
 @pytest.mark.parametrize(("choice", "outcome"), [("keep", "seen"), ("replace", "pushed")])

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from cluster.server import Server
-from shardq import Conflict, Engine, PushError, ServerFault, Task, Unanswered, Unavailable
+from shardq import Engine, PushError, ServerFault, Task, Unanswered, Unavailable
+from shardq.core.model.ids import Ids
 from shardq.core.producer import packing
 from shardq.core.producer.packing import MOST_OF_SHARD, windows
 from shardq.errors import InvalidDelay
 from tests.producer.gathered import calls_of
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
-from tests.support.states import FAR_S, claim, counted, state_of
+from tests.support.states import FAR_S, counted, state_of
 from tests.support.waiting import wait_until
 
 WINDOW = MOST_OF_SHARD * SHARDS
@@ -56,50 +57,18 @@ def test_batches_are_bounded_in_bytes_too(engine: Engine) -> None:
     assert task.payload == "x" * 300_000
 
 
-def test_receipts_of_ids_that_are_taken(engine: Engine) -> None:
-    engine.push_many([far(n, id=f"mine-{n}") for n in range(4)])
-    receipts = engine.push_many(
-        [far(n, id=f"mine-{n}", on_conflict="replace" if n % 2 else "keep") for n in range(6)],
-    )
-    assert [(r.outcome, r.state) for r in receipts] == [
-        ("kept", "scheduled"),
-        ("replaced", None),
-        ("kept", "scheduled"),
-        ("replaced", None),
-        ("pushed", None),
-        ("pushed", None),
-    ]
-
-
-def test_the_same_id_twice_in_one_call(engine: Engine) -> None:
-    receipts = engine.push_many(
-        [far(1, id="mine"), far("x"), far(2, id="mine"), far(3, id="mine", on_conflict="replace")]
-    )
-    assert receipts[::2] == ["mine", "mine"]
-    assert [(r.outcome, r.state) for r in receipts] == [
-        ("pushed", None),
-        ("pushed", None),
-        ("kept", "scheduled"),
-        ("replaced", None),
-    ]
-    task = engine.get("mine")
-    assert task is not None
-    assert task.payload == 3
-    assert engine.stats().scheduled == 2
-
-
-def test_refused_ids_are_told_apart(engine: Engine) -> None:
-    engine.push("x", delay=FAR_S, id="mine-3")
-    with pytest.raises(PushError) as caught:
-        engine.push_many([far(n, id=f"mine-{n}", on_conflict="reject") for n in range(5)])
-    error = caught.value
-    assert error.ids == [f"mine-{n}" for n in range(5)]
-    assert error.stored == ["mine-0", "mine-1", "mine-2", "mine-4"]
-    assert error.unknown == []
-    assert list(error.failed) == ["mine-3"]
-    assert isinstance(error.failed["mine-3"], Conflict)
-    assert str(error).startswith("4 of 5 tasks are stored, 1 are not, 0 have an unknown fate; the first failure: ")
-    assert [state_of(engine, id) for id in error.stored] == ["scheduled"] * 4
+def test_of_ids_made_here_only_those_that_are_taken_are_made_anew(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard that knows one of them stores none of the batch: the others are sent again as they are."""
+    made = Ids.many
+    monkeypatch.setattr(Ids, "many", lambda self, n, topic="": [f"made-{number}" for number in range(n)])
+    engine.push_many([far("before"), far("before")])
+    monkeypatch.setattr(Ids, "many", lambda self, n, topic="": [*made(self, n - 2, topic=topic), "made-0", "made-1"])
+    receipts = engine.push_many([far(n) for n in range(40)])
+    monkeypatch.undo()
+    assert {"made-0", "made-1"}.isdisjoint(receipts)
+    assert [task.payload for id in receipts if (task := engine.get(id))] == list(range(40))
 
 
 def test_a_shard_that_can_not_take_its_batches(engine: Engine, servers: Servers, name: str) -> None:
@@ -119,15 +88,6 @@ def test_a_shard_that_can_not_take_its_batches(engine: Engine, servers: Servers,
     assert servers.ask(broken.slot, "EXISTS", broken.task) == 0
     servers.ask(broken.slot, "DEL", broken.due)
     assert engine.stats().scheduled == len(error.stored) == 400 - len(lost)
-
-
-def test_one_push_to_a_broken_shard(engine: Engine, servers: Servers, name: str) -> None:
-    keys = keys_of(name, SHARDS)[engine.topology.shard_of("mine")]
-    servers.ask(keys.slot, "SET", keys.due, "not a sorted set")
-    with pytest.raises(ServerFault, match="WRONGTYPE"):
-        engine.push("x", id="mine")
-    servers.ask(keys.slot, "DEL", keys.due)
-    assert engine.get("mine") is None
 
 
 def test_a_lost_answer_is_an_unknown_fate(engines: Engines, own_server: Server, name: str) -> None:
@@ -261,23 +221,3 @@ def test_an_input_that_fails_beside_tasks_that_are_refused(engine: Engine) -> No
     with pytest.raises(PushError) as refused:
         list(engine.push_iter(tasks(CursorGone())))
     assert list(refused.value.failed) == ["mine"]
-
-
-def test_push_iter_of_ids_that_are_taken(engine: Engine) -> None:
-    engine.push("x", delay=FAR_S, id="mine-3")
-    with pytest.raises(PushError) as caught:
-        list(engine.push_iter([far(n, id=f"mine-{n}", on_conflict="reject") for n in range(5)]))
-    assert list(caught.value.failed) == ["mine-3"]
-    assert len(caught.value.stored) == 4
-
-
-def test_what_was_pushed_in_bulk_is_dispatched(engine: Engine) -> None:
-    engine.start()
-    pushed = engine.push_many([Task(n) for n in range(3000)])
-    consumer = engine.consumer()
-    deliveries = claim(consumer, 3000)
-    assert sorted(d.id for d in deliveries) == sorted(pushed)
-    assert sorted(d.payload for d in deliveries) == list(range(3000))
-    consumer.ack(deliveries)
-    stats = engine.stats()
-    assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)

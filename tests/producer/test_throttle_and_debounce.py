@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from shardq import Buffer, Consumer, Engine, Task
+from shardq import Consumer, Engine, Task
 from tests.support.states import FAR_S, claim
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
@@ -51,15 +51,6 @@ def test_it_ends(engine: Engine) -> None:
         return engine.push("second", id="news", throttle=FAR_S, delay=FAR_S).outcome == "pushed"
 
     wait_until(taken, "the throttle is over")
-
-
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_in_a_buffer_too(url: str, name: str) -> None:
-    with Engine(url, name=name, shards=2) as engine:
-        buffer: Buffer
-        with engine.buffered() as buffer:
-            pending = [buffer.push(n, id="news", throttle=FAR_S, delay=FAR_S) for n in range(5)]
-        assert [each.result().outcome for each in pending] == ["pushed", *["kept"] * 4]
 
 
 @pytest.mark.slow

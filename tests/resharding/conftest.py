@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from shardq import Engine
-from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from tests.resharding.migration import Migration
-from tests.support.servers import Servers
 
 SHARDS = 4
 
@@ -22,22 +20,8 @@ def engine(url: str, name: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def driver(url: str) -> Iterator[Driver]:
-    driver = Driver(Settings.from_url(url))
-    driver.open()
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
 def migration(driver: Driver, name: str) -> Migration:
     return Migration(driver, name)
-
-
-@pytest.fixture
-def servers(url: str) -> Iterator[Servers]:
-    with Servers(url) as servers:
-        yield servers
 
 
 @pytest.fixture

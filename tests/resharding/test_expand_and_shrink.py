@@ -47,7 +47,9 @@ def without_shard(tasks: Stored) -> Stored:
     return {id: {name: value for name, value in task.items() if name != "shard"} for id, task in tasks.items()}
 
 
-@pytest.mark.parametrize("shards", [5, 16, 3, 1])
+@pytest.mark.parametrize(
+    ("url", "shards"), [("single", 16), ("single", 3), ("cluster", 5), ("cluster", 1)], indirect=["url"]
+)
 def test_everything_moves_as_it_was(engine: Engine, servers: Servers, name: str, shards: int) -> None:
     engine.start()
     for n in range(30):

@@ -65,21 +65,3 @@ def test_without_a_number_it_is_the_change_under_way(engines: Engines, engine: E
     assert (under_way.shards, under_way.tasks, engines.done(under_way.done())) == (2 * SHARDS, None, False)
     engine.start()
     assert engines.done(under_way.wait(30))
-
-
-def test_there_and_back_by_one_verb(engines: Engines, engine: Engine) -> None:
-    ids = engine.push_many([Task(n, delay=FAR_S) for n in range(100)])
-    engine.start()
-    for shards in (2 * SHARDS, 3, SHARDS):
-        resize = engine.resize(shards, rate=100_000)
-        assert engine.topology.shards == shards
-        assert engines.done(resize.wait(30))
-        assert engines.done(resize.progress()).shards == shards
-    assert [id for id in ids if not engine.cancel(id)] == []
-
-
-def test_one_verb_goes_on_with_what_another_began(engines: Engines, engine: Engine) -> None:
-    engine.push_many([Task(n, delay=FAR_S) for n in range(20)])
-    assert not engines.done(engine.resize(2 * SHARDS).done())
-    engine.start()
-    assert engines.done(engine.resize(2 * SHARDS).wait(30))

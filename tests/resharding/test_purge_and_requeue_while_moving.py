@@ -11,7 +11,6 @@ from tests.resharding.conftest import SHARDS
 from tests.resharding.migration import Migration, moving_ids
 from tests.resharding.stepping import Stepped
 from tests.support.states import FAR_S, claim
-from tests.support.waiting import wait_until
 
 # races that the searches go through, too: one case of each at each change
 pytestmark = [pytest.mark.slow, pytest.mark.promise]
@@ -49,27 +48,6 @@ def dead(engine: Engine, ids: list[str]) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("shards", [7, 2])
-def test_a_purge_that_stands_still_while_all_moves(
-    engine: Engine, migration: Migration, shards: int, ids: list[str]
-) -> None:
-    requests, done, numbers = 0, False, [SHARDS, shards]
-    while not done:
-        engine.push_many([Task(id, id=id, delay=FAR_S) for id in ids])
-        changed(engine, numbers[1])
-        purge = Stepped("purge", bulk.purge(migration.cache(), None))
-        migration.step(purge, requests)
-        done = purge.done
-        settled(engine)
-        migration.step(purge, 500)
-        assert purge.done
-        assert engine.stats().scheduled == 0, f"after {requests} requests {[id for id in ids if engine.get(id)]} stayed"
-        assert purge.result == len(ids)
-        numbers.reverse()
-        requests += 2
-    assert requests > SHARDS
-
-
 def test_a_purge_says_how_far_it_came(engine: Engine, migration: Migration, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MOST_WALKS", 1)
     engine.push_many([Task(n, delay=FAR_S) for n in range(200)])
@@ -93,23 +71,6 @@ def test_the_dead_are_listed_while_they_move(engine: Engine, shards: int, dead: 
         page = engine.tasks(state="dead", limit=read, cursor=page.cursor)
         listed += [task.id for task in page]
     assert sorted(listed) == sorted(dead)
-
-
-def test_a_purge_takes_what_becomes_ready_meanwhile_in_a_topic_that_is_new_there(
-    engine: Engine, migration: Migration
-) -> None:
-    changed(engine, 1)
-    settled(engine)
-    ids = engine.push_many([Task(n, delay=FAR_S, topic="late", id=f"n{n}") for n in range(20)])
-    purge = Stepped("purge", bulk.purge(migration.cache(), None))
-    migration.step(purge, 1)  # the shard has no topic yet
-    engine.start()
-    assert all(engine.reschedule(id, delay=0) for id in ids)
-    wait_until(lambda: engine.stats().ready == len(ids), "all are ready")
-    engine.stop()
-    migration.step(purge, 500)
-    assert purge.result == len(ids)
-    assert engine.stats().ready == 0
 
 
 def test_the_order_is_the_way_tasks_move() -> None:

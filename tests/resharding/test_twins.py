@@ -7,8 +7,6 @@ import asyncio
 import pytest
 
 from shardq import AsyncEngine, Engine, Task
-from shardq.errors import ChangeUnderWay
-from tests.resharding.migration import Migration
 from tests.support.states import FAR_S
 
 
@@ -33,29 +31,3 @@ def test_who_waits_where_nobody_moves_is_told_once(
         caplog.clear()
         assert engine.resize(dry_run=True).wait(30)
         assert "no dispatcher" not in caplog.text
-
-
-@pytest.mark.slow
-def test_a_change_awaited(url: str, name: str, migration: Migration) -> None:
-    async def change() -> None:
-        async with AsyncEngine(url, name=name, shards=4, timeout=10.0) as engine:
-            await engine.start()
-            ids = await engine.push_many([Task(n, delay=FAR_S) for n in range(300)])
-            resize = await engine.resize(8, rate=2000)
-            progress = await resize.progress()
-            assert (progress.shards, progress.in_force) == (8, True)
-            assert await resize.wait(30)
-            assert await resize.done()
-            assert (await resize.progress()).fraction == 1.0
-            again = await engine.resize(3)
-            looked = await engine.resize(dry_run=True)
-            assert await looked.wait(30)
-            assert await again.done()
-            assert [id for id in ids if not await engine.cancel(id)] == []
-            migration.step(migration.resizing(9), 3)
-            with pytest.raises(ChangeUnderWay):
-                await engine.resize(5)
-            resize = await engine.resize(9)
-            assert await resize.wait(30)
-
-    asyncio.run(change())

@@ -145,6 +145,7 @@ def interval_s(servers: Servers, name: str) -> int:
 
 @pytest.mark.parametrize("verb", ["pause", "remove"])
 @pytest.mark.parametrize("point", ["intended", "pushed"])
+@pytest.mark.parametrize("url", ["single"], indirect=True)  # it is all in one slot
 def test_nothing_is_pushed_late_by_one_that_was_frozen(
     engine: Engine, servers: Servers, url: str, name: str, point: str, verb: str
 ) -> None:
@@ -168,28 +169,6 @@ def test_nothing_is_pushed_late_by_one_that_was_frozen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_another_payload_while_it_runs(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
-    with dispatcher(url, name), dispatcher(url, name):
-        for payload in range(4):
-            changed = server_ms(servers, name)
-            tick(engine, payload)
-            told = server_ms(servers, name)
-            ran(runs, told + 3200)
-            # what was pushed and is due in a moment stays as it is
-            late = [(id, said) for id, said in list(runs.seen) if said < payload and when(id) > told + 2000]
-            assert late == [], f"of the declaration before, after {told}; changed from {changed} on"
-        ended(engine, runs)
-    runs.check(INTERVAL_MS)
-
-
-def when(id: str) -> float:
-    import datetime as dt
-
-    return dt.datetime.fromisoformat(id.partition("@")[2].partition("~")[0]).timestamp() * 1000
-
-
-@pytest.mark.slow
 def test_declared_by_eight_processes_at_once(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
     with ExitStack() as stack:
         fleet = [stack.enter_context(Worker("tests.schedules.declaring", url, name, 5)) for _ in range(8)]
@@ -204,20 +183,6 @@ def test_declared_by_eight_processes_at_once(engine: Engine, runs: Runs, servers
         ended(engine, runs)
     runs.check(1000)
     assert all("~" not in id for id, _ in runs.seen), "declared once, changed never"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("url", ["cluster"], indirect=True)
-def test_while_shards_are_added_and_removed(engine: Engine, runs: Runs, servers: Servers, url: str, name: str) -> None:
-    with dispatcher(url, name), dispatcher(url, name):
-        tick(engine)
-        for shards in (9, 3):
-            ran(runs, server_ms(servers, name) + 500)
-            assert engine.resize(shards).wait(timeout=60)
-        tick(engine, 2)
-        ran(runs, server_ms(servers, name) + 500)
-        ended(engine, runs)
-    runs.check(INTERVAL_MS)
 
 
 @pytest.mark.slow

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import redis
+
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.fleet.report import SinkStats
 from tests.support.states import counted
+
+
+def database_of(server: Server, number: int) -> Iterator[redis.Redis]:
+    """For a fixture: a client of this database, which is empty, and is left empty."""
+    with redis.Redis.from_url(f"{server.url}/{number}") as client:
+        client.flushdb()
+        yield client
+        client.flushdb()
 
 
 def ids_in(server: Server, stream: str) -> list[str]:

@@ -9,11 +9,15 @@ import pytest
 
 from cluster.ports import free_port
 from shardq import Engine
-from shardq.features.sinks import Message, Unsent
-from shardq.features.sinks.amqp import AmqpSink
+from shardq.features.sinks import Message, Refused, Sent, Unsent
+from shardq.features.sinks.amqp import SHORT, AmqpSink
 from tests.sinks.seen import sink_stats
 from tests.support.amqp_broker import AmqpBroker, Answer
 from tests.support.waiting import wait_until
+
+
+def a_message(id: str, **headers: str) -> Message:
+    return Message(id=id, topic="mail", payload=b"1", codec="json", headers=headers, attempt=1)
 
 
 def test_no_broker(feeding: Engine) -> None:
@@ -49,8 +53,23 @@ def test_what_a_broker_says(answer: Answer, told: str) -> None:
         broker.answers[answer] = answer
         sink = AmqpSink(f"amqp://{broker.address}?timeout=0.3#shop/{answer}")
         sink.open()
-        (result,) = sink.send([Message(id="mail/1", topic="mail", payload=b"1", codec="json", headers={}, attempt=1)])
+        (result,) = sink.send([a_message("mail/1")])
         sink.close()
         assert isinstance(result, Unsent)
         assert answer == "nack" or result.reason.startswith(f"RabbitMQ at {broker.address}")
         assert re.search(told, result.reason)
+
+
+def test_one_whose_headers_have_no_room_is_refused_and_names_that_are_too_long_are_not() -> None:
+    long = {"n" * SHORT: "sent", "n" * (SHORT + 1): "left out"}
+    with AmqpBroker() as broker:
+        sink = AmqpSink(f"amqp://{broker.address}#/mail")
+        sink.open()
+        batch = [
+            a_message("mail/1", large="x" * 131_072),
+            a_message(f"mail/{'i' * SHORT}"),
+            a_message("mail/3", **long),
+        ]
+        results = sink.send(batch)
+        sink.close()
+    assert results == [Refused("its headers are larger than a frame of the broker"), Sent(), Sent()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -96,23 +95,6 @@ def test_one_that_raises_holds_up_no_others_and_dies_of_its_last_attempt(feeding
     assert task is not None
     assert "KeyError: 'four'" in (task.reason or "")
     wait_until(lambda: taken >= {*range(10)} - {4}, "all others are taken")
-
-
-def test_a_function_whose_other_side_is_down(feeding: Engine) -> None:
-    up = threading.Event()
-    taken: list[int] = []
-
-    def take(batch: list[Delivery]) -> None:
-        if not up.is_set():
-            raise ConnectionError("nobody listens")
-        taken.extend(d.payload for d in batch)
-
-    feeding.forward("mail", to=take)
-    feeding.push_many([Task(n, topic="mail", max_attempts=1) for n in range(50)])
-    wait_until(lambda: "nobody listens" in sink_stats(feeding, "mail").error, "it is down")
-    up.set()
-    wait_until(lambda: left(feeding) == 0, "all are taken", timeout=60)
-    assert sorted(taken) == [*range(50)]
 
 
 def test_only_the_process_that_has_the_function_serves_it(feeding: Engine, single: Server) -> None:

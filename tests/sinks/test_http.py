@@ -174,21 +174,6 @@ def test_a_slow_answer_holds_up_its_own_task_alone(feeding: Engine, endpoint: En
     assert len(endpoint.requests()) == 302
 
 
-@pytest.mark.slow
-def test_an_endpoint_that_is_killed_under_load(feeding: Engine, endpoint: Endpoint) -> None:
-    feeding.forward("hooks", to=f"http://127.0.0.1:{endpoint.port}/")
-    ids: list[str] = []
-    for _ in range(2):
-        ids += feeding.push_many([Task(n, topic="hooks", max_attempts=1) for n in range(200)])
-        wait_until(lambda: len(endpoint.requests()) > len(ids) - 150, "some arrive")  # noqa: B023  called at once
-        endpoint.kill()
-        wait_until(lambda: sink_stats(feeding, "hooks").circuit != "closed" or left(feeding) == 0, "it is noticed")
-        endpoint.start()
-    wait_until(lambda: left(feeding) == 0, "nothing is left here", timeout=60)
-    assert {key for key, _ in endpoint.requests()} == set(ids)
-    assert sink_stats(feeding, "hooks").buried == 0
-
-
 def test_a_url_that_is_not_there_and_one_that_asks_to_wait(feeding: Engine, endpoint: Endpoint) -> None:
     feeding.forward("hooks", to=f"http://127.0.0.1:{endpoint.port}/")
     id = feeding.push({"status": 404}, topic="hooks", max_attempts=1)

@@ -17,6 +17,7 @@ from shardq.errors import InvalidUrl
 from shardq.features.sinks.base import SENT, Message, Refused
 from shardq.features.sinks.redis import SidekiqSink
 from shardq.features.sinks.registry import check
+from tests.sinks.seen import database_of
 from tests.support.waiting import wait_until
 
 DB = 10
@@ -29,10 +30,7 @@ def to(single: Server) -> str:
 
 @pytest.fixture
 def client(single: Server) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(f"{single.url}/{DB}") as client:
-        client.flushdb()
-        yield client
-        client.flushdb()
+    yield from database_of(single, DB)
 
 
 def jobs(client: redis.Redis) -> list[dict[str, Any]]:

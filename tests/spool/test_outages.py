@@ -63,18 +63,6 @@ def test_after_the_first_failure_nobody_waits(make: Make, own_server: Server) ->
     assert outcomes(receipts) == {"spooled"}
 
 
-def test_an_engine_that_never_reached_redis_takes_pushes(make: Make, own_server: Server, path: Path) -> None:
-    own_server.kill()
-    engine = make(connect_timeout=0.5)
-    id = engine.push("first", delay=FAR_S)
-    assert id.outcome == "spooled"
-    with pytest.raises(ServerFault):
-        engine.get(id)
-    own_server.start()
-    drained(path)
-    assert wait_until(lambda: state_of(engine, id), "it can be asked for") == "scheduled"
-
-
 def test_a_block_begins_while_redis_is_away(make: Make, own_server: Server, path: Path) -> None:
     own_server.kill()
     with make(connect_timeout=0.5) as engine:

@@ -52,16 +52,6 @@ def test_what_a_killed_process_left_goes_first(make: Make, own_server: Server, p
     assert payloads == {"0": "left", "1": "new", "2": None}
 
 
-def test_an_engine_that_only_opens_replays_what_was_left(make: Make, own_server: Server, path: Path, name: str) -> None:
-    own_server.kill()
-    subprocess.run([sys.executable, "-c", LEFT, own_server.url, name, str(path)], timeout=100)
-    own_server.start()
-    engine = make().open()
-    drained(path)
-    assert state_of(engine, "0") == "scheduled"
-    assert state_of(engine, "2") == "gone"
-
-
 FORKING = """
 import os, sys
 import shardq

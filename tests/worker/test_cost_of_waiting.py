@@ -57,22 +57,6 @@ def _calls_of_a_moment(servers: Servers) -> int:
     return script_calls(servers) - before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_an_idle_worker(engines: Engines, url: str, name: str, servers: Servers) -> None:
-    engine = engines.opened(url, name=name, shards=SHARDS)
-    worker = engine.worker()
-    for topic in ("", "a", "b"):
-        worker.on(topic)(print)
-    with engines.working(worker):
-        wait_until(lambda: all(waiting(servers, name, SHARDS, topic) for topic in ("", "a", "b")), "it waits")
-        before, began = script_calls(servers), time.monotonic()
-        time.sleep(3.0)  # a span to measure in
-        calls, span_s = script_calls(servers) - before, time.monotonic() - began
-    # a look at every shard that nobody woke it for comes once in some 10 s, and may come now
-    assert calls <= SHARDS + span_s
-
-
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_due_task_of_an_idle_worker(
     engines: Engines, url: str, name: str, servers: Servers, monkeypatch: pytest.MonkeyPatch

@@ -90,29 +90,6 @@ def test_a_failure_is_tried_again_after_the_backoff(engines: Engines, running: E
     assert attempts == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
 
 
-def test_the_backoff_is_the_topics_own(engines: Engines, running: Engine) -> None:
-    worker = running.worker(backoff=SOON)
-
-    def fail(delivery: Delivery) -> None:
-        raise ValueError("no")
-
-    worker.on("slow", backoff=Backoff(base=FAR_S, cap=FAR_S))(fail)
-    began = time.time()
-    dues: list[float] = []
-    with engines.working(worker):
-        ids = running.push_many([Task(n, topic="slow") for n in range(20)])
-
-        def all_failed() -> bool:
-            # asked once, and kept: one that is due again within a moment is no longer scheduled in the next
-            dues[:] = [due_again(running, id) for id in ids]
-            return all(dues)
-
-        wait_until(all_failed, "all have failed and are scheduled again")
-    # full jitter: anywhere from now to an hour
-    assert all(began < due < time.time() + FAR_S + 1 for due in dues)
-    assert max(dues) - min(dues) > FAR_S / 10
-
-
 def test_the_last_attempt_ends_in_death_with_the_end_of_the_traceback(
     engines: Engines, running: Engine, flavour: Flavour
 ) -> None:
@@ -184,26 +161,6 @@ def test_a_snooze_counts_no_attempt(
     assert [text.partition(" is ")[2].split(":")[0] for text in said] == ["done"]
 
 
-def test_a_named_task_is_snoozed(engines: Engines, running: Engine, flavour: Flavour) -> None:
-    calls: list[str] = []
-
-    def remind(to: str) -> None:
-        calls.append(to)
-        if len(calls) == 1:
-            raise Snooze(0)
-
-    async def remind_soon(to: str) -> None:
-        remind(to)
-
-    task = running.task(name="remind", max_attempts=1)(remind if flavour == "function" else remind_soon)
-    worker = running.worker()
-    with engines.working(worker):
-        id = running.push({"task": "remind", "args": ["ann"]})
-        wait_until(lambda: running.get(id) is None, "it is done in the end")
-    assert calls == ["ann", "ann"]
-    assert task.name == "remind"
-
-
 @pytest.mark.slow
 def test_a_snooze_past_its_expiry_is_the_end(engines: Engines, running: Engine, flavour: Flavour) -> None:
     calls: list[str] = []
@@ -221,21 +178,6 @@ def test_a_snooze_past_its_expiry_is_the_end(engines: Engines, running: Engine, 
     assert task is not None
     assert task.failures == 0
     assert calls
-
-
-def test_a_handler_that_decides_nonsense_has_failed(engines: Engines, running: Engine, flavour: Flavour) -> None:
-    def decide(delivery: Delivery) -> None:
-        if delivery.payload == "delay":
-            raise Retry(delay=-5)
-        raise ValueError("bytes of a \udcff name")
-
-    worker = running.worker(max_attempts=1)
-    worker.on("")(handler(flavour, decide))
-    with engines.working(worker):
-        ids = [running.push("delay"), running.push("text")]
-        wait_until(lambda: all(dead(running, id) for id in ids), "both have failed")
-    assert "InvalidDelay: a delay can't be -5" in str(dead(running, ids[0]))
-    assert str(dead(running, ids[1])).endswith("bytes of a ? name")
 
 
 def test_a_timeout(engines: Engines, running: Engine, flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:
@@ -414,29 +356,6 @@ def test_what_does_not_finish_is_given_back(engines: Engines, running: Engine, f
     (delivery,) = claim(running.consumer(), 1)
     assert (delivery.attempt, delivery.failures, delivery.lapses) == (1, 0, 0)
     wait_until(lambda: gate.ended, "the handler has ended")
-
-
-def test_a_worker_runs_again(engines: Engines, running: Engine) -> None:
-    handled: list[Any] = []
-    worker = running.worker()
-    worker.on("")(lambda delivery: handled.append(delivery.payload))
-    for n in range(2):
-        with engines.working(worker):
-            running.push(n)
-            wait_until(lambda: len(handled) == n + 1, "it is handled")  # noqa: B023  called at once
-    assert handled == [0, 1]
-
-
-def test_weighted_topics_are_those_of_the_handlers(engines: Engines, running: Engine) -> None:
-    worker = running.worker({"high": 5, "other": 1})
-    worker.on("high")(print)
-    with (
-        pytest.raises(ValueError, match="must name every topic that this worker"),
-        engines.working(worker),
-    ):
-        pass
-    with pytest.raises(ValueError, match="the worker has no handler"), engines.working(running.worker()):
-        pass
 
 
 def test_a_server_that_is_away_when_the_worker_stops(

@@ -4,16 +4,13 @@ dropped.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-import msgspec
 import pytest
 
-from shardq import Backoff, Conflict, Delivery, Engine, Task
+from shardq import Backoff, Conflict, Engine, Task
 from shardq.errors import InvalidDelay
 from shardq.worker.handlers import UNKNOWN_S
 from shardq.worker.named import CallOptions
@@ -170,66 +167,3 @@ def test_wrong_arguments_are_a_failure(engines: Engines, running: Engine) -> Non
     task = running.get(id)
     assert task is not None
     assert "TypeError" in str(task.reason)
-
-
-class Email(msgspec.Struct):
-    to: str
-    copies: int = 1
-
-
-@dataclasses.dataclass
-class Order:
-    to: str
-    copies: int = 1
-
-
-class Note(TypedDict):
-    to: str
-
-
-@pytest.mark.parametrize(
-    ("type", "payload", "expected"),
-    [
-        (Email, {"to": "a", "copies": 2}, Email("a", 2)),
-        (Email, {"to": "a"}, Email("a")),
-        (Order, {"to": "a", "copies": 2}, Order("a", 2)),
-        (Note, {"to": "a"}, {"to": "a"}),
-        (list[int], [1, 2], [1, 2]),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_a_typed_payload(
-    engines: Engines, url: str, name: str, codec: str, type: Any, payload: Any, expected: Any
-) -> None:
-    engine = engines.opened(url, name=name, shards=2, codec=codec)
-    engine.start()
-    seen: list[Any] = []
-    worker = engine.worker()
-    worker.on("mail", type=type)(lambda delivery: seen.append(delivery.payload))
-    worker.on("")(lambda delivery: seen.append(delivery.payload))
-    with engines.working(worker):
-        engine.push(payload, topic="mail")
-        wait_until(lambda: seen == [expected], "it is decoded")
-        engine.push(payload)
-        wait_until(lambda: seen == [expected, payload], "the other topic is as it was")
-
-
-@pytest.mark.parametrize("type", [Email, Order, Note], ids=str)
-@pytest.mark.parametrize("payload", [{"copies": 1}, {"to": 5}, "text", None], ids=str)
-def test_what_does_not_fit_is_a_failure_with_its_reason(
-    engines: Engines, running: Engine, type: Any, payload: Any
-) -> None:
-    handled: list[Delivery] = []
-    handle: Callable[[Delivery], None] = handled.append
-    worker = running.worker()
-    worker.on("mail", type=type, max_attempts=2, backoff=SOON)(handle)
-    with engines.working(worker):
-        id = running.push(payload, topic="mail")
-        wait_until(lambda: state_of(running, id) == "dead", "it is dead")
-    task = running.get(id)
-    assert task is not None
-    assert task.failures == 2
-    assert "does not take this payload: " in str(task.reason)
-    assert "expected" in str(task.reason) or "to: is missing" in str(task.reason)
-    assert handled == []

@@ -137,14 +137,6 @@ def test_one_handler_a_topic(engine: Engine) -> None:
         worker.on("b")(5)  # type: ignore[type-var]  # that is the point
 
 
-def test_one_function_a_name(engine: Engine) -> None:
-    worker = engine.worker()
-    worker.task(name="send")(nothing)
-    worker.task(name="other")(nothing)
-    with pytest.raises(BadInput, match="a function named 'send' is registered already; give name= another"):
-        worker.task(name="send")(nothing)
-
-
 def test_a_middleware_has_a_method_that_is_called(engine: Engine) -> None:
     with pytest.raises(InvalidOption, match="has none of the methods before, after, error; give it at least one"):
         engine.worker().use(object())

@@ -26,8 +26,16 @@ def running(url: str, name: str) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize("flavour", ["function", "coroutine"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("url", "flavour", "number"),
+    [
+        ("single", "function", signal.SIGTERM),
+        ("single", "coroutine", signal.SIGHUP),
+        ("cluster", "function", signal.SIGINT),
+        ("cluster", "coroutine", signal.SIGTERM),
+    ],
+    indirect=["url"],
+)
 def test_told_to_stop_it_finishes_and_gives_back(
     running: Engine,
     start: Start,
@@ -58,22 +66,6 @@ def test_told_to_stop_it_finishes_and_gives_back(
     assert len(done) == 1004 == len(noted("begun"))
     left = claim(running.consumer(), 96)
     assert {delivery.attempt for delivery in left} == {1}
-
-
-def test_told_twice_it_ends_at_once(running: Engine, start: Start, noted: Callable[[str], list[Note]]) -> None:
-    id = running.push("gate")
-    worker = start(grace=600)
-    wait_until(lambda: noted("begun"), "it runs", timeout=SOON_S)
-
-    def told_again() -> bool:
-        os.kill(worker.pid, signal.SIGTERM)
-        return not worker.running
-
-    wait_until(told_again, "it has ended")
-    assert worker.stop() in (0, -signal.SIGTERM)  # one more may come when nobody minds it any longer
-    wait_until(lambda: state_of(running, id) == "ready", "the task is given back")
-    (delivery,) = running.consumer().claim(1)
-    assert (delivery.attempt, delivery.failures, delivery.lapses) == (1, 0, 0)
 
 
 def test_when_its_grace_is_over_it_ends(running: Engine, start: Start, noted: Callable[[str], list[Note]]) -> None:
@@ -131,35 +123,6 @@ def test_several_processes(
     assert {state_of(running, id) for id in ids} == {"gone"}
 
 
-def test_ctrl_c_reaches_all_processes_and_all_finish(
-    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None], tmp_path: Path
-) -> None:
-    ids = running.push_many([Task("gate") for _ in range(4)])
-    worker = start(processes=2, concurrency=2)
-    wait_until(lambda: len(noted("begun")) == 4, "all run", timeout=SOON_S)
-    left = running.push_many([Task("gate") for _ in range(4)])
-    os.killpg(worker.pid, signal.SIGINT)
-    wait_until(lambda: sated(tmp_path) == {note.pid for note in noted("begun")}, "both claim no more", timeout=SOON_S)
-    open_gate()
-    ends(worker)
-    assert {note.id for note in noted("done")} == set(ids)
-    assert {(delivery.id, delivery.attempt) for delivery in claim(running.consumer(), 4)} == {(id, 1) for id in left}
-
-
-def test_children_end_with_a_parent_that_is_killed(
-    running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None]
-) -> None:
-    ids = running.push_many([Task("gate") for _ in range(4)])
-    worker = start(processes=2, concurrency=2)
-    wait_until(lambda: len(noted("begun")) == 4, "all run", timeout=SOON_S)
-    children = psutil.Process(worker.pid).children()
-    worker.kill()
-    open_gate()
-    wait_until(lambda: all(gone(child) for child in children), "they have ended", timeout=SOON_S)
-    assert {note.id for note in noted("done")} == set(ids)
-    assert {state_of(running, id) for id in ids} == {"gone"}
-
-
 @pytest.mark.slow
 def test_a_task_that_takes_its_worker_along_has_no_more_attempts_than_others(
     running: Engine, start: Start, noted: Callable[[str], list[Note]]
@@ -205,7 +168,7 @@ def test_a_worker_frozen_past_its_lease_can_not_finish_what_another_has(
     assert counted(running).dead == 0
 
 
-@pytest.mark.parametrize("flavour", ["function", "coroutine"])
+@pytest.mark.parametrize(("url", "flavour"), [("single", "function"), ("cluster", "coroutine")], indirect=["url"])
 def test_prefetch_does_not_hoard(
     running: Engine, start: Start, noted: Callable[[str], list[Note]], open_gate: Callable[[], None], flavour: str
 ) -> None:

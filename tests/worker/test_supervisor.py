@@ -4,12 +4,10 @@ its descriptors; and children that die. What they held is never lost."""
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from shardq import Engine, Task
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, Start, Worker, ends, gone
-from tests.support.working import Note, Options, logged, notes, sated
+from tests.support.working import Note, Options, logged, sated
 
 pytestmark = pytest.mark.parametrize("url", ["single"], indirect=True)
 
@@ -213,36 +211,3 @@ def test_under_nohup_a_closed_terminal_changes_nothing(
     wait_until(lambda: len(noted("done")) == 20, "they work on", timeout=SOON_S)
     assert children(worker) == before
     assert worker.stop() == 0
-
-
-KILLED = 6
-TASKS = 6000
-
-
-@pytest.mark.slow
-@pytest.mark.ledger
-def test_children_killed_at_random_lose_nothing(running: Engine, start: Start, tmp_path: Path) -> None:
-    """Every task is done, and one that was begun twice had begun in a child that was killed."""
-    ids = running.push_many([Task("quick") for _ in range(TASKS)])
-    worker = start("ignores", processes=3, concurrency=8, lease=5.0, most_s=0.02, max_attempts=100)
-    killed: set[int] = set()
-
-    def done() -> set[str]:
-        return {note.id for note in notes(tmp_path) if note.kind == "done"}
-
-    for step in range(1, KILLED + 1):
-        wait_until(lambda: len(done()) > TASKS * step / (KILLED + 2), "they work", timeout=2 * SOON_S)  # noqa: B023  called at once
-        victim = random.choice(wait_until(lambda: children(worker), "there are children", timeout=SOON_S))
-        killed.add(victim.pid)
-        victim.kill()
-    wait_until(lambda: done() == set(ids), "all are done", timeout=2 * SOON_S)
-    wait_until(lambda: {state_of(running, id) for id in ids} == {"gone"}, "all are acknowledged", timeout=SOON_S)
-    assert worker.stop() == 0
-    story: defaultdict[str, list[Note]] = defaultdict(list)
-    for note in notes(tmp_path):
-        if note.kind == "begun":
-            story[note.id].append(note)
-    assert set(story) == set(ids)
-    again = [sorted(notes, key=lambda note: note.attempt)[:-1] for notes in story.values() if len(notes) > 1]
-    assert {note.pid for notes in again for note in notes} <= killed
-    assert counted(running).dead == 0

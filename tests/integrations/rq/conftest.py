@@ -15,6 +15,7 @@ import rq
 
 from cluster.server import Server
 from shardq import Engine
+from tests.sinks.seen import database_of
 
 DB = 9
 
@@ -23,10 +24,7 @@ StartWorker = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def connection(single: Server) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(f"{single.url}/{DB}") as connection:
-        connection.flushdb()
-        yield connection
-        connection.flushdb()
+    yield from database_of(single, DB)
 
 
 @pytest.fixture
