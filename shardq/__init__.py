@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardq.core.consumer import AsyncConsumer, Consumer
     from shardq.core.fleet import Member
     from shardq.core.model.record import Codec
-    from shardq.core.model.task import Delivery, Outcome, Receipt, Task, TaskInfo
+    from shardq.core.model.task import Attempt, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.core.producer.buffer import Buffer, Pending
     from shardq.core.resharding import AsyncResize, Resize
     from shardq.engine import AsyncEngine, Engine, Health, Stats
@@ -51,7 +51,7 @@ else:
         "shardq.features.history": "History",
         "shardq.features.listing": "BulkResult Forecast TaskPage",
         "shardq.core.model.record": "Codec",
-        "shardq.core.model.task": "Delivery Outcome Receipt Task TaskInfo",
+        "shardq.core.model.task": "Attempt Delivery Outcome Receipt Task TaskInfo",
         "shardq.core.producer.buffer": "Buffer Pending",
         "shardq.core.resharding": "AsyncResize Resize",
         "shardq.features.schedules": "Every Schedule",
@@ -93,6 +93,7 @@ __all__ = [
     "Retry",
     "Snooze",
     # values
+    "Attempt",
     "BulkResult",
     "Codec",
     "Delivery",

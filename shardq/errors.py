@@ -147,8 +147,8 @@ class Unanswered(ServerFault):
 
 
 class OutOfMemory(ServerFault):
-    """The server has reached its maxmemory and refuses more tasks; what is stored is handled, and operators' commands
-    are carried out. Nothing was written.
+    """The server has reached its maxmemory and refuses more tasks; stored tasks are still handled, and operator
+    commands still work. Nothing was written.
     """
 
 
@@ -167,11 +167,11 @@ class DurabilityUnavailable(ServerFault):
 
 
 class SettleError(ServerFault):
-    """Deliveries were settled together, and those of some shards could not be.
+    """Deliveries were settled together, and some shards failed.
 
-    ``settled`` are the ids of those that were, ``lost`` of those whose lease was lost before; ``failed`` maps an id to
-    its reason, and nothing was changed for it. ``unknown`` means that the answer was lost. Settle the last two again;
-    those of them that were done answer as lost.
+    ``settled`` has the ids that were settled, ``lost`` those whose lease was lost before. ``failed`` maps an id to its
+    reason; nothing was changed for it. For ids in ``unknown`` the answer was lost. Settle the last two again; ids that
+    were done answer as lost.
 
     >>> try:
     ...     consumer.ack(deliveries)
@@ -264,11 +264,12 @@ class NotReplicated(ShardqError):
     def __init__(self, ids: Sequence[str], reached: int, wanted: str, refusal: str = "") -> None:
         self.ids: list[str] = list(ids)
         self.reached = reached
+        stored = "1 task is stored" if len(self.ids) == 1 else f"{len(self.ids):,} tasks are stored"
         super().__init__(
-            f"{len(self.ids)} task(s) are stored, but that they are {wanted} can't be asked: {refusal}"
+            f"{stored}, but not known to be {wanted}, which can't be asked: {refusal}"
             if refusal
-            else f"{len(self.ids)} task(s) are stored, but are not {wanted}: {reached} confirmed it in time; "
-            "check the replicas (or the append-only file), and push again under the same id to be sure"
+            else f"{stored}, but not {wanted}: {reached} confirmed it in time; check the replicas (or the append-only "
+            "file), and push again under the same id to be sure"
         )
 
 
@@ -330,8 +331,8 @@ class IncompatibleVersion(ShardqError):
 
 
 class AnotherEngine(ShardqError):
-    """The address leads to an engine of this name that is another one: it was there before this process last heard of
-    its own. Nothing was written. It ends when the address leads home, or this program is started anew.
+    """The address leads to another engine of the same name: one that was there before this process last heard of its
+    own. Nothing was written. The error ends when the address leads home, or when you restart this program.
 
     >>> try:
     ...     engine.push({"order": 42})
@@ -369,10 +370,10 @@ class LeaseLost(ShardqError):
     def __init__(self, ids: Sequence[str]) -> None:
         self.ids: list[str] = list(ids)
         shown = ", ".join(self.ids[:5]) + (", …" if len(self.ids) > 5 else "")
+        count = "1 task" if len(self.ids) == 1 else f"{len(self.ids):,} tasks"
         super().__init__(
-            f"the lease of {len(self.ids)} task(s) is no longer held: {shown}; they were settled already, or the lease "
-            "ran out and another consumer has or had them: settle each once, and for long work use a longer lease or "
-            "extend()"
+            f"the lease of {count} is no longer held: {shown}; the task was settled before, or its lease ran out and "
+            "another consumer got it: settle each delivery once, and for long work use a longer lease or extend()"
         )
 
 
@@ -387,17 +388,17 @@ class PayloadNotAuthentic(PayloadNotDecodable):
 
 
 class SpoolFault(ShardqError):
-    """The file of ``spool=`` can't be used: it is broken, belongs to another engine, or its disk is full. What raised
-    this was not spooled, and no server took it. While a server can be reached, pushes go there instead.
+    """The file of ``spool=`` can't be used: it is broken, belongs to another engine, or its disk is full. The command
+    was not spooled, and no server took it. While a server can be reached, pushes go there instead.
     """
 
 
 class SpoolFull(SpoolFault):
-    """The spool holds as many bytes as ``spool_bytes=`` allows. What raised this was not spooled."""
+    """The spool holds as many bytes as ``spool_bytes=`` allows. The command was not spooled."""
 
 
 class MissingPackage(ShardqError, ImportError):
-    """A package that is not installed is needed for what was used. The message has the line for pip."""
+    """A package that is needed here is not installed. The message has the line for pip."""
 
 
 class EmbeddedFault(ShardqError):

@@ -41,7 +41,7 @@ except ModuleNotFoundError as exc:
 __all__ = ["Instrumentation", "Traces", "instrument"]
 
 Attributes = Mapping[str, AttributeValue]
-"""Those of OpenTelemetry's conventions for messaging, and shardq's own, named ``shardq.…``."""
+"""The attributes of OpenTelemetry's conventions for messaging, and shardq's own, named ``shardq.…``."""
 
 Traces = Literal["one", "linked"]
 """one: a handling belongs to the trace of its push. linked: it begins a trace of its own, with a link to the push."""

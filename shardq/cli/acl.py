@@ -65,8 +65,8 @@ def rules(roles: Iterable[str], *, name: str, lists: Iterable[str] = (), fsynced
 )
 @shared
 def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str, ...], fsynced: bool) -> None:
-    """Print the ACL SETUSER line of a server's user who may do what the ROLEs need with this engine, and nothing
-    else. No server is asked.
+    """Print the ACL SETUSER line for a server's user with the rights that the ROLEs need on this engine, and no
+    others. No server is asked.
 
     The line replaces the user's commands, keys and channels, and keeps its passwords. A new user has no password,
     and can't log in until you give it one. On a cluster, run the line on every node, replicas included.
@@ -82,8 +82,8 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
                   cancels by tag
       worker      claims and settles tasks; declares and removes schedules
       dispatcher  `shardq run`, engine.start(): creates the engine, so start
-                  `shardq run --create` first; moves tasks when they are due, forwards them, moves
-                  them between shards
+                  `shardq run --create` first; moves tasks when they are due,
+                  forwards them, moves them between shards
       operator    dashboard, stats, health, doctor, fleet, topics, shards,
                   resize, list, peek, forecast, get, cancel, reschedule, requeue,
                   purge, pause, resume, limit, configure, upgrade, forward

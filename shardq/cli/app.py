@@ -118,8 +118,8 @@ exit codes:
   0  done
   1  refused or failed, or not all of it done
   2  the command line is not understood; nothing was done
-  130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP; `run` and `work`, which
-                 are meant to be ended so, end with 0""",
+  130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP (`run` and `work`, which
+                 you end in this way, have 0 then)""",
 )
 @of_group
 @click.option(

@@ -27,13 +27,13 @@ example:
   shardq cold drop --due-before 2030-01-31T12:00:00Z --name reminders""",
 )
 def cold() -> None:
-    """Look at the table of an engine's cold=, in which tasks wait that are due much later.
+    """Look at the table of an engine's cold=, where tasks wait that are due much later.
 
-    Dispatchers load what falls due by themselves, if they have --cold, or cold= in a program.
+    Dispatchers with --cold, or with cold= in a program, load the tasks by themselves when they are near.
     """
 
 
-@command("Count what waits.", of=cold)
+@command("Count the tasks that wait.", of=cold)
 @shared
 def status(given: Given) -> int:
     """Show how many tasks wait in the table, and the hour in which the first of them is due.

@@ -45,8 +45,8 @@ def _networks(text: str) -> list[str]:
     "--token",
     hide_input=True,
     metavar="SECRET",
-    help="What a browser has to show, 16 characters or more. By the variable: a command line can be read by every user "
-    "of the machine, so it is refused there. Default: a new one at each start.",
+    help="The secret to sign in with, 16 characters or more. Set the variable: every user of the machine can read a "
+    "command line, so it is refused there. Default: a new one at each start.",
 )
 @setting("--read-only", is_flag=True, help="Show all, and change nothing.")
 @setting(
@@ -91,7 +91,7 @@ def dashboard(
       shardq dashboard --open --read-only
       shardq dashboard --port 0                  (a free port)
 
-    for others than you, with a token of your own, behind a proxy that has TLS:
+    for other users, with a token of your own, behind a proxy that has TLS:
       export SHARDQ_DASHBOARD_TOKEN=$(openssl rand -hex 16)
       shardq dashboard --host 0.0.0.0 --allow-host queue.example.org --behind-tls --trusted-proxy 10.0.0.5
     """
@@ -139,7 +139,7 @@ def _leading_to(link: str) -> Iterator[str]:
 
 @click.group(short_help="Print a Grafana dashboard, or alert rules for Prometheus.")
 def metrics() -> None:
-    """Print what goes with the metrics of `shardq run --http` and `shardq work --http`."""
+    """Print a Grafana dashboard, or alert rules, for the metrics of `shardq run --http` and `shardq work --http`."""
 
 
 @command("Print the Grafana dashboard.", name="dashboard", of=metrics)

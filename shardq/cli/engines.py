@@ -55,8 +55,8 @@ COLUMNS = (
 @click.option("--yes", is_flag=True, help="Remove it without a question.")
 @sharing(url="The server. Default: $SHARDQ_URL, else an embedded server of this user.")
 def engines(given: Given, remove: str | None, yes: bool) -> int:
-    """List the engines on a server: their shards, tasks in all states, the dispatchers and workers that live, and since
-    when they are. A misspelt name makes an engine of its own, which stays until you remove it.
+    """List the engines on a server: their shards, tasks in all states, live dispatchers and workers, and age. A
+    misspelt name creates an engine of its own, which stays until you remove it.
 
     --remove asks first, and refuses while a dispatcher or a worker of the engine lives. Programs that only push are not
     seen: stop them before, or they create the engine again. Tasks in a cold store, and lists to which tasks were

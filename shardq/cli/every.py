@@ -36,7 +36,7 @@ from shardq.features.schedules.every import check_schedule_name
     help="skip: leave an occurrence out while the task before it is unfinished. Default: allow.",
 )
 @content_options
-@click.option("--expires", type=TIME, help="Bury a task (dead, as expired) if no worker claims it in this time.")
+@click.option("--expires", type=TIME, help="A task is dead, as expired, if no worker claims it in this time.")
 @click.option("--owner", metavar="NAME", help="The program that declares it; see --prune.")
 @click.option("--prune", metavar="OWNER", help="Without NAME: remove this owner's schedules, except those to --keep.")
 @click.option("--keep", metavar="NAME", help="With --prune; may be repeated.", **MANY)

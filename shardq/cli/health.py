@@ -19,7 +19,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.operation import Operation, run
 from shardq.engine import Engine, Health, control
 from shardq.engine import doctor as checks
-from shardq.engine.advice import named, unsaid
+from shardq.engine.advice import mute, named, unsaid
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.engine.inside import Inside
@@ -184,6 +184,8 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
       2  it can't be told: no server reached, a wrong password, no such
          engine, no answer in time; or the command line is not understood
     """
+
+    mute()  # it shows all advice by itself
 
     def look() -> int:
         with opened(given) if fix else looking(given) as engine, connected(Inside(engine).options) as driver:

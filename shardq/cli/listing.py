@@ -152,11 +152,11 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
 
     example:
       shardq list --topic mail
-      shardq list --failed                             (what failed, and will be tried again)
+      shardq list --failed                             (failed, and will be tried again)
       shardq list --state dead --newest --limit 20     (the latest deaths)
       shardq list --state scheduled --due ..0          (due already, and waiting)
       shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
-      shardq list --holder shop-worker                 (what it has leased)
+      shardq list --holder shop-worker                 (its leased tasks)
       shardq list --state dead --all --json | jq -r .reason | sort | uniq -c
     """
     if every and limit is not None:
@@ -230,7 +230,7 @@ def _why(task: TaskInfo, names: Mapping[str, str]) -> str:
 @shared
 def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None:
     """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their
-    payloads. `shardq forecast` counts what falls due later.
+    payloads. `shardq forecast` counts the tasks due later.
 
     example:
       shardq peek

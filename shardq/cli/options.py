@@ -265,7 +265,7 @@ def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     pairs = [text.partition("=") for text in value]
     for text, (key, equals, _) in zip(value, pairs, strict=True):
         if not equals or not key:
-            raise click.BadParameter(f"{text!r} is no header; write it as KEY=VALUE", ctx, param)
+            raise click.BadParameter(f"{text!r} is not a header; write it as KEY=VALUE", ctx, param)
     return {key: content for key, _, content in pairs} or None
 
 

@@ -151,7 +151,7 @@ def status(given: Given, place: Place) -> None:
     given.answer({"table": str(chosen.table.fullname), **fields}, waits + aside)
 
 
-@command("List what was put aside.", of=outbox)
+@command("List the rows that were put aside.", of=outbox)
 @_placed
 @_quiet
 def failed(given: Given, place: Place) -> None:
@@ -177,7 +177,7 @@ def failed(given: Given, place: Place) -> None:
                 given.answer(fields | {"refused": when, "reason": row.reason}, text)
 
 
-@command("Try again what was put aside.", of=outbox)
+@command("Try rows again that were put aside.", of=outbox)
 @_rows
 @_placed
 @_quiet
@@ -193,7 +193,7 @@ def retry(given: Given, rows: tuple[int, ...], place: Place) -> None:
     given.answer({"retried": count}, f"put back {counted(count, 'row')}, to be moved after later rows of the same ids")
 
 
-@command("Remove what was put aside.", of=outbox)
+@command("Remove rows that were put aside.", of=outbox)
 @_rows
 @_placed
 @_quiet

@@ -42,7 +42,10 @@ from shardq.features.planning import plan as planned
     "--node-memory", default="8GB", show_default=True, type=SIZE, help="The most memory for tasks on a master."
 )
 @click.option(
-    "--cold-after", "cold_after_s", type=TIME, help="With a cold store: what is due later waits in a database: 1h."
+    "--cold-after",
+    "cold_after_s",
+    type=TIME,
+    help="With a cold store: tasks due later than this wait in a database: 1h.",
 )
 @sharing(url=NO_SERVER)
 def plan(given: Given, push: str, busy: float, **load: Any) -> None:
@@ -54,8 +57,8 @@ def plan(given: Given, push: str, busy: float, **load: Any) -> None:
       shardq plan --rate 20k/s --delay 5m --payload 1kB --push many --forward
       shardq plan --rate 5M/day --delay 30d --cold-after 1h
 
-    The costs come with the package: of one machine and one server version. To
-    measure yours, `make bench report` in a checkout of the source; leave room.
+    The costs were measured on one machine, with one server version. To measure
+    yours, run `make bench report` in a checkout of the source; leave room.
     """
     if load["forward"] and load["handler_s"]:
         raise click.UsageError("--handler is the time of a worker's handler, and --forward needs no worker")

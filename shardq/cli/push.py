@@ -60,7 +60,7 @@ task_options: Final = joined(
     click.option(
         "--expires",
         type=EXPIRY,
-        help="Bury it (dead, as expired) if no worker claims it by then: from now, or an instant.",
+        help="The task is dead, as expired, if no worker claims it by then: from now, or an instant.",
     ),
     click.option("--window", type=TIME, help="Spread tasks over this time, from the due time on."),
     click.option("--throttle", type=TIME, help="Accept at most one push of an id in this time."),
@@ -169,9 +169,9 @@ def push_file(
     exit codes:
       0         everything is stored
       1         bad lines, or the server refused
-      130, 143  after Ctrl-C or SIGTERM: the lines under way are stored first, and
-                it says with which line to go on; a second Ctrl-C does not wait
-                for them
+      130, 143  ended by Ctrl-C or SIGTERM, after the lines under way are
+                stored; it prints the line to go on with. A second Ctrl-C does
+                not wait for them
     """
     check_due(options)
     defaults = Task(None, **options)

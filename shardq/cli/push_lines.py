@@ -190,5 +190,5 @@ def _reason(exc: Exception) -> str:
     if isinstance(exc, BadInput) or not isinstance(exc, msgspec.MsgspecError):
         return str(exc)
     if isinstance(exc, msgspec.ValidationError):
-        return f"it is no task: {exc}"
+        return f"it is not a task: {exc}"
     return f"it is not JSON: {exc}"

@@ -33,7 +33,7 @@ PLAIN_S = 2.0
 
 @command("Change the number of shards while all runs.")
 @click.argument("shards", metavar="N", type=Whole(1, MAX_SHARDS))
-@click.option("--rate", type=RATE, help="Move at most so many tasks: 5000, 50k/s, 600/min. Default: no limit.")
+@click.option("--rate", type=RATE, help="Move tasks at this rate at most: 5000, 50k/s, 600/min. Default: no limit.")
 @click.option("--wait", is_flag=True, help="Wait until every task is where it belongs.")
 @click.option("--dry-run", is_flag=True, help="Only show how many tasks would move, and where to.")
 @shared

@@ -30,8 +30,10 @@ PLAIN_S = 10.0
 
 
 @command("Run a dispatcher: make tasks ready when due.")
-@click.option("--shards", type=Whole(1, MAX_SHARDS), help="Create a new name with so many shards.")
-@click.option("--create", is_flag=True, help="Create a new name, with 16 shards unless --shards says another number.")
+@click.option("--shards", type=Whole(1, MAX_SHARDS), help="Create a new engine with this many shards.")
+@click.option(
+    "--create", is_flag=True, help="Create a new engine, with 16 shards unless --shards gives another number."
+)
 @setting(
     "--processes",
     type=Whole(1, MAX_PROCESSES),
@@ -67,19 +69,19 @@ def run(
 ) -> int:
     """Run a dispatcher until Ctrl-C or SIGTERM: it makes each task ready for a worker when the task is due.
 
-    An engine has the settings of the process that creates it. So if the name does not exist yet, this command waits
-    for the program that creates it, and says so; --create or --shards creates it here. It serves no probes while it
-    waits.
+    The process that creates an engine decides its settings. So if the name does not exist yet, this command waits for
+    the program that creates it, and says so; with --create or --shards it creates the engine itself. It serves no
+    probes while it waits.
 
     Each shard takes a connection. The limit of open files is raised as far as allowed (ulimit -Hn).
 
     example:
       shardq run
-      shardq run --name orders --shards 32     (a new name; else the stored number counts)
-      shardq run --processes 2                 (the pollers share no interpreter then)
+      shardq run --name orders --shards 32     (creates it; an existing engine keeps its number)
+      shardq run --processes 2                 (if one core is not enough)
       shardq run --http 0.0.0.0:9100           (metrics, and probes for Kubernetes)
       shardq run --sinks 'https://*.example.org' --sinks redis://10.0.0.7
-                                               (routes lead nowhere else)
+                                               (forward to these servers only)
       shardq run --quiet &
     """
     check_one_process(http, processes)

@@ -52,7 +52,7 @@ def spool() -> None:
     """
 
 
-@command("Count what waits.", of=spool)
+@command("Count the commands that wait.", of=spool)
 @_path
 @_quiet
 def status(given: Given, path: Path) -> int:
@@ -81,7 +81,7 @@ def shown(seen: SpoolStats) -> str:
     )
 
 
-@command("Send it to the engine now.", of=spool)
+@command("Send the commands to the engine now.", of=spool)
 @_path
 @_connecting
 def replay(given: Given, path: Path) -> int:
@@ -120,7 +120,7 @@ def replay(given: Given, path: Path) -> int:
     return ending.code if ending.asked else 1 if left else 0
 
 
-@command("List what was refused.", of=spool)
+@command("List the commands that were refused.", of=spool)
 @_path
 @click.option(
     "--retry", is_flag=True, help="Put them at the end of what waits, for `shardq spool replay` or the next engine."

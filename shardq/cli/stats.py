@@ -38,7 +38,7 @@ from shardq.features.listing.forecast import STEPS, Horizon
 
 @command("Count tasks by state, and say if all is well.")
 @click.option("--watch", type=TIME, help="Look again after this time, until Ctrl-C.")
-@click.option("--totals", is_flag=True, help="Show no single shards.")
+@click.option("--totals", is_flag=True, help="Leave the single shards out.")
 @click.option(
     "--history",
     metavar="hour|day|month",
@@ -48,7 +48,7 @@ from shardq.features.listing.forecast import STEPS, Horizon
 @click.option(
     "--spool",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also show what waits in this file, a producer's spool=.",
+    help="Also show the commands that wait in this file, a producer's spool=.",
 )
 @shared
 def stats(given: Given, watch: float | None, totals: bool, history: Horizon | None, spool: Path | None) -> int:
@@ -68,7 +68,7 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
       shardq stats --spool /var/lib/shop/orders.spool
 
     exit codes:
-      0  all is well, or only no dispatcher runs, and no task is late for it
+      0  all is well; or no dispatcher runs, but no task is late yet
       1  something is wrong: the first lines say what; or it failed
       2  no shard could be seen
     """
@@ -189,9 +189,9 @@ def fleet(given: Given) -> None:
 
     columns:
       serves    the shards of a dispatcher, the topics of a worker
-      up        how long it runs
-      seen      since its last heartbeat; a dispatcher sends one in 1 s, or in 5 s
-                where it is alone, a worker in 10 s
+      up        how long it has been running
+      seen      since its last heartbeat; a dispatcher sends one every second (every
+                5 s if it is alone), a worker every 10 s
       running   handlers now, of as many as it runs at once
       longest   the task whose handler has been running longest, and since when,
                 if that is ten seconds or more
@@ -199,12 +199,12 @@ def fleet(given: Given) -> None:
       failed    attempts that failed
       p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
                 claimed ones waited for their handler
-      version   its build of shardq, of a checkout with its revision
-      format    the newest format of what is stored that it reads, 0 for builds
-                from before formats had a number; `shardq upgrade` raises that
-                of the engine
-      sinks     where topics go to URLs or functions: the tasks that a dispatcher
-                has sent of each, and its circuit if that is not closed
+      version   its build of shardq, with its revision if it is a checkout
+      format    the newest format of stored data that it reads, 0 for builds from
+                before formats had a number; `shardq upgrade` raises the
+                engine's
+      sinks     of topics that go to URLs or functions: the tasks that a dispatcher
+                has sent of each, and the circuit if it is not closed
     """
     with looking(given) as engine:
         members = engine.fleet()

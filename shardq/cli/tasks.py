@@ -32,17 +32,17 @@ SHOWN = 20
 """Ids of running tasks that are shown; of more only the number is."""
 
 ENDED = """with --topic, --state, --due, --tag or --all (not with ids):
-  0         all that matched were dealt with
-  1         some were not, as workers had them by then, or nothing was done
-  130, 143  ended by Ctrl-C or SIGTERM, after the page under way: what was
-            done stays so; repeat the command for the rest"""
+  0         all that matched were done
+  1         some were not, because workers had them, or nothing was done
+  130, 143  ended by Ctrl-C or SIGTERM, after the page under way; run the
+            command again for the rest"""
 
 
 _ids = click.argument("ids", metavar="[ID...]", nargs=-1)
 
 _bulk = joined(
     click.option("--all", "everything", is_flag=True, help="All tasks, of all topics."),
-    click.option("--dry-run", is_flag=True, help="Only count those that match."),
+    click.option("--dry-run", is_flag=True, help="Only count the tasks that match."),
     click.option("--yes", is_flag=True, help="Do not count first, and do not ask."),
 )
 
@@ -178,7 +178,8 @@ class BulkCommand:
 @click.argument("id")
 @shared
 def get(given: Given, id: str) -> int:
-    """Show the task ID: its state, its due time and its payload; exit 1 if it is gone.
+    """Show the task ID: its state, due time, payload and last failures; exit 1 if it is gone. An id includes the
+    topic: TOPIC/ID.
 
     example:
       shardq get email/welcome-7
@@ -186,6 +187,8 @@ def get(given: Given, id: str) -> int:
     """
     with opened(given) as engine:
         task = engine.get(id)
+        if task is None:
+            _hint(engine, id)
     if task is None:
         given.answer({"id": id, "state": "gone"}, "gone")
         return 1
@@ -193,19 +196,26 @@ def get(given: Given, id: str) -> int:
     if given.json:
         tell(shown)
         return 0
+    del shown["attempts"]
     for key, value in shown.items():
-        if value not in (None, {}) and (key, value) != ("tags", []):
+        if value is not None and (value or key not in ("headers", "tags")):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             say(f"{key:<14} {text or repr(text)}")
+    for each in task.attempts:
+        took = "" if each.seconds is None else f" after {each.seconds:,.3f} s"
+        when = each.at.isoformat(sep=" ", timespec="milliseconds")
+        say(f"{'failed':<14} {when} in {each.process}{took}: {each.reason}")
     return 0
 
 
 def _hint(engine: Engine, id: str) -> None:
-    """Says so if a task has the id in another topic than the default one."""
+    """Says so if there is no such task in the default topic, but one of the same name in another topic."""
+    if "/" in id:
+        return
     with suppress(ShardqError):
         found = [each for topic in list(engine.stats().topics)[:20] if topic and engine.get(each := full_id(topic, id))]
         if found:
-            complain(f"note: {id} would be in the default topic; there is {' and '.join(found)}")
+            complain(f"note: an id includes the topic, as TOPIC/ID: there is {' and '.join(found)}")
 
 
 def _carry_out(
@@ -227,7 +237,7 @@ def _carry_out(
         return many.run()
     with opened(given) as engine:
         outcomes = {id: getattr(engine, verb)(id, **options) for id in ids}
-        for id in [id for id, outcome in outcomes.items() if outcome == "gone" and "/" not in id]:
+        for id in [id for id, outcome in outcomes.items() if outcome == "gone"]:
             _hint(engine, id)
     for id, outcome in outcomes.items():
         given.answer({"id": id, "outcome": outcome}, f"{outcome} {id}" if len(outcomes) > 1 else str(outcome))
@@ -270,7 +280,7 @@ def reschedule(given: Given, **chosen: Any) -> int:
       shardq reschedule email/welcome-7 --delay 2h
       shardq reschedule email/welcome-7 --at 2030-01-31T12:00:00Z
       shardq reschedule --topic mail --due ..1h --delay 1h
-      shardq reschedule --failed --delay 0      (retry now what waits for it)
+      shardq reschedule --failed --delay 0      (retry now, without the backoff)
     """
     if (chosen["delay"] is None) == (chosen["at"] is None):
         raise click.UsageError("give the new due time, as --delay or as --at")

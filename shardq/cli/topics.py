@@ -24,8 +24,8 @@ from shardq.errors import ShardqError
 @command("Show the topics, and what is set for each.")
 @shared
 def topics(given: Given) -> None:
-    """Show each topic: its tasks by state, how long the oldest ready one has waited at least, how many were
-    dispatched since the shards were opened, and whether it is paused, limited or forwarded.
+    """Show each topic: its tasks by state, the least time that its oldest ready task has waited, how many were
+    dispatched since the shards were opened, and if it is paused, limited or forwarded.
 
     A number with ~ is an estimate; the one with ± says by how much it may be off. How long a task has been ready is
     counted from the first look at it.
@@ -108,7 +108,7 @@ def resume(given: Given, topic: str) -> None:
 def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
     """Limit TOPIC over all shards and workers together. New limits replace the old ones at once, also for workers
     that wait under them. A place under --concurrency becomes free when its task is settled (done, retried or dead),
-    by whichever consumer, or two seconds after its lease. Limits hold for a forwarded topic, too; but --concurrency
+    by any consumer, or two seconds after its lease. Limits apply to a forwarded topic, too; but --concurrency
     is refused with a list or a stream on the same server, because a task that has left can't be counted.
 
     example:
@@ -174,7 +174,7 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
     """Send the payloads of TOPIC, when they are due, to a list, a stream, another Redis, a broker or an HTTP
     endpoint. Every `shardq run` does it; `shardq stats` shows how it goes.
 
-    Meanwhile workers get no task of TOPIC. Limits and pauses hold for it; a topic with a limit of --concurrency is
+    Meanwhile workers get no task of TOPIC. Limits and pauses still apply; a topic with a limit of --concurrency is
     refused with a list or a stream on the same server.
 
     example:
@@ -195,14 +195,14 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
       amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
                                RabbitMQ (pip install 'shardq[amqp]'); amqps
       nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
-      SCHEME://…               what an installed package brings (shardq.sinks)
+      SCHEME://…               a sink of an installed package (shardq.sinks)
 
     options after the ? (https: after a #), as in amqps://…?ca=FILE#/QUEUE:
-      timeout=SECONDS          how long it may be silent; 10, for Redis 3
+      timeout=SECONDS          how long the server may be silent; 10, for Redis 3
       ca=FILE cert=FILE key=FILE check_hostname=no
-                               of rediss, https, amqps and nats+tls
+                               for rediss, https, amqps and nats+tls
 
-    and of http and https, as in 'https://HOST/PATH#method=PUT&connections=32':
+    and for http and https, as in 'https://HOST/PATH#method=PUT&connections=32':
       header.NAME=VALUE        header.Authorization=Bearer+${TOKEN}
       method=POST|PUT|PATCH    connections=8, requests at a time, up to 64
       max_attempts=N           backoff=FIRST,LONGEST in seconds

@@ -65,6 +65,7 @@ MAX_CONCURRENCY = 100_000
 )
 @http
 @click.option("--reload", is_flag=True, help="Start again when a .py file of the program is saved: for development.")
+@setting("--quiet", is_flag=True, help="Print nothing but warnings.")
 @log_option
 @reporting
 @pass_given
@@ -76,6 +77,7 @@ def work(
     topics: str | None,
     http: str | None,
     reload: bool,
+    quiet: bool,
     log: str,
 ) -> int:
     """Import MODULE, from the current directory too, and run its WORKER until Ctrl-C or SIGTERM: it claims ready
@@ -85,8 +87,8 @@ def work(
     one. The module says which server it uses: its engine has a URL, or takes $SHARDQ_URL. `shardq run`, or a
     process that called engine.start(), makes due tasks ready; if there is neither, a warning says so within 3 s.
 
-    On the first signal the worker claims no more and finishes what runs, within its grace. A second signal ends it
-    at once.
+    On the first signal the worker claims no more, and running handlers finish within its grace. A second signal ends
+    it at once.
 
     example:
       shardq work shopapp:worker                    (a worker of shopapp.py)
@@ -96,10 +98,11 @@ def work(
       shardq work shopapp:worker --reload           (while you write it)
 
     exit codes:
-      0         a signal came, and what ran was finished, or given back after its grace
+      0         ended by a signal: running handlers finished, or their tasks
+                were given back after the grace
       1         the module failed, or the servers can't be reached
       2         there is no such worker; nothing was done
-      130, 143  a second Ctrl-C or SIGTERM: what ran was given back at once
+      130, 143  a second Ctrl-C or SIGTERM: running tasks were given back at once
     """
     if given.url is not None or given.name is not None:
         raise BadInput("work takes no --url and no --name: the engine of the module has its own; set $SHARDQ_URL")
@@ -124,26 +127,32 @@ def work(
         if worker is None:
             wanted.look()
             supervisor = ProcessSupervisor(1, again=CHANGED)
-            loaded = partial(_say, given, processes=1)
+            loaded = partial(_say, given, processes=1, quiet=quiet)
             life = partial(serve_until_changed, load, shutdown.stop, shutdown.hurry, loaded=loaded)
             grace = math.inf  # the child knows the worker's
             supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=grace)
         else:
-            _serve(given, worker, processes, http, shutdown)
-    if not given.json:
+            _serve(given, worker, processes, http, shutdown, quiet=quiet)
+    if not given.json and not quiet:
         complain("stopped")
     return shutdown.code
 
 
 def _serve(
-    given: Given, worker: Worker | AsyncWorker, processes: int | None, http: str | None, shutdown: Shutdown
+    given: Given,
+    worker: Worker | AsyncWorker,
+    processes: int | None,
+    http: str | None,
+    shutdown: Shutdown,
+    *,
+    quiet: bool,
 ) -> None:
     if isinstance(worker, Worker):
         processes = processes or worker.processes
         worker.processes = 1  # in each of them
     count = processes or 1
     check_one_process(http, count)
-    _say(given, worker, processes=count)
+    _say(given, worker, processes=count, quiet=quiet)
     life = partial(serve, worker, shutdown.stop, shutdown.hurry)
     if count == 1:
         with served(engine_behind(worker), http, "worker"):
@@ -153,8 +162,10 @@ def _serve(
         supervisor.run(child(given, life), shutdown.stop, shutdown.hurry, heard=shutdown.heard, grace=worker.grace)
 
 
-def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int) -> None:
+def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int, quiet: bool) -> None:
     """Tells what is served, and where."""
+    if quiet:
+        return
     engine, topics = engine_behind(worker), list(plan_of(worker).handlers)
     with going_on():
         if given.json:

@@ -31,8 +31,8 @@ class ReplicaBarrier:
         return words[1] if VOLATILE in words[2:] else ""
 
     def behind(self, shards: Iterable[ShardKeys], *, disk: bool = False) -> Operation[set[int]]:
-        """Those of the shards whose replicas may lack something, or the ``disk`` of a server with an append-only file;
-        among them all that are asked about for the first time.
+        """Returns the shards whose replicas may lack something, or the ``disk`` of a server with an append-only file.
+        Shards that are asked about for the first time are among them.
         """
         asked, epoch = list(shards), self._cache.topology.stamp
         histories: Histories = yield Confirm([node_info.seal(keys.meta, keys.slot, epoch) for keys in asked], disk)

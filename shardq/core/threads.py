@@ -110,7 +110,7 @@ class Loop:
                     raise
 
     def wake(self) -> None:
-        """Has the next step made now, or right after the present one. From any thread."""
+        """Makes the next step begin now, or right after the present one. From any thread."""
         self._wake.set()
 
     def stop(self) -> None:

@@ -200,9 +200,9 @@ def widen(cache: TopologyCache, numbers: Iterable[int]) -> Operation[bool]:
 
 
 def bring_strays_home(cache: TopologyCache, strays: Iterable[ShardKeys]) -> Operation[bool]:
-    """Has tasks looked for in these shards, which are out of use: the numbers of shards that they know go among the
-    priors. Then every sweep finds the tasks there, and every look-up that goes by a number that is known. Returns True
-    if that was not so before.
+    """Makes processes look for tasks in these shards, which are out of use: their numbers of shards become priors. Then
+    every sweep finds the tasks there, and every look-up that goes by a known number. Returns True if that was not so
+    before.
     """
     numbers: list[int] = []
     for keys in strays:

@@ -196,7 +196,7 @@ class Heat(NamedTuple):
     paths: Sequence[tuple[int, str]]
     """The cells of each level, as one path."""
     unseen: str
-    """Those of shards that could not be read."""
+    """The cells of shards that could not be read, as one path."""
     rows: Sequence[tuple[float, str]]
     """Where the words of some rows are, and the words."""
     per_row: int

@@ -176,7 +176,7 @@ async def begin(request: Request, form: Form) -> Response:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6):
-        raise InvalidShardCount(f"{quoted(text)} is no number of shards; give 1 to {MAX_SHARDS}")
+        raise InvalidShardCount(f"{quoted(text)} is not a number of shards; give 1 to {MAX_SHARDS}")
     check_shards(int(text))
     return int(text)
 

@@ -118,7 +118,7 @@ class SharedSnapshots:
         self.watchers: int = 0
         """Pages that are open."""
         self._waiting = 0
-        """Those of them that wait for snapshots."""
+        """Open pages that wait for snapshots."""
         self._left_at = 0.0
         self._end = asyncio.Event()
         self._news = asyncio.Event()

@@ -101,7 +101,7 @@ async def limit(request: Request, form: Form) -> Response:
 
 def _whole(text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit() and len(text) <= 7):
-        raise InvalidOption(f"{quoted(text)} is no number of tasks; write 1 or more, or leave it empty for no limit")
+        raise InvalidOption(f"{quoted(text)} is not a number of tasks; write 1 or more, or leave it empty for no limit")
     return int(text) if text else None
 
 

@@ -41,6 +41,8 @@ TIMEOUT_S = 1.0
 _logged: set[Advice] = set()
 """The advice that this process has logged."""
 
+_is_muted = False
+
 
 Check = Literal[
     "server", "coverage", "eviction", "memory", "persistence", "replicas", "clocks", "commands", "clients", "files"
@@ -187,16 +189,22 @@ def until(deadline: float) -> float:
     return min(deadline, time.monotonic() + TIMEOUT_S)
 
 
+def mute() -> None:
+    """Ends the logging of advice in a process that shows all of it, such as ``shardq doctor``."""
+    global _is_muted
+    _is_muted = True
+
+
 def log_new(found: Iterable[Advice]) -> None:
     """Logs the advice that this process has not logged yet."""
-    for advice in found:
+    for advice in () if _is_muted else found:
         if advice not in _logged:
             _logged.add(advice)
             logging.getLogger(advice.log).warning("%s", advice.text)
 
 
 def unsaid(warnings: Iterable[str]) -> list[str]:
-    """Those of these warnings that the log of this process has not shown."""
+    """Returns the warnings that the log of this process has not shown."""
     shown = {advice.text for advice in _logged if logging.getLogger(advice.log).isEnabledFor(logging.WARNING)}
     return [warning for warning in warnings if warning not in shown]
 

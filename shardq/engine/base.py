@@ -451,7 +451,7 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     @abstractmethod
     def _trace_by(self, tracing: Tracing | None) -> None:
-        """Has pushes traced from now on, or no more."""
+        """Traces pushes from now on, or no more."""
 
     @abstractmethod
     def _declare_recurring(self, functions: Iterable[Registered]) -> Any:

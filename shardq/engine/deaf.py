@@ -98,7 +98,7 @@ def _has_time(fleet: Sequence[Member], topic: str) -> bool:
 
 
 def _look(lists: Iterable[_List]) -> Operation[dict[_List, _Look]]:
-    """Those of these lists that have something in them, and living processes that wait for it."""
+    """Returns the lists that are not empty and have living processes that wait for their tasks."""
     names = yield from _answers({each: observe.waiting(*each, MOST_NAMES) for each in lists})
     living = yield from _answers({each: observe.listening(each[0], found) for each, found in names.items()})
     heads = yield from _answers({each: observe.head(*each) for each in living})
@@ -112,7 +112,7 @@ def _answers(looks: dict[_List, Command[T]]) -> Operation[dict[_List, T]]:
 
 
 def _changed_lately(cache: TopologyCache, topics: Collection[str]) -> Operation[set[str]]:
-    """Those of these topics that an operator has changed lately."""
+    """Returns the topics that an operator has changed lately."""
     since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=HELD_S)
     lately = [change.what for change in (yield from read_changes(cache)) if change.at >= since]
     return {topic for topic in topics if any(what.startswith(f"topic {shown_topic(topic)}: ") for what in lately)}

@@ -49,7 +49,7 @@ class Mended(NamedTuple):
 
     fixed: int
     left: int = 0
-    """Those that are wrong still."""
+    """Faults that the fix has left."""
 
 
 Mend = Callable[[], Operation[Mended]]
@@ -281,7 +281,7 @@ def _without_record(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]
 
 
 def _without_place(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
-    """Those of these ids that have a record and are in no set, and in their ready list as ghosts at most."""
+    """Returns the ids that have a record and are in no set, and in their ready list as ghosts at most."""
     left = list(ids)
     for key in (keys.due, keys.leased, keys.dead):
         left = yield from _not_in(keys, key, left)

@@ -81,7 +81,7 @@ class Inside:
         return self._engine._declare_recurring(functions)
 
     def trace_by(self, tracing: Tracing) -> None:
-        """Has the engine traced, and the workers that it runs from now on."""
+        """Traces the engine, and the workers that it runs from now on."""
         self._engine._trace_by(tracing)
         self._engine._tasks.around = tracing.handler
 

@@ -109,7 +109,7 @@ class NodeSnapshot:
     node: str
     shards: int
     unseen: int
-    """Those of them that could not be read. If that is all, the counts are None."""
+    """Shards that could not be read. If none could, the counts are None."""
     scheduled: int | None
     ready: int | None
     per_s: float | None
@@ -171,7 +171,7 @@ class Snapshots:
     cores: dict[str, float] = field(default_factory=dict)
     """Node → the share of a core that its server used."""
     _kept: deque[Snapshot] = field(default_factory=deque)
-    """Those of the last seconds, two at least: the snapshot of a thousand shards is large."""
+    """The snapshots of the last seconds, two at least: that of a thousand shards is large."""
 
     def add(self, snapshot: Snapshot, *, over_s: float = 10.0) -> None:
         """Takes the newest snapshot. Lateness is over the last ``over_s``: reports come each second at most."""

@@ -47,8 +47,8 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     leased: int
     dead: int
     estimated: Mapping[Literal["scheduled", "retrying", "leased", "dead"], int]
-    """Those of the counts that are estimates → by how many tasks they may be off, nineteen times of twenty: of a shard
-    with many tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
+    """The counts that are estimates → by how many tasks they may be off, nineteen times of twenty: in a shard with many
+    tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
     """
     dispatched: int
     """Moved to ready lists since the shards were opened. A task that was given back unbegun counts once."""
@@ -143,8 +143,8 @@ class _Estimate:
 
 
 def _variance(count: int, sample: int, found: int) -> float:
-    """That of the estimate for a topic of which so many were found in a sample without repetition. One more is taken to
-    be found, and one more not: of a topic of which none was, there may be some.
+    """The variance of the estimate for a topic of which ``found`` were in a sample without repetition. It assumes one
+    more found, and one more not: a topic of which none was found may have some tasks.
     """
     part = (found + 1) / (sample + 2)
     return count * count * part * (1 - part) / max(1, sample) * (1 - sample / count)
@@ -200,7 +200,7 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
     """Rows that were pushed and removed, or marked."""
     refused: int
-    """Those of them whose id was taken, with ``on_conflict="reject"``."""
+    """Moved rows whose id was taken, with ``on_conflict="reject"``."""
     retried: int
     """Rows that a step could not move: they stay, and are tried again."""
     failed: int
@@ -256,7 +256,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """True if no shard could be read, so that every total is 0 and says nothing."""
     scheduled: int
     retrying: int
-    """Those of the scheduled tasks that wait for another attempt, as ``topics`` tells them."""
+    """The scheduled tasks that wait for another attempt: the sum over ``topics``."""
     ready: int
     leased: int
     dead: int

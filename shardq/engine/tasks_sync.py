@@ -49,7 +49,7 @@ class RedisStore(TaskStore):
         """None until the engine is open."""
 
     def use(self, driver: Driver) -> None:
-        """Has commands go by this driver from now on."""
+        """Sends commands by this driver from now on."""
         self.driver = driver
 
     def opened(self, deadline: float) -> Driver:
@@ -190,17 +190,18 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
 
-        A push with an ``id`` of your own is idempotent. ``on_conflict``: keep a task that has the id already, replace
-        it, or reject the push (raises Conflict). ``dedup``: the seconds from the push for which the id is remembered,
-        also when its task is done: a push of it then stores nothing, unless it replaces. A task not claimed by
-        ``expires`` (seconds from now, or an instant) is buried instead of run late. ``window``: the task may be due at
-        any time in so many seconds from its due time, so that many of one time are spread. ``throttle``: at most one
-        push of the id is taken in so many seconds. ``tags``: words for ``tag=`` of ``cancel_all`` and the like.
-        ``durability``: returns only when all replicas ("replicated") or the disk ("fsynced") have the task, else raises
-        NotReplicated; where there are none, raises DurabilityUnavailable, with nothing stored.
+        A push with an ``id`` of your own is idempotent. The full id includes the topic: TOPIC/ID. ``on_conflict``: keep
+        a task that has the id already, replace it, or reject the push (raises Conflict). ``dedup``: remember the id for
+        so many seconds from the push, even if its task is done; pushes of it store nothing, unless they replace.
+        ``throttle``: take at most one push of the id in so many seconds. ``expires`` (seconds from now, or an instant):
+        if no worker claims the task by then, it is dead instead of run late. ``window``: the task may be due at any
+        time in so many seconds from its due time, which spreads tasks of one time. ``tags``: words for ``tag=`` of
+        ``cancel_all`` and the like. ``durability``: returns only when all replicas ("replicated") or the disk
+        ("fsynced") have the task, otherwise raises NotReplicated; without replicas or disk, raises
+        DurabilityUnavailable and stores nothing.
 
-        While no server can be reached, an engine with a ``spool=`` keeps a push there, unless it is a durable one: the
-        receipt's outcome is then "spooled".
+        While no server can be reached, an engine with a ``spool=`` keeps the push in its file, unless it is durable:
+        the receipt's outcome is "spooled" then.
 
         >>> engine.push({"order": 42}, delay=1800)
         >>> engine.push({"order": 42}, topic="invoice", id="invoice-42", dedup=86_400)
@@ -227,9 +228,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     def push_many(self, tasks: Iterable[Task], *, durability: Durability | None = None) -> list[Receipt]:
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
-        A call stores up to 500 tasks of one shard, all of them or none. All calls have the engine's
-        timeout together; PushError tells which are stored, which are not, and of which that is unknown. For millions
-        use ``push_iter``.
+        Tasks of one shard are stored up to 500 at a time, all of them or none. The call has the engine's timeout;
+        PushError says which tasks are stored, which are not, and for which that is unknown. For millions use
+        ``push_iter``.
 
         >>> ids = engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
@@ -239,10 +240,10 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
         Tasks are packed in windows of some thousand while the servers work on earlier ones; each window has the
-        engine's timeout for itself. A wrong task, and any exception that ``tasks`` raises, KeyboardInterrupt too, is
-        raised after everything before its window is stored and yielded; of that window nothing is sent. After a window
-        that is not stored as a whole no more input is read: what is in flight is finished and yielded, then PushError
-        tells the rest.
+        engine's timeout for itself. If a task is wrong, or ``tasks`` raises (KeyboardInterrupt, too), the windows
+        before are stored and yielded, nothing of this window is sent, and the exception is raised. If a window is not
+        stored as a whole, no more input is read: the windows in flight are finished and yielded, then PushError tells
+        the rest.
 
         >>> for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")
@@ -290,8 +291,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         return self._store.order("requeue", id, due_spec(delay, at), self._deadline())
 
     def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
-        """Returns the state of a task; None when it is gone. With ``decode=False`` the payload is the bytes that its
-        codec made, also where that codec can't read them any more.
+        """Returns the state of a task; None if it is gone. With ``decode=False`` the payload is the bytes that its
+        codec made, even if that codec can't read them any more.
 
         >>> if info := engine.get(id):
         ...     print(info.state, info.due, info.payload)
@@ -313,19 +314,18 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> TaskPage:
-        """Returns a page of the tasks that match: a list, whose ``cursor`` is to be given with the next call, and is
+        """Returns a page of the tasks that match: a list with a ``cursor``, to give with the next call. The cursor is
         None at the end.
 
-        The filter, which all commands on many tasks take: ``topic``; ``state``, "scheduled", "ready", "leased" or
-        "dead"; ``due=(from, to)``, two instants or None, for scheduled tasks; ``tag``, for which each of the others is
-        read, too; or ``everything=True``. ``holder``: tasks leased by the consumer or worker of that name. ``newest``:
-        dead tasks, the latest deaths first. ``failed=True``: scheduled tasks that failed and wait for another attempt;
-        ``task.reason`` tells why. Scheduled tasks come first, by due time, then ready, leased and dead ones.
+        All commands on many tasks take this filter: ``topic``; ``state``, "scheduled", "ready", "leased" or "dead";
+        ``due=(from, to)``, two instants or None, for scheduled tasks; ``tag``, for which all other tasks are read, too;
+        or ``everything=True``. ``holder``: tasks leased by the consumer or worker of that name. ``newest``: dead tasks,
+        the latest deaths first. ``failed=True``: scheduled tasks that failed and wait for another attempt;
+        ``task.reason`` says why. Scheduled tasks come first, by due time, then ready, leased and dead ones.
 
-        The work of a call is bounded: it looks at 1,000 tasks of a shard at most. So a page may be shorter than
-        ``limit``, even empty, and only the cursor tells the end. A task that stays as it is is listed once by a walk
-        through the pages, also while shards are added or removed; one that changes meanwhile may be listed twice, or
-        not at all.
+        A call looks at 1,000 tasks of a shard at most. So a page may be shorter than ``limit``, even empty, and only
+        the cursor marks the end. A walk through the pages lists each unchanged task once, even while shards are added
+        or removed; a task that changes meanwhile may be listed twice, or not at all.
 
         >>> page = engine.tasks("mail", state="dead")
         >>> while page.cursor is not None:
@@ -366,8 +366,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         return self._store.forecast(horizon, self._deadline())
 
     def history(self, horizon: Horizon = "hour") -> History:
-        """Returns what was in each minute of the last "hour", each hour of the last "day", or each day of the last
-        "month" (30 days), as dispatchers recorded it; ``forecast`` goes on where it ends.
+        """Returns the counts of each minute of the last "hour", each hour of the last "day", or each day of the last
+        "month" (30 days), as dispatchers recorded them; ``forecast`` goes on where they end.
 
         >>> past = engine.history("day")
         >>> print([(point.start, point.dispatched, point.late_p99_ms) for point in past.points if point.minutes])
@@ -383,16 +383,16 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         progress: Progress | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Cancels the tasks that match: scheduled, ready and dead ones. ``tasks`` tells the filter; ``everything=True``
-        is for all of them. ``reason``: those that died of it, or whose last attempt failed of it, as in
-        ``requeue_all``. All tasks of a topic are removed faster by ``purge``.
+        """Cancels the tasks that match: scheduled, ready and dead ones. For the filter, see ``tasks``; for all tasks,
+        give ``everything=True``. ``reason``: tasks that died of it, or whose last attempt failed of it, as in
+        ``requeue_all``. To remove all tasks of a topic, ``purge`` is faster.
 
-        Each task is cancelled by its id, page by page, and ``progress`` is called after each page; what it raises ends
-        the command there. Each page has the engine's timeout for itself. ``dry_run`` only counts.
+        It cancels each task by its id, page by page, and calls ``progress`` after each page; if that raises, the
+        command ends there. Each page has the engine's timeout for itself. ``dry_run`` only counts.
 
-        **A ``tag`` alone misses no task that was pushed before the call**, in any state, also while shards are added or
-        removed. The result is true if none of them runs on, and its ``running`` tells those that do. Counts may be low
-        if answers were lost.
+        **A ``tag`` alone misses no task that was pushed before the call**, in any state, even while shards are added or
+        removed. The result is true if none of them is running, and its ``running`` has the ids of those that are.
+        Counts may be low if answers were lost.
 
         >>> result = engine.cancel_all("mail", due=(None, dt.datetime.now(dt.UTC)))
         >>> print(result.done, "of", result.matched)
@@ -404,10 +404,10 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         return self._all("cancel", query, progress, reason=reason, count_only=dry_run)
 
     def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
-        """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. A topic, or
-        ``everything=True``, is removed list by list, which is fastest; with any other filter it is what
-        ``cancel_all`` does. Tasks that are pushed meanwhile may stay; those that are moved to another shard meanwhile
-        are removed. Each of its requests has the engine's timeout for itself.
+        """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. With a topic,
+        or ``everything=True``, it removes list by list, which is fastest; with any other filter it does what
+        ``cancel_all`` does. A task that is pushed meanwhile may stay; a task that moves to another shard meanwhile is
+        removed. Each of its requests has the engine's timeout for itself.
 
         >>> print(engine.purge("mail"), "tasks removed")
         """
@@ -430,8 +430,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         **filter: Unpack[Filter],
     ) -> BulkResult:
         """Schedules the dead tasks that match, or all with ``everything=True``, again: now, with all their attempts.
-        Those that die anew meanwhile stay dead. ``dead`` tells the filter, ``cancel_all`` the rest. ``reason``: only
-        those that died of it, a reason's last line with ``#`` for each number, as pages group them.
+        Tasks that die again meanwhile stay dead. For the filter, see ``dead``; for the rest, ``cancel_all``.
+        ``reason``: only tasks that died of it: a reason's last line with ``#`` for each number, as pages group them.
 
         >>> print((engine.requeue_all("mail")).done, "tasks run again")
         >>> print((engine.requeue_all("mail", reason="TimeoutError: no answer in # s")).done)
@@ -452,7 +452,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         **filter: Unpack[Filter],
     ) -> BulkResult:
         """Gives the scheduled and ready tasks that match another due time, one for all: ``delay`` seconds after the
-        beginning of the command, or ``at`` an instant. ``tasks`` tells the filter, ``cancel_all`` the rest.
+        beginning of the command, or ``at`` an instant. For the filter, see ``tasks``; for the rest, ``cancel_all``.
 
         >>> result = engine.reschedule_all("mail", delay=3600)
         >>> result = engine.reschedule_all("mail", delay=0, failed=True)    # retries now what waits for it

@@ -43,7 +43,7 @@ def upgrade(cache: TopologyCache) -> Operation[int]:
 
 
 def use_feature(cache: TopologyCache, feature: str) -> Operation[None]:
-    """Has the engine use a feature, from now on and for good."""
+    """Makes the engine use a feature, from now on and for good."""
     yield from refresh(cache)
     if feature in cache.topology.features:
         return
@@ -58,7 +58,7 @@ def use_feature(cache: TopologyCache, feature: str) -> Operation[None]:
 
 
 def use_cold(cache: TopologyCache, cold: Cold, identity: str) -> Operation[ColdTable]:
-    """Has the engine use a table for its far tasks, if it has none yet. Returns what is said of its table, which may be
+    """Makes the engine use a table for its far tasks, if it has none yet. Returns the note of its table, which may be
     another one.
     """
     asked = cold.asked(identity)

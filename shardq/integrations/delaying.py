@@ -90,7 +90,7 @@ class Delaying(ABC):
 
 
 class RoutedDelaying(Delaying):
-    """Those of a queue to whose Redis or broker one URL leads. ``above=0``: also what is due already."""
+    """Delays for a queue to whose Redis or broker one URL leads. ``above=0``: also for jobs that are due already."""
 
     def __init__(self, theirs: Any, engine: Engine, *, above: float, topic: str, to: str | None) -> None:
         super().__init__(engine, above=above)

@@ -83,7 +83,7 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int
     """The runs that are known."""
     due: int
-    """Those that were due, and not cancelled."""
+    """The runs that were due, and not cancelled."""
     cancelled: int
     unseen: int
     """The runs that could not be noted, as the engine could not be reached."""

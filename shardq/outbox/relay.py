@@ -132,7 +132,7 @@ class OutboxRelay:
 
     @property
     def refused(self) -> int:
-        """Those of them whose id was taken, with ``on_conflict="reject"``."""
+        """Moved rows whose id was taken, with ``on_conflict="reject"``."""
         return self._mover.refused
 
     def step(self) -> int:

@@ -19,6 +19,7 @@ from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
+from shardq.core.model.attempts import parted
 from shardq.core.model.checks import clocks, duration_ms
 from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.record import Codec, decode_record, encode_record
@@ -149,7 +150,7 @@ def _on_either(steps_of: Callable[Concatenate[EngineBase, P], Operation[T]]) -> 
     def call(engine: Any, *args: P.args, **options: P.kwargs) -> Any:
         __tracebackhide__ = True
         if not isinstance(engine, Engine | AsyncEngine):
-            raise InvalidOption(f"{engine!r} is no engine; give an Engine or an AsyncEngine")
+            raise InvalidOption(f"{engine!r} is not an engine; give an Engine or an AsyncEngine")
         steps = steps_of(engine, *args, **options)
         return awaited(engine, steps) if isinstance(engine, AsyncEngine) else carried_out(engine, steps)
 
@@ -323,7 +324,7 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
         for id, record in records.items():
             state: State = "scheduled" if id in due else "leased" if id in leased else "dead" if id in dead else "ready"
             due_at = EPOCH + dt.timedelta(milliseconds=float(due[id])) if id in due else None
-            reason = why[id].decode(errors="replace") if id in why else None
+            reason = parted(why[id].decode(errors="replace"))[0] if id in why else None
             name = id.decode()
             task = StoredTask(name, topic_of(name), state, due_at, None, reason=reason)
             try:

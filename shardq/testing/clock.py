@@ -100,7 +100,7 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
 
 
 class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[Delivery]], Coroutine[Any, Any, None]]):
-    """The same for asyncio: ``advance``, ``advance_to`` and ``close`` are awaited.
+    """A clock for asyncio: ``advance``, ``advance_to`` and ``close`` are awaited.
 
     >>> async with shardq.testing.AsyncClock(url) as clock:
     ...     engine = clock.adopt(shardq.AsyncEngine())

@@ -138,7 +138,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         >>> deliveries = clock.advance(days=1)
         """
         if not isinstance(worker, WorkerBase):
-            raise InvalidOption(f"{worker!r:.80} is no worker; give one that engine.worker() has made")
+            raise InvalidOption(f"{worker!r:.80} is not a worker; give one that engine.worker() has made")
         adopted = next((each for each in self._adopted if each.engine is engine_of(worker)), None)
         if adopted is None:
             raise InvalidOption(f"{worker!r} is of an engine that this clock does not move; give that to clock.adopt()")

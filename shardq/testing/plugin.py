@@ -97,7 +97,7 @@ def shardq_engine(request: pytest.FixtureRequest, shardq_clock: Clock) -> Engine
 
 @pytest.fixture
 def shardq_async_clock(request: pytest.FixtureRequest, shardq_url: str) -> Iterator[AsyncClock]:
-    """The same as ``shardq_clock`` for tests on asyncio: ``await shardq_async_clock.advance(days=1)``."""
+    """Like ``shardq_clock``, for tests on asyncio: ``await shardq_async_clock.advance(days=1)``."""
     from shardq.testing.clock import AsyncClock
 
     clock = AsyncClock(shardq_url, **_clock_options(request))
@@ -107,7 +107,7 @@ def shardq_async_clock(request: pytest.FixtureRequest, shardq_url: str) -> Itera
 
 @pytest.fixture
 def shardq_async_engine(request: pytest.FixtureRequest, shardq_async_clock: AsyncClock) -> AsyncEngine:
-    """The same as ``shardq_engine`` for tests on asyncio, whatever runs them: pytest-asyncio, anyio, or
+    """Like ``shardq_engine``, for tests on asyncio, whatever runs them: pytest-asyncio, anyio, or
     ``asyncio.run`` in the test. It opens itself at its first use.
     """
     from shardq.engine import AsyncEngine

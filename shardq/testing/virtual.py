@@ -237,7 +237,7 @@ def moved(now: dt.datetime, delta: dt.timedelta | None, parts: Mapping[str, floa
     if delta is not None and given:
         raise InvalidOption(f"give a timedelta, or {', '.join(given)}, not both")
     if delta is not None and not isinstance(delta, dt.timedelta):
-        raise InvalidOption(f"{delta!r} is no length of time; give days=1, seconds=30 and the like, or a timedelta")
+        raise InvalidOption(f"{delta!r} is not a length of time; give days=1, seconds=30 and the like, or a timedelta")
     try:
         step = dt.timedelta(**given) if delta is None else delta
         later = now + step
@@ -252,7 +252,9 @@ def moved(now: dt.datetime, delta: dt.timedelta | None, parts: Mapping[str, floa
 def instant_us(when: dt.datetime) -> int:
     """An instant in µs since the epoch, rounded up to a whole ms, as due times are."""
     if not isinstance(when, dt.datetime):
-        raise InvalidOption(f"{when!r} is no instant; give an aware datetime, such as clock.now() + timedelta(days=1)")
+        raise InvalidOption(
+            f"{when!r} is not an instant; give an aware datetime, such as clock.now() + timedelta(days=1)"
+        )
     if when.utcoffset() is None:
         raise NaiveDatetime(f"{when!r} has no time zone, so it names no instant; give an aware datetime")
     if when < EPOCH:

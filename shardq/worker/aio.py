@@ -99,7 +99,7 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Has the signals that end a worker call ``stop`` where that is possible: in the main thread."""
+    """Makes the signals that end a worker call ``stop``, if that is possible: in the main thread."""
     before: dict[signal.Signals, Any] = {}
     # Another thread's loop can't take signals.
     with contextlib.suppress(RuntimeError, ValueError):

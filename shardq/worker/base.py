@@ -89,13 +89,13 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         The order of registration is the order of priority; the engine's tasks come after the worker's own handlers.
         ``type``: a msgspec Struct, dataclass, TypedDict, pydantic model or the like that payloads are decoded into; one
         that does not fit is a failed attempt, which names the field.
-        ``timeout``: seconds a handler may take; it then counts as failed. A coroutine is cancelled, a function's thread
-        can't be ended: what runs on is a stray.
-        ``max_attempts`` holds for tasks that bring no limit of their own, ``backoff`` says when a failed one comes
+        ``timeout``: the seconds that a handler may take; after that, the attempt has failed. A coroutine is cancelled;
+        a function's thread can't be ended, so it runs on as a stray.
+        ``max_attempts`` applies to tasks that have no limit of their own; ``backoff`` says when a failed one comes
         again.
 
-        A handler that returns work undone, such as a coroutine, a generator or a future, has failed. Each call has a
-        context (``contextvars``) of its own, which is empty at first; a ``threading.local`` is its thread's.
+        A handler that returns unfinished work, such as a coroutine, a generator or a future, has failed. Each call has
+        a context (``contextvars``) of its own, which is empty at first; a ``threading.local`` belongs to its thread.
 
         >>> @worker.on("mail", timeout=60, max_attempts=5)
         ... def send(delivery):
@@ -140,8 +140,8 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
     @property
     def strays(self) -> Mapping[str, int]:
         """Handlers that run on in this process although their tasks were ended, by name: functions that have timed out,
-        or lost their lease, and coroutines that swallow their cancellation. They keep no place. With 16 of them, or as
-        many as ``concurrency``, where that is more, a topic is claimed no more until some end.
+        or lost their lease, and coroutines that swallow their cancellation. They keep no place. With 16 of them (or as
+        many as ``concurrency``, if that is more), the worker stops claiming the topic until some end.
         """
         processor = self._at_work
         return {} if processor is None else processor.strays
@@ -231,7 +231,7 @@ def plan_of(worker: WorkerBase[Any]) -> Plan:
 
 
 def choose_topics(worker: WorkerBase[Any], topics: Sequence[str]) -> None:
-    """Has the worker serve only these of its topics, in this order of priority."""
+    """Makes the worker serve only these of its topics, in this order of priority."""
     served = list(worker._plan().handlers)
     unknown = [topic for topic in topics if topic not in served]
     if unknown:

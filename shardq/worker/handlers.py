@@ -311,7 +311,7 @@ class Plan:
     name: str | None
 
     def of(self, topics: Sequence[str]) -> Plan:
-        """The same for some of the topics alone, in this order of priority."""
+        """The plan for some of the topics alone, in this order of priority."""
         return replace(
             self,
             handlers={topic: self.handlers[topic] for topic in topics},

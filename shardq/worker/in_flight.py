@@ -20,10 +20,10 @@ from typing import Literal
 
 import msgspec
 
-from shardq.core.calls.consume import SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.core.consumer.ahead import STALE_S, Prefetch
 from shardq.core.consumer.policy import Bury, Retry, Snooze, alone, reason_of
-from shardq.core.consumer.settling import Settlement, settlement_after
+from shardq.core.consumer.settling import Settlement, noted, settlement_after
 from shardq.core.model.checks import reason_text
 from shardq.core.model.task import Delivery
 from shardq.worker.handlers import Handler, Hooks, UnknownTask
@@ -82,6 +82,10 @@ class Job(msgspec.Struct, eq=False):
         delivery, handler = self.delivery, self.handler
         delay_ms = handler.delay_ms(delivery.attempt)
         return SettleRetry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
+
+    def noted(self, settlement: OtherSettlement) -> OtherSettlement:
+        """The settlement as it is sent: with this attempt, if it failed."""
+        return noted(settlement, self.delivery.past, self.ended_at - self.began_at if self.began_at else None)
 
 
 Outcome = Literal["done", "retried", "buried", "snoozed"]

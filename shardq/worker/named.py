@@ -46,7 +46,7 @@ AS_OURS = {
     "s": "call(…)",
     "si": "call(…)",
 }
-"""What tasks of other queues have, and ours."""
+"""A method of tasks of other queues → ours."""
 
 
 class NamedTask(Generic[P, R, T]):
@@ -320,7 +320,7 @@ def check_aliases(aliases: Sequence[str], name: str) -> None:
         raise InvalidOption(f"aliases={quoted(aliases)} is not possible; give a list or a tuple of names")
     for place, alias in enumerate(aliases):
         if not isinstance(alias, str) or not alias:
-            raise InvalidOption(f"aliases={quoted(aliases)} is not possible: {quoted(alias)} is no name; give str")
+            raise InvalidOption(f"aliases={quoted(aliases)} is not possible: {quoted(alias)} is not a name; give str")
         if alias == name or alias in aliases[:place]:
             raise InvalidOption(
                 f"aliases={quoted(aliases)} is not possible: {name} has the name {quoted(alias)} already"

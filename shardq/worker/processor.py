@@ -20,6 +20,7 @@ from shardq.core.consumer.settling import Settlement, by_shard, extend, per_shar
 from shardq.core.consumer.sync import Consumer
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.ids import quoted_topic
+from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
 from shardq.errors import ShardqError
@@ -53,7 +54,7 @@ server needs some milliseconds of it.
 """
 
 HURRY_S = 1.0
-"""The same after a second signal."""
+"""Like END_S, after a second signal."""
 
 SLICE_S = 0.05
 """The length of one wait; a second signal is seen between two."""
@@ -271,7 +272,10 @@ class Processor:
         self._unsent = []
         answers: Mapping[str, str] = {}
         try:
-            divided = by_shard((job.delivery, settlement) for job, settlement in settlements)
+            divided = by_shard(
+                (job.delivery, settlement if isinstance(settlement, Delivery) else job.noted(settlement))
+                for job, settlement in settlements
+            )
             answers = run(self._driver, settle(self._claims, divided), self._left())
         except ShardqError as exc:
             if time.monotonic() < self._until:

@@ -128,7 +128,7 @@ class CoroutineRunner:
         self._places: set[asyncio.Task[None]] = set()
         """The runner tasks, strays apart. Kept here, because a loop does not keep its tasks."""
         self._fresh: set[asyncio.Task[None]] = set()
-        """Those of them that have not begun yet."""
+        """Runner tasks that have not begun yet."""
         self._tasks: dict[Job, asyncio.Task[None]] = {}
         """The runner tasks of the jobs that run."""
         self._stray_tasks: dict[Job, asyncio.Task[None]] = {}
@@ -196,7 +196,7 @@ class CoroutineRunner:
             for job, each in tasks.copy().items():
                 if each is task:
                     return f"handler {job.name}"
-        return "a call that is no handler" if task is None else f"{task.get_name()}, which is no handler"
+        return "a call that is not a handler" if task is None else f"{task.get_name()}, which is not a handler"
 
     # ---- ending
 

@@ -42,25 +42,25 @@ class Worker(WorkerBase[Receipt]):
     def run(self, *, signals: bool = True) -> None:
         """Handles tasks until ``stop()``, SIGTERM, SIGINT or SIGHUP, and then ends in this order:
 
-        1. It claims no more, and gives back what is not begun.
-        2. Handlers may finish, all of them within ``grace`` seconds.
-        3. The tasks of those that run on are given back, which is no failed attempt. Coroutines are cancelled; the
-           thread of a function is left behind, as nothing can end it.
-        4. What is not sent yet is sent, for a few seconds at most when the servers don't answer. Tasks for which that
-           was too short come back when their lease runs out.
+        1. It claims no more, and gives back tasks that are not begun.
+        2. Running handlers may finish, all of them within ``grace`` seconds.
+        3. It gives the tasks of the others back, without a failed attempt. Coroutines are cancelled; the thread of a
+           function is left behind, as nothing can end it.
+        4. It sends the last settlements, for a few seconds at most if the servers don't answer. Tasks that it could not
+           settle come back when their lease runs out.
 
         A second signal, or ``stop()``, ends step 2 at once, and leaves step 4 a second.
 
-        Signals are heard in the main thread; in another one the program calls ``stop()``. SIGHUP, which a closed
-        terminal sends, ends nothing when it is ignored, as under nohup, or has a handler of the program's own.
-        ``signals=False`` leaves all signals to the program, which calls ``stop()``.
+        Signals are heard in the main thread; in another one, call ``stop()`` yourself. SIGHUP, which a closed terminal
+        sends, ends nothing if it is ignored, as under nohup, or if your program has a handler for it.
+        ``signals=False`` leaves all signals to your program, which calls ``stop()``.
 
         With ``processes=`` the handlers run in that many children of this process, which keeps their number. It tells
-        them to stop together, and a second signal to hurry; one that is frozen is killed in the end. A child that gets
-        SIGTERM itself ends in this order, too, and is replaced; all do when this process is killed. Where children
-        die again and again at their start, the next are started after longer and longer pauses.
+        them to stop together, and to hurry after a second signal; a frozen child is killed in the end. A child that
+        gets SIGTERM itself ends in this order, too, and is replaced; if this process is killed, all children end in
+        this order. If children die again and again at their start, the pauses before the next get longer.
 
-        A worker that runs already is refused; after its end it may run again.
+        Raises if the worker runs already; after its end it may run again.
 
         >>> worker.run()
         """
@@ -115,7 +115,7 @@ class Worker(WorkerBase[Receipt]):
 
 @contextlib.contextmanager
 def _signals(heard: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Has ``handler`` called for these signals where that is possible: in the main thread."""
+    """Installs ``handler`` for these signals if that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

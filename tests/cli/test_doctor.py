@@ -60,6 +60,12 @@ def move(servers: Servers, id: str, home: ShardKeys, other: ShardKeys) -> None:
     servers.ask(other.slot, "ZADD", other.due, due, id)
 
 
+def test_a_server_that_was_not_asked_for_is_told_once(shell: Shell) -> None:
+    assert shell.run("push", "1").code == 0
+    done = shell.run("doctor")
+    assert (done.out + done.err).count("SHARDQ_EMBEDDED=never") == 1
+
+
 @contextmanager
 def asleep(engine: Engine, shard: int) -> Iterator[None]:
     """Has the poller of a shard sleep for its longest at the begin of the block. A task must be ready there at the end,

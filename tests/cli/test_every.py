@@ -116,7 +116,7 @@ def test_a_dispatcher_of_the_shell_serves_it(shardq: Shell, engine: Engine) -> N
         (("a/b", "--interval", "1s"), "the name of a schedule can't be 'a/b'"),
         (("a", "--prune", "b"), "--prune takes the OWNER and --keep alone"),
         (("--keep", "b"), "--keep is for --prune OWNER"),
-        (("a", "--interval", "1s", "--header", "b"), "'b' is no header; write it as KEY=VALUE"),
+        (("a", "--interval", "1s", "--header", "b"), "'b' is not a header; write it as KEY=VALUE"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,
 )

@@ -17,9 +17,9 @@ from tests.cli.shell import Shell
 BAD = [
     ("nope", "it is not JSON"),
     ('{"payload": 1', "it is not JSON"),
-    ("[1]", "it is no task: Expected `object`"),
-    ('{"delay": 3}', "it is no task: Object missing required field `payload`"),
-    ('{"payload": 1, "dealy": 3}', "it is no task: Object contains unknown field `dealy`"),
+    ("[1]", "it is not a task: Expected `object`"),
+    ('{"delay": 3}', "it is not a task: Object missing required field `payload`"),
+    ('{"payload": 1, "dealy": 3}', "it is not a task: Object contains unknown field `dealy`"),
     ('{"payload": 1, "delay": -3}', "a delay can't be -3"),
     ('{"payload": 1, "delay": "5 parsecs"}', "'5 parsecs' is not a length of time"),
     ('{"payload": 1, "at": "2030-01-01T00:00:00"}', "has no time zone"),

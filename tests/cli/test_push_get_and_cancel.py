@@ -13,7 +13,7 @@ from shardq.core.layout.slots import slot_of
 from shardq.engine.inside import Inside
 from tests.cli.shell import Shell
 from tests.support.servers import Servers
-from tests.support.states import put, state_of
+from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until
 
 FAR = "2099-01-31T12:00:00Z"
@@ -31,6 +31,19 @@ def test_push_prints_the_id_and_get_shows_the_task(shardq: Shell, engine: Engine
     seen = shardq.run("get", id)
     assert seen.code == 0
     assert {"state          scheduled", 'payload        {"order":42}', f"id             {id}"} <= set(seen.lines)
+    assert [line for line in seen.lines if line.startswith(("tags", "headers", "failed "))] == []
+
+
+def test_the_attempts_of_a_task_are_lines(shardq: Shell, engine: Engine) -> None:
+    engine.start()
+    id = engine.push(1)
+    consumer = engine.consumer()
+    for reason in ("one", "two"):
+        (delivery,) = claim(consumer, 1)
+        consumer.retry(delivery, reason=reason)
+    failed = [line.split(": ")[1] for line in shardq.run("get", id).lines if line.startswith("failed ")]
+    assert failed == ["one", "two"]
+    assert [each["reason"] for each in shardq.run("get", id, "--json").object["attempts"]] == ["one", "two"]
 
 
 def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
@@ -55,6 +68,7 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "headers": {"k": "v", "e": "a=b"},
         "max_attempts": 5,
         "tags": ["user-42", "digest"],
+        "attempts": [],
     }
 
 
@@ -104,14 +118,14 @@ def test_a_push_that_waits_for_copies(
     replica.pause()
     done = shardq.run("push", "1", *durably, "--delay", "1h")
     assert done.code == 1
-    assert "are not replicated: 0 confirmed it in time" in done.err
+    assert "1 task is stored, but not replicated: 0 confirmed it in time" in done.err
     many = shardq.run("push-file", two_lines, *durably)
     replica.resume()
     shardq.end()
     assert many.code == 1
     first, last, error = many.err.splitlines()
     assert (first, last) == ("2 pushed", "ended early, 2 lines read; to push the rest, go on with --from-line 3")
-    assert "2 task(s) are stored, but are not replicated" in error
+    assert "2 tasks are stored, but not replicated" in error
     with Engine(own_server.url, name=name) as engine:
         assert state_of(engine, done.out.strip()) == "scheduled"
         assert engine.stats().scheduled == 4
@@ -178,7 +192,9 @@ def test_what_is_gone_is_said_with_exit_code_1(shardq: Shell, engine: Engine) ->
 def test_an_id_without_its_topic_is_explained(shardq: Shell, engine: Engine) -> None:
     engine.push(1, topic="mail", id="order-1", delay=900)
     done = shardq.run("cancel", "order-1")
-    note = "note: order-1 would be in the default topic; there is mail/order-1\n"
+    note = "note: an id includes the topic, as TOPIC/ID: there is mail/order-1\n"
+    assert (done.code, done.out, done.err) == (1, "gone\n", note)
+    done = shardq.run("get", "order-1")
     assert (done.code, done.out, done.err) == (1, "gone\n", note)
     assert shardq.run("cancel", "mail/order-1").code == 0
 

@@ -52,7 +52,7 @@ def test_a_route_gets_a_secret_and_another_is_refused(
             {"SHARDQ_SINKS": "https://*.example.org, nats://h"},
             "may not send to https://h:443: none of its --sinks",
         ),
-        ({"SHARDQ_SINKS": "example.org"}, "--sinks has 'example.org', which is no pattern of servers"),
+        ({"SHARDQ_SINKS": "example.org"}, "--sinks has 'example.org', which is not a pattern of servers"),
         ({"SHARDQ_SECRETS": "/no/such"}, "--secrets '/no/such' is not a folder"),
         ({}, "${NAME} stands for a secret, and is possible only in the user"),
     ],

@@ -98,7 +98,7 @@ def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
         (["push", "1", "--delay", "soon"], "'soon' is not a length of time"),
         (["push", "1", "--delay", "-5"], "is not a length of time"),
         (["push", "1", "--at", "2030-01-01"], "has no time zone"),
-        (["push", "1", "--header", "x"], "'x' is no header"),
+        (["push", "1", "--header", "x"], "'x' is not a header"),
         (["push", "1", "--url", "http://x"], "this scheme 'http' is not understood"),
         (["push", "1", "--name", "a b"], "the name of an engine can't be 'a b'"),
         (["push", "1", "--url", "embedded://", "--topic", "a b"], "a topic can't be 'a b'"),

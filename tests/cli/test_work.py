@@ -117,6 +117,17 @@ def test_a_signal_ends_it_when_what_runs_is_finished(
     assert {delivery.attempt for delivery in rest} == {1}
 
 
+def test_quietly(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "asyncapp.py").write_text(ASYNCAPP)
+    process = shardq.start("work", "asyncapp:engine", "--quiet")
+    engine.push({"task": "asyncapp.forever", "args": ["began"], "kwargs": {}})
+    wait_until((tmp_path / "began").exists, "it runs", timeout=SOON_S)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert (out, "stopped" in err) == ("", False)
+
+
 def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     """So does an asyncio engine, whose tasks are served; its coroutines are cancelled, and their tasks given back."""
     (tmp_path / "asyncapp.py").write_text(ASYNCAPP)

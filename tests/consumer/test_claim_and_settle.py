@@ -215,7 +215,7 @@ def test_what_is_settled_twice_is_said_so(running: Engine) -> None:
     consumer = running.consumer()
     (delivery,) = claim(consumer, 1)
     consumer.ack(delivery)
-    with pytest.raises(LeaseLost, match="they were settled already, or the lease ran out and another consumer"):
+    with pytest.raises(LeaseLost, match="the task was settled before, or its lease ran out and another consumer"):
         consumer.ack(delivery)
 
 

@@ -203,7 +203,7 @@ def test_a_topic_is_limited(engine: Engine, client: Browser) -> None:
     assert 'value="2.5"' in client.get("/topics/one?topic=mail").text
     for fields, why in (
         ({"rate": "fast"}, "is not a rate above 0"),
-        ({"concurrency": "-1"}, "is no number of tasks"),
+        ({"concurrency": "-1"}, "is not a number of tasks"),
         ({"concurrency": "0"}, "concurrency=0 is not possible"),
     ):
         answer = limit(**fields)
@@ -257,7 +257,7 @@ def test_a_second_change_is_refused_while_tasks_move(engine: Engine, client: Bro
     assert "its tasks are still being moved, so there can be none to 16 now" in answer.text
     assert "has begun" in client.submit("/shards/number?shards=8", "/shards/number", shards="8", rate="500").text
     wait_until(lambda: moving_at() == 500, "it moves slower", timeout=30)
-    for shards, why in (("0", "1024"), ("x", "is no number of shards"), ("5000", "1024")):
+    for shards, why in (("0", "1024"), ("x", "is not a number of shards"), ("5000", "1024")):
         answer = client.get(f"/shards/number?{urlencode({'shards': shards})}")
         assert (answer.status_code, why in answer.text) == (400, True)
 

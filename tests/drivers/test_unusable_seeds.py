@@ -80,7 +80,7 @@ def test_all_that_are_bad_are_named(carriers: Carriers, guarded: Server, master:
     told = told_at_once(carriers, url(guarded, master), AccessDenied)
     assert f"{guarded.address}: it does not accept the password" in told
     assert "sentinel_password=" in told
-    assert f"{master.address}: it is no sentinel" in told
+    assert f"{master.address}: it is not a sentinel" in told
     assert GOOD not in told
 
 

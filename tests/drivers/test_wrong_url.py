@@ -77,9 +77,19 @@ def addresses(single: Server, sentinel: Server, cluster: Cluster) -> dict[str, s
 @pytest.mark.parametrize(
     ("kind", "url", "why", "instead"),
     [
-        ("single", "redis+cluster://{}", "{}: it is no node of a Redis Cluster", "server write redis://host:port"),
-        ("sentinel", "redis+cluster://{}", "{}: it is no node of a Redis Cluster", "write redis+sentinel://host:port/"),
-        ("single", "redis+sentinel://{}/main", "{}: it is no sentinel", "for a single server write redis://host:port"),
+        ("single", "redis+cluster://{}", "{}: it is not a node of a Redis Cluster", "server write redis://host:port"),
+        (
+            "sentinel",
+            "redis+cluster://{}",
+            "{}: it is not a node of a Redis Cluster",
+            "write redis+sentinel://host:port/",
+        ),
+        (
+            "single",
+            "redis+sentinel://{}/main",
+            "{}: it is not a sentinel",
+            "for a single server write redis://host:port",
+        ),
         ("node", "redis://{}", "{} is a node of a Redis Cluster", "; write redis+cluster://{}"),
         ("sentinel", "redis://{}", "{} is a sentinel", "; write redis+sentinel://{}/service"),
         ("single", "redis://{}/99", "redis://{}/99: could not connect: it has no database 99", "a smaller number"),

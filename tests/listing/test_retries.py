@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from shardq import BulkResult, Engine, Task
+from shardq import Backoff, BulkResult, Delivery, Engine, Task
 from shardq.errors import InvalidOption
-from tests.support.engines import SHARDS
+from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
 from tests.support.states import FAR_S, claim, counted, put, state_of
 from tests.support.waiting import wait_until
@@ -49,8 +51,12 @@ def test_what_waits_for_a_retry_is_found_with_its_reason(running: Engine) -> Non
 def test_the_reason_stays_through_all_states(running: Engine) -> None:
     (id,) = failed(running, 1, reason="x" * 2000 + "\nżółć", delay=0)
     wait_until(lambda: state_of(running, id) == "ready", "its retry is due")
-    end = ("x" * 2000 + "\nżółć").encode()[-1024:].decode()
-    assert reason_of(running, id) == end
+    reason = reason_of(running, id)
+    assert reason is not None
+    length = len(reason.encode())
+    assert 1024 < length < 2048
+    end = ("x" * 2000 + "\nżółć").encode()[-length:].decode()
+    assert reason == end
     consumer = running.consumer(lease=60)
     (delivery,) = claim(consumer, 1)
     assert (delivery.payload, delivery.attempt, reason_of(running, id)) == (0, 2, end)
@@ -67,6 +73,51 @@ def test_the_reason_stays_through_all_states(running: Engine) -> None:
     # its attempts count anew
     assert reason_of(running, id) is None
     assert running.tasks(failed=True) == []
+
+
+def test_a_task_tells_its_last_attempts(running: Engine) -> None:
+    (id,) = failed(running, 1, delay=0)
+    consumer = running.consumer(name="mine", lease=60)
+    for reason in ("two", "three\x1e\x1f\n" + "é" * 150, "four", "five", "six"):
+        (delivery,) = claim(consumer, 1)
+        consumer.retry(delivery, reason=reason)
+    info = running.get(id)
+    assert info is not None
+    assert (info.failures, info.reason) == (6, "six")
+    assert [each.reason for each in info.attempts] == ["two", "é" * 100, "four", "five", "six"]
+    assert {(each.process[:4], each.seconds) for each in info.attempts} == {("mine", None)}
+    assert [each.at for each in info.attempts] == sorted(each.at for each in info.attempts)
+    assert abs(info.attempts[-1].at.timestamp() - time.time()) < 60
+    (delivery,) = claim(consumer, 1)
+    consumer.bury(delivery, "of no use")
+    (dead,) = running.tasks(state="dead")
+    assert (dead.reason, [each.reason for each in dead.attempts][-2:]) == ("of no use", ["six", "of no use"])
+    assert running.requeue_all(reason="of no use", everything=True).done == 1
+    (delivery,) = claim(consumer, 1)
+    consumer.retry(delivery, reason="anew", delay=FAR_S)
+    info = running.get(id)
+    assert info is not None
+    assert [each.reason for each in info.attempts] == ["anew"]
+
+
+def test_a_worker_notes_how_long_it_took(engines: Engines, running: Engine) -> None:
+    def slow(delivery: Delivery) -> None:
+        time.sleep(0.05)
+        raise KeyError("order-4711")
+
+    worker = running.worker(backoff=Backoff(base=FAR_S, cap=FAR_S))
+    worker.on("mail")(slow)
+    id = running.push(1, topic="mail")
+    with engines.working(worker):
+        wait_until(lambda: reason_of(running, id) is not None, "it failed")
+    (task,) = running.tasks(failed=True)
+    (attempt,) = task.attempts
+    assert (attempt.reason, attempt.seconds is not None and 0.05 <= attempt.seconds < 30) == (
+        "KeyError: 'order-4711'",
+        True,
+    )
+    assert task.reason is not None
+    assert task.reason.startswith("Traceback")
 
 
 def test_all_of_a_reason_run_now_or_are_cancelled(running: Engine) -> None:

@@ -87,6 +87,8 @@ def test_an_id_that_is_gone(engine: Engine, id: str) -> None:
     assert engine.reschedule(id, delay=1) is Outcome.GONE
     assert engine.requeue(id) is Outcome.GONE
     assert not Outcome.GONE
+    assert "an id includes the topic, as in mail/order-42" in repr(engine.cancel(id))
+    assert str(engine.cancel(id)) == "gone"
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -225,7 +225,7 @@ def test_sockets_and_transports_without_a_server_are_named_by_themselves() -> No
 )
 def test_a_wrong_pattern(sinks: Any) -> None:
     with pytest.raises(
-        InvalidOption, match="which is no pattern of servers; write SCHEME://HOST or SCHEME://HOST:PORT"
+        InvalidOption, match="which is not a pattern of servers; write SCHEME://HOST or SCHEME://HOST:PORT"
     ):
         Engine("redis://127.0.0.1:1", sinks=sinks)
 

@@ -156,7 +156,7 @@ def test_engines_without_a_clock_are_waited_for(url: str, name: str) -> None:
 
 
 def test_something_else_is_no_engine() -> None:
-    with pytest.raises(shardq.errors.InvalidOption, match="is no engine"):
+    with pytest.raises(shardq.errors.InvalidOption, match="is not an engine"):
         assert_ready("engine")  # type: ignore[call-overload]
 
 

@@ -501,9 +501,9 @@ NOTHING: Any = None
         (lambda clock: clock.advance(hours="1"), "hours can't be '1'"),
         (lambda clock: clock.advance(days=1e12), "ends with the year 9999"),
         (lambda clock: clock.advance(days=3_000_000), "ends with the year 9999"),
-        (lambda clock: clock.advance_to(NAN), "is no instant"),
+        (lambda clock: clock.advance_to(NAN), "is not an instant"),
         (lambda clock: clock.advance_to(dt.datetime(1960, 1, 1, tzinfo=dt.UTC)), "begins with 1970"),
-        (lambda clock: Clock(clock.url, start=NAN), "is no instant"),
+        (lambda clock: Clock(clock.url, start=NAN), "is not an instant"),
         (lambda clock: Clock(NOTHING), "url can't be None"),
         (lambda clock: clock.adopt(shardq.AsyncEngine()), "an AsyncClock .shardq_async_clock. an AsyncEngine"),
         (
@@ -511,7 +511,7 @@ NOTHING: Any = None
             "a Clock .shardq_clock. moves an Engine",
         ),
         (lambda clock: clock.adopt(None), "None can't go by"),
-        (lambda clock: clock.bind(shardq.Engine()), "is no worker"),
+        (lambda clock: clock.bind(shardq.Engine()), "is not a worker"),
         (lambda clock: clock.bind(shardq.Engine().worker()), "give that to clock.adopt"),
     ],
 )

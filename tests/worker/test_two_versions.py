@@ -134,8 +134,8 @@ def test_calls_of_an_earlier_name_are_its_own(engines: Engines, running: Engine)
     [
         ("old", "aliases='old' is not possible; give a list or a tuple of names"),
         (5, "aliases=5 is not possible; give a list or a tuple of names"),
-        ([5], "5 is no name; give str"),
-        ([""], "'' is no name; give str"),
+        ([5], "5 is not a name; give str"),
+        ([""], "'' is not a name; give str"),
         (["send"], "send has the name 'send' already"),
         (["old", "old"], "send has the name 'old' already"),
     ],

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from shardq.core.calls.request import NOW, Call, Epoch, Moving, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
+from shardq.core.model.attempts import parted
 from shardq.core.model.ids import topics_of
 from shardq.core.model.record import last_reason
-from shardq.core.model.task import Outcome, State
+from shardq.core.model.task import Attempt, Outcome, State
 from shardq.core.scripts import script
 
 Answer = str
@@ -144,6 +145,7 @@ class Found:
     token: str  # the holder's; empty unless it is leased
     reason: str | None  # of its death; of another task why its last attempt failed
     record: bytes
+    attempts: tuple[Attempt, ...] = ()
 
 
 def get(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Found | None]:
@@ -187,10 +189,12 @@ def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
     instant, lease, why, record = rest
     entry = _LEASE.fullmatch(lease)
     failures, lapses, token = entry.groups() if entry else (b"0", b"0", b"")
-    reason = text_of(why) if why else None
+    reason, attempts = parted(text_of(why)) if why else (None, ())
     # a record keeps the reason when the failures are forgotten, as by a requeue
-    if number_of(failures) and reason in (None, EXPIRED) and (last := last_reason(record)):
-        reason = last if reason is None else f"{EXPIRED}; its last attempt failed:\n{last}"
+    if number_of(failures) and not attempts and (noted := last_reason(record)):
+        last, attempts = parted(noted)
+        if reason in (None, EXPIRED):
+            reason = last if reason is None else f"{EXPIRED}; its last attempt failed:\n{last}"
     return Found(
         state=state.decode(),  # type: ignore[arg-type]  # the contract of the script
         instant_ms=number_of(instant) if instant else None,
@@ -199,4 +203,5 @@ def _found(state: bytes, *rest: bytes) -> Found | Moving | None:
         token=text_of(token),
         reason=reason,
         record=record,
+        attempts=attempts,
     )

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from shardq.core.calls.request import NOW, Call, Command, Epoch, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
+from shardq.core.model.attempts import parted
 from shardq.core.model.ids import topic_of
 
 
@@ -123,7 +124,7 @@ def waiting(keys: ShardKeys, topic: str, count: int) -> Command[list[str]]:
 
 
 def listening(keys: ShardKeys, processes: Sequence[str]) -> Command[list[str]]:
-    """Those of some processes that would hear a wake-up from the shard."""
+    """Returns the processes that would hear a wake-up from the shard."""
 
     def decode(answer: list[Any]) -> list[str]:
         return [process for process, count in zip(processes, answer[1::2], strict=True) if count]
@@ -159,7 +160,7 @@ def reasons_of(keys: ShardKeys, ids: Sequence[str]) -> Command[list[str]]:
     return Command(
         keys.slot,
         ("HMGET", keys.why, *ids),
-        lambda reasons: [(reason or b"").decode(errors="replace") for reason in reasons],
+        lambda reasons: [parted((reason or b"").decode(errors="replace"))[0] for reason in reasons],
     )
 
 

@@ -129,7 +129,7 @@ class Ahead(Generic[W]):
         return size <= self.wanted and self.begin(begin)
 
     def begin(self, begin: Begin[W]) -> bool:
-        """Has the next claim begun if the pace allows it, and half of the last one is taken. Returns True if it was."""
+        """Begins the next claim if the pace allows it, and half of the last one is taken. Returns True if it did."""
         size = self.pace.size(self.wanted)
         if not self._plenty or not size or self._begun is not None or len(self._rest) > size // 2:
             return False
@@ -184,7 +184,7 @@ class Ahead(Generic[W]):
 
 
 class AheadWatch:
-    """Has what the consumers of one engine hold for too long given back, for those of threads. Its thread begins with
+    """Gives back the deliveries that consumers on threads of one engine hold for too long. Its thread begins with
     the first claim ahead, and sleeps while nothing is held.
     """
 
@@ -217,7 +217,7 @@ class AheadWatch:
         return STALE_S / 2 if self._held else None
 
     def _look(self, now_s: float) -> None:
-        """Has those that hold something give back what is stale, and forgets the others."""
+        """Makes consumers that hold deliveries give stale ones back, and forgets the others."""
         for ahead in list(self._held):
             # Before the look: what it claims after that is noted anew.
             self._held.discard(ahead)

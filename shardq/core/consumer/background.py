@@ -60,7 +60,7 @@ class BackgroundTasks:
         return await asyncio.shield(task)
 
     def watch(self, ahead: Ahead[Any]) -> None:
-        """Has what is stale given back from now on, as long as anything is held."""
+        """Gives stale deliveries back from now on, as long as anything is held."""
         if not ahead.watched:
             ahead.watched = True
             asyncio.get_running_loop().call_later(STALE_S / 2, self._look, ahead)

@@ -85,7 +85,7 @@ class UnreachableShards:
         return bool(self.again_at) and self.again_at.keys() >= set(shards)
 
     def to_ask(self, shards: Sequence[int]) -> Sequence[int]:
-        """Those of the shards that are to be asked now."""
+        """Returns the shards that are to be asked now."""
         if not self.again_at:
             return shards
         now = time.monotonic()

@@ -16,13 +16,13 @@ from shardq.core.consumer.claim_planner import ShardClaim
 from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.consumer.ready_lists import not_empty
-from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, settle
+from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, noted, settle
 from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit
-from shardq.core.model.record import UNREADABLE, UnreadableRecord
+from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal
@@ -377,12 +377,14 @@ class _Trip:
         tags: tuple[str, ...]
         for shard, claimed in self.given:
             pasts, token, tokens = claimed.pasts, self.token, claimed.tokens
-            failures = lapses = 0
+            failures, lapses, attempt, past = 0, 0, 1, ""
             alike = not pasts and not tokens and not claimed.foreign
             for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
                 topic = id.partition("/")[0] if "/" in id else ""  # without a call: this is done for each task
                 if not alike:
                     failures, lapses = pasts.get(position, (0, 0))
+                    attempt = failures + lapses + 1
+                    past = last_reason(record) or "" if failures else ""
                     token = tokens.get(position, self.token)
                     if position in claimed.foreign:
                         self.broken.append((shard, SettleBury(id, token, UNREADABLE)))
@@ -406,14 +408,14 @@ class _Trip:
                             self.broken.append((shard, SettleBury(id, token, f"refused: {exc}")))
                             continue
                         log.error("task %s can't be decoded, which is a failed attempt: %s", id, exc, extra=fields)
-                        delay_ms = policy.delay_ms(policy.DEFAULT, failures + lapses + 1)
+                        delay_ms = policy.delay_ms(policy.DEFAULT, attempt)
                         allowed = claims.topic_attempts.get(topic)
                         retry = SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)
-                        self.broken.append((shard, retry))
+                        self.broken.append((shard, noted(retry, past)))
                         continue
                 # By position, and not by a generator, as above.
                 deliveries.append(
-                    Delivery(id, topic, payload, failures + lapses + 1, headers, token, shard, failures, lapses, tags)
+                    Delivery(id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past)
                 )
         return deliveries
 

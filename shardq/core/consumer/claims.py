@@ -199,7 +199,7 @@ class ClaimNotes:
     _leases: list[tuple[int, str, Claim]] = field(default_factory=list)
 
     def of(self, shard: int, token: str, call: Call[Claim]) -> Call[Claim]:
-        """Has the answer of a shard noted as soon as it arrives, even if the caller has left."""
+        """Notes the answer of a shard as soon as it arrives, even if the caller has left."""
         decode = call.decode
 
         def noted(answer: Any) -> Claim:

@@ -227,7 +227,7 @@ class RateLimiter:
         return denied
 
     def forget_denials(self) -> None:
-        """Has the next claim ask for all permits again."""
+        """Makes the next claim ask for all permits again."""
         self.denials.clear()
 
     def _again_at(self, topic: str, is_woken: bool) -> float:

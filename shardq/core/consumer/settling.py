@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from shardq.core.calls import consume
 from shardq.core.calls.consume import (
     Leased,
@@ -26,6 +28,7 @@ from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.policy import Bury, Retry, Snooze, reason_of
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.model.attempts import holder_of, with_attempt
 from shardq.core.model.checks import due_spec, reason_text
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, values
@@ -33,6 +36,7 @@ from shardq.core.recovery import Request, call_shards
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 
 T = TypeVar("T")
+S = TypeVar("S", bound=OtherSettlement)
 
 SettleStatuses = Mapping[str, SettleStatus]
 Settlement = Delivery | OtherSettlement
@@ -181,6 +185,20 @@ def settlement_after(
     else:
         delay_ms = policy.delay_ms(policy.DEFAULT, delivery.attempt)
     return SettleRetry(id, token, delay_ms, reason_text(reason), max_attempts)
+
+
+def noted(settlement: S, past: str, took_s: float | None = None) -> S:
+    """The settlement as it is sent. If the attempt has failed, it is noted behind those before (``past``)."""
+    if not isinstance(settlement, SettleRetry | SettleBury):
+        return settlement
+    text = with_attempt(
+        settlement.reason,
+        past,
+        at_ms=int(time.time() * 1000),
+        process=holder_of(settlement.token),
+        took_ms=None if took_s is None else round(took_s * 1000),
+    )
+    return msgspec.structs.replace(settlement, reason=text)
 
 
 def back_unbegun(deliveries: Iterable[Delivery]) -> SettlementsByShard:

@@ -25,6 +25,7 @@ from shardq.core.consumer.settling import (
     by_shard,
     check_held,
     extend,
+    noted,
     one_or_many,
     per_shard,
     settle,
@@ -144,7 +145,7 @@ class Consumer(OfOneProcess):
             raise
 
     def _watch_ahead(self) -> None:
-        """Has what is stale given back, as long as anything is held."""
+        """Gives stale deliveries back, as long as anything is held."""
         if self._watch is not None and self._ahead is not None:
             self._watch.note(self._ahead)
 
@@ -166,7 +167,7 @@ class Consumer(OfOneProcess):
         """Returns up to ``max`` deliveries under a lease; waits up to ``wait`` seconds for the first of them. Returns
         within ``wait`` and the engine's ``timeout``.
 
-        A server that does not answer while others do is waited for no longer than a small part of the lease.
+        If a server does not answer and others do, the claim waits for it no longer than a small part of the lease.
 
         >>> deliveries = consumer.claim(100, wait=1.0)
         """
@@ -285,8 +286,8 @@ class Consumer(OfOneProcess):
             log.warning("%s", exc)
 
     def ack(self, deliveries: Delivery | Iterable[Delivery]) -> None:
-        """Removes tasks that are done. Raises LeaseLost for those given to another consumer meanwhile, and SettleError
-        when some shards could not be told; the rest are done.
+        """Removes tasks that are done. Raises LeaseLost for tasks given to another consumer meanwhile, and SettleError
+        if some shards could not be told; the rest are done.
 
         >>> consumer.ack(deliveries)
         """
@@ -312,7 +313,7 @@ class Consumer(OfOneProcess):
         self._decide(deliveries, Bury(reason))
 
     def snooze(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
-        """Schedules tasks again after ``delay``, unchanged. That is no failure, and counts no attempt. A task that
+        """Schedules tasks again after ``delay``, unchanged. It is not a failure, and counts no attempt. A task that
         expires before (``expires=``) is dead when it falls due, with the reason ``expired``.
 
         >>> consumer.snooze(delivery, 60)
@@ -320,7 +321,9 @@ class Consumer(OfOneProcess):
         self._decide(deliveries, Snooze(delay))
 
     def _decide(self, deliveries: Delivery | Iterable[Delivery], decision: Retry | Bury | Snooze) -> None:
-        settlements = by_shard((each, settlement_after(each, decision)) for each in one_or_many(deliveries))
+        settlements = by_shard(
+            (each, noted(settlement_after(each, decision), each.past)) for each in one_or_many(deliveries)
+        )
         deadline = self._opened()
         check_held(self._settled(settlements, deadline), replaced_is_fine=False)
 
@@ -332,11 +335,11 @@ class Consumer(OfOneProcess):
         >>> with consumer.settling(delivery):
         ...     handle(delivery.payload)
 
-        They are retried after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
-        caller. ``Retry``, ``Bury`` and ``Snooze`` decide as in a worker's handlers, and end the block without an
-        exception. What is no failure of the block (KeyboardInterrupt, SystemExit, a cancellation) gives the deliveries
-        back: that counts no attempt, and goes on. Raises LeaseLost for deliveries given to another consumer meanwhile,
-        or settled in the block; where an exception goes on, that is a note on it, and in the log.
+        It retries them after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
+        caller. ``Retry``, ``Bury`` and ``Snooze`` work as in a worker's handlers, and end the block without an
+        exception. KeyboardInterrupt, SystemExit or a cancellation is not a failure of the block: it goes on, and the
+        deliveries are given back, without an attempt. Raises LeaseLost for deliveries given to another consumer
+        meanwhile, or settled in the block; if an exception goes on, that is a note on it, and in the log.
         """
         held = one_or_many(deliveries)
         if delay is not None:
@@ -359,7 +362,9 @@ class Consumer(OfOneProcess):
             elif leaving:
                 settlements = back_unbegun(deliveries)
             else:
-                settlements = by_shard((each, settlement_after(each, failure, delay)) for each in deliveries)
+                settlements = by_shard(
+                    (each, noted(settlement_after(each, failure, delay), each.past)) for each in deliveries
+                )
             statuses = self._settled(settlements, deadline, surely=True)
             check_held(statuses, replaced_is_fine=failure is None)
         except ShardqError as fault:

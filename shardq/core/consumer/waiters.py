@@ -241,7 +241,7 @@ class WaiterRegistry:
             return [shard for shard in shards if not self._registered[shard].issuperset(topics)]
 
     def unregistered_topics(self, shards: Sequence[int], topics: Collection[str]) -> list[str]:
-        """Those of the topics of which the process is not registered in every one of these shards."""
+        """Returns the topics for which the process is not registered in every one of these shards."""
         with self._lock:
             return [topic for topic in topics if not all(topic in self._registered[shard] for shard in shards)]
 

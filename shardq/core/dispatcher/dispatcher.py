@@ -164,7 +164,7 @@ class Dispatcher:
             return [shard for shard, poller in self._pollers.items() if poller.is_cut_off]
 
     def report_soon(self) -> None:
-        """Has the next heartbeat sent now: what this process serves has changed."""
+        """Sends the next heartbeat now: this process serves other shards than before."""
         self._membership.loop.wake()
 
     @property

@@ -365,7 +365,7 @@ class Forwarder:
         for position, (id, record) in enumerate(zip(claim.ids, claim.records, strict=True)):
             try:
                 if position in claim.foreign:
-                    raise UnreadableRecord(f"the id {shown_id(id)!r} is no text")
+                    raise UnreadableRecord(f"the id {shown_id(id)!r} is not text")
                 batch.entries.append(Entry(id, *encoded_parts(record)))
                 batch.acks.append(consume.SettleAck(id, token))
             except UnreadableRecord:

@@ -109,7 +109,7 @@ class Membership:
             ended=self._ended,
             longest_pause_s=BEAT_S,
         )
-        """Those that hear of a change of the members or the topology wake it: the next heartbeat is due."""
+        """Threads that hear of a change of the members or the topology wake it: the next heartbeat is due."""
 
     def join(self, deadline: float) -> None:
         """Becomes a member in the caller's thread before the deadline, and starts the thread of heartbeats."""

@@ -23,7 +23,7 @@ class Share(NamedTuple):
 
     polled: frozenset[int]
     left: frozenset[int]
-    """Those of them that it can't reach, and that a deputy serves."""
+    """Its shards that it can't reach, and that a deputy serves."""
 
 
 def share(process: str, members: Collection[str], unreached: Mapping[str, Collection[int]], shards: int) -> Share:

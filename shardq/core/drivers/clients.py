@@ -41,7 +41,7 @@ class Access:
     """The settings that a URL has no words for."""
 
     tls: Tls | None = None
-    """That of a client."""
+    """The TLS settings of a client."""
     provided: Provided | None = None
     own: tuple[str, ...] = ()
     """The settings of a client in place of which an engine has its own."""

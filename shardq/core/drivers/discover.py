@@ -178,7 +178,7 @@ def _no_node(fault: Fault) -> Fault:
         advice = "for a sentinel write redis+sentinel://host:port/service"
     else:
         return fault
-    return Fault(Reaction.END, InvalidUrl, "it is no node of a Redis Cluster", advice=advice)
+    return Fault(Reaction.END, InvalidUrl, "it is not a node of a Redis Cluster", advice=advice)
 
 
 def _knows_not(command: str, fault: Fault) -> bool:
@@ -214,7 +214,7 @@ def _no_sentinel(fault: Fault) -> Fault:
     if not _knows_not("SENTINEL", fault):
         return fault
     advice = "for a single server write redis://host:port, for a cluster redis+cluster://host:port"
-    return Fault(Reaction.END, InvalidUrl, "it is no sentinel", advice=advice)
+    return Fault(Reaction.END, InvalidUrl, "it is not a sentinel", advice=advice)
 
 
 def _of_all(failed_with: Sequence[tuple[str, Fault]]) -> Fault:

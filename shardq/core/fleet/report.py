@@ -67,7 +67,7 @@ class SinkStats(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     """Tries that it has not taken, for any reason."""
     retried: int = 0
-    """Those of them that count as an attempt of the task, which is tried again later."""
+    """Failed tries that count as an attempt of the task, which is tried again later."""
     buried: int = 0
     """Tasks that are dead: the sink refused them for good, or they had no attempt left."""
     error: str = ""
@@ -150,7 +150,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     """Attempts that failed: the handler raised, or took too long."""
     retried: int = 0
-    """Those of them after which the task came again, or died of its last attempt."""
+    """Failed attempts after which the task came again, or died of its last one."""
     snoozed: int = 0
     """Tasks whose handler gave them back for later (``Snooze``)."""
     tasks: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class Report(Facts, frozen=True, kw_only=True, omit_defaults=True):
     dispatch: dict[str, list[int]] = {}
     """Topic → its dispatch lateness, as ``sparse``."""
     pickup: dict[str, list[int]] = {}
-    """The same of the pick-up lateness."""
+    """Topic → the pick-up lateness, in the same form."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -271,7 +271,7 @@ def _first(parts: Iterable[S], most: int, order: Callable[[S], Any], **texts: in
 
 
 def _named_tasks(tasks: tuple[str, ...], most: int) -> tuple[str, ...]:
-    """Those with names that fit, and ``OTHERS`` if there are more."""
+    """Returns the names that fit, and ``OTHERS`` if there are more."""
     fitting = tuple(task for task in tasks if _text(task, MOST_NAME) == task)[:most]
     return fitting if fitting == tasks else (*fitting, OTHERS)
 

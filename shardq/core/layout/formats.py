@@ -14,8 +14,8 @@ from collections.abc import Collection
 from shardq.errors import IncompatibleVersion
 
 FORMAT = 2
-"""That of new engines, the first in which an engine has an id, and each change of its topology a word of its own.
-Nothing raises the stored one of others but ``shardq upgrade``.
+"""The format of new engines, the first in which an engine has an id, and each change of its topology a word of its own.
+Only ``shardq upgrade`` raises the stored format of others.
 """
 
 OLDEST = 0
@@ -25,7 +25,7 @@ COLD = "cold"
 """Far tasks wait in a table of a database (``Topology.cold``)."""
 
 FEATURES: frozenset[str] = frozenset({COLD})
-"""Those that this build knows."""
+"""The features that this build knows."""
 
 
 def check(format: int, features: Collection[str]) -> None:

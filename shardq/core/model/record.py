@@ -272,8 +272,8 @@ def nonce_of(record: bytes) -> int | None:
 
 
 def last_reason(record: bytes) -> str | None:
-    """The end of the reason of the last attempt that failed; None where there is none, and for a record that can't be
-    read.
+    """The end of the reason of the last attempt that failed, with the attempts that are noted behind it. None where
+    there is none, and for a record that can't be read.
     """
     try:
         _, head, _ = _parts(record)
@@ -322,7 +322,7 @@ def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> D
 
 
 def undecoded(record: bytes) -> Decoded:
-    """The same with the payload as its codec made it. Of a record that can't be read at all, it is the whole record."""
+    """Reads a record, with the payload as its codec made it. If that can't be read, the payload is the whole record."""
     try:
         number, head, encoded = _parts(record)
     except PayloadNotDecodable:

@@ -40,7 +40,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushOptions(TypedDict, total=False):
-    """The same, for pushes that take them as they come: those of ``Engine.push``, but ``durability``."""
+    """The options of ``Engine.push`` except ``durability``, for pushes that take them as they come."""
 
     delay: float | dt.timedelta | None
     at: float | dt.datetime | None
@@ -120,6 +120,10 @@ class Outcome(enum.StrEnum):
     def __bool__(self) -> bool:
         return self in _DONE
 
+    def __repr__(self) -> str:
+        hint = ": no task has this id; an id includes the topic, as in mail/order-42" if self == "gone" else ""
+        return f"<Outcome.{self.name}: {self.value!r}{hint}>"
+
 
 _DONE = frozenset(Outcome(word) for word in ("pushed", "replaced", "cancelled", "moved", "requeued"))
 
@@ -167,6 +171,19 @@ AsyncReceipt = Coroutine[Any, Any, Receipt]
 """The result of a push that is to be awaited."""
 
 
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that failed."""
+
+    at: dt.datetime
+    """The time at which it failed, by the clock of the consumer."""
+    process: str
+    """The consumer or worker that had the task, as ``TaskInfo.holder`` names it."""
+    seconds: float | None
+    """The time that the handler took; None where no worker called it."""
+    reason: str
+    """The last line of the reason, up to 200 bytes of it."""
+
+
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one task at one instant.
 
@@ -196,13 +213,18 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Leases that ran out."""
     reason: str | None
     """The reason of its death: the end of a traceback, what ``bury`` was given, ``lost with its worker``, ``expired``
-    or ``format``. Before its death, why the last attempt failed (the last 1 KiB of that); None if none has failed.
+    or ``format``. Before its death, why the last attempt failed (the end of that, 500 bytes at least); None if
+    none has failed.
     """
     payload: Any
     """In a list of tasks it is None where it can't be decoded."""
     headers: Mapping[str, str]
     max_attempts: int | None
     tags: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    """The last five attempts that failed, the earliest first. An attempt whose lease ran out is not among them:
+    ``lapses`` counts those.
+    """
 
 
 class Delivery(msgspec.Struct, Generic[P], frozen=True):
@@ -227,3 +249,5 @@ class Delivery(msgspec.Struct, Generic[P], frozen=True):
     failures: int
     lapses: int
     tags: tuple[str, ...] = ()
+    past: str = ""
+    """The reason of the last attempt that failed, as it is stored with the task: the next one is added to it."""

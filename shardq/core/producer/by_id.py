@@ -10,6 +10,7 @@ from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Epoch, Moving
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import shown_id
+from shardq.core.model.attempts import holder_of
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import topic_of
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
@@ -115,7 +116,7 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
         state=task.state,
         due=instant if task.state == "scheduled" else None,
         deadline=instant if task.state == "leased" else None,
-        holder=task.token.rpartition(":")[0] or task.token if task.state == "leased" else None,
+        holder=holder_of(task.token) if task.state == "leased" else None,
         died=instant if task.state == "dead" else None,
         attempt=task.failures + task.lapses + (task.state != "dead"),
         failures=task.failures,
@@ -125,6 +126,7 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
         headers=record.headers,
         max_attempts=record.max_attempts,
         tags=record.tags,
+        attempts=task.attempts,
     )
 
 

@@ -110,7 +110,7 @@ def bring_in_all(cache: TopologyCache, source: ShardKeys) -> Operation[None]:
 
 
 def bring_in_and_clear(cache: TopologyCache, source: ShardKeys, id: str) -> Operation[None]:
-    """The same, and clears the task at the source: for a look-up that has no other shard to ask."""
+    """Brings a task in, and clears it at the source: for a look-up that has no other shard to ask."""
     moving_task = yield from taken(cache, source, partial(resharding.moving_task_of, source, id))
     if moving_task is not None:
         yield from deliver(cache, source, [moving_task])
@@ -253,7 +253,7 @@ class MigrationPipeline:
         return len(taken)
 
     def _admit(self, group: Iterable[Misplaced]) -> Operation[list[Misplaced]]:
-        """Those of a group that may be moved now."""
+        """Returns the tasks of a group that may be moved now."""
         group = list(group)
         new = {home for home, _ in group if not self._barrier.knows(home)} - self._behind
         if new:

@@ -136,7 +136,7 @@ def _all_polled(shards: list[ShardKeys]) -> Operation[bool]:
 
 
 def unswept(cache: TopologyCache, shards: Sequence[int]) -> Operation[list[ShardKeys]]:
-    """Those of some shards in which tasks may belong elsewhere since the present number came in force."""
+    """Returns the shards in which tasks may belong elsewhere since the present number came in force."""
     since = b"%d" % cache.topology.since
     answers = yield Many({keys: resharding.meta_fields(keys, "swept") for keys in map(cache.keys, shards)})
     return [keys for keys, fields in answers if isinstance(fields, ShardqError) or fields[0] != since]

@@ -39,7 +39,7 @@ class Split:
     far: dict[str, Row] = field(default_factory=dict)
     """The id that was made for a task → its row."""
     own: list[Word] = field(default_factory=list)
-    """Those under ids of the caller's own in a cold topic, far or near: words of ``push_unique``."""
+    """The tasks under ids of the caller's own in a cold topic, far or near: words of ``push_unique``."""
     near: Entries = field(default_factory=Entries)
     """The other tasks."""
 
@@ -124,7 +124,7 @@ class Cold:
         return split if far or own else None
 
     def anew(self, rows: Collection[Row], packer: Packer) -> list[Row]:
-        """The same tasks at other places: theirs were taken."""
+        """Returns the tasks at other places: theirs were taken."""
         seqs = self._sequences.take(len(rows))
         others = [
             row._replace(seq=seq, name=row.name and spelled(row.topic, Place(row.bucket, seq)))

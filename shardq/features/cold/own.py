@@ -41,7 +41,7 @@ class Known:
     """An id, as the table knows it."""
 
     version: int
-    """Of its stripe, before all else was read."""
+    """The version of its stripe, before all else was read."""
     row: Row | None
     far: bool
     remembered: Remembered | None
@@ -96,7 +96,7 @@ class Push:
         )
 
     def after(self, known: Known) -> Row:
-        """Its row in place of what is known. A window stays open."""
+        """Returns its row, to take the place of the known one. A window stays open."""
         until = max((each.until for each in (known.row, known.remembered) if each is not None), default=0)
         return self.row._replace(until=max(until, self.row.until))
 
@@ -106,7 +106,7 @@ def stripe_of(id: str) -> int:
 
 
 def known_of(store: Store, ids: Sequence[str], deadline: float) -> dict[str, Known]:
-    """What the table knows of ids."""
+    """Reads the facts that the table has of ids."""
 
     def work(session: Session, _: bool) -> dict[str, Known]:
         stripes = sorted({stripe_of(id) for id in ids})

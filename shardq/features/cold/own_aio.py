@@ -22,7 +22,7 @@ from shardq.features.cold.rows import Row
 Refused = list[tuple[Row, ShardqError]]
 
 Answer = str | ShardqError
-"""What ``push_unique`` answers, but for ``elsewhere`` and ``moving``; or an error."""
+"""An answer of ``push_unique`` (except ``elsewhere`` and ``moving``), or an error."""
 
 
 class AsyncOwnIds:

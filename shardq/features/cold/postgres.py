@@ -54,10 +54,10 @@ ALONE = "SELECT pg_advisory_xact_lock(hashtext('shardq_cold'))"
 """One process changes the tables at a time."""
 
 DROP_WAIT = "SET LOCAL lock_timeout = '200ms'"
-"""Who drops a partition waits no longer for those who read: everybody else would wait behind it."""
+"""The longest wait of a drop of a partition for its readers: everybody else would wait behind it."""
 
 NEVER_SORT = "SET LOCAL enable_sort = off"
-"""Of a partition without statistics PostgreSQL expects a few rows: it would sort all that is near for each page."""
+"""PostgreSQL expects a few rows of a partition without statistics: it would sort all near rows for each page."""
 
 NO_PARTITION = "23514"  # without the name of a constraint
 IN_DOUBT = ("57P01", "57P02", "57P03")
@@ -85,7 +85,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _until(gen: Generator[Any, Any, Any], connection: _Connection) -> Generator[Any, Any, Any]:
-    """The same work on a connection, which ends with an error when its deadline has passed."""
+    """Wraps work on a connection: it ends with an error when its deadline has passed."""
     try:
         state = next(gen)
         while True:
@@ -337,8 +337,8 @@ FROM (
   WHERE relkind = 'r' AND (oid = CAST(CAST(:table AS text) AS regclass)
     OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(CAST(:table AS text) AS regclass)))
 ) AS parts"""
-"""Of each part the rows that were there when it was looked at last, for its size now; not those of the parent, which
-are the same again. A part that was never looked at has none.
+"""Estimates the rows of each part by its last ANALYZE and its size now. The parent's estimate is left out: it would
+count them again. A part that was never analyzed has none.
 """
 
 _CANCEL_NAMED = f"""

@@ -1,4 +1,4 @@
-"""What a relay of the outbox does with commands on ids that may be in the table, which is that of its engine."""
+"""Carries out a relay's commands on ids that may be in the table of its engine."""
 
 from __future__ import annotations
 

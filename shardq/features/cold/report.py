@@ -1,4 +1,4 @@
-"""What is told of a cold store: by the loader of a process, and by ``engine.stats().cold``."""
+"""The reports on a cold store: of the loader of a process, and of ``engine.stats().cold``."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ LEAST_AFTER_S = 60.0
 """The least ``cold_after``: less leaves a loader no time to come back."""
 
 MARGIN_S = 900.0
-"""What is due later than ``cold_after`` and this much belongs to the table alone; what is due within ``cold_after`` is
-loaded. In between, who needs a task moves it first. It is more than any statement takes, and than any clock jumps.
+"""Tasks due later than ``cold_after`` plus this belong to the table alone; tasks due within ``cold_after`` are loaded.
+In between, a command on a task moves it first. It is more than any statement takes, and than any clock jumps.
 """
 
 Fate = Literal["stored", "taken", "near", "doubtful"]
-"""What became of a row that was pushed: it is there; another task has its place; it is due too soon for the table; it
-is so now, and what was sent before may have been carried out.
+"""The fate of a pushed row: it is stored; another task has its place; it is due too soon for the table; it is due too
+soon now, and an earlier send may have been carried out.
 """
 
 
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     rule: OnConflict = "keep"
 
     def window_left(self, now_ms: float) -> int:
-        """What is left of its dedup window, in ms."""
+        """The rest of its dedup window, in ms."""
         return max(0, int(self.until - now_ms))
 
     @property
@@ -71,7 +71,7 @@ class Horizon:
 
     @property
     def far_ms(self) -> int:
-        """What is due later than so many ms from now belongs to the table alone."""
+        """Tasks due later than so many ms from now belong to the table alone."""
         return self.after_ms + self.margin_ms
 
     @property

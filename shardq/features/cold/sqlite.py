@@ -36,7 +36,7 @@ CREATE = (
 )
 
 OF_A_ROW = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_MISUSE)
-"""What a statement is refused with for its values. Every other code is about the database, and passes."""
+"""Codes by which a statement is refused for its values. Every other code is about the database, and passes."""
 FORBIDDEN = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
@@ -113,7 +113,7 @@ def _fault_of(exc: sqlite3.Error) -> type[ServerFault]:
 
 
 def _code(exc: sqlite3.Error) -> int:
-    """What SQLite said, without its details. MISUSE for an error of Python's module, which is about a value."""
+    """Returns SQLite's code, without its details. MISUSE for an error of Python's module, which is about a value."""
     return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
 
 

@@ -11,7 +11,7 @@ OWNER = "shardq_cold_engine"
 STRIPES = "shardq_cold_stripe"
 """Each id of the caller's own has a stripe, whose version counts the rows that were added under its ids."""
 WINDOWS = "shardq_cold_window"
-"""What is remembered of rows that were cancelled."""
+"""The table that remembers cancelled rows."""
 
 FAR = "due > {now} + :far"
 

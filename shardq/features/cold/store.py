@@ -147,7 +147,7 @@ class Store(ABC):
     now: str
     """The database's clock, in ms, as an expression."""
     lock: str
-    """What makes a read of a row wait for those who change it."""
+    """The clause that makes a read of a row wait for those who change it."""
     find_in: str
     """The function that finds a text in another."""
 
@@ -369,8 +369,8 @@ class Store(ABC):
         return None
 
     def settled(self, ids: Sequence[str], deadline: float) -> list[Row]:
-        """Those of some rows that are near, and that nobody is changing. What was near in a list may have been far for
-        a statement that is still to be committed: it is not moved before that.
+        """Returns the rows that are near and that nobody is changing. A row that is near in a list may have been far
+        for a statement that is still to be committed: it is not moved before that.
         """
 
         def work(session: Session, _: bool) -> list[Row]:

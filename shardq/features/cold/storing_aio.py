@@ -59,7 +59,7 @@ BY_PLACE, BY_NAME = -1, -2
 """In the place of a shard: a cursor is in the table, among rows that are found by their places, or by their names."""
 
 Declare = Callable[[TopologyCache, Cold, str], Operation[ColdTable]]
-"""Has the engine use a table of this identity. Returns what it says of its table."""
+"""Makes the engine use the table of this identity. Returns the engine's note of its table."""
 
 
 class AsyncColdStore(AsyncTaskStore):

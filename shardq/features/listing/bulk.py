@@ -86,9 +86,9 @@ class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
     matched: int
     """The tasks that were met."""
     done: int
-    """Those that were cancelled, requeued or rescheduled."""
+    """Tasks that were cancelled, requeued or rescheduled."""
     others: Mapping[Outcome, int] = {}
-    """Outcome → the number of those that were not: they had been leased meanwhile, for example."""
+    """Outcome → the number of tasks that were not done: they had been leased meanwhile, for example."""
     running: tuple[str, ...] = ()
     """The ids of those that a consumer has: they finish, and one that is retried runs again."""
     looked_at: int = 0

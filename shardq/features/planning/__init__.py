@@ -67,7 +67,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     push_one: float
     """The server's, for a push that is sent alone."""
     push_many: float
-    """The same for one of a batch, with few tasks pending."""
+    """The server's, for a push in a batch, with few tasks pending."""
     push: Curve
     """Tasks pending on a server → the server's cost of a push in a batch."""
     dispatch: Curve
@@ -79,7 +79,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     push_by_bytes: Curve
     """Bytes of a payload → the cost of a push in a batch, as a multiple of that of the smallest payload."""
     claim_by_bytes: Curve
-    """The same for claim and ack."""
+    """Bytes of a payload → the cost of claim and ack, as such a multiple."""
     client_push_one: float
     client_push_many: float
     client_dispatch: float
@@ -204,7 +204,7 @@ def at(curve: Sequence[tuple[float, float]], x: float) -> float:
 
 
 def by_magnitude(curve: Sequence[tuple[float, float]], x: float) -> float:
-    """The same over the logarithm: a cost that grows with each tenfold."""
+    """Interpolates over the logarithm: a cost that grows with each tenfold."""
     return at([(math.log(each), y) for each, y in curve], math.log(max(x, 1)))
 
 

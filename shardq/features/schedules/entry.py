@@ -82,12 +82,12 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def times(self) -> str:
-        """The same for declarations with the same occurrences."""
+        """A text that is equal for declarations with the same occurrences."""
         return _digest(self.cron, self.interval_ms, self.tz, self.start_ms, self.end_ms)
 
     @property
     def tasks(self) -> str:
-        """The same for declarations that push the same tasks at the same times."""
+        """A text that is equal for declarations that push the same tasks at the same times."""
         return _digest(self.times, self.topic, self.jitter_ms, self.record, self.expires_ms, self.overlap)
 
 
@@ -366,4 +366,4 @@ def _check_state(state: State) -> None:
 def _check_instants(*instants: int | None) -> None:
     for at in instants:
         if at is not None and not 0 <= at <= MAX_AT_MS:
-            raise BadInput(f"{at} is no instant in ms that can be shown")
+            raise BadInput(f"{at} is not an instant in ms that can be shown")

@@ -1,4 +1,4 @@
-"""What may leave this process by a route: where to, and which secrets go along.
+"""Decides where this process may send by a route, and which secrets go along.
 
 Anybody who may write to Redis can set a route, and this process serves it. So the process that sends says what routes
 may reach, and which secrets they may name:
@@ -194,7 +194,7 @@ def _pattern(text: str) -> tuple[str, Place]:
     found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if found is None or int(found[4] or 0) > 65535 or (text.endswith("://") and not text.startswith("kombu+")):
         raise InvalidOption(
-            f"sinks= has {quoted(text)}, which is no pattern of servers; write SCHEME://HOST or SCHEME://HOST:PORT, "
+            f"sinks= has {quoted(text)}, which is not a pattern of servers; write SCHEME://HOST or SCHEME://HOST:PORT, "
             "with *. before a name for all names below it: https://*.example.org"
         )
     return found[1], Place(found[5], None) if found[5] else Place.of(found[2], found[3] or "", found[4])

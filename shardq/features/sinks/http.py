@@ -298,7 +298,7 @@ def signing_keys(text: str) -> list[bytes]:
         if keys and all(word.startswith(_KEY) for word in words) and all(24 <= len(key) <= 64 for key in keys):
             return keys
     raise InvalidUrl(
-        f"sign= of an HTTP URL is no key of Standard Webhooks; give {_KEY} and 24 to 64 bytes in base64, or several "
+        f"sign= of an HTTP URL is not a key of Standard Webhooks; give {_KEY} and 24 to 64 bytes in base64, or several "
         "of them with blanks between, as ${NAME}"
     )
 

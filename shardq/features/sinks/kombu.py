@@ -181,7 +181,7 @@ class KombuSink(Sink):
                     places[place] = exc.reason
                 result = Failed(exc.reason)
             except (*UNDECODABLE, KeyError, TypeError) as exc:
-                result = Refused(f"it is no message of Celery: {type(exc).__name__}: {exc}")
+                result = Refused(f"it is not a message of Celery: {type(exc).__name__}: {exc}")
             results.append(result)
             if isinstance(result, Unsent):
                 self._end(answers=False)

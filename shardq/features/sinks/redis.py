@@ -137,7 +137,7 @@ class QueueSink(OnRedis):
 
     @abstractmethod
     def _of_one(self, message: Message) -> tuple[list[str], list[Word]]:
-        """Those of one job. Raises ValueError or DecodeError for a message that is none."""
+        """Returns the keys and arguments of one job. Raises ValueError or DecodeError if the message is not a job."""
 
     def send(self, batch: Sequence[Message]) -> Sequence[Result]:
         keys, words = self._of_all()

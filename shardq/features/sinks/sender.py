@@ -29,7 +29,7 @@ from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBac
 from shardq.core.consumer import Consumer
 from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.policy import delay_ms, reason_of
-from shardq.core.consumer.settling import extend, per_shard, settle
+from shardq.core.consumer.settling import extend, noted, per_shard, settle
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.report import SinkStats
@@ -359,11 +359,12 @@ class Sender:
                 case Refused(reason):
                     self._counts["buried"] += 1
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
-                    others.append(SettleBury(id, token, reason_text(reason)))
+                    others.append(noted(SettleBury(id, token, reason_text(reason)), delivery.past))
                 case Failed(reason) if id not in alone:
                     assert self._sink is not None, "it has answered"
                     pause = delay_ms(self._sink.backoff, delivery.attempt)
-                    others.append(SettleRetry(id, token, pause, reason_text(reason), self._sink.max_attempts))
+                    retry = SettleRetry(id, token, pause, reason_text(reason), self._sink.max_attempts)
+                    others.append(noted(retry, delivery.past))
                     retried.append(id)
                 case Failed(reason):
                     down = down or Unsent(reason)

@@ -57,7 +57,7 @@ class Options(NamedTuple):
     tls: Tls | None
     """None: the scheme is without TLS."""
     others: dict[str, str]
-    """Those of this sink alone."""
+    """The options of this sink alone."""
 
 
 def options(scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequence[str] = ()) -> Options:

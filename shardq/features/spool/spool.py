@@ -200,7 +200,7 @@ class Spool:
         return ticket.stored.result()
 
     def submit(self, commands: Sequence[Command], *, lost: ShardqError | None = None) -> Future[bool]:
-        """The same in a thread, for an event loop, which must not wait for a disk."""
+        """Does that in a thread, for an event loop, which must not wait for a disk."""
         return self._bring(commands, lost, in_thread=True).stored
 
     def _bring(self, commands: Sequence[Command], lost: ShardqError | None, *, in_thread: bool = False) -> _Ticket:

@@ -48,7 +48,7 @@ class AsyncSpoolStore(AsyncTaskStore):
             return self._spool.add(commands, lost=lost)
 
     async def _sent(self, commands: Callable[[], Sequence[Command]], send: Callable[[], Awaitable[T]]) -> T | None:
-        """Has ``send`` do at the servers what these commands say. Returns None if they are in the file instead."""
+        """Carries these commands out at the servers, by ``send``. Returns None if they are in the file instead."""
         if not self._spool.away or not await self._add(commands()):
             try:
                 return await send()

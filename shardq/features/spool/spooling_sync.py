@@ -40,7 +40,7 @@ class SpoolStore(TaskStore):
         return self._spool.add(commands, lost=lost)
 
     def _sent(self, commands: Callable[[], Sequence[Command]], send: Callable[[], T]) -> T | None:
-        """Has ``send`` do at the servers what these commands say. Returns None if they are in the file instead."""
+        """Carries these commands out at the servers, by ``send``. Returns None if they are in the file instead."""
         if not self._spool.away or not self._add(commands()):
             try:
                 return send()

@@ -74,7 +74,7 @@ class BackendOptions:
         database = given.get("database", "default")
         if database not in settings.DATABASES:
             known = ", ".join(map(repr, settings.DATABASES))
-            raise InvalidOption(f"database={database!r} is no alias in DATABASES; use one of {known}")
+            raise InvalidOption(f"database={database!r} is not an alias in DATABASES; use one of {known}")
         keep = given.get("keep_results", dt.timedelta(days=7))
         try:
             kept = None if keep is None else dt.timedelta(milliseconds=duration_ms(keep, "keep_results"))
@@ -215,7 +215,7 @@ class ShardqBackend(contract.BaseTaskBackend):
         except BadInput as exc:
             raise TaskResultDoesNotExist(f"{result_id!r:.400}: {exc}") from exc
         except PayloadNotDecodable as exc:
-            raise TaskResultDoesNotExist(f"{result_id!r} is no task of Django: {exc}") from exc
+            raise TaskResultDoesNotExist(f"{result_id!r} is not a task of Django: {exc}") from exc
         except (Unavailable, Unanswered) as exc:
             raise Unavailable(
                 f"{result_id!r}: the database has no result of its success, and Redis can't tell whether it is still "
@@ -227,7 +227,7 @@ class ShardqBackend(contract.BaseTaskBackend):
             try:
                 return self._unfinished(info, row)
             except contract.InvalidTask as exc:
-                raise TaskResultDoesNotExist(f"{result_id!r} is no task of Django: {exc}") from exc
+                raise TaskResultDoesNotExist(f"{result_id!r} is not a task of Django: {exc}") from exc
         if row is None:
             raise TaskResultDoesNotExist(
                 f"{result_id!r}: there is no such task in {self.alias!r}, and no result of it; it may be older than "

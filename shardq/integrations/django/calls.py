@@ -55,7 +55,7 @@ class Call:
         args, kwargs = payload.get("args", []), payload.get("kwargs", {})
         priority = payload.get("priority", 0)
         if type(args) is not list or type(kwargs) is not dict or type(priority) is not int:
-            raise InvalidTask("the payload is no call of a task")
+            raise InvalidTask("the payload is not a call of a task")
         after, enqueued = _instant(payload.get("run_after")), _instant(payload.get("enqueued"))
         return cls(payload["task"], args, kwargs, queue_of(topic), priority, after, enqueued)
 
@@ -85,7 +85,7 @@ def task_at(path: str) -> Any:
     except ImportError as exc:
         raise InvalidTask(f"the task {path!r:.200} can't be imported here: {exc}") from exc
     if not isinstance(found, Task):
-        raise InvalidTask(f"{path!r:.200} is no task: nothing of that name has the decorator @task")
+        raise InvalidTask(f"{path!r:.200} is not a task: nothing of that name has the decorator @task")
     return found
 
 

@@ -1,4 +1,4 @@
--- with_reason(record, reason): notes in a record why the last attempt has failed: the end of the reason, 1 KiB at most, is the
+-- with_reason(record, reason): notes in a record why the last attempt has failed: the end of the reason, 2 KiB at most, is the
 -- first name of its head, in place of the one before.
 -- RETURNS the record with it, or nil for a record that can't be read, or whose head has no room
 local function with_reason(record, reason)
@@ -20,7 +20,7 @@ local function with_reason(record, reason)
     end
   end
   -- no letter is cut in two
-  if #reason > 1024 then reason = (string.gsub(string.sub(reason, -1024), '^[\128-\191]+', '')) end
+  if #reason > 2048 then reason = (string.gsub(string.sub(reason, -2048), '^[\128-\191]+', '')) end
   local head = string.char(names + 1) .. '\161e\218' .. string.char(math.floor(#reason / 256), #reason % 256) .. reason .. rest
   if #head > 65535 then return nil end
   return string.char(first, math.floor(#head / 256), #head % 256) .. head .. string.sub(record, start)

@@ -151,7 +151,7 @@ def test_results_of_unknown_cancelled_and_lost_tasks(site: Site) -> None:
                 backend.get_result(id)
         for payload in ("text", [1], {"task": 5}, {"task": "no.such.task"}):
             foreign = backend.engine.push(payload, topic="default", delay=60)
-            with pytest.raises(TaskResultDoesNotExist, match=f"'{foreign}' is no task of Django: "):
+            with pytest.raises(TaskResultDoesNotExist, match=f"'{foreign}' is not a task of Django: "):
                 backend.get_result(foreign)
         cancelled, lost = tasks.add.enqueue(1), tasks.add.enqueue(2)
         assert backend.engine.cancel(cancelled.id)

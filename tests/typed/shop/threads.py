@@ -124,6 +124,7 @@ def by_id(id: str) -> None:
     if info is not None:
         assert_type(info.due, dt.datetime | None)
         assert_type(info.tags, tuple[str, ...])
+        assert_type(info.attempts, tuple[shardq.Attempt, ...])
     tagged = engine.cancel_all(tag="user-42", progress=lambda so_far: print(so_far.looked_at))
     assert_type(tagged, shardq.BulkResult)
     assert_type(tagged.running, tuple[str, ...])
