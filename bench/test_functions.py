@@ -14,7 +14,7 @@ from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, ShardC
 from shardq.core.layout.topology import Topology
 from shardq.core.model.ids import UNIQUE_LENGTH, Ids
 from shardq.core.model.record import JSON, decode_record, encode_record, record_encoder
-from shardq.core.producer.packing import FRESH, MAX_BATCH, Entries, Packer, batches
+from shardq.core.producer.packing import FRESH, Entries, Packer, batches
 from shardq.core.topology_cache import TopologyCache
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
     cache = TopologyCache("bench", Topology(epoch=1, shards=SHARDS))
 
     def packed() -> list[bytes]:
-        parts = batches(cache, 1, entries.fresh, FRESH, most=MAX_BATCH, sizes=[1000])
+        parts = batches(cache, 1, entries.fresh, FRESH, sizes=[1000])
         return [batch.call.packed() for batch in parts]
 
     assert len(benchmark(packed)) == SHARDS

@@ -72,7 +72,7 @@ def _moved(stand: Stand, engine: Engine, batch: int) -> int:
         left = (batch + shard) // shards
         while left > 0:
             limit = min(left, LIMIT)
-            call = dispatch.dispatch(keys, engine.topology.stamp, [""], limit=limit, max_attempts=1, now_us=now_us)
+            call = dispatch.dispatch(keys, engine.topology.stamp, [""], limit=limit, max_attempts=1).at(now_us)
             moved += stand.driver.call(call).moved
             left -= limit
     return moved

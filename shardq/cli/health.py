@@ -44,10 +44,6 @@ class TimedOut(BaseException):
     """No ``Exception``: nothing on its way takes it for an error of a call."""
 
 
-CANT_TELL = f"""{UNKNOWN}  it can't be told: no server reached, a wrong password, no such
-     engine, no answer in time; or the command line is not understood"""
-
-
 @command("Say whether all is well; the exit code does, too.")
 @click.option(
     "--max-late",

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 _USES = re.compile(r"^-- USES: (.+)$", re.MULTILINE)
+_NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
 _KEYS = re.compile(r"^-- KEYS \S+ (?!.*not ours)(\w+) ", re.MULTILINE)
 
 
@@ -31,10 +32,15 @@ class Script:
     that are one for each topic the function that names them.
     """
 
+    place_of_now: int | None
+    """The place of now_us in ARGV, counted from 0, as its head says. None: it takes none."""
+
     @classmethod
     def of(cls, name: str, text: str) -> Script:
         """The script of a text. Only a sink's own is not in ``lua/``: it is for keys of the other side."""
-        return cls(name, text, hashlib.sha1(text.encode()).hexdigest(), _named(_KEYS.findall(text)))
+        now = _NOW.search(text)
+        place = int(now[1]) - 1 if now else None
+        return cls(name, text, hashlib.sha1(text.encode()).hexdigest(), _named(_KEYS.findall(text)), place)
 
 
 @functools.cache

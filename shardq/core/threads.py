@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from shardq.core import forks
 from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
@@ -208,6 +208,16 @@ def ended(threads: Iterable[threading.Thread | Loop]) -> None:
     for each in threads:
         if each is not threading.current_thread():
             each.join(max(0.0, deadline - time.monotonic()))
+
+
+class Peers(Protocol):
+    """The dispatcher of this process, one among all."""
+
+    process: str
+    members: tuple[str, ...]
+    """Those that live, if this one knows."""
+    clock_ms: Callable[[], float]
+    """The clock of the control slot's master."""
 
 
 class Beside:

@@ -34,7 +34,6 @@ from shardq.core.model.checks import (
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.operation import Operation
-from shardq.core.producer.packing import MAX_BATCH
 from shardq.errors import InvalidDelay, InvalidOption, InvalidShardCount, InvalidUrl
 from shardq.features import embedded
 from shardq.features.replay.journal import check_replay
@@ -211,11 +210,6 @@ def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None
     if delay is None and at is None:
         raise InvalidDelay("reschedule needs a time: give delay=seconds or at=instant; delay=0 makes it due now")
     return due_spec(delay, at)
-
-
-def check_batch(batch: int) -> None:
-    if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
-        raise InvalidOption(f"batch={quoted(batch)} is not possible; give an int from 1 to {MAX_BATCH}")
 
 
 def check_rate(rate: float | None) -> None:

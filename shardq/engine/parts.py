@@ -69,17 +69,7 @@ class Parts:
         """Not started yet. ``loader`` makes that of the cold store."""
 
         def beside(dispatcher: Dispatcher) -> tuple[Beside, ...]:
-            usual: list[Beside] = [
-                make(
-                    driver,
-                    cache,
-                    process=dispatcher.process,
-                    members=lambda: dispatcher.members,
-                    clock_ms=dispatcher.clock_ms,
-                )
-                for make in (Scheduler, Recorder)
-            ]
-            usual.append(Retirer(driver, cache, process=dispatcher.process, members=lambda: dispatcher.members))
+            usual: list[Beside] = [make(driver, cache, dispatcher) for make in (Scheduler, Recorder, Retirer)]
             return tuple(usual if loader is None else [*usual, loader(dispatcher)])
 
         return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)

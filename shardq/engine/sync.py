@@ -17,13 +17,13 @@ from shardq.core.consumer.ahead import AheadWatch
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver
-from shardq.core.model.checks import Topics, check_seconds
+from shardq.core.model.checks import Topics
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import run
 from shardq.core.producer import buffer, pushing
 from shardq.core.producer.buffer import Buffer
 from shardq.core.producer.durable import Durability, check_durability, push_durably
-from shardq.core.producer.packing import BATCH, Entries
+from shardq.core.producer.packing import Entries
 from shardq.core.subscriber import Subscriber
 from shardq.engine import advice
 from shardq.engine.operator_sync import OperatorCommands
@@ -239,34 +239,33 @@ class Engine(OperatorCommands):
 
     # ---- pushing
 
-    def _push_durably(self, entries: Entries, most: int, deadline: float, durability: Durability) -> list[Receipt]:
+    def _push_durably(self, entries: Entries, deadline: float, durability: Durability) -> list[Receipt]:
         check_durability(durability)
         driver, cache = self._open_driver(deadline), self._map()
-        steps = pushing.push(cache, self._packer, entries, most=most)
+        steps = pushing.push(cache, self._packer, entries)
         return push_durably(driver, cache, entries.ids, steps, durability, deadline)
 
-    def buffered(self, *, linger: float = 0.0) -> Buffer:
+    def buffered(self) -> Buffer:
         """Returns a buffer that coalesces the pushes of many threads. Each push gets a Pending, which tells when
         its task is stored.
 
-        Tasks that are pushed while one batch is sent go with the next. ``linger``: the seconds that a batch waits
-        for more. Close the buffer, or use it in a ``with`` block, to send the rest: what is still in it when the
-        engine is closed or the program ends is sent then, if that can be done, with a ResourceWarning.
+        Tasks that are pushed while one batch is sent go with the next. Close the buffer, or use it in a ``with``
+        block, to send the rest: what is still in it when the engine is closed or the program ends is sent then, if
+        that can be done, with a ResourceWarning.
 
         >>> with engine.buffered() as buffer:
         ...     pending = buffer.push({"order": 42}, delay=60)
         """
-        check_seconds(linger, "linger", most=60)
         if self._spool is None:
             self._open_driver(self._deadline())
-        return Buffer(self._packed, self._send, linger=linger, owner=self, timeout=self._options.timeout)
+        return Buffer(self._packed, self._send, owner=self, timeout=self._options.timeout)
 
     def _packed(self, payload: Any, options: dict[str, Any]) -> Entries:
         task = payload if isinstance(payload, Task) and not options else Task(payload, **options)
         return self._pusher.packed(task)
 
     def _send(self, entries: Entries) -> list[Receipt]:
-        return self._store.push(entries, BATCH, self._deadline())
+        return self._store.push(entries, self._deadline())
 
     # ---- consumers and workers
 

@@ -136,11 +136,9 @@ class View(Generic[Row]):
         return known + [row for row in rows if key(row) is None]
 
 
-def _of(
-    title: str, value: Callable[[Row], Any], show: Callable[[Any], str], rank: int = 0, *, text: bool = False
-) -> Column[Row]:
+def _of(title: str, value: Callable[[Row], Any], show: Callable[[Any], str], rank: int = 0) -> Column[Row]:
     """A column whose cell shows the value by which it sorts."""
-    return Column(title, lambda row: show(value(row)), rank, text, value=value)
+    return Column(title, lambda row: show(value(row)), rank, value=value)
 
 
 # ---- shards

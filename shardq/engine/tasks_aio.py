@@ -20,11 +20,11 @@ from shardq.core.operation import Operation
 from shardq.core.producer import pushing
 from shardq.core.producer.by_id import Verb
 from shardq.core.producer.durable import Durability
-from shardq.core.producer.packing import BATCH, Entries, each_task
+from shardq.core.producer.packing import Entries, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.control import note
-from shardq.engine.options import check_batch, check_reason, checked_id, moved_due
+from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.parts import Tracing
 from shardq.errors import ColdTopic, InvalidOption
 from shardq.features.history import History, read_history
@@ -102,7 +102,7 @@ class AsyncRedisStore(AsyncTaskStore):
 
     async def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
         if durability is not None:
-            [receipt] = await self._engine._push_durably(entries, BATCH, deadline, durability)
+            [receipt] = await self._engine._push_durably(entries, deadline, durability)
             return receipt
         if True:  # ASYNC
             if self.driver is None:
@@ -114,12 +114,10 @@ class AsyncRedisStore(AsyncTaskStore):
                 driver, cache = self.opened(deadline), self.cache()
             return run(driver, pushing.push_one(cache, self.packer, entries), deadline=deadline)
 
-    async def push(
-        self, entries: Entries, most: int, deadline: float, durability: Durability | None = None
-    ) -> list[Receipt]:
+    async def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
         if durability is not None:
-            return await self._engine._push_durably(entries, most, deadline, durability)
-        return await self.run(lambda cache: pushing.push(cache, self.packer, entries, most=most), deadline)
+            return await self._engine._push_durably(entries, deadline, durability)
+        return await self.run(lambda cache: pushing.push(cache, self.packer, entries), deadline)
 
 
 class AsyncPusher:
@@ -131,11 +129,11 @@ class AsyncPusher:
     async def push(self, task: Task, durability: Durability | None) -> Receipt:
         return await self._store.push_one(self._packer.one(task), time.monotonic() + self._timeout, durability)
 
-    async def push_many(self, tasks: Iterable[Task], most: int, durability: Durability | None) -> list[Receipt]:
-        return await self._store.push(self._packer.many(tasks), most, time.monotonic() + self._timeout, durability)
+    async def push_many(self, tasks: Iterable[Task], durability: Durability | None) -> list[Receipt]:
+        return await self._store.push(self._packer.many(tasks), time.monotonic() + self._timeout, durability)
 
-    def push_iter(self, tasks: Iterator[Task], most: int) -> AsyncIterator[list[Receipt]]:
-        return self._store.push_iter(tasks, most)
+    def push_iter(self, tasks: Iterator[Task]) -> AsyncIterator[list[Receipt]]:
+        return self._store.push_iter(tasks)
 
     def packed(self, task: Task) -> Entries:
         """Packs a task that a buffer stores later."""
@@ -154,12 +152,12 @@ class AsyncTracedPusher(AsyncPusher):
             [receipt] = span.pushed([await super().push(span.tasks[0], durability)])
         return receipt
 
-    async def push_many(self, tasks: Iterable[Task], most: int, durability: Durability | None) -> list[Receipt]:
+    async def push_many(self, tasks: Iterable[Task], durability: Durability | None) -> list[Receipt]:
         with self._tracing.push_many(list(each_task(tasks))) as span:
-            return span.pushed(await super().push_many(span.tasks, most, durability))
+            return span.pushed(await super().push_many(span.tasks, durability))
 
-    def push_iter(self, tasks: Iterator[Task], most: int) -> AsyncIterator[list[Receipt]]:
-        return super().push_iter(self._tracing.stream(tasks), most)
+    def push_iter(self, tasks: Iterator[Task]) -> AsyncIterator[list[Receipt]]:
+        return super().push_iter(self._tracing.stream(tasks))
 
     def packed(self, task: Task) -> Entries:
         return super().packed(self._tracing.create(task))
@@ -172,9 +170,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def _open_driver(self, deadline: float) -> AsyncDriver: ...
 
     @abstractmethod
-    async def _push_durably(
-        self, entries: Entries, most: int, deadline: float, durability: Durability
-    ) -> list[Receipt]: ...
+    async def _push_durably(self, entries: Entries, deadline: float, durability: Durability) -> list[Receipt]: ...
 
     def _forked(self) -> None:
         super()._forked()
@@ -262,21 +258,18 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         )
         return await self._pusher.push(task, durability)
 
-    async def push_many(
-        self, tasks: Iterable[Task], *, batch: int = BATCH, durability: Durability | None = None
-    ) -> list[Receipt]:
+    async def push_many(self, tasks: Iterable[Task], *, durability: Durability | None = None) -> list[Receipt]:
         """Stores many tasks; returns their ids in order. All are checked before the first is sent.
 
-        A batch of at most ``batch`` tasks of one shard is stored as a whole or not at all. The call has the engine's
-        timeout; PushError says which tasks are stored, which are not, and for which that is unknown. For millions use
+        Tasks of one shard are stored up to 500 at a time, all of them or none. The call has the engine's timeout;
+        PushError says which tasks are stored, which are not, and for which that is unknown. For millions use
         ``push_iter``.
 
         >>> ids = await engine.push_many([shardq.Task({"n": n}, delay=60) for n in range(1000)])
         """
-        check_batch(batch)
-        return await self._pusher.push_many(tasks, batch, durability)
+        return await self._pusher.push_many(tasks, durability)
 
-    async def push_iter(self, tasks: Iterable[Task], *, batch: int = BATCH) -> AsyncIterator[list[Receipt]]:
+    async def push_iter(self, tasks: Iterable[Task]) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
         Tasks are packed in windows of some thousand while the servers work on earlier ones; each window has the
@@ -288,8 +281,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):
         ...     print(len(ids), "more are stored")
         """
-        check_batch(batch)
-        async for receipts in self._pusher.push_iter(each_task(tasks), batch):
+        async for receipts in self._pusher.push_iter(each_task(tasks)):
             yield receipts
 
     def _push_task(self) -> Callable[..., AsyncReceipt]:

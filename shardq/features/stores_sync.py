@@ -69,14 +69,14 @@ class TaskStore:
         """Stores one packed task. Raises its own error as it is."""
         return self.near.push_one(entries, deadline, durability)
 
-    def push(self, entries: Entries, most: int, deadline: float, durability: Durability | None = None) -> list[Receipt]:
-        """Stores packed tasks, at most so many in a batch. Raises PushError if not all of them are stored."""
-        return self.near.push(entries, most, deadline, durability)
+    def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
+        """Stores packed tasks. Raises PushError if not all of them are stored."""
+        return self.near.push(entries, deadline, durability)
 
-    def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
+    def push_iter(self, tasks: Iterator[Task]) -> Iterator[list[Receipt]]:
         """Stores tasks without end, and yields their receipts. Each window has the engine's timeout for itself."""
         driver = self.opened(self.until())
-        stream = Stream(self.cache(), self.packer, tasks, most, self.timeout)
+        stream = Stream(self.cache(), self.packer, tasks, self.timeout)
         while not stream.exhausted:
             for receipts in self._send(driver, stream):
                 yield receipts

@@ -8,15 +8,13 @@ something is claimed from it, so the state is that of pollers that are never lat
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import math
-import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from shardq.core.calls import dispatch, listing
-from shardq.core.calls.request import Call, Command
+from shardq.core.calls.request import NOW, Call, Command
 from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS, needs_forwarder
 from shardq.core.dispatcher.retiring import EVERY_S, retire
 from shardq.core.drivers.routing import DriverBase
@@ -24,7 +22,6 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, values
 from shardq.core.recovery import REFUSALS, Recovery
-from shardq.core.scripts import script
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.inside import Inside
@@ -33,8 +30,6 @@ from shardq.features.schedules.known import KnownSchedules
 
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 US = dt.timedelta(microseconds=1)
-
-_NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
 
 CHANGES_NO_INSTANT = frozenset(
     (
@@ -54,13 +49,6 @@ CHANGES_NO_INSTANT = frozenset(
     )
 )
 """The scripts after which nothing of a shard is due earlier than before."""
-
-
-@functools.cache
-def place_of_now(name: str) -> int | None:
-    """The place of now_us in the arguments of a script, as its head says; None: the script takes none."""
-    found = _NOW.search(script(name).text)
-    return int(found[1]) - 1 if found else None
 
 
 class VirtualTime:
@@ -116,11 +104,11 @@ class VirtualPollers:
         name = request.script.name
         if name == "set_schedule" and not self._serving:
             self._doubt_schedules()
-        place = place_of_now(name)
+        place = request.script.place_of_now
         if place is None:
             return
-        if request.words[place] == "":
-            request.words = [*request.words[:place], str(self.time.now_us), *request.words[place + 1 :]]
+        if request.words[place] == NOW:
+            request.words = request.at(self.time.now_us).words
         words = request.words
         # a settle that schedules nothing again; a claim of a bound worker, whose token is its name and a number
         only_acks = name == "settle" and len(words) == 5 + int(words[3]) + 2 * int(words[4])
@@ -193,8 +181,7 @@ class VirtualPollers:
                 paused=topology.paused,
                 routed=routed,
                 caller=self._caller,
-                now_us=str(now_us),
-            )
+            ).at(now_us)
             try:
                 result = yield call
                 for topic in result.routed:
@@ -221,7 +208,7 @@ class VirtualPollers:
         left = 1
         while left:
             where: Any = {"to": route.key, "side": route.way, "maxlen": route.maxlen, "limit": dispatch.MAX_BATCH}
-            left = (yield dispatch.forward(keys, topology.stamp, topic, now_us=str(now_us), **where)).left
+            left = (yield dispatch.forward(keys, topology.stamp, topic, **where).at(now_us)).left
 
     def sweep(self, target_us: int) -> Operation[None]:
         """Dispatches all that falls due until an instant, in batches, each at the instant of its last task, or of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,9 +44,10 @@ def test_ids_of_other_tasks_name_none() -> None:
     assert [place_in(id) for id in Ids().many(3, topic="mail")] == [None] * 3
 
 
-def test_sequences_rise_and_never_come_twice() -> None:
+def test_sequences_rise_and_never_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_700_000_000.0
-    source = Sequences(clock_s=lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
+    source = Sequences()
     with ThreadPoolExecutor(4) as threads:
         taken = [seq for some in threads.map(lambda _: list(source.take(100)), range(100)) for seq in some]
     assert len(set(taken)) == len(taken) == 10_000
@@ -53,8 +55,9 @@ def test_sequences_rise_and_never_come_twice() -> None:
     assert source.take(1)[0] > max(taken)
 
 
-def test_a_number_that_runs_out_begins_in_the_next_step() -> None:
-    source = Sequences(clock_s=lambda: 1_700_000_000.0)
+def test_a_number_that_runs_out_begins_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+    source = Sequences()
     first = source.take(1 << 27)
     second = source.take(1 << 27)
     assert not set(range(second[0], second[0] + 10)) & {first[0]}

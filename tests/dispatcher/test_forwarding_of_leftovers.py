@@ -46,8 +46,7 @@ def moved_by_another(engine: Engine, url: str, servers: Servers, topic: str, pay
         max_attempts=9,
         routed=[topic],
         caller="another",
-        now_us=str(later_us),
-    )
+    ).at(str(later_us))
     driver = Driver(Settings.from_url(url))
     driver.open()
     assert driver.call(call).moved == 1

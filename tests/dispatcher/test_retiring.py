@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,7 +61,8 @@ def test_the_first_of_the_dispatchers_retires(engine: Engine, monkeypatch: pytes
     monkeypatch.setattr(retiring, "EVERY_S", 0.2)
     engine.cancel(engine.push("x", topic="mail", delay=FAR_S))
     driver, cache = Inside(engine).open_driver(), Inside(engine).cache
-    first, second = (Retirer(driver, cache, process=process, members=lambda: ("b", "a")) for process in ("a", "b"))
+    beside = [SimpleNamespace(process=process, members=("b", "a"), clock_ms=lambda: 0.0) for process in ("a", "b")]
+    first, second = (Retirer(driver, cache, each) for each in beside)
     second.loop.start()
     first.loop.start()
     wait_until(lambda: "mail" not in engine.stats().topics, "the topic is not listed any more")

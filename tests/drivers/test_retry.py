@@ -42,7 +42,7 @@ def fault(text: str) -> Fault:
 
 def retrying(*, timeout: float = 30.0) -> RetryingCall[object]:
     again = script_call("return 2", "k")
-    return RetryingCall(script_call("return 1", "k", resend=again), now=100.0, timeout=timeout)
+    return RetryingCall(script_call("return 1", "k", resend=again), timeout=timeout, deadline=100.0 + timeout)
 
 
 def failed_with(under_way: RetryingCall[object], what: Fault, now: float = 100.0) -> RetryStep:
@@ -147,7 +147,7 @@ def test_a_lost_answer_changes_what_is_sent_for_good() -> None:
 
 
 def test_a_resend_that_goes_elsewhere_never_says_that_nothing_was_done() -> None:
-    under_way = RetryingCall(retrying().call.after_loss(), now=100.0, timeout=30.0)
+    under_way = RetryingCall(retrying().call.after_loss(), timeout=30.0, deadline=130.0)
     with pytest.raises(Unanswered, match="may or may not have happened"):
         failed_with(under_way, REFUSED, now=130.0)
 

@@ -89,7 +89,7 @@ async def many_durable(engine: AsyncEngine, n: int) -> object:
 
 async def stream(engine: AsyncEngine, n: int) -> object:
     tasks = (Task(f"{n} {each}", delay=FAR_S) for each in range(MANY))
-    return [id async for ids in engine.push_iter(tasks, batch=3) for id in ids]
+    return [id async for ids in engine.push_iter(tasks) for id in ids]
 
 
 @pytest.mark.parametrize(

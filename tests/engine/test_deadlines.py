@@ -84,7 +84,6 @@ ROWS = {
     "push_many": [
         on_engine(lambda engine: engine.push_many(_many())),
         on_engine(lambda engine: engine.push_many([Task(n, id=str(n), delay=60) for n in range(100)])),
-        on_engine(lambda engine: engine.push_many(_many(), batch=4)),
         on_engine(lambda engine: engine.push_many(_many(), durability="fsynced")),
     ],
     "push_iter": [on_engine(lambda engine: next(iter(engine.push_iter(_many()))))],

@@ -77,7 +77,7 @@ def test_a_server_that_evicts_what_expires_loses_nothing(
 ) -> None:
     with Server(server_binary, options=FULL | {"maxmemory-policy": policy}) as server:
         engine = engines.opened(server.url, name=name, shards=4)
-        due = engine.push_many([Task(n) for n in range(300)], batch=100)
+        due = engine.push_many([Task(n) for n in range(300)])
         stored = filled(engine, server, until_evicted=False)
         health = engine.health()
         assert health.warnings == []

@@ -36,7 +36,6 @@ CALLS: dict[str, Callable[[Engine, Any], object]] = {
     "push_many delay": lambda engine, t: engine.push_many([Task("x", delay=t)]),
     "reschedule": lambda engine, t: engine.reschedule("x", delay=t),
     "requeue": lambda engine, t: engine.requeue("x", delay=t),
-    "buffered": lambda engine, t: engine.buffered(linger=t),
     "pending": pending,
     "health late": lambda engine, t: engine.health(max_late=t),
     "health age": lambda engine, t: engine.health(max_ready_age=t),

@@ -78,7 +78,7 @@ def gone_through(shards: list[Shard], page: Callable[[Shard, str], tuple[str, se
 
 def test_stock(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
     def page(shard: Shard, place: str) -> tuple[str, set[str]]:
-        found = shard.run(resharding.stock(keys, EPOCH, place, count=FEW, now_us=NOW))
+        found = shard.run(resharding.stock(keys, EPOCH, place, count=FEW).at(NOW))
         return found.cursor, set(found.ids)
 
     assert IDS - gone_through(shards, page, replica) == set()
@@ -86,7 +86,7 @@ def test_stock(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
 
 def test_cancel_tag(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
     def page(shard: Shard, place: str) -> tuple[str, set[str]]:
-        found = shard.run(listing.cancel_tag(keys, EPOCH, "red", place, count=FEW, now_us=NOW))
+        found = shard.run(listing.cancel_tag(keys, EPOCH, "red", place, count=FEW).at(NOW))
         return found.cursor, set(found.cancelled)
 
     assert IDS - gone_through(shards, page, replica) == set()
@@ -98,9 +98,9 @@ def test_purge(shards: list[Shard], keys: ShardKeys, replica: Server) -> None:
     master, other = shards
     step: Purged = START
     for _ in range(2):
-        step = master.run(listing.purge(keys, EPOCH, "", scope="all", go_on=step, now_us=NOW))
+        step = master.run(listing.purge(keys, EPOCH, "", scope="all", go_on=step).at(NOW))
         assert not step.done
     replica.ask("REPLICAOF", "NO", "ONE")
     while not step.done:
-        step = other.run(listing.purge(keys, EPOCH, "", scope="all", go_on=step, now_us=NOW))
+        step = other.run(listing.purge(keys, EPOCH, "", scope="all", go_on=step).at(NOW))
     assert other.state() == {"meta": meta()}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -52,13 +53,8 @@ def threads(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
 
 
 def recorder_of(engine: Engine, clock: Clock, name: str = "a") -> Recorder:
-    return Recorder(
-        Inside(engine).open_driver(),
-        Inside(engine).cache,
-        process=name,
-        members=lambda: ("a", "b", "c"),
-        clock_ms=clock,
-    )
+    peers = SimpleNamespace(process=name, members=("a", "b", "c"), clock_ms=clock)
+    return Recorder(Inside(engine).open_driver(), Inside(engine).cache, peers)
 
 
 def dispatch(engine: Engine, count: int) -> None:

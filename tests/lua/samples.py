@@ -57,21 +57,21 @@ TOPICS = ("", "mail")
 def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
     """Calls of every script behind the guard, one for each way in which it writes."""
     return [
-        by_id.push(keys, epoch, ["n", 0, A], now_us=NOW),
-        by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50], now_us=NOW),
+        by_id.push(keys, epoch, ["n", 0, A]).at(NOW),
+        by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50]).at(NOW),
         *(
-            by_id.push_unique(keys, epoch, [id, -5, A, "replace", 50], now_us=NOW)
+            by_id.push_unique(keys, epoch, [id, -5, A, "replace", 50]).at(NOW)
             for id in ("later", "ready", "leased", "dead")
         ),
-        by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50, "ready", -5, A, "replace", 50], now_us=NOW),
-        by_id.push(keys, epoch, ["n", 0, A], now_us=NOW).after_loss(),
+        by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50, "ready", -5, A, "replace", 50]).at(NOW),
+        by_id.push(keys, epoch, ["n", 0, A]).at(NOW).after_loss(),
         *(
-            dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=attempts, paused=paused, now_us=NOW)
+            dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=attempts, paused=paused).at(NOW)
             for attempts, paused in ((1, ()), (9, ("mail",)))
         ),
-        dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=9, routed=("mail",), caller="me", now_us=NOW),
-        dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="right", limit=1000, now_us=NOW),
-        dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="left", limit=1000, now_us=NOW),
+        dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=9, routed=("mail",), caller="me").at(NOW),
+        dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="right", limit=1000).at(NOW),
+        dispatch.forward(keys, epoch, "", to=keys.ready("theirs"), side="left", limit=1000).at(NOW),
         *(
             consume.claim(
                 keys,
@@ -82,14 +82,13 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
                 token="new",
                 permits=permits,
                 waiter=waiter,
-                now_us=NOW,
-            )
+            ).at(NOW)
             for waiter, permits in (("", {}), ("p2", {"mail": 3}))
         ),
-        consume.wake(keys, epoch, "", now_us=NOW),
-        consume.settle(keys, epoch, [SettleAck("leased", "tok")], now_us=NOW),
+        consume.wake(keys, epoch, "").at(NOW),
+        consume.settle(keys, epoch, [SettleAck("leased", "tok")]).at(NOW),
         *(
-            consume.settle(keys, epoch, [], [other], now_us=NOW)
+            consume.settle(keys, epoch, [], [other]).at(NOW)
             for other in (
                 SettleRetry("leased", "tok", 50, "boom", 9),
                 SettleRetry("leased", "tok", 50, "boom", 1),
@@ -98,40 +97,38 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
                 SettleSnooze("leased", "tok", 50),
             )
         ),
-        consume.extend(keys, epoch, [SettleAck("leased", "tok")], lease_ms=100, now_us=NOW),
-        *(by_id.cancel(keys, epoch, id, now_us=NOW) for id in ("later", "ready", "dead")),
-        *(by_id.reschedule(keys, epoch, id, -50, now_us=NOW) for id in ("later", "ready")),
-        by_id.requeue(keys, epoch, "dead", -50, now_us=NOW),
-        observe.restore(keys, epoch, "ready", now_us=NOW),
-        by_id.get_many(keys, epoch, ["leased", "gone", "away"], now_us=NOW),
-        observe.peek(keys, epoch, TOPICS, draw=10, now_us=NOW),
-        observe.total(keys, epoch, 0, count=10, now_us=NOW),
+        consume.extend(keys, epoch, [SettleAck("leased", "tok")], lease_ms=100).at(NOW),
+        *(by_id.cancel(keys, epoch, id).at(NOW) for id in ("later", "ready", "dead")),
+        *(by_id.reschedule(keys, epoch, id, -50).at(NOW) for id in ("later", "ready")),
+        by_id.requeue(keys, epoch, "dead", -50).at(NOW),
+        observe.restore(keys, epoch, "ready").at(NOW),
+        by_id.get_many(keys, epoch, ["leased", "gone", "away"]).at(NOW),
+        observe.peek(keys, epoch, TOPICS, draw=10).at(NOW),
+        observe.total(keys, epoch, 0, count=10).at(NOW),
         *(
-            observe.retire(
-                keys, epoch, ("", "mail", "idle", "new", "waits"), idle_ms=5, have_none=have_none, now_us=NOW
-            )
+            observe.retire(keys, epoch, ("", "mail", "idle", "new", "waits"), idle_ms=5, have_none=have_none).at(NOW)
             for have_none in (False, True)
         ),
-        listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10, now_us=NOW),
-        listing.page(keys, epoch, "scheduled", Span(), failed=True, count=10, now_us=NOW),
-        listing.page(keys, epoch, "leased", Span(), holder="tok", count=10, now_us=NOW),
-        listing.page(keys, epoch, "dead", Span("-inf", end_ms=f"{T}"), count=10, now_us=NOW),
-        listing.page_ready(keys, epoch, "", None, count=10, now_us=NOW),
-        listing.forecast(keys, epoch, step_ms=60_000, steps=60, now_us=NOW),
-        listing.trim(keys, epoch, age_ms=1, keep=1000, now_us=NOW),
-        listing.purge(keys, epoch, "", scope="topic", go_on=listing.START, now_us=NOW),
-        listing.purge(keys, epoch, "mail", scope="all", go_on=listing.START, now_us=NOW),
-        *(listing.cancel_tag(keys, epoch, tag, "0", count=100, now_us=NOW) for tag in ("tag", "none")),
-        resharding.reserve(keys, epoch, "n3", ["a", "b"], now_us=NOW),
-        resharding.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"], now_us=NOW),
-        resharding.put(keys, epoch, PARCELS, now_us=NOW),
-        resharding.clear(keys, epoch, [resharding.MovingTask("away", b"n1|2|")], now_us=NOW),
-        resharding.stock(keys, epoch, "0", count=100, now_us=NOW),
-        resharding.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, ahead_ms=0, now_us=NOW),
-        resharding.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}, now_us=NOW),
-        resharding.unmark(keys, epoch, now_us=NOW),
-        resharding.swept(keys, epoch, 2, now_us=NOW),
-        node_info.seal(keys.meta, keys.slot, epoch, now_us=NOW),
+        listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10).at(NOW),
+        listing.page(keys, epoch, "scheduled", Span(), failed=True, count=10).at(NOW),
+        listing.page(keys, epoch, "leased", Span(), holder="tok", count=10).at(NOW),
+        listing.page(keys, epoch, "dead", Span("-inf", end_ms=f"{T}"), count=10).at(NOW),
+        listing.page_ready(keys, epoch, "", None, count=10).at(NOW),
+        listing.forecast(keys, epoch, step_ms=60_000, steps=60).at(NOW),
+        listing.trim(keys, epoch, age_ms=1, keep=1000).at(NOW),
+        listing.purge(keys, epoch, "", scope="topic", go_on=listing.START).at(NOW),
+        listing.purge(keys, epoch, "mail", scope="all", go_on=listing.START).at(NOW),
+        *(listing.cancel_tag(keys, epoch, tag, "0", count=100).at(NOW) for tag in ("tag", "none")),
+        resharding.reserve(keys, epoch, "n3", ["a", "b"]).at(NOW),
+        resharding.take(keys, epoch, "n3", 7, ["later", "dead", "ready", "gone"]).at(NOW),
+        resharding.put(keys, epoch, PARCELS).at(NOW),
+        resharding.clear(keys, epoch, [resharding.MovingTask("away", b"n1|2|")]).at(NOW),
+        resharding.stock(keys, epoch, "0", count=100).at(NOW),
+        resharding.remember(keys, epoch, {"new": f"{T + 9000}", "newer": f"{T + 9000}"}, ahead_ms=0).at(NOW),
+        resharding.forget(keys, epoch, {"new": f"{T + 5000}", "none": f"{T + 5000}"}).at(NOW),
+        resharding.unmark(keys, epoch).at(NOW),
+        resharding.swept(keys, epoch, 2).at(NOW),
+        node_info.seal(keys.meta, keys.slot, epoch).at(NOW),
     ]
 
 
@@ -149,17 +146,16 @@ def on_the_whole(control_keys: ControlKeys, epoch: Epoch = EPOCH) -> list[Call[A
                 report=b"r",
                 unreached=unreached,
                 leave=leave,
-                now_us=NOW,
-            )
+            ).at(NOW)
             for leave, unreached in ((False, [3, 4]), (True, []))
         ),
         *(
-            control.report(control_keys, epoch, "worker", alive_ms=3000, report=b"r", leave=leave, now_us=NOW)
+            control.report(control_keys, epoch, "worker", alive_ms=3000, report=b"r", leave=leave).at(NOW)
             for leave in (False, True)
         ),
-        control.fleet(control_keys, now_us=NOW),
+        control.fleet(control_keys).at(NOW),
         *(
-            consume.permit(control_keys, epoch, "mail", limit, 5, lease_ms=100, token="me:1", now_us=NOW)
+            consume.permit(control_keys, epoch, "mail", limit, 5, lease_ms=100, token="me:1").at(NOW)
             for limit in (Limit(rate=100), Limit(concurrency=3), Limit(rate=100, concurrency=3))
         ),
         *(
@@ -169,17 +165,16 @@ def on_the_whole(control_keys: ControlKeys, epoch: Epoch = EPOCH) -> list[Call[A
                 token="me:1",
                 waiter="p2",
                 others_wait=others,
-                now_us=NOW,
-            )
+            ).at(NOW)
             for most, others in ((1, False), (2, True), (5, True))
         ),
         consume.release(control_keys, epoch, "mail", ["p1"], unused=0),
         consume.release(control_keys, epoch, "mail", [], unused=2, wakes=1),
         *(
-            consume.renew(control_keys, epoch, "mail", most, ["p1", "p0"], lease_ms=100, now_us=NOW)
+            consume.renew(control_keys, epoch, "mail", most, ["p1", "p0"], lease_ms=100).at(NOW)
             for most in (None, 1, 2)
         ),
-        *(control.schedules(control_keys, epoch, names, now_us=NOW) for names in (("weekly",), ("weekly", "nightly"))),
+        *(control.schedules(control_keys, epoch, names).at(NOW) for names in (("weekly",), ("weekly", "nightly"))),
         *(
             control.set_schedule(control_keys, epoch, [Change("nightly", b"{}", state, declared)], tell=True)
             for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))

@@ -38,23 +38,23 @@ STATES: dict[str, State] = {
 
 
 def cancel(keys: ShardKeys) -> Call[Outcome]:
-    return by_id.cancel(keys, EPOCH, "a", now_us=NOW)
+    return by_id.cancel(keys, EPOCH, "a").at(NOW)
 
 
 def reschedule(keys: ShardKeys) -> Call[Outcome]:
-    return by_id.reschedule(keys, EPOCH, "a", -40, now_us=NOW)
+    return by_id.reschedule(keys, EPOCH, "a", -40).at(NOW)
 
 
 def requeue(keys: ShardKeys) -> Call[Outcome]:
-    return by_id.requeue(keys, EPOCH, "a", -40, now_us=NOW)
+    return by_id.requeue(keys, EPOCH, "a", -40).at(NOW)
 
 
 def restore(keys: ShardKeys) -> Call[bool]:
-    return observe.restore(keys, EPOCH, "a", now_us=NOW)
+    return observe.restore(keys, EPOCH, "a").at(NOW)
 
 
 def get(keys: ShardKeys) -> Call[by_id.Found | None]:
-    return by_id.get(keys, EPOCH, "a", now_us=NOW)
+    return by_id.get(keys, EPOCH, "a").at(NOW)
 
 
 RUNG = meta(wake_at=T + 40)
@@ -190,13 +190,13 @@ def test_get_as_a_value(shard: Shard, keys: ShardKeys) -> None:
 @pytest.mark.parametrize(("due", "instant"), [(0, T + 1), (-7, T + 8), (T + 70, T + 70), (5, 5)])
 def test_due_words(shard: Shard, keys: ShardKeys, verb: Callable[..., Call[Outcome]], due: int, instant: int) -> None:
     shard.seed({"meta": meta()} | STATES["dead" if verb is by_id.requeue else "scheduled"])
-    assert shard.run(verb(keys, EPOCH, "a", due, now_us=f"{T * 1000 + 1}"))
+    assert shard.run(verb(keys, EPOCH, "a", due).at(T * 1000 + 1))
     assert shard.state()["due"]["a"] == instant
 
 
 def test_get_many(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | STATES["dead"] | {"moved": {"c": "n1|2|…"}})
-    answers = shard.run(by_id.get_many(keys, EPOCH, ["b", "gone", "c", "a"], now_us=NOW))
+    answers = shard.run(by_id.get_many(keys, EPOCH, ["b", "gone", "c", "a"]).at(NOW))
     assert [answer.reason if isinstance(answer, by_id.Found) else answer for answer in answers[:2]] == ["bang", None]
     assert isinstance(answers[2], Moving)
     assert isinstance(answers[3], by_id.Found)
@@ -208,7 +208,7 @@ def test_get_many_of_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys) ->
     shard.seed({"meta": meta(), "task": dict.fromkeys(ids, record("x" * (400 << 10)))})
     left, pages = ids, list[int]()
     while left:
-        pages.append(len(shard.run(by_id.get_many(keys, EPOCH, left, now_us=NOW))))
+        pages.append(len(shard.run(by_id.get_many(keys, EPOCH, left).at(NOW))))
         left = left[pages[-1] :]
     assert pages == [3, 3, 1]
 
@@ -216,8 +216,8 @@ def test_get_many_of_a_bounded_number_of_bytes(shard: Shard, keys: ShardKeys) ->
 # ---- a ghost that can't be counted
 
 COUNTED: dict[str, Callable[[ShardKeys], Call[Any]]] = {
-    "reschedule": lambda keys: by_id.reschedule(keys, EPOCH, "a", -50, now_us=NOW),
-    "a replacing push": lambda keys: by_id.push_unique(keys, EPOCH, ["a", -50, B, "replace", 9], now_us=NOW),
+    "reschedule": lambda keys: by_id.reschedule(keys, EPOCH, "a", -50).at(NOW),
+    "a replacing push": lambda keys: by_id.push_unique(keys, EPOCH, ["a", -50, B, "replace", 9]).at(NOW),
     "cancel": cancel,
 }
 

@@ -32,7 +32,7 @@ OTHERS = {
 
 
 def page(shard: Shard, keys: ShardKeys, cursor: str = "0", *, tag: str = "red", count: int = 1000) -> TagPage:
-    return shard.run(listing.cancel_tag(keys, EPOCH, tag, cursor, count=count, now_us=NOW))
+    return shard.run(listing.cancel_tag(keys, EPOCH, tag, cursor, count=count).at(NOW))
 
 
 FULL: State = {
@@ -79,7 +79,7 @@ def test_tasks_in_every_state(shard: Shard, keys: ShardKeys, tag: str) -> None:
 def test_it_leaves_what_cancel_leaves(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
     for id in ("d1", "d2", "r1", "r2", "s1", "s2"):
-        assert shard.run(by_id.cancel(keys, EPOCH, id, now_us=NOW)) == Outcome.CANCELLED
+        assert shard.run(by_id.cancel(keys, EPOCH, id).at(NOW)) == Outcome.CANCELLED
     assert shard.state() == LEFT
 
 

@@ -33,7 +33,7 @@ def claim(
     token: str = "tok",
 ) -> Call[Claim]:
     shares = {"": max} if shares is None else shares
-    return consume.claim(keys, EPOCH, shares, max=max, lease_ms=lease_ms, token=token, now_us=NOW)
+    return consume.claim(keys, EPOCH, shares, max=max, lease_ms=lease_ms, token=token).at(NOW)
 
 
 def task(id: str, record: str, failures: int = 0, lapses: int = 0) -> Given:

@@ -35,8 +35,7 @@ def test_names_of_leases(shard: Shard, keys: ShardKeys) -> None:
         token="tok",
         max_attempts={"mail": 4},
         permits={"mail": 3, "sms": 9},
-        now_us=NOW,
-    )
+    ).at(NOW)
     claimed = shard.run(call)
     assert claimed.ids == ["a", "b", "mail/a", "mail/b", "sms/a", "sms/b", "x/a"]
     assert claimed.pasts == {2: (1, 2), 6: (0, 1)}

@@ -23,7 +23,7 @@ READY: State = {"task": {"a": A, "b": A}, "ready/": ["a", "b"]}
 
 def claimed(shard: Shard, keys: ShardKeys, ms: int, *, token: str = "tok", lease_ms: int = LEASE) -> list[str]:
     """The ids of a claim of one, ``ms`` after T."""
-    call = consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=lease_ms, token=token, now_us=at(ms))
+    call = consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=lease_ms, token=token).at(at(ms))
     return shard.run(call).ids
 
 
@@ -57,7 +57,7 @@ def test_a_lease_that_is_extended_after_the_step(shard: Shard, keys: ShardKeys) 
     shard.seed({"meta": meta()} | READY)
     assert claimed(shard, keys, 0) == ["a"]
     assert reaped(shard, keys, -HOUR) == 0
-    extend = consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=LEASE, now_us=at(20_000 - HOUR))
+    extend = consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=LEASE).at(at(20_000 - HOUR))
     assert shard.run(extend) == {}
     assert reaped(shard, keys, 20_000 + LEASE - 1 - HOUR) == 0
     assert reaped(shard, keys, 20_000 + LEASE - HOUR) == 1
@@ -91,18 +91,18 @@ def test_what_is_told_of_a_lease_is_by_the_servers_clock(shard: Shard, keys: Sha
     shard.seed({"meta": meta()} | READY)
     claimed(shard, keys, 0)
     for ms in (5 - HOUR, 10 - HOUR):
-        found = shard.run(by_id.get(keys, EPOCH, "a", now_us=at(ms)))
+        found = shard.run(by_id.get(keys, EPOCH, "a").at(at(ms)))
         assert found is not None
         assert found.instant_ms == T + ms + LEASE
     shard.run(dispatch(keys, now_us=at(10 - HOUR)))
-    found = shard.run(by_id.get(keys, EPOCH, "a", now_us=at(20 - HOUR)))
+    found = shard.run(by_id.get(keys, EPOCH, "a").at(at(20 - HOUR)))
     assert found is not None
     assert found.instant_ms == T + 10 - HOUR + LEASE
 
 
 def pushed(shard: Shard, keys: ShardKeys, ms: int, *, dedup_ms: int = 10_000) -> list[str]:
     """What becomes of an id that is not there; ``ms`` after T."""
-    call = by_id.push_unique(keys, EPOCH, ["a", 0, A, "keep", dedup_ms], now_us=at(ms))
+    call = by_id.push_unique(keys, EPOCH, ["a", 0, A, "keep", dedup_ms]).at(at(ms))
     answer: list[str] = shard.ask(call)[1:]
     shard.do("DEL", keys.task, keys.due)
     return answer
@@ -124,13 +124,13 @@ def test_dedup_windows_that_move_from_a_clock_to_another(shard: Shard, keys: Sha
     shard.seed({"meta": meta(ahead=HOUR, clock=T + HOUR)})
     windows = {"a": f"{T + 2 * HOUR + 5000}.5"}
     for _ in range(2):
-        shard.run(resharding.remember(keys, EPOCH, windows, ahead_ms=2 * HOUR, now_us=at(0)))
+        shard.run(resharding.remember(keys, EPOCH, windows, ahead_ms=2 * HOUR).at(at(0)))
         assert shard.state()["seen"] == {"a": T + HOUR + 5000.5}
 
 
 def test_who_waits_keeps_its_place(shard: Shard, keys: ShardKeys) -> None:
     def wait(process: str, ms: int) -> None:
-        call = consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=1, token="t", waiter=process, now_us=at(ms))
+        call = consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=1, token="t", waiter=process).at(at(ms))
         shard.run(call)
 
     shard.seed({"meta": meta()})
@@ -146,7 +146,7 @@ def test_who_waits_keeps_its_place(shard: Shard, keys: ShardKeys) -> None:
 def test_a_permit_of_the_dead_holds_no_longer(centre: Shard, control: ControlKeys) -> None:
     def ask(ms: int, prefix: str) -> Permit:
         limit = Limit(None, 1)
-        call = consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
+        call = consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix).at(at(ms))
         return centre.run(call)
 
     centre.seed({"topology": {"epoch": f"{EPOCH}"}})
@@ -154,7 +154,7 @@ def test_a_permit_of_the_dead_holds_no_longer(centre: Shard, control: ControlKey
     assert ask(-HOUR, "b") == Permit(0, 50)
     length = LEASE + consume.MARGIN_MS
     assert ask(length - 10 - HOUR, "b") == Permit(0, 10)
-    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(length - 5 - HOUR)))
+    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE).at(at(length - 5 - HOUR)))
     assert ask(length - HOUR, "b") == Permit(0, 50)
     assert ask(2 * length - 5 - HOUR, "b") == Permit(1, 0)
 
@@ -164,19 +164,19 @@ def test_a_permit_that_is_renewed_before_anybody_asks(centre: Shard, control: Co
     limit = Limit(None, 1)
 
     def ask(ms: int, prefix: str) -> Permit:
-        call = consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix, now_us=at(ms))
+        call = consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token=prefix).at(at(ms))
         return centre.run(call)
 
     ask(0, "a")
-    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(20_000)))
-    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE, now_us=at(30_000 - HOUR)))
+    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE).at(at(20_000)))
+    centre.run(consume.renew(control, 0, "mail", 1, ["a#1"], lease_ms=LEASE).at(at(30_000 - HOUR)))
     assert ask(30_000 + LEASE + consume.MARGIN_MS - 1 - HOUR, "b").granted == 0
     assert ask(30_000 + LEASE + consume.MARGIN_MS - HOUR, "b").granted == 1
 
 
 def test_a_rate_goes_on_from_where_the_clock_is(centre: Shard, control: ControlKeys) -> None:
     def ask(ms: int) -> int:
-        call = consume.permit(control, EPOCH, "mail", Limit(100, None), 5, lease_ms=1, token="a", now_us=at(ms))
+        call = consume.permit(control, EPOCH, "mail", Limit(100, None), 5, lease_ms=1, token="a").at(at(ms))
         return centre.run(call).granted
 
     centre.seed({"topology": {"epoch": f"{EPOCH}"}, "limits/rate/mail": {"tokens": "0", "at_us": at(0)}})
@@ -189,7 +189,7 @@ def test_a_rate_goes_on_from_where_the_clock_is(centre: Shard, control: ControlK
 def test_a_due_time_is_an_instant(shard: Shard, keys: ShardKeys) -> None:
     """Never early by the server's clock, however far that goes back; and a step ahead makes it due."""
     shard.seed({"meta": meta()})
-    shard.run(by_id.push(keys, EPOCH, ["a", -50, A], now_us=at(0)))
+    shard.run(by_id.push(keys, EPOCH, ["a", -50, A]).at(at(0)))
     shard.run(dispatch(keys, now_us=at(-HOUR)))
     assert shard.run(dispatch(keys, now_us=at(49))).moved == 0
     assert shard.run(dispatch(keys, now_us=at(HOUR))).moved == 1

@@ -26,33 +26,33 @@ Made = Callable[[ShardKeys, str], Call[Any]]
 LENGTHS: dict[str, tuple[Made, str, str, int]] = {
     # the call, and by what key and member which length of time shows
     "claim": (
-        lambda keys, now: consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=LEASE, token="new", now_us=now),
+        lambda keys, now: consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=LEASE, token="new").at(now),
         "leased",
         "ready",
         LEASE,
     ),
     "claim, of who waits": (
-        lambda keys, now: consume.claim(
-            keys, EPOCH, {"mail": 1}, max=1, lease_ms=LEASE, token="new", waiter="p", now_us=now
+        lambda keys, now: consume.claim(keys, EPOCH, {"mail": 1}, max=1, lease_ms=LEASE, token="new", waiter="p").at(
+            now
         ),
         "waiting/mail",
         "p",
         0,
     ),
     "extend": (
-        lambda keys, now: consume.extend(keys, EPOCH, [SettleAck("leased", "tok")], lease_ms=LEASE, now_us=now),
+        lambda keys, now: consume.extend(keys, EPOCH, [SettleAck("leased", "tok")], lease_ms=LEASE).at(now),
         "leased",
         "leased",
         LEASE,
     ),
     "push_unique": (
-        lambda keys, now: by_id.push_unique(keys, EPOCH, ["n", 0, A, "keep", WINDOW], now_us=now),
+        lambda keys, now: by_id.push_unique(keys, EPOCH, ["n", 0, A, "keep", WINDOW]).at(now),
         "seen",
         "n",
         WINDOW,
     ),
     "push_unique, for resends": (
-        lambda keys, now: by_id.push_unique(keys, EPOCH, ["n", 0, A, "keep", f"{WINDOW}-{LEASE}"], now_us=now),
+        lambda keys, now: by_id.push_unique(keys, EPOCH, ["n", 0, A, "keep", f"{WINDOW}-{LEASE}"]).at(now),
         "seen",
         "n\n",
         LEASE,
@@ -88,14 +88,14 @@ def test_so_do_permits(centre: Shard, control: ControlKeys, fields: dict[str, in
 
     def permit(most: int, waiter: str = "") -> Call[Any]:
         limit = Limit(None, most)
-        return consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token="a", waiter=waiter, now_us=now)
+        return consume.permit(control, EPOCH, "mail", limit, 1, lease_ms=LEASE, token="a", waiter=waiter).at(now)
 
     centre.ask(permit(1))
     assert centre.state()["limits/permits/mail"] == {"a#1": T + ahead + LEASE + MARGIN}
     centre.ask(permit(1, "p"))
     assert centre.state()["limits/waiting/mail"] == {"p": T + ahead}
     centre.seed({"limits/permits/mail": {"b": T}} | bucket)
-    centre.ask(consume.renew(control, 0, "mail", 1, ["b"], lease_ms=LEASE, now_us=now))
+    centre.ask(consume.renew(control, 0, "mail", 1, ["b"], lease_ms=LEASE).at(now))
     assert centre.state()["limits/permits/mail"] == {"b": T + ahead + LEASE + MARGIN}
 
 
@@ -103,28 +103,28 @@ def test_a_begun_ms_counts_as_the_one_before(shard: Shard, keys: ShardKeys) -> N
     now = f"{T * 1000 + 999}"
     due = {"task": {"a": A, "b": A, "c": A}, "due": {"a": T, "b": T + 1}, "dead": {"c": T - 50}}
     shard.seed({"meta": meta()} | due)
-    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=now)).moved == 1
+    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3).at(now)).moved == 1
     assert shard.state()["ready/"] == ["a"]
     # and dead since
     shard.seed({"meta": meta()} | HELD)
-    shard.ask(consume.settle(keys, EPOCH, [], [SettleBury("leased", "tok", "x")], now_us=now))
+    shard.ask(consume.settle(keys, EPOCH, [], [SettleBury("leased", "tok", "x")]).at(now))
     assert shard.state()["dead"] == {"leased": T}
     # but a delay is never too short
     shard.seed({"meta": meta()} | HELD)
-    shard.ask(consume.settle(keys, EPOCH, [], [SettleRetry("leased", "tok", 50, "x", 9)], now_us=now))
+    shard.ask(consume.settle(keys, EPOCH, [], [SettleRetry("leased", "tok", 50, "x", 9)]).at(now))
     assert shard.state()["due"] == {"leased": T + 51}
     shard.seed({"meta": meta()} | due)
-    assert shard.run(listing.trim(keys, EPOCH, age_ms=51, keep=9, now_us=now)).removed == 0
-    assert shard.run(listing.trim(keys, EPOCH, age_ms=50, keep=9, now_us=now)).removed == 1
+    assert shard.run(listing.trim(keys, EPOCH, age_ms=51, keep=9).at(now)).removed == 0
+    assert shard.run(listing.trim(keys, EPOCH, age_ms=50, keep=9).at(now)).removed == 1
     shard.seed({"meta": meta()} | TASKS | {"ready/": ["gone"]})
-    assert shard.run(observe.restore(keys, EPOCH, "ready", now_us=now))
+    assert shard.run(observe.restore(keys, EPOCH, "ready").at(now))
     assert shard.state()["due"] == {"ready": T}
 
 
 def test_a_begun_ms_of_processes(centre: Shard, control: ControlKeys) -> None:
     now = f"{T * 1000 + 999}"
-    centre.run(calls.report(control, 0, "w", alive_ms=50, now_us=now))
-    centre.run(calls.heartbeat(control, "d", alive_ms=50, others_ms=50, epoch=0, now_us=now))
+    centre.run(calls.report(control, 0, "w", alive_ms=50).at(now))
+    centre.run(calls.heartbeat(control, "d", alive_ms=50, others_ms=50, epoch=0).at(now))
     state = centre.state()
     assert (state["workers"], state["members"]) == ({"w": T + 50}, {"d": T + 50})
 
@@ -134,30 +134,28 @@ def test_a_begun_ms_of_processes(centre: Shard, control: ControlKeys) -> None:
 IDLE: State = TASKS | {"meta": meta(wake_at=T + 5), "dead": {"leased": T}, "topics": {"": "1"}}
 
 NOTHING: dict[str, Callable[[ShardKeys], Call[Any]]] = {
-    "get": lambda keys: by_id.get_many(keys, EPOCH, ["leased", "gone"], now_us=NOW),
-    "peek, again": lambda keys: observe.peek(keys, EPOCH, [""], now_us=NOW),
-    "page": lambda keys: listing.page(keys, EPOCH, "leased", listing.Span(), count=10, now_us=NOW),
-    "page_ready": lambda keys: listing.page_ready(keys, EPOCH, "", None, count=10, now_us=NOW),
-    "forecast": lambda keys: listing.forecast(keys, EPOCH, step_ms=60_000, steps=60, now_us=NOW),
-    "claim, of an empty list": lambda keys: consume.claim(
-        keys, EPOCH, {"mail": 1}, max=1, lease_ms=9, token="t", now_us=NOW
+    "get": lambda keys: by_id.get_many(keys, EPOCH, ["leased", "gone"]).at(NOW),
+    "peek, again": lambda keys: observe.peek(keys, EPOCH, [""]).at(NOW),
+    "page": lambda keys: listing.page(keys, EPOCH, "leased", listing.Span(), count=10).at(NOW),
+    "page_ready": lambda keys: listing.page_ready(keys, EPOCH, "", None, count=10).at(NOW),
+    "forecast": lambda keys: listing.forecast(keys, EPOCH, step_ms=60_000, steps=60).at(NOW),
+    "claim, of an empty list": lambda keys: consume.claim(keys, EPOCH, {"mail": 1}, max=1, lease_ms=9, token="t").at(
+        NOW
     ),
-    "claim, a look": lambda keys: consume.claim(keys, EPOCH, {"": 1}, max=0, lease_ms=9, token="t", now_us=NOW),
-    "dispatch, again": lambda keys: dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=NOW),
+    "claim, a look": lambda keys: consume.claim(keys, EPOCH, {"": 1}, max=0, lease_ms=9, token="t").at(NOW),
+    "dispatch, again": lambda keys: dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3).at(NOW),
     "forward, of an empty list": lambda keys: dispatch.forward(
-        keys, EPOCH, "mail", to=keys.ready("theirs"), side="right", limit=9, now_us=NOW
-    ),
-    "settle, of who holds nothing": lambda keys: consume.settle(keys, EPOCH, [SettleAck("ready", "tok")], now_us=NOW),
+        keys, EPOCH, "mail", to=keys.ready("theirs"), side="right", limit=9
+    ).at(NOW),
+    "settle, of who holds nothing": lambda keys: consume.settle(keys, EPOCH, [SettleAck("ready", "tok")]).at(NOW),
     "extend, of who holds nothing": lambda keys: consume.extend(
-        keys, EPOCH, [SettleAck("ready", "tok")], lease_ms=9, now_us=NOW
-    ),
-    "cancel, of what runs": lambda keys: by_id.cancel(keys, EPOCH, "leased", now_us=NOW),
-    "requeue, of what is ready": lambda keys: by_id.requeue(keys, EPOCH, "ready", 0, now_us=NOW),
-    "push_unique, of what is there": lambda keys: by_id.push_unique(
-        keys, EPOCH, ["ready", 0, A, "keep", 50], now_us=NOW
-    ),
-    "trim, of what may stay": lambda keys: listing.trim(keys, EPOCH, age_ms=50, keep=9, now_us=NOW),
-    "restore, of what is not lost": lambda keys: observe.restore(keys, EPOCH, "ready", now_us=NOW),
+        keys, EPOCH, [SettleAck("ready", "tok")], lease_ms=9
+    ).at(NOW),
+    "cancel, of what runs": lambda keys: by_id.cancel(keys, EPOCH, "leased").at(NOW),
+    "requeue, of what is ready": lambda keys: by_id.requeue(keys, EPOCH, "ready", 0).at(NOW),
+    "push_unique, of what is there": lambda keys: by_id.push_unique(keys, EPOCH, ["ready", 0, A, "keep", 50]).at(NOW),
+    "trim, of what may stay": lambda keys: listing.trim(keys, EPOCH, age_ms=50, keep=9).at(NOW),
+    "restore, of what is not lost": lambda keys: observe.restore(keys, EPOCH, "ready").at(NOW),
 }
 
 

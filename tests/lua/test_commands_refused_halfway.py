@@ -85,9 +85,9 @@ def ids_of(state: State) -> set[str]:
 def claimed(shard: Shard, keys: ShardKeys, token: str, *, now_us: str) -> Counter[str]:
     """What is ready, claimed and acknowledged."""
     shares = {"": 100, "mail": 100}
-    call = consume.claim(keys, EPOCH, shares, max=200, lease_ms=9_000_000, token=token, now_us=now_us)
+    call = consume.claim(keys, EPOCH, shares, max=200, lease_ms=9_000_000, token=token).at(now_us)
     ids = shard.run(call).ids
-    shard.run(consume.settle(keys, EPOCH, [SettleAck(id, token) for id in ids], now_us=now_us))
+    shard.run(consume.settle(keys, EPOCH, [SettleAck(id, token) for id in ids]).at(now_us))
     return Counter(ids)
 
 
@@ -98,7 +98,7 @@ def drained(shard: Shard, keys: ShardKeys) -> Counter[str]:
     elsewhere = state.get("due", {}).keys() | state.get("leased", {}).keys()
     given = Counter((state.get("dead", {}).keys() & state.get("task", {}).keys()) - elsewhere)
     for turn in range(5):
-        shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=99, now_us=LATER))
+        shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=99).at(LATER))
         given += claimed(shard, keys, f"drain{turn}", now_us=LATER)
     # the unreadable one ends among the dead, sooner or later
     del given["odd"]
@@ -323,7 +323,7 @@ def test_a_lost_task_is_scheduled_out_of_memory_too(there: Driver, memory: Memor
     shard.seed(LOST)
     memory.end()
     try:
-        assert shard.run(observe.restore(keys, EPOCH, "a", now_us=at(0)))
+        assert shard.run(observe.restore(keys, EPOCH, "a").at(at(0)))
         assert shard.state()["due"] == {"a": T}
     finally:
         memory.come_back()
@@ -337,7 +337,7 @@ def test_a_lost_task_is_scheduled_by_who_may_do_little_else(
     shard.seed(LOST)
     shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
     with shard.as_user(user) as asker:
-        assert asker.ask(observe.restore(keys, EPOCH, "a", now_us=at(0))) == ["ok", 1]
+        assert asker.ask(observe.restore(keys, EPOCH, "a").at(at(0))) == ["ok", 1]
     assert shard.state()["due"] == {"a": T}
 
 
@@ -353,27 +353,27 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     shard.seed({"meta": meta()})
     ids = [f"{topic}i{n}" for n in range(500) for topic in ("", "mail/")]
     tasks: list[Word] = [word for id in ids for word in (id, -5, record(id))]
-    shard.run(by_id.push(keys, EPOCH, tasks, now_us=at(0)))
+    shard.run(by_id.push(keys, EPOCH, tasks).at(at(0)))
     memory.end()
     later = at(100)
     with pytest.raises(OutOfMemory):
-        shard.run(by_id.push(keys, EPOCH, ["n", 0, record()], now_us=later))
-    moved = shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=3, now_us=later)).moved
+        shard.run(by_id.push(keys, EPOCH, ["n", 0, record()]).at(later))
+    moved = shard.run(dispatch.dispatch(keys, EPOCH, ["", "mail"], limit=1000, max_attempts=3).at(later)).moved
     assert moved == 1000
-    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok", now_us=later)
+    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok").at(later)
     claimed = shard.run(claim).ids
     half = claimed[:250]
-    assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok") for id in half], now_us=later)) == {}
+    assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok") for id in half]).at(later)) == {}
     # the others lapse, and are claimed again
     later = at(200)
-    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 200
-    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3, now_us=later)).reaped == 50
-    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok2", now_us=later)
+    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3).at(later)).reaped == 200
+    assert shard.run(dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=3).at(later)).reaped == 50
+    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok2").at(later)
     again = shard.run(claim).ids
     assert sorted(again) == sorted(claimed[250:])
-    assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok2") for id in again], now_us=later)) == {}
+    assert shard.run(consume.settle(keys, EPOCH, [SettleAck(id, "tok2") for id in again]).at(later)) == {}
     theirs = keys.ready("theirs")
-    forward = dispatch.forward(keys, EPOCH, "mail", to=theirs, side="right", limit=1000, now_us=later)
+    forward = dispatch.forward(keys, EPOCH, "mail", to=theirs, side="right", limit=1000).at(later)
     assert shard.run(forward).sent == 500
     state = shard.state()
     assert sorted(state.pop("ready/theirs")) == sorted(id for id in ids if id.startswith("mail/"))

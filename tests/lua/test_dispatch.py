@@ -37,8 +37,7 @@ def dispatch(
         paused=paused,
         routed=routed,
         caller=caller,
-        now_us=now_us,
-    )
+    ).at(now_us)
 
 
 def done(

@@ -26,7 +26,7 @@ THEIRS = "ready/their list"
 def forward(
     keys: ShardKeys, topic: str = "", *, side: Literal["left", "right"] = "right", limit: int = 1000
 ) -> Call[Forwarded]:
-    return calls.forward(keys, EPOCH, topic, to=keys.prefix + THEIRS, side=side, limit=limit, now_us=NOW)
+    return calls.forward(keys, EPOCH, topic, to=keys.prefix + THEIRS, side=side, limit=limit).at(NOW)
 
 
 def sent(count: int, before: int = 0) -> dict[str, str]:
@@ -218,7 +218,7 @@ def test_entries_of_a_stream(shard: Shard, keys: ShardKeys) -> None:
     headed = encode_record(JSON, 1, encode_head(headers={"to": "é"})).decode("utf-8", "surrogateescape")
     shard.seed({"meta": meta(), "ready/": ["a", "b", "x"], "task": {"a": A, "b": headed}})
     stream = keys.prefix + "ready/their stream"
-    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, now_us=NOW)
+    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000).at(NOW)
     assert shard.run(call) == Forwarded(2, 0)
     (_, first), (_, second) = shard.do("XRANGE", stream, "-", "+")
     assert first == ["id", "a", "payload", "a"]
@@ -235,13 +235,13 @@ def test_a_stream_is_trimmed(shard: Shard, keys: ShardKeys) -> None:
     stream = keys.prefix + "ready/their stream"
     shard.do("CONFIG", "SET", "stream-node-max-entries", "10")
     try:
-        call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=50, now_us=NOW)
+        call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=50).at(NOW)
         assert shard.run(call) == Forwarded(900, 0)
         assert len(shard.do("XRANGE", stream, "-", "+")) >= 50
         # one alone
         shard.do("RPUSH", keys.ready(""), "n")
         shard.do("HSET", keys.task, "n", A)
-        call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=9, maxlen=20, now_us=NOW)
+        call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=9, maxlen=20).at(NOW)
         assert shard.run(call) == Forwarded(1, 0)
     finally:
         shard.do("CONFIG", "SET", "stream-node-max-entries", "100")
@@ -258,7 +258,7 @@ def test_a_stream_takes_all_or_none(shard: Shard, keys: ShardKeys, maxlen: int |
     stream = keys.prefix + "ready/their stream"
     # so many ids are left
     shard.do("XADD", stream, f"18446744073709551615-{2**64 - 1 - left}", "f", "v")
-    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=maxlen, now_us=NOW)
+    call = calls.forward(keys, EPOCH, "", to=stream, side="stream", limit=1000, maxlen=maxlen).at(NOW)
     with pytest.raises(ServerFault):
         shard.run(call)
     assert shard.do("XLEN", stream) == 1

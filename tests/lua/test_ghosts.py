@@ -26,23 +26,23 @@ Verb = Callable[[ShardKeys, str], Call[Any]]
 
 
 def cancel(keys: ShardKeys, now: str) -> Call[Any]:
-    return by_id.cancel(keys, EPOCH, "a", now_us=now)
+    return by_id.cancel(keys, EPOCH, "a").at(now)
 
 
 def reschedule(keys: ShardKeys, now: str) -> Call[Any]:
-    return by_id.reschedule(keys, EPOCH, "a", -100, now_us=now)
+    return by_id.reschedule(keys, EPOCH, "a", -100).at(now)
 
 
 def replace(keys: ShardKeys, now: str) -> Call[Any]:
-    return by_id.push_unique(keys, EPOCH, ["a", -100, NEW, "replace", 0], now_us=now)
+    return by_id.push_unique(keys, EPOCH, ["a", -100, NEW, "replace", 0]).at(now)
 
 
 def push(keys: ShardKeys, now: str) -> Call[Any]:
-    return by_id.push(keys, EPOCH, ["a", -100, NEW], now_us=now)
+    return by_id.push(keys, EPOCH, ["a", -100, NEW]).at(now)
 
 
 def push_unique(keys: ShardKeys, now: str) -> Call[Any]:
-    return by_id.push_unique(keys, EPOCH, ["a", -100, NEW, "reject", 0], now_us=now)
+    return by_id.push_unique(keys, EPOCH, ["a", -100, NEW, "reject", 0]).at(now)
 
 
 WAYS: dict[str, tuple[Verb, ...]] = {
@@ -127,7 +127,7 @@ def test_any_order_of_anything(shard: Shard, keys: ShardKeys, seed: int) -> None
                 if ready:
                     assert shard.run(settle(keys, SettleAck("a", token))) == {}
                     present = ready = False
-        found = shard.run(by_id.get(keys, EPOCH, "a", now_us=now_us))
+        found = shard.run(by_id.get(keys, EPOCH, "a").at(now_us))
         assert (found and found.state) == (("ready" if ready else "scheduled") if present else None)
 
 
@@ -146,7 +146,7 @@ def test_one_more_than_there_were(shard: Shard, keys: ShardKeys, verb: Verb, gho
 
 def ready(shard: Shard, keys: ShardKeys) -> dict[str, int]:
     """What a look tells of two topics."""
-    return dict(shard.run(observe.peek(keys, EPOCH, ["", "mail"], now_us=at(0))).ready)
+    return dict(shard.run(observe.peek(keys, EPOCH, ["", "mail"]).at(at(0))).ready)
 
 
 @pytest.mark.parametrize("verb", [cancel, reschedule, replace])
@@ -157,7 +157,7 @@ def test_a_look_counts_tasks(shard: Shard, keys: ShardKeys, verb: Verb) -> None:
     assert shard.state()["meta"]["ghosts/"] == "1"
     # claimed, or removed by a purge: nothing is left of the count
     if verb is cancel:
-        shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=listing.START, now_us=at(0)))
+        shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=listing.START).at(at(0)))
     else:
         assert shard.run(claim(keys)).ids == ["z"]
     assert ready(shard, keys) == {"": 0, "mail": 1}
@@ -197,5 +197,5 @@ def test_ghosts_of_a_page_that_is_forwarded(shard: Shard, keys: ShardKeys) -> No
 
 def test_a_page_tells_which_may_stand_in_it_again(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "ready/": ["a", "z", "a"], "task": {"a": OLD, "z": OTHER}, "ghost": {"a": "1"}})
-    page = shard.run(listing.page_ready(keys, EPOCH, "", None, count=2, now_us=at(0)))
+    page = shard.run(listing.page_ready(keys, EPOCH, "", None, count=2).at(at(0)))
     assert ([id for _, id in page.ids], page.haunted) == (["a", "z"], {"a"})

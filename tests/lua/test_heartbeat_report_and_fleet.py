@@ -42,8 +42,7 @@ def heartbeat(
         unreached=unreached,
         word=word,
         leave=leave,
-        now_us=now_us,
-    )
+    ).at(now_us)
 
 
 WORD = f"me@{NOW}"
@@ -197,7 +196,7 @@ def test_when_the_first_of_the_others_may_end(
     centre: Shard, control: ControlKeys, mine_ms: int, others_ms: int
 ) -> None:
     centre.seed({"members": {"a": T + 300, "b": T + 400}})
-    beat = calls.heartbeat(control, "me", alive_ms=mine_ms, others_ms=OTHERS_MS, epoch=0, now_us=NOW)
+    beat = calls.heartbeat(control, "me", alive_ms=mine_ms, others_ms=OTHERS_MS, epoch=0).at(NOW)
     assert centre.run(beat).others_ms == others_ms
 
 
@@ -276,7 +275,7 @@ def test_report(
     centre: Shard, control: ControlKeys, before: State, leave: bool, report: bytes, joined: bool, after: State
 ) -> None:
     centre.seed(before)
-    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, report=report, leave=leave, now_us=NOW)
+    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, report=report, leave=leave).at(NOW)
     assert centre.run(call) == joined
     assert centre.state() == after
     # twice is harmless
@@ -287,7 +286,7 @@ def test_report(
 def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
     dead = [f"w{n:03}" for n in range(101)]
     centre.seed({"workers": {name: T - 200 + n for n, name in enumerate(dead)}, "reports": dict.fromkeys(dead, "r")})
-    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS).at(NOW)
     centre.run(call)
     assert centre.state() == {"workers": {"w100": T - 100, "w": ME}, "reports": {"w100": "r"}}
     centre.run(call)
@@ -297,7 +296,7 @@ def test_a_hundred_dead_workers_in_one_call_and_one_more(centre: Shard, control:
 def test_a_hundred_workers_ahead_of_the_clock_in_one_call_and_one_more(centre: Shard, control: ControlKeys) -> None:
     ahead = [f"w{n:03}" for n in range(101)]
     centre.seed({"workers": dict.fromkeys(ahead, T + 90_000)})
-    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS, now_us=NOW)
+    call = calls.report(control, 0, "w", alive_ms=ALIVE_MS).at(NOW)
     centre.run(call)
     assert centre.state()["workers"] == dict.fromkeys(["w", *ahead[:100]], ME) | {"w100": T + 90_000}
     centre.run(call)
@@ -305,11 +304,11 @@ def test_a_hundred_workers_ahead_of_the_clock_in_one_call_and_one_more(centre: S
 
 
 def test_fleet(centre: Shard, control: ControlKeys) -> None:
-    assert centre.run(calls.fleet(control, now_us=NOW)) == Processes(T * 1000, {}, {}, {})
+    assert centre.run(calls.fleet(control).at(NOW)) == Processes(T * 1000, {}, {}, {})
     members, workers = {"d": T + 5, "late": T - 5, "e": T + 6}, {"w": T + 9, "x": T - 9, "v": T}
     stored: State = {"members": members, "workers": workers, "reports": {"d": "1", "w": "2"}}
     centre.seed(stored)
-    seen = centre.run(calls.fleet(control, now_us=NOW))
+    seen = centre.run(calls.fleet(control).at(NOW))
     assert seen == Processes(T * 1000, members, workers, {"d": b"1", "w": b"2"})
     assert centre.state() == stored
 

@@ -24,20 +24,20 @@ LEASE_MS = 30_000
 
 
 def claim(shares: dict[str, int], *, lease_ms: int = LEASE_MS, waiter: str = "") -> Call[Any]:
-    return consume.claim(KEYS, EPOCH, shares, max=1000, lease_ms=lease_ms, token="t", waiter=waiter, now_us=NOW)
+    return consume.claim(KEYS, EPOCH, shares, max=1000, lease_ms=lease_ms, token="t", waiter=waiter).at(NOW)
 
 
 def forward(side: Literal["left", "right", "stream"] = "right", limit: int = 1000) -> Call[Any]:
-    return dispatch.forward(KEYS, EPOCH, "", to=KEYS.ready("theirs"), side=side, limit=limit, now_us=NOW)
+    return dispatch.forward(KEYS, EPOCH, "", to=KEYS.ready("theirs"), side=side, limit=limit).at(NOW)
 
 
 def dispatched(*topics: str, paused: tuple[str, ...] = ()) -> Call[Any]:
-    return dispatch.dispatch(KEYS, EPOCH, topics, limit=1000, max_attempts=9, paused=paused, now_us=NOW)
+    return dispatch.dispatch(KEYS, EPOCH, topics, limit=1000, max_attempts=9, paused=paused).at(NOW)
 
 
 def settle(*acks: str, retries: tuple[str, ...] = ()) -> Call[Any]:
     others = [SettleRetry(id, "t", 50, "boom", None) for id in retries]
-    return consume.settle(KEYS, EPOCH, [SettleAck(id, "t") for id in acks], others, now_us=NOW)
+    return consume.settle(KEYS, EPOCH, [SettleAck(id, "t") for id in acks], others).at(NOW)
 
 
 def tasks(*ids: str) -> dict[str, str]:

@@ -24,15 +24,15 @@ RUNG = meta(wake_at=T)
 
 
 def push_unique(id: str, mode: str, window: int | str = 0) -> Call[Any]:
-    return by_id.push_unique(KEYS, EPOCH, [id, T, A, mode, window], now_us=NOW)
+    return by_id.push_unique(KEYS, EPOCH, [id, T, A, mode, window]).at(NOW)
 
 
 def take(*ids: str) -> Call[Any]:
-    return resharding.take(KEYS, EPOCH, "n1", 2, ids, now_us=NOW)
+    return resharding.take(KEYS, EPOCH, "n1", 2, ids).at(NOW)
 
 
 def peek(*topics: str) -> Call[Any]:
-    return observe.peek(KEYS, EPOCH, topics, now_us=NOW)
+    return observe.peek(KEYS, EPOCH, topics).at(NOW)
 
 
 def tasks(*ids: str) -> dict[str, str]:
@@ -45,7 +45,7 @@ KINDS = ["ZCARD due", "ZCARD leased", "HLEN lease", "ZCARD dead", "HLEN why", "H
 PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
     "push: new": (
         {},
-        by_id.push(KEYS, EPOCH, ["a", 0, A], now_us=NOW),
+        by_id.push(KEYS, EPOCH, ["a", 0, A]).at(NOW),
         [
             "HMGET task a",
             f"ZADD due {T} a",
@@ -58,7 +58,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "push: new, for later than the poller comes": (
         {"meta": RUNG},
-        by_id.push(KEYS, EPOCH, ["a", T + 1, A], now_us=NOW),
+        by_id.push(KEYS, EPOCH, ["a", T + 1, A]).at(NOW),
         ["HMGET task a", f"ZADD due {T + 1} a", f"HSET task a {A}", "HSETNX topics '' 0", "HDEL meta idle/"],
     ),
     "push_unique: new": (
@@ -95,7 +95,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "cancel: a ready one": (
         {"task": tasks("a"), "ready/": ["a"]},
-        by_id.cancel(KEYS, EPOCH, "a", now_us=NOW),
+        by_id.cancel(KEYS, EPOCH, "a").at(NOW),
         [
             *("ZSCORE due a", "ZSCORE leased a", "ZSCORE dead a", "HEXISTS task a"),
             "HLEN lease",
@@ -110,7 +110,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "restore": (
         {"meta": RUNG, "task": tasks("a")},
-        observe.restore(KEYS, EPOCH, "a", now_us=NOW),
+        observe.restore(KEYS, EPOCH, "a").at(NOW),
         [
             *("ZSCORE due a", "ZSCORE leased a", "ZSCORE dead a", "HEXISTS task a"),
             "HGET ghost a",
@@ -175,7 +175,7 @@ MOVES: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "reserve: a few": (
         {},
-        resharding.reserve(KEYS, EPOCH, "n1", ["a", "b"], now_us=NOW),
+        resharding.reserve(KEYS, EPOCH, "n1", ["a", "b"]).at(NOW),
         ["HLEN staged", "HSET staged a|n1 '' b|n1 ''"],
     ),
 }
@@ -186,7 +186,7 @@ TYPES = ["HLEN task", "HLEN lease", "HLEN why", "HLEN ghost", "ZCARD seen", "HLE
 REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
     "cancel_tag: two of three": (
         {"task": {"a": TAGGED, "b": A, "c": TAGGED}, "due": {"a": T, "b": T}, "ready/": ["c"]},
-        listing.cancel_tag(KEYS, EPOCH, "tag", "0", count=100, now_us=NOW),
+        listing.cancel_tag(KEYS, EPOCH, "tag", "0", count=100).at(NOW),
         [
             "INFO server",
             *("HLEN lease", "HLEN why", "HLEN ghost"),
@@ -201,7 +201,7 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "purge: one that is ready, and one that is scheduled": (
         {"task": tasks("mail/a", "mail/b", "c"), "due": {"mail/a": T}, "ready/mail": ["mail/b"]},
-        listing.purge(KEYS, EPOCH, "mail", scope="topic", go_on=listing.START, now_us=NOW),
+        listing.purge(KEYS, EPOCH, "mail", scope="topic", go_on=listing.START).at(NOW),
         [
             "INFO server",
             *("ZCARD due", "ZCARD leased", "HLEN lease", "ZCARD dead", "HLEN why", "HLEN ghost"),
@@ -221,7 +221,7 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "trim: one of two": (
         {"task": tasks("a", "b"), "dead": {"a": T - 1000, "b": T}},
-        listing.trim(KEYS, EPOCH, age_ms=500, keep=10, now_us=NOW),
+        listing.trim(KEYS, EPOCH, age_ms=500, keep=10).at(NOW),
         [
             "ZCARD dead",
             f"ZCOUNT dead -inf {T - 500}",
@@ -264,17 +264,17 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "retire: the first look": (
         {"topics": {"": "3"}},
-        observe.retire(KEYS, EPOCH, [""], idle_ms=5, have_none=False, now_us=NOW),
+        observe.retire(KEYS, EPOCH, [""], idle_ms=5, have_none=False).at(NOW),
         ["HLEN looks", "LLEN ready/", "HGET topics ''", "HGET meta idle/", f"HSET meta idle/ 3:{T}"],
     ),
     "retire: of a topic with ready tasks": (
         {"topics": {"": "3"}, "ready/": ["a"]},
-        observe.retire(KEYS, EPOCH, [""], idle_ms=5, have_none=True, now_us=NOW),
+        observe.retire(KEYS, EPOCH, [""], idle_ms=5, have_none=True).at(NOW),
         ["HLEN looks", "LLEN ready/", "HGET topics ''", "HGET meta idle/"],
     ),
     "page: the first of two": (
         {"due": {"a": T, "b": T}},
-        listing.page(KEYS, EPOCH, "scheduled", Span(begin_ms=f"{T}"), count=1, now_us=NOW),
+        listing.page(KEYS, EPOCH, "scheduled", Span(begin_ms=f"{T}"), count=1).at(NOW),
         [f"ZCOUNT due -inf ({T}", "ZRANGE due 0 1 WITHSCORES"],
     ),
 }
@@ -289,7 +289,7 @@ def test_commands_on_a_shard(state: State, call: Call[Any], commands: list[str])
 
 
 def permit(limit: Limit) -> Call[Any]:
-    return consume.permit(CONTROL, EPOCH, "", limit, 1, lease_ms=100, token="t", now_us=NOW)
+    return consume.permit(CONTROL, EPOCH, "", limit, 1, lease_ms=100, token="t").at(NOW)
 
 
 def set_schedule(*, tell: bool) -> Call[Any]:
@@ -330,7 +330,7 @@ OF_THE_WHOLE: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
     "heartbeat: another lives for as long as any may": (
         {"members": {"p1": T + 100, "p2": T + 3000}, "unreached": {"": "a word"}},
-        control.heartbeat(CONTROL, "p1", alive_ms=3000, others_ms=3000, epoch=EPOCH, word="a word", now_us=NOW),
+        control.heartbeat(CONTROL, "p1", alive_ms=3000, others_ms=3000, epoch=EPOCH, word="a word").at(NOW),
         [
             "HGET topology epoch",
             "HGET unreached p1",
@@ -371,7 +371,7 @@ def test_many_reservations_make_a_table_of_a_small_key_alone(staged: int, is_fil
     """A key of more than 512 fields is a table already."""
     ids = [f"i{n}" for n in range(17)]
     state = {"meta": meta(), "staged": {f"{n}|n0": "" for n in range(staged)}}
-    made = lines(Watched(KEYS, state).made(resharding.reserve(KEYS, EPOCH, "n1", ids, now_us=NOW)))
+    made = lines(Watched(KEYS, state).made(resharding.reserve(KEYS, EPOCH, "n1", ids).at(NOW)))
     marks = "HSET staged " + " ".join(f"{id}|n1 ''" for id in ids)
     around = ["HSET staged '' FILLER", marks, "HDEL staged ''"] if is_filled else [marks]
     assert made == [GUARD, "HLEN staged", *around]
@@ -388,5 +388,5 @@ def test_what_bears_a_tag_is_removed_by_thousands() -> None:
     """Lua's stack bounds the words of a command, and a page may have any number of small records."""
     ids = [f"i{n:04}" for n in range(1001)]
     watched = Watched(KEYS, {"meta": meta(), "task": dict.fromkeys(ids, TAGGED), "due": dict.fromkeys(ids, T)})
-    made = watched.made(listing.cancel_tag(KEYS, EPOCH, "tag", "0", count=1000, now_us=NOW))
+    made = watched.made(listing.cancel_tag(KEYS, EPOCH, "tag", "0", count=1000).at(NOW))
     assert words_of(made, "HDEL", "task") == [ids[:1000], ids[1000:]]

@@ -48,7 +48,7 @@ def push(keys: ShardKeys, *ids: str) -> Call[Any]:
     words: list[Word] = []
     for id in ids:
         words += [id, -9, A, *(("keep", "50-50") if id == "seen" else ("replace", 50))]
-    return by_id.push_unique(keys, EPOCH, words, now_us=NOW)
+    return by_id.push_unique(keys, EPOCH, words).at(NOW)
 
 
 CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
@@ -63,12 +63,11 @@ CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
                 SettleGiveBack("c", "tok"),
                 SettleBury("d", "tok", "boom"),
             ],
-            now_us=NOW,
-        ),
+        ).at(NOW),
     ),
     "push_unique": (PUSHED, lambda keys: push(keys, "seen", "new", "due", "ready", "leased", "dead")),
     "push_unique, in another order": (PUSHED, lambda keys: push(keys, "due", "dead", "leased", "ready", "new", "seen")),
-    "put": (PUT, lambda keys: resharding.put(keys, EPOCH, PARCELS, now_us=NOW)),
+    "put": (PUT, lambda keys: resharding.put(keys, EPOCH, PARCELS).at(NOW)),
 }
 
 BROKEN = {

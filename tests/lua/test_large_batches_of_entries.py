@@ -18,7 +18,7 @@ A = record("a")
 
 
 def claimed(shard: Shard, keys: ShardKeys, ids: list[str], token: str) -> None:
-    claim = shard.run(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token=token, now_us=NOW))
+    claim = shard.run(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token=token).at(NOW))
     assert claim.ids == ids
 
 
@@ -54,7 +54,7 @@ def test_refused_nothing_is_left(shard: Shard, keys: ShardKeys, command: str, id
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     try:
         with shard.as_user(user) as asker, pytest.raises(redis.ResponseError):
-            asker.ask(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok", now_us=NOW))
+            asker.ask(consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok").at(NOW))
     finally:
         shard.do("ACL", "DELUSER", user)
     assert shard.state() == ready
@@ -67,7 +67,7 @@ def test_a_filler_that_may_not_be_removed(shard: Shard, keys: ShardKeys, command
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        call = consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok", now_us=NOW)
+        call = consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok").at(NOW)
         assert asker.ask(call)[4].split("\n") == MANY
     shard.do("ACL", "DELUSER", user)
     state = shard.state()
@@ -83,7 +83,7 @@ def test_refused_each_goes_back_to_its_own_list(shard: Shard, keys: ShardKeys, c
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     shares = {"": 2, "none": 9, "mail": 2, "x": 2}
-    call = consume.claim(keys, EPOCH, shares, max=100, lease_ms=9000, token="tok", now_us=NOW)
+    call = consume.claim(keys, EPOCH, shares, max=100, lease_ms=9000, token="tok").at(NOW)
     with shard.as_user(user) as asker, pytest.raises(redis.ResponseError, match=r"NOPERM|permission|can't run this"):
         asker.ask(call)
     shard.do("ACL", "DELUSER", user)

@@ -24,46 +24,46 @@ def listed(shard: Shard, call: Call[Any], before: State | None = None) -> set[st
 
 def test_push(shard: Shard, keys: ShardKeys) -> None:
     tasks: list[Word] = [word for id in ("a", "mail/a", "mail/b", "sms/a") for word in (id, -5, A)]
-    assert listed(shard, by_id.push(keys, EPOCH, tasks, now_us=NOW)) == {"", "mail", "sms"}
+    assert listed(shard, by_id.push(keys, EPOCH, tasks).at(NOW)) == {"", "mail", "sms"}
 
 
 def test_push_keeps_the_count_of_what_was_dispatched(shard: Shard, keys: ShardKeys) -> None:
-    push = by_id.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
+    push = by_id.push(keys, EPOCH, ["mail/a", -5, A]).at(NOW)
     assert listed(shard, push, {"topics": {"mail": "7"}}) == {"mail"}
     assert shard.state()["topics"] == {"mail": "7"}
 
 
 def test_push_of_ids_that_are_taken(shard: Shard, keys: ShardKeys) -> None:
-    push = by_id.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW)
+    push = by_id.push(keys, EPOCH, ["mail/a", -5, A]).at(NOW)
     assert listed(shard, push, {"task": {"mail/a": A}, "due": {"mail/a": 1}}) == set()
 
 
 @pytest.mark.parametrize(("id", "topic"), [("a", ""), ("mail/a", "mail")])
 def test_push_unique(shard: Shard, keys: ShardKeys, id: str, topic: str) -> None:
-    call = by_id.push_unique(keys, EPOCH, [id, -5, A, "keep", 0], now_us=NOW)
+    call = by_id.push_unique(keys, EPOCH, [id, -5, A, "keep", 0]).at(NOW)
     assert listed(shard, call) == {topic}
 
 
 def test_push_unique_of_an_id_that_belongs_elsewhere(shard: Shard, keys: ShardKeys) -> None:
-    call = by_id.push_unique(keys, EPOCH, ["mail/a", -5, A, "keep", 0], earlier="1", now_us=NOW)
+    call = by_id.push_unique(keys, EPOCH, ["mail/a", -5, A, "keep", 0], earlier="1").at(NOW)
     assert listed(shard, call) == set()
 
 
 def test_a_push_whose_answer_was_lost(shard: Shard, keys: ShardKeys) -> None:
-    call = by_id.push(keys, EPOCH, ["mail/a", -5, A], now_us=NOW).after_loss()
+    call = by_id.push(keys, EPOCH, ["mail/a", -5, A]).at(NOW).after_loss()
     assert listed(shard, call) == {"mail"}
 
 
 def test_put(shard: Shard, keys: ShardKeys) -> None:
     parcel = f"7|{keys.shard}|due|5|0|0|".encode() + raw(A)
     moving = [resharding.MovingTask(id, parcel) for id in ("mail/a", "sms/a")]
-    put = resharding.put(keys, EPOCH, moving, now_us=NOW)
+    put = resharding.put(keys, EPOCH, moving).at(NOW)
     # the mark of the second was used up: it was put, and has gone since
     assert listed(shard, put, {"staged": {"mail/a|7": ""}}) == {"mail"}
 
 
 def test_restore(shard: Shard, keys: ShardKeys) -> None:
-    call = observe.restore(keys, EPOCH, "mail/a", now_us=NOW)
+    call = observe.restore(keys, EPOCH, "mail/a").at(NOW)
     assert listed(shard, call, {"task": {"mail/a": A}}) == {"mail"}
 
 
@@ -72,8 +72,8 @@ def test_who_may_not_list_a_topic_pushes_all_the_same(shard: Shard, keys: ShardK
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hsetnx", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        assert asker.ask(by_id.push(keys, EPOCH, ["a", 5, stored], now_us=NOW)) == ["ok"]
-        call = by_id.push_unique(keys, EPOCH, ["b", 5, stored, "keep", 0], now_us=NOW)
+        assert asker.ask(by_id.push(keys, EPOCH, ["a", 5, stored]).at(NOW)) == ["ok"]
+        call = by_id.push_unique(keys, EPOCH, ["b", 5, stored, "keep", 0]).at(NOW)
         assert asker.ask(call) == ["ok", "pushed"]
     shard.do("ACL", "DELUSER", user)
     assert shard.state()["due"] == {"a": 5, "b": 5}

@@ -45,8 +45,8 @@ TAKEN = {
 TAKE = {
     "what is scheduled or dead, and nothing else": Case(
         lambda keys: resharding.take(
-            keys, EPOCH, "n2", 1, ["due1", "ready", "dead1", "gone", "leased", "due2", "dead2"], now_us=NOW
-        ),
+            keys, EPOCH, "n2", 1, ["due1", "ready", "dead1", "gone", "leased", "due2", "dead2"]
+        ).at(NOW),
         ["ok", *(word for id in ("due1", "dead1", "due2", "dead2") for word in (id, TAKEN[id]))],
         STOCKED,
         {
@@ -60,7 +60,7 @@ TAKE = {
         },
     ),
     "one of several": Case(
-        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["dead2"], now_us=NOW),
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["dead2"]).at(NOW),
         ["ok", "dead2", TAKEN["dead2"]],
         STOCKED | {"meta": meta(moved=2), "moved": {"other": "n1|2|…"}},
         {
@@ -73,11 +73,11 @@ TAKE = {
         },
     ),
     "nothing is here": Case(
-        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["gone", "ready"], now_us=NOW), ["ok"], STOCKED
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["gone", "ready"]).at(NOW), ["ok"], STOCKED
     ),
-    "nothing is asked for": Case(lambda keys: resharding.take(keys, EPOCH, "n2", 1, [], now_us=NOW), ["ok"], STOCKED),
+    "nothing is asked for": Case(lambda keys: resharding.take(keys, EPOCH, "n2", 1, []).at(NOW), ["ok"], STOCKED),
     "without a lease, and dead without a reason": Case(
-        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"], now_us=NOW),
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"]).at(NOW),
         ["ok", "a", parcel("due", T, A), "b", parcel("dead", T, B)],
         {"task": {"a": A, "b": B}, "due": {"a": T}, "dead": {"b": T}},
         {
@@ -89,7 +89,7 @@ TAKE = {
         },
     ),
     "the only one with a lease, and the only dead one": Case(
-        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"], now_us=NOW),
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"]).at(NOW),
         ["ok", "a", parcel("due", T, A, lease="1:2:3:"), "b", parcel("dead", T, B, why="boom")],
         {"task": {"a": A, "b": B}, "due": {"a": T}, "lease": {"a": "1:2:3:"}, "dead": {"b": T}, "why": {"b": "boom"}},
         {
@@ -99,14 +99,14 @@ TAKE = {
         },
     ),
     "scheduled counts before dead, and it is in neither afterwards": Case(
-        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a"], now_us=NOW),
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a"]).at(NOW),
         ["ok", "a", parcel("due", T + 5, A)],
         {"task": {"a": A}, "due": {"a": T + 5}, "dead": {"a": T - 5}, "why": {"a": "boom"}},
         {"meta": meta(moved=1), "task": None, "due": None, "dead": None, "why": None}
         | {"moved": {"a": parcel("due", T + 5, A)}},
     ),
     "an id without a record stays where it is": Case(
-        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"], now_us=NOW),
+        lambda keys: resharding.take(keys, EPOCH, "n2", 1, ["a", "b"]).at(NOW),
         ["ok", "b", parcel("due", T, B)],
         {"task": {"b": B}, "due": {"a": T, "b": T}},
         {"meta": meta(moved=1), "task": None, "due": {"a": T}, "moved": {"b": parcel("due", T, B)}},
@@ -125,8 +125,7 @@ PUT = {
                 d=parcel("dead", T - 6.5, D),
                 mail_e=parcel("due", T + 65, A, lease="0:1::"),
             ),
-            now_us=NOW,
-        ),
+        ).at(NOW),
         ["ok"],
         {"staged": dict.fromkeys(("a|n2", "b|n2", "mail/c|n2", "d|n2", "mail/e|n2", "a|n1"), "")},
         {
@@ -144,28 +143,27 @@ PUT = {
             keys,
             EPOCH,
             moving(a=parcel("due", T + 1, A), b=parcel("due", T + 2, B), c=parcel("dead", T + 2, C)),
-            now_us=NOW,
-        ),
+        ).at(NOW),
         ["ok"],
         {"staged": {"a|n1": "", "b|n2": "", "b|n1": ""}},
         {"meta": meta(wake_at=T + 2), "task": {"b": B}, "due": {"b": T + 2}, "staged": {"a|n1": "", "b|n1": ""}},
     ),
     "only dead ones ring nobody": Case(
-        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("dead", T - 1, A, why="w")), now_us=NOW),
+        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("dead", T - 1, A, why="w"))).at(NOW),
         ["ok"],
         {"staged": {"a|n2": ""}},
         {"task": {"a": A}, "dead": {"a": T - 1}, "why": {"a": "w"}, "staged": None},
     ),
     "nor do they where nobody polls": Case(
-        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("dead", T - 1, A, why="w")), now_us=NOW),
+        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("dead", T - 1, A, why="w"))).at(NOW),
         ["ok"],
         {"meta": meta(wake_at=T - 9000), "staged": {"a|n2": ""}},
         {"task": {"a": A}, "dead": {"a": T - 1}, "why": {"a": "w"}, "staged": None},
     ),
     "without marks nothing is written": Case(
-        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("due", T, A)), now_us=NOW), ["ok"]
+        lambda keys: resharding.put(keys, EPOCH, moving(a=parcel("due", T, A))).at(NOW), ["ok"]
     ),
-    "nothing": Case(lambda keys: resharding.put(keys, EPOCH, [], now_us=NOW), ["ok"], {"staged": {"a|n1": ""}}),
+    "nothing": Case(lambda keys: resharding.put(keys, EPOCH, []).at(NOW), ["ok"], {"staged": {"a|n1": ""}}),
 }
 
 CLEAR = {
@@ -174,92 +172,88 @@ CLEAR = {
             keys,
             EPOCH,
             [MovingTask("a", b"n1|"), MovingTask("gone", b"n1|"), MovingTask("b", b"n2|"), MovingTask("c", b"n1|")],
-            now_us=NOW,
-        ),
+        ).at(NOW),
         ["ok"],
         {"moved": {"a": "n1|1|", "b": "n2|1|", "c": "n1|1|", "d": "n1|1|"}},
         {"moved": {"d": "n1|1|"}},
     ),
     "another number, and one that begins alike": Case(
         lambda keys: resharding.clear(
-            keys, EPOCH, [MovingTask("a", b"n1|"), MovingTask("b", b"n12|"), MovingTask("c", b"n1|")], now_us=NOW
-        ),
+            keys, EPOCH, [MovingTask("a", b"n1|"), MovingTask("b", b"n12|"), MovingTask("c", b"n1|")]
+        ).at(NOW),
         ["ok"],
         {"moved": {"a": "n12|1|", "b": "n1|1|", "c": "xn1|1|"}},
     ),
-    "nothing": Case(lambda keys: resharding.clear(keys, EPOCH, [], now_us=NOW), ["ok"], {"moved": {"a": "n1|1|"}}),
+    "nothing": Case(lambda keys: resharding.clear(keys, EPOCH, []).at(NOW), ["ok"], {"moved": {"a": "n1|1|"}}),
 }
 
 WINDOWS = {
     "remembered: the later end counts": Case(
         lambda keys: resharding.remember(
-            keys, EPOCH, {"new": f"{T + 7}.5", "later": f"{T + 9}", "longer": f"{T + 8}"}, ahead_ms=0, now_us=NOW
-        ),
+            keys, EPOCH, {"new": f"{T + 7}.5", "later": f"{T + 9}", "longer": f"{T + 8}"}, ahead_ms=0
+        ).at(NOW),
         ["ok"],
         {"seen": {"later": T + 8, "longer": T + 9, "other": T}},
         {"seen": {"new": T + 7.5, "later": T + 9, "longer": T + 9, "other": T}},
     ),
     "remembered: by the steady clock of either side": Case(
-        lambda keys: resharding.remember(
-            keys, EPOCH, {"a": f"{T + 7000}", "b": f"{T + 8000}"}, ahead_ms=300, now_us=NOW
-        ),
+        lambda keys: resharding.remember(keys, EPOCH, {"a": f"{T + 7000}", "b": f"{T + 8000}"}, ahead_ms=300).at(NOW),
         ["ok"],
         {"meta": meta(ahead=1000, clock=T + 500, wake_at=T + 77)},
         {"seen": {"a": T + 7700, "b": T + 8700}},
     ),
     "remembered: the clock of this server went back": Case(
-        lambda keys: resharding.remember(keys, EPOCH, {"a": f"{T + 7000}"}, ahead_ms=300, now_us=NOW),
+        lambda keys: resharding.remember(keys, EPOCH, {"a": f"{T + 7000}"}, ahead_ms=300).at(NOW),
         ["ok"],
         {"meta": meta(ahead=1000, clock=T + 5000)},
         {"seen": {"a": T + 11_700}},
     ),
     "remembered: nothing": Case(
-        lambda keys: resharding.remember(keys, EPOCH, {}, ahead_ms=0, now_us=NOW), ["ok"], {"seen": {"a": T}}
+        lambda keys: resharding.remember(keys, EPOCH, {}, ahead_ms=0).at(NOW), ["ok"], {"seen": {"a": T}}
     ),
     "forgotten, unless it became longer": Case(
         lambda keys: resharding.forget(
             keys,
             EPOCH,
             {"a": f"{T + 1}", "gone": f"{T}", "longer": f"{T + 2}", "shorter": f"{T + 3}", "b": f"{T + 4.5}"},
-            now_us=NOW,
-        ),
+        ).at(NOW),
         ["ok"],
         {"seen": {"a": T + 1, "longer": T + 2.5, "shorter": T + 2, "b": T + 4.5, "other": T}},
         {"seen": {"longer": T + 2.5, "other": T}},
     ),
     "forgotten: one alone": Case(
-        lambda keys: resharding.forget(keys, EPOCH, {"a": f"{T + 1}"}, now_us=NOW),
+        lambda keys: resharding.forget(keys, EPOCH, {"a": f"{T + 1}"}).at(NOW),
         ["ok"],
         {"seen": {"a": T + 1, "b": T + 1}},
         {"seen": {"b": T + 1}},
     ),
     "forgotten: none that is here": Case(
-        lambda keys: resharding.forget(keys, EPOCH, {"gone": f"{T}", "longer": f"{T}"}, now_us=NOW),
+        lambda keys: resharding.forget(keys, EPOCH, {"gone": f"{T}", "longer": f"{T}"}).at(NOW),
         ["ok"],
         {"seen": {"longer": T + 1}},
     ),
-    "forgotten: nothing": Case(lambda keys: resharding.forget(keys, EPOCH, {}, now_us=NOW), ["ok"], {"seen": {"a": T}}),
+    "forgotten: nothing": Case(lambda keys: resharding.forget(keys, EPOCH, {}).at(NOW), ["ok"], {"seen": {"a": T}}),
 }
 
 NOTES = {
     "reserved": Case(
-        lambda keys: resharding.reserve(keys, EPOCH, "n3", ["a", "mail/b", "c"], now_us=NOW),
+        lambda keys: resharding.reserve(keys, EPOCH, "n3", ["a", "mail/b", "c"]).at(NOW),
         ["ok"],
         {"staged": {"a|n2": ""}},
         {"staged": {"a|n2": "", "a|n3": "", "mail/b|n3": "", "c|n3": ""}},
     ),
-    "reserved: nothing": Case(lambda keys: resharding.reserve(keys, EPOCH, "n3", [], now_us=NOW), ["ok"]),
+    "reserved: nothing": Case(lambda keys: resharding.reserve(keys, EPOCH, "n3", []).at(NOW), ["ok"]),
     "swept": Case(
-        lambda keys: resharding.swept(keys, EPOCH, 2, now_us=NOW),
+        lambda keys: resharding.swept(keys, EPOCH, 2).at(NOW),
         ["ok"],
         {"meta": meta(swept=1)},
         {"meta": meta(swept=2)},
     ),
     "sealed": Case(
-        lambda keys: node_info.seal(keys.meta, keys.slot, EPOCH, now_us=at(7)), ["ok"], {}, {"meta": meta(sealed=T + 7)}
+        lambda keys: node_info.seal(keys.meta, keys.slot, EPOCH).at(at(7)), ["ok"], {}, {"meta": meta(sealed=T + 7)}
     ),
     "unmarked": Case(
-        lambda keys: resharding.unmark(keys, EPOCH, now_us=NOW),
+        lambda keys: resharding.unmark(keys, EPOCH).at(NOW),
         ["ok"],
         {"staged": {"a|n2": "", "b|n2": ""}, "moved": {"a": "n1|2|…"}},
         {"staged": None},
@@ -287,7 +281,7 @@ def test_what_is_put_in_this_order_wakes_at_the_first(shard: Shard, keys: ShardK
         shard.seed({"meta": meta(wake_at=waking), "staged": {"a|n2": "", "b|n2": ""}})
         with shard.listener(keys.bell) as ear:
             tasks = moving(a=parcel("due", due[0], A), b=parcel("due", due[1], B))
-            assert shard.ask(resharding.put(keys, EPOCH, tasks, now_us=NOW)) == ["ok"]
+            assert shard.ask(resharding.put(keys, EPOCH, tasks).at(NOW)) == ["ok"]
             assert bool(ear.heard()) == rung
         assert shard.state()["meta"]["wake_at"] == f"{min(waking, *due)}"
 
@@ -297,7 +291,7 @@ def test_many_marks_make_a_table(shard: Shard, keys: ShardKeys, present: int, mo
     """Nothing but the marks is left, and a key that is a table already needs no more."""
     shard.seed({"meta": meta(), "staged": {f"{n}|n1": "" for n in range(present)}})
     ids = [f"i{n}" for n in range(more)]
-    assert shard.ask(resharding.reserve(keys, EPOCH, "n2", ids, now_us=NOW)) == ["ok"]
+    assert shard.ask(resharding.reserve(keys, EPOCH, "n2", ids).at(NOW)) == ["ok"]
     marks = {f"{n}|n1" for n in range(present)} | {f"{id}|n2" for id in ids}
     assert shard.state()["staged"].keys() == marks
     assert (shard.do("OBJECT", "ENCODING", keys.staged) == "hashtable") == becomes
@@ -309,7 +303,7 @@ def test_a_user_who_may_not_remove_reserves_many(shard: Shard, keys: ShardKeys) 
     ids, user = [f"i{n}" for n in range(17)], f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hdel", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        assert asker.ask(resharding.reserve(keys, EPOCH, "n2", ids, now_us=NOW)) == ["ok"]
+        assert asker.ask(resharding.reserve(keys, EPOCH, "n2", ids).at(NOW)) == ["ok"]
     shard.do("ACL", "DELUSER", user)
     assert shard.state()["staged"].keys() == {f"{id}|n2" for id in ids} | {""}
 
@@ -321,7 +315,7 @@ def test_a_take_is_bounded_by_bytes(shard: Shard, keys: ShardKeys, size: int, ta
     """It ends with the record that passes 1 MiB, or with the fourth; what is not taken is there for the next one."""
     ids = [f"i{n:03}" for n in range(900 if size < 100_000 else 12)]
     shard.seed({"meta": meta(), "task": dict.fromkeys(ids, "\x10" + "x" * (size - 1)), "due": dict.fromkeys(ids, T)})
-    tasks = shard.run(resharding.take(keys, EPOCH, "n2", 1, ids, now_us=NOW))
+    tasks = shard.run(resharding.take(keys, EPOCH, "n2", 1, ids).at(NOW))
     assert [task.id for task in tasks] == ids[:taken]
     state = shard.state()
     assert set(state.get("task", {})) == set(state.get("due", {})) == set(ids[taken:])
@@ -333,7 +327,7 @@ def test_a_take_of_1_mib_but_for_a_byte_goes_on(shard: Shard, keys: ShardKeys, m
     sizes = [262_144 + more, *[262_144] * 3, 9]
     stored = {f"i{n}": "\x10" + "x" * (size - 1) for n, size in enumerate(sizes)}
     shard.seed({"meta": meta(), "task": stored, "due": dict.fromkeys(stored, T)})
-    assert len(shard.run(resharding.take(keys, EPOCH, "n2", 1, list(stored), now_us=NOW))) == taken
+    assert len(shard.run(resharding.take(keys, EPOCH, "n2", 1, list(stored)).at(NOW))) == taken
 
 
 @pytest.mark.parametrize("count", [3, 700])
@@ -343,7 +337,7 @@ def test_stock_tells_all_ids_page_by_page(shard: Shard, keys: ShardKeys, count: 
     shard.seed({"meta": meta(), "task": dict.fromkeys(ids, A)})
     place, met, pages, bytes = "0", set(), 0, 0
     while place != "0" or not pages:
-        page = shard.run(resharding.stock(keys, EPOCH, place, count=100, now_us=NOW))
+        page = shard.run(resharding.stock(keys, EPOCH, place, count=100).at(NOW))
         met |= set(page.ids)
         place, pages, bytes = page.cursor, pages + 1, bytes + page.bytes
     assert met == ids
@@ -351,5 +345,5 @@ def test_stock_tells_all_ids_page_by_page(shard: Shard, keys: ShardKeys, count: 
     assert bytes == (count * len(A) if "redis_version:7.0" in shard.do("INFO", "server") else 0)
     assert (pages > 3) == (count > 512)
     # the place of another process of the server is none: it begins anew
-    other = shard.run(resharding.stock(keys, EPOCH, "7@0123", count=1000, now_us=NOW))
+    other = shard.run(resharding.stock(keys, EPOCH, "7@0123", count=1000).at(NOW))
     assert set(other.ids) == ids

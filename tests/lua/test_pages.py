@@ -20,7 +20,7 @@ IDS = ["B", "a", "b", "mail/a", "z", "zz", "ż", "ﬀ", "𝄞"]
 def page(
     shard: Shard, keys: ShardKeys, span: Span | None = None, *, state: SortedState = "scheduled", count: int = 100
 ) -> IdPage:
-    return shard.run(listing.page(keys, EPOCH, state, span or Span(), count=count, now_us=NOW))
+    return shard.run(listing.page(keys, EPOCH, state, span or Span(), count=count).at(NOW))
 
 
 @pytest.mark.parametrize(("state", "key"), [("scheduled", "due"), ("leased", "leased"), ("dead", "dead")])
@@ -31,7 +31,7 @@ def test_a_page(shard: Shard, keys: ShardKeys, state: SortedState, key: str) -> 
         int(NOW), True, 3, (T + 2, "c"), [(T + 1, "a"), (T + 1, "b"), (T + 2, "c")]
     )
     assert shard.state() == before
-    call = listing.page(keys, EPOCH, state, Span(), count=9, now_us=NOW)
+    call = listing.page(keys, EPOCH, state, Span(), count=9).at(NOW)
     assert shard.ask(call)[1:6] == [NOW, 1, 3, f"{T + 2}", "c"]
 
 
@@ -95,9 +95,7 @@ def test_a_page_of_what_failed(shard: Shard, keys: ShardKeys, others: int) -> No
         shard.do("HSET", keys.lease, *(word for n in range(others) for word in (f"d{n}", "1:0::")))
 
     def of(span: Span, count: int = 100, topic: str | None = None) -> IdPage:
-        return shard.run(
-            listing.page(keys, EPOCH, "scheduled", span, topic=topic, failed=True, count=count, now_us=NOW)
-        )
+        return shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, failed=True, count=count).at(NOW))
 
     order = [(T, "B"), (T, "z"), (T + 1, "mail/c"), (T + 2, "a"), (T + 5, "zz")]
     assert (of(Span()).ids, of(Span()).whole) == (order, True)
@@ -124,7 +122,7 @@ def test_a_page_of_a_topic_looks_at_so_many(shard: Shard, keys: ShardKeys) -> No
     shard.seed({"meta": meta(), "due": due})
 
     def of(topic: str, span: Span, look: int) -> IdPage:
-        return shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, count=4, look=look, now_us=NOW))
+        return shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, count=4, look=look).at(NOW))
 
     assert of("mail", Span(), 7) == IdPage(
         int(NOW), False, 7, (T + 6, "mail/006"), [(T, "mail/000"), (T + 3, "mail/003"), (T + 6, "mail/006")]
@@ -143,7 +141,7 @@ def test_a_page_of_a_topic_up_to_an_instant(shard: Shard, keys: ShardKeys) -> No
     for topic in ("mail", "info", "inf"):
         shard.seed({"meta": meta(), "due": {f"{topic}/{n}": T + n for n in range(4)}})
         for span, found in ((Span(end_ms=f"{T + 2}"), [0, 1]), (Span("+inf", end_ms=f"{T + 1}", newest=True), [3, 2])):
-            part = shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, count=9, now_us=NOW))
+            part = shard.run(listing.page(keys, EPOCH, "scheduled", span, topic=topic, count=9).at(NOW))
             assert ([id for _, id in part.ids], part.whole) == ([f"{topic}/{n}" for n in found], True)
 
 
@@ -166,7 +164,7 @@ def test_a_page_of_a_holder(shard: Shard, keys: ShardKeys, holder: str, held: li
         "e": "0:0::~shop-0123456789ab:1",
     }
     shard.seed({"meta": meta(), "leased": dict.fromkeys([*lease, "f"], T + 5), "lease": lease})
-    part = shard.run(listing.page(keys, EPOCH, "leased", Span(), holder=holder, count=9, now_us=NOW))
+    part = shard.run(listing.page(keys, EPOCH, "leased", Span(), holder=holder, count=9).at(NOW))
     assert ([id for _, id in part.ids], part.looked_at) == (held, 6)
 
 
@@ -174,7 +172,7 @@ def test_a_page_of_a_holder(shard: Shard, keys: ShardKeys, holder: str, held: li
 def test_a_page_of_few_leases(shard: Shard, keys: ShardKeys, lease: dict[str, str]) -> None:
     leases = {"leased": dict.fromkeys(lease, T), "lease": lease} if lease else {}
     shard.seed({"meta": meta()} | leases)
-    part = shard.run(listing.page(keys, EPOCH, "leased", Span(), holder="shop", count=9, now_us=NOW))
+    part = shard.run(listing.page(keys, EPOCH, "leased", Span(), holder="shop", count=9).at(NOW))
     assert [id for _, id in part.ids] == list(lease)
 
 
@@ -182,7 +180,7 @@ def test_a_page_of_few_leases(shard: Shard, keys: ShardKeys, lease: dict[str, st
 
 
 def ready(shard: Shard, keys: ShardKeys, after: int | None = None, *, count: int = 100) -> ReadyPage:
-    return shard.run(listing.page_ready(keys, EPOCH, "mail", after, count=count, now_us=NOW))
+    return shard.run(listing.page_ready(keys, EPOCH, "mail", after, count=count).at(NOW))
 
 
 def test_a_ready_list_page_by_page(shard: Shard, keys: ShardKeys) -> None:
@@ -232,7 +230,7 @@ def test_a_list_of_which_nothing_is_counted(shard: Shard, keys: ShardKeys) -> No
     """A shard that was lost, and opened anew, has no count of what its ready list still has."""
     shard.seed({"meta": meta(), "task": {"mail/0": A, "mail/1": A}, "ready/mail": ["mail/0", "mail/1"]})
     assert ready(shard, keys) == ReadyPage(True, 2, 0, [(-1, "mail/0"), (0, "mail/1")])
-    call = listing.page_ready(keys, EPOCH, "mail", None, count=9, now_us=NOW)
+    call = listing.page_ready(keys, EPOCH, "mail", None, count=9).at(NOW)
     assert shard.ask(call) == ["ok", 1, 2, "0", ["-1", "mail/0", "0", "mail/1"], []]
 
 
@@ -245,11 +243,11 @@ def test_a_forecast(shard: Shard, keys: ShardKeys) -> None:
     due |= {"last": begin + 179_999, "later": begin + 180_000}
     before = {"meta": meta(), "due": due}
     shard.seed(before)
-    call = listing.forecast(keys, EPOCH, step_ms=60_000, steps=3, now_us=NOW)
+    call = listing.forecast(keys, EPOCH, step_ms=60_000, steps=3).at(NOW)
     assert shard.ask(call) == ["ok", NOW, f"{begin}", 2, 1, [2, 1, 1]]
     # by another's beginning, as its clock goes before ours or after
     for other, counts in ((begin - 60_000, [0, 2, 1]), (begin + 60_000, [3, 1, 1])):
-        call = listing.forecast(keys, EPOCH, begin_ms=other, step_ms=60_000, steps=3, now_us=NOW)
+        call = listing.forecast(keys, EPOCH, begin_ms=other, step_ms=60_000, steps=3).at(NOW)
         found = shard.run(call)
         assert (found.overdue, found.steps) == (2, counts)
         assert found.overdue + sum(found.steps) + found.later == len(due)
@@ -257,6 +255,6 @@ def test_a_forecast(shard: Shard, keys: ShardKeys) -> None:
 
 
 def test_a_forecast_of_nothing(shard: Shard, keys: ShardKeys) -> None:
-    found = shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=2, now_us=NOW))
+    found = shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=2).at(NOW))
     assert (found.overdue, found.later, found.steps) == (0, 0, [0, 0])
-    assert shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=0, now_us=NOW)).steps == []
+    assert shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=0).at(NOW)).steps == []

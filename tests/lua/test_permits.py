@@ -38,8 +38,7 @@ def permit(
         token=token,
         waiter=waiter,
         others_wait=others_wait,
-        now_us=now_us,
-    )
+    ).at(now_us)
 
 
 def test_without_a_topology_or_with_an_older_one(centre: Shard, control: ControlKeys) -> None:
@@ -181,37 +180,37 @@ def test_renewed_they_lapse_later(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN)
     centre.run(permit(control, 2, concurrency=2))
     for _ in range(2):
-        renewal = calls.renew(control, 0, "mail", 2, ["me:1#1"], lease_ms=LEASE_MS, now_us=at(60))
+        renewal = calls.renew(control, 0, "mail", 2, ["me:1#1"], lease_ms=LEASE_MS).at(at(60))
         assert centre.ask(renewal) == ["ok"]
         assert centre.state()[PERMITS] == {"me:1#1": LAPSE + 60, "me:1#2": LAPSE}
-    assert centre.run(calls.renew(control, 0, "mail", 2, [], lease_ms=LEASE_MS, now_us=at(60))) == set()
+    assert centre.run(calls.renew(control, 0, "mail", 2, [], lease_ms=LEASE_MS).at(at(60))) == set()
 
 
 def test_one_that_lapsed_has_its_place_again_unless_it_is_taken(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {PERMITS: {"theirs": T + 50}})
-    renewal = calls.renew(control, 0, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)
+    renewal = calls.renew(control, 0, "mail", 2, ["a", "b"], lease_ms=LEASE_MS).at(NOW)
     assert centre.ask(renewal) == ["ok", 2]
     assert centre.run(renewal) == {"b"}
     assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE}
     # nobody has removed this one: its place is its own
     for lapsed in (T - 5, T):
         centre.seed(OPEN | {PERMITS: {"theirs": T + 50, "a": lapsed, "gone": T - 5}})
-        assert centre.run(calls.renew(control, 0, "mail", 2, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == {"b"}
+        assert centre.run(calls.renew(control, 0, "mail", 2, ["a", "b"], lease_ms=LEASE_MS).at(NOW)) == {"b"}
         assert centre.state()[PERMITS] == {"theirs": T + 50, "a": LAPSE, "gone": T - 5}
         centre.do("ZADD", control.permits("mail"), lapsed, "a")
-        assert centre.run(calls.renew(control, 0, "mail", 3, ["a", "b", "c"], lease_ms=LEASE_MS, now_us=NOW)) == {"c"}
+        assert centre.run(calls.renew(control, 0, "mail", 3, ["a", "b", "c"], lease_ms=LEASE_MS).at(NOW)) == {"c"}
 
 
 def test_a_lower_limit_takes_no_place_from_who_runs(centre: Shard, control: ControlKeys) -> None:
     centre.seed(OPEN | {PERMITS: {"a": T + 50, "b": T + 50}})
-    assert centre.run(calls.renew(control, 0, "mail", 1, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
+    assert centre.run(calls.renew(control, 0, "mail", 1, ["a", "b"], lease_ms=LEASE_MS).at(NOW)) == set()
     assert centre.state()[PERMITS] == {"a": LAPSE, "b": LAPSE}
 
 
 def test_of_a_limit_that_was_lifted_none_is_refused(centre: Shard, control: ControlKeys) -> None:
     """If it is set again, those count that are still there."""
     centre.seed(OPEN | {PERMITS: {"a": T + 50}})
-    assert centre.run(calls.renew(control, 0, "mail", None, ["a", "b"], lease_ms=LEASE_MS, now_us=NOW)) == set()
+    assert centre.run(calls.renew(control, 0, "mail", None, ["a", "b"], lease_ms=LEASE_MS).at(NOW)) == set()
     assert centre.state()[PERMITS] == {"a": LAPSE}
 
 
@@ -220,7 +219,7 @@ def test_a_thousand_permits(centre: Shard, control: ControlKeys) -> None:
     assert centre.run(permit(control, 5000, concurrency=2000)) == Permit(1000, 0)
     names = [f"me:1#{n}" for n in range(1, 1001)]
     assert centre.state()[PERMITS].keys() == set(names)
-    centre.run(calls.renew(control, 0, "mail", 2000, names, lease_ms=500, now_us=NOW))
+    centre.run(calls.renew(control, 0, "mail", 2000, names, lease_ms=500).at(NOW))
     centre.run(calls.release(control, 0, "mail", names, unused=0))
     assert centre.state() == OPEN | {RATE: {"clock": f"{T}"}}
 

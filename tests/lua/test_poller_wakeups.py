@@ -25,10 +25,10 @@ HELD: State = {"task": {"a": A}, "leased": {"a": T + 5000}, "lease": {"a": "0:0:
 
 # what makes something fall due `ms` after T
 RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
-    "push": ({}, lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + ms, A], now_us=NOW)),
+    "push": ({}, lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + ms, A]).at(NOW)),
     "push of many": (
         {},
-        lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + 5000, A, "o", T + ms, A, "p", T + 6000, A], now_us=NOW),
+        lambda keys, ms: by_id.push(keys, EPOCH, ["n", T + 5000, A, "o", T + ms, A, "p", T + 6000, A]).at(NOW),
     ),
     "push_unique of many": (
         {},
@@ -36,25 +36,24 @@ RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
             keys,
             EPOCH,
             [word for id, due in (("n", 5000), ("o", ms), ("p", 6000)) for word in (id, T + due, A, "keep", 0)],
-            now_us=NOW,
-        ),
+        ).at(NOW),
     ),
-    "push_unique": ({}, lambda keys, ms: by_id.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0], now_us=NOW)),
+    "push_unique": ({}, lambda keys, ms: by_id.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0]).at(NOW)),
     "push_unique replacing": (
         {"task": {"a": A}, "ready/": ["a"]},
-        lambda keys, ms: by_id.push_unique(keys, EPOCH, ["a", T + ms, A, "replace", 0], now_us=NOW),
+        lambda keys, ms: by_id.push_unique(keys, EPOCH, ["a", T + ms, A, "replace", 0]).at(NOW),
     ),
     "reschedule": (
         {"task": {"a": A}, "due": {"a": T + 5000}},
-        lambda keys, ms: by_id.reschedule(keys, EPOCH, "a", T + ms, now_us=NOW),
+        lambda keys, ms: by_id.reschedule(keys, EPOCH, "a", T + ms).at(NOW),
     ),
     "requeue": (
         {"task": {"a": A}, "dead": {"a": T}, "why": {"a": "x"}},
-        lambda keys, ms: by_id.requeue(keys, EPOCH, "a", T + ms, now_us=NOW),
+        lambda keys, ms: by_id.requeue(keys, EPOCH, "a", T + ms).at(NOW),
     ),
     "retry": (
         HELD,
-        lambda keys, ms: consume.settle(keys, EPOCH, [], [SettleRetry("a", "tok", ms, "x", 9)], now_us=NOW),
+        lambda keys, ms: consume.settle(keys, EPOCH, [], [SettleRetry("a", "tok", ms, "x", 9)]).at(NOW),
     ),
     "retry of many": (
         {"task": dict.fromkeys("abc", A), "leased": dict.fromkeys("abc", T + 5000)}
@@ -64,14 +63,13 @@ RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
             EPOCH,
             [],
             [SettleRetry(id, "tok", delay, "x", 9) for id, delay in (("a", 5000), ("b", ms), ("c", 6000))],
-            now_us=NOW,
-        ),
+        ).at(NOW),
     ),
     "claim": (
         {"task": {"a": A}, "ready/": ["a"]},
-        lambda keys, ms: consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=ms, token="tok", now_us=NOW),
+        lambda keys, ms: consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=ms, token="tok").at(NOW),
     ),
-    "extend": (HELD, lambda keys, ms: consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=ms, now_us=NOW)),
+    "extend": (HELD, lambda keys, ms: consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=ms).at(NOW)),
 }
 
 
@@ -90,19 +88,19 @@ def test_before_the_poller_wakes(shard: Shard, keys: ShardKeys, ringer: str, ms:
 def test_a_poller_that_sleeps_until_it_is_woken(shard: Shard, keys: ShardKeys, wake_at: str | None) -> None:
     shard.seed({"meta": meta() if wake_at is None else meta(wake_at=wake_at)})
     with shard.listener(keys.bell) as bell:
-        shard.run(by_id.push(keys, EPOCH, ["n", T + 9_000_000, A], now_us=NOW))
+        shard.run(by_id.push(keys, EPOCH, ["n", T + 9_000_000, A]).at(NOW))
         assert bell.heard() == [(keys.bell, "")]
 
 
 def test_given_back_rings(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(wake_at=SLEEPS_TO)} | HELD)
     with shard.listener(keys.bell) as bell:
-        shard.run(consume.settle(keys, EPOCH, [], [SettleGiveBack("a", "tok")], now_us=NOW))
+        shard.run(consume.settle(keys, EPOCH, [], [SettleGiveBack("a", "tok")]).at(NOW))
         assert bell.heard() == [(keys.bell, "")]
 
 
 def pushed(shard: Shard, keys: ShardKeys, id: str, due: int, ms: int = 0) -> None:
-    shard.run(by_id.push(keys, EPOCH, [id, due, A], now_us=at(ms)))
+    shard.run(by_id.push(keys, EPOCH, [id, due, A]).at(at(ms)))
 
 
 def test_one_ring_a_sleep(shard: Shard, keys: ShardKeys) -> None:
@@ -149,13 +147,13 @@ def test_what_changes_nothing_rings_nobody(shard: Shard, keys: ShardKeys, wake_a
     before = {"meta": meta(wake_at=wake_at), "task": {"a": A}, "ready/": ["a"]}
     shard.seed(before)
     calls: list[Call[Any]] = [
-        by_id.push(keys, EPOCH, [], now_us=NOW),
-        by_id.push(keys, EPOCH, ["a", 1, A], now_us=NOW),
-        by_id.push_unique(keys, EPOCH, ["a", 1, A, "keep", 0], now_us=NOW),
-        by_id.reschedule(keys, EPOCH, "none", 1, now_us=NOW),
-        by_id.requeue(keys, EPOCH, "a", 1, now_us=NOW),
-        consume.settle(keys, EPOCH, [SettleAck("a", "x")], [SettleRetry("a", "x", 0, "", 9)], now_us=NOW),
-        consume.extend(keys, EPOCH, [SettleAck("a", "x")], lease_ms=1, now_us=NOW),
+        by_id.push(keys, EPOCH, []).at(NOW),
+        by_id.push(keys, EPOCH, ["a", 1, A]).at(NOW),
+        by_id.push_unique(keys, EPOCH, ["a", 1, A, "keep", 0]).at(NOW),
+        by_id.reschedule(keys, EPOCH, "none", 1).at(NOW),
+        by_id.requeue(keys, EPOCH, "a", 1).at(NOW),
+        consume.settle(keys, EPOCH, [SettleAck("a", "x")], [SettleRetry("a", "x", 0, "", 9)]).at(NOW),
+        consume.extend(keys, EPOCH, [SettleAck("a", "x")], lease_ms=1).at(NOW),
         claim(keys, {}),
     ]
     with shard.listener(keys.bell) as bell:
@@ -180,6 +178,6 @@ def test_a_lease_that_is_longer_than_a_poller_sleeps_rings_nobody(
 def test_who_buries_rings_nobody(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(wake_at=T - 9000)} | HELD)
     with shard.listener(keys.bell) as bell:
-        assert shard.run(consume.settle(keys, EPOCH, [], [SettleBury("a", "tok", "x")], now_us=NOW)) == {}
+        assert shard.run(consume.settle(keys, EPOCH, [], [SettleBury("a", "tok", "x")]).at(NOW)) == {}
         assert bell.heard() == []
     assert shard.state()["meta"]["wake_at"] == f"{T - 9000}"

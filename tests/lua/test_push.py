@@ -13,7 +13,7 @@ A, B = record("a"), record("b")
 
 
 def push(*tasks: Word, now_us: str = NOW) -> Case:
-    return Case(lambda keys: by_id.push(keys, EPOCH, list(tasks), now_us=now_us), ["ok"])
+    return Case(lambda keys: by_id.push(keys, EPOCH, list(tasks)).at(now_us), ["ok"])
 
 
 def case(tasks: Case, answer: list[str], before: dict[str, object], after: dict[str, object]) -> Case:
@@ -68,7 +68,7 @@ def test_push(shard: Shard, keys: ShardKeys, case: Case) -> None:
 
 
 def test_twice_collides_and_changes_nothing(shard: Shard, keys: ShardKeys) -> None:
-    call = by_id.push(keys, EPOCH, ["a", -5, A], now_us=NOW)
+    call = by_id.push(keys, EPOCH, ["a", -5, A]).at(NOW)
     assert shard.run(call) == []
     state = shard.state()
     assert shard.run(call) == ["a"]
@@ -76,7 +76,7 @@ def test_twice_collides_and_changes_nothing(shard: Shard, keys: ShardKeys) -> No
 
 
 def test_resent_after_a_lost_answer_it_is_stored_once(shard: Shard, keys: ShardKeys) -> None:
-    call = by_id.push(keys, EPOCH, ["a", -5, A, "b", -6, B], now_us=NOW)
+    call = by_id.push(keys, EPOCH, ["a", -5, A, "b", -6, B]).at(NOW)
     shard.run(call)
     state = shard.state()
     assert shard.run(call.after_loss()) == []
@@ -88,14 +88,14 @@ def test_resent_after_a_lost_answer_it_is_stored_once(shard: Shard, keys: ShardK
 
 def test_a_thousand(shard: Shard, keys: ShardKeys) -> None:
     tasks: list[Word] = [word for n in range(1000) for word in (f"i{n}", -n, A)]
-    assert shard.run(by_id.push(keys, EPOCH, tasks, now_us=NOW)) == []
+    assert shard.run(by_id.push(keys, EPOCH, tasks).at(NOW)) == []
     state = shard.state()
     assert state["due"] == {f"i{n}": T + n for n in range(1000)}
     assert state["task"].keys() == state["due"].keys()
-    assert len(shard.run(by_id.push(keys, EPOCH, tasks, now_us=NOW))) == 1000
+    assert len(shard.run(by_id.push(keys, EPOCH, tasks).at(NOW))) == 1000
 
 
 def test_a_record_of_a_mebibyte_comes_back_byte_for_byte(shard: Shard, keys: ShardKeys) -> None:
     payload = b"\x10" + bytes(range(256)) * 4096
-    shard.run(by_id.push(keys, EPOCH, ["a", 0, payload], now_us=NOW))
+    shard.run(by_id.push(keys, EPOCH, ["a", 0, payload]).at(NOW))
     assert shard.do("HGET", keys.task, "a").encode("utf-8", "surrogateescape") == payload

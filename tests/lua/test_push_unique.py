@@ -45,7 +45,7 @@ ANSWERS = {
 
 def push(rule: str, *, record: str = NEW, window: Word = WINDOW, resent: Resent = "0") -> Case:
     tasks: list[Word] = ["a", -100, raw(record), rule, window]
-    return Case(lambda keys: by_id.push_unique(keys, EPOCH, tasks, resent=resent, now_us=NOW), [])
+    return Case(lambda keys: by_id.push_unique(keys, EPOCH, tasks, resent=resent).at(NOW), [])
 
 
 @pytest.mark.parametrize("rule", ANSWERS)
@@ -115,7 +115,7 @@ def test_one_id_twice_in_a_call_whose_answer_was_lost(shard: Shard, keys: ShardK
     ]:
         shard.seed({"meta": meta()})
         tasks: list[Word] = ["a", -50, first, rules[0], 0, "a", -60, second, rules[1], 0]
-        call = by_id.push_unique(keys, EPOCH, tasks, now_us=NOW)
+        call = by_id.push_unique(keys, EPOCH, tasks).at(NOW)
         # lost on its way there, and lost on its way back
         assert shard.run(call.after_loss()) == answers
         state = shard.state()
@@ -172,7 +172,7 @@ def test_a_window_for_resends_is_nobody_elses(shard: Shard, keys: ShardKeys, rul
 def test_a_window_for_resends_is_over_at_its_end(shard: Shard, keys: ShardKeys, nonce: int | None) -> None:
     tasks: list[Word] = ["a", 0, raw(record("a", nonce=nonce)), "keep", f"0-{WINDOW}"]
     for ms in (0, WINDOW - 1, WINDOW):
-        call = by_id.push_unique(keys, EPOCH, tasks, resent="1", now_us=at(ms))
+        call = by_id.push_unique(keys, EPOCH, tasks, resent="1").at(at(ms))
         assert shard.run(call) == ["pushed"]
         assert bool(shard.state().get("task")) is (ms in (0, WINDOW)), "stored again, or known"
         shard.do("DEL", keys.task, keys.due)
@@ -185,11 +185,11 @@ def test_without_a_window_none_is_kept(shard: Shard, keys: ShardKeys) -> None:
 @pytest.mark.parametrize("nonce", [None, 1022, 0x8000_0000, 0xFFFF_FFFF])
 def test_a_window_is_over_at_its_end(shard: Shard, keys: ShardKeys, nonce: int | None) -> None:
     first: list[Word] = ["a", 0, raw(record("a", nonce=nonce)), "keep", WINDOW]
-    shard.run(by_id.push_unique(keys, EPOCH, first, now_us=NOW))
+    shard.run(by_id.push_unique(keys, EPOCH, first).at(NOW))
     shard.do("DEL", keys.task, keys.due)
     for ms, answer in ((WINDOW - 1, "seen"), (WINDOW, "pushed")):
         second: list[Word] = ["a", 0, raw(record("b", nonce=5)), "keep", 0]
-        assert shard.run(by_id.push_unique(keys, EPOCH, second, now_us=at(ms))) == [answer]
+        assert shard.run(by_id.push_unique(keys, EPOCH, second).at(at(ms))) == [answer]
 
 
 @pytest.mark.parametrize("state", ["scheduled", "ready"])
@@ -221,7 +221,7 @@ def test_an_id_whose_parcel_was_put_where_it_goes(shard: Shard, keys: ShardKeys,
         ({"seen": {"a": T + 1}}, ANSWERS[rule]["seen"].replace("pushed", "elsewhere")),
     ):
         Case(
-            lambda keys: by_id.push_unique(keys, EPOCH, tasks, earlier="2", now_us=NOW),
+            lambda keys: by_id.push_unique(keys, EPOCH, tasks, earlier="2").at(NOW),
             ["ok", answer],
             {"moved": {"a": "n1|2|…"}} | seen,
         ).check(shard, keys)
@@ -233,7 +233,7 @@ def test_where_an_id_may_be_from_earlier_none_is_added(shard: Shard, keys: Shard
     tasks: list[Word] = ["a", -100, NEW, rule, WINDOW]
     answer = ANSWERS[rule][state].replace("pushed", "elsewhere")
     Case(
-        lambda keys: by_id.push_unique(keys, EPOCH, tasks, earlier="1", now_us=NOW),
+        lambda keys: by_id.push_unique(keys, EPOCH, tasks, earlier="1").at(NOW),
         ["ok", answer],
         STATES[state],
         REPLACED[state] if answer == "replaced" else {},
@@ -241,13 +241,13 @@ def test_where_an_id_may_be_from_earlier_none_is_added(shard: Shard, keys: Shard
 
 
 def test_nothing(shard: Shard, keys: ShardKeys) -> None:
-    Case(lambda keys: by_id.push_unique(keys, EPOCH, [], now_us=NOW), ["ok"]).check(shard, keys)
+    Case(lambda keys: by_id.push_unique(keys, EPOCH, []).at(NOW), ["ok"]).check(shard, keys)
 
 
 def test_one_id_twice_in_a_batch_meets_itself(shard: Shard, keys: ShardKeys) -> None:
     tasks: list[Word] = ["a", -50, OLD, "keep", 0, "a", -60, NEW, "keep", 0, "a", -70, NEW, "replace", 0]
     Case(
-        lambda keys: by_id.push_unique(keys, EPOCH, tasks, now_us=NOW),
+        lambda keys: by_id.push_unique(keys, EPOCH, tasks).at(NOW),
         ["ok", "pushed", "kept:scheduled", "replaced"],
         {},
         {"task": {"a": NEW}, "due": {"a": T + 70}, "meta": meta(wake_at=T + 50)},
@@ -266,7 +266,7 @@ def test_twice_changes_nothing_more(shard: Shard, keys: ShardKeys, rule: str) ->
 def test_a_thousand(shard: Shard, keys: ShardKeys) -> None:
     mine = raw(record("new", nonce=MINE))
     tasks: list[Word] = [word for n in range(1000) for word in (f"i{n}", -n, mine, "keep", 0)]
-    call = by_id.push_unique(keys, EPOCH, tasks, now_us=NOW)
+    call = by_id.push_unique(keys, EPOCH, tasks).at(NOW)
     assert shard.run(call) == ["pushed"] * 1000
     assert shard.state()["due"] == {f"i{n}": T + n for n in range(1000)}
     assert shard.run(call) == ["kept:scheduled"] * 1000
@@ -287,8 +287,8 @@ def head_of(stored: bytes) -> dict[str, object]:
 
 def test_a_time_to_live_becomes_an_instant_when_it_is_pushed(shard: Shard, keys: ShardKeys) -> None:
     tasks: list[Word] = ["a", 0, raw(dated(-500)), "keep", 0, "b", 0, raw(dated(T + 9)), "keep", 0]
-    assert shard.run(by_id.push_unique(keys, EPOCH, tasks, now_us=NOW)) == ["pushed", "pushed"]
-    shard.run(by_id.push(keys, EPOCH, ["c", 0, raw(dated(-500, headers={"h": "1"}))], now_us=NOW))
+    assert shard.run(by_id.push_unique(keys, EPOCH, tasks).at(NOW)) == ["pushed", "pushed"]
+    shard.run(by_id.push(keys, EPOCH, ["c", 0, raw(dated(-500, headers={"h": "1"}))]).at(NOW))
     stored = {id: raw(record) for id, record in shard.state()["task"].items()}
     assert {id: head_of(record) for id, record in stored.items()} == {
         "a": {"x": T + 500},
@@ -305,11 +305,11 @@ def test_with_a_time_to_live_our_own_push_is_known_after_a_lost_answer(
 ) -> None:
     """Its record was rewritten by the push; the nonce is still there."""
     first: list[Word] = ["a", 0, raw(dated(-500, headers={"x": "1"}, nonce=MINE)), rule, 0]
-    shard.run(by_id.push_unique(keys, EPOCH, first, now_us=NOW))
+    shard.run(by_id.push_unique(keys, EPOCH, first).at(NOW))
     state = shard.state()
     assert head_of(raw(state["task"]["a"])) == {"x": T + 500, "h": {"x": "1"}, "n": MINE}
     again: list[Word] = ["a", 0, raw(dated(-500, headers={"x": "1"}, nonce=nonce)), rule, 0]
-    answer = shard.run(by_id.push_unique(keys, EPOCH, again, resent="1", now_us=at(70)))
+    answer = shard.run(by_id.push_unique(keys, EPOCH, again, resent="1").at(at(70)))
     assert answer == ["pushed" if nonce == MINE else ANSWERS[rule]["scheduled"]]
     assert (shard.state() == state) is (nonce == MINE or rule != "replace")
 
@@ -317,15 +317,15 @@ def test_with_a_time_to_live_our_own_push_is_known_after_a_lost_answer(
 @pytest.mark.parametrize(("ends", "stored"), [(T, True), (T + 1, False)])
 def test_what_is_noted_for_resends_is_over_at_its_end(shard: Shard, keys: ShardKeys, ends: int, stored: bool) -> None:
     shard.seed({"meta": meta(), "seen": {"a\n7": ends}})
-    call = by_id.push_unique(keys, EPOCH, ["a", 5, raw(record("a", nonce=7)), "keep", "0-50"], now_us=NOW).after_loss()
+    call = by_id.push_unique(keys, EPOCH, ["a", 5, raw(record("a", nonce=7)), "keep", "0-50"]).at(NOW).after_loss()
     assert shard.ask(call) == ["ok", "pushed"]
     assert ("task" in shard.state()) == stored
 
 
 def test_a_window_of_one_ms(shard: Shard, keys: ShardKeys) -> None:
     shard.ask(
-        by_id.push_unique(
-            keys, EPOCH, ["a", 5, raw(record("a")), "keep", 1, "b", 5, raw(record("b")), "keep", 0], now_us=NOW
+        by_id.push_unique(keys, EPOCH, ["a", 5, raw(record("a")), "keep", 1, "b", 5, raw(record("b")), "keep", 0]).at(
+            NOW
         )
     )
     assert shard.state()["seen"] == {"a": T + 1}

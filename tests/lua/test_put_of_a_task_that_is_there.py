@@ -15,7 +15,7 @@ PARCELS = [MovingTask(id, f"n1|5|due|{T + 500}|0|0|{OLD}".encode()) for id in ("
 def test_one_that_is_ready_here_and_one_that_is_not(shard: Shard, keys: ShardKeys) -> None:
     ready: State = {"meta": meta(), "task": {"a": NEW}, "ready/": ["a"]}
     shard.seed(ready | {"staged": {"a|n1": "", "b|n1": "", "c|n1": ""}})
-    assert shard.ask(resharding.put(keys, EPOCH, PARCELS, now_us=NOW)) == ["ok"]
+    assert shard.ask(resharding.put(keys, EPOCH, PARCELS).at(NOW)) == ["ok"]
     after = ready | {
         "meta": meta(wake_at=T + 500),
         "task": {"a": NEW, "b": OLD},
@@ -24,5 +24,5 @@ def test_one_that_is_ready_here_and_one_that_is_not(shard: Shard, keys: ShardKey
     }
     assert shard.state() == after
     # and again
-    assert shard.ask(resharding.put(keys, EPOCH, PARCELS, now_us=NOW)) == ["ok"]
+    assert shard.ask(resharding.put(keys, EPOCH, PARCELS).at(NOW)) == ["ok"]
     assert shard.state() == after

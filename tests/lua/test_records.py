@@ -50,13 +50,13 @@ def test_what_can_be_read_is_given_out_and_the_rest_is_dead(
 ) -> None:
     before = {"meta": meta(), "task": {"a": text(stored), "b": record("b")}, "ready/": ["a", "b"]}
     shard.seed(before)
-    claim = consume.claim(keys, EPOCH, {"": 9}, max=9, lease_ms=50, token="tok", now_us=NOW)
+    claim = consume.claim(keys, EPOCH, {"": 9}, max=9, lease_ms=50, token="tok").at(NOW)
     given = shard.run(claim).ids
     assert given == (["a", "b"] if kind == "readable" else ["b"])
     assert shard.state().get("why") == (None if kind == "readable" else {"a": "format"})
     shard.seed(before)
     to = keys.ready("theirs")
-    shard.run(dispatch.forward(keys, EPOCH, "", to=to, side="right", limit=9, now_us=NOW))
+    shard.run(dispatch.forward(keys, EPOCH, "", to=to, side="right", limit=9).at(NOW))
     assert len(shard.state()["ready/theirs"]) == len(given)
     assert shard.state().get("why") == (None if kind == "readable" else {"a": "format"})
 
@@ -68,7 +68,7 @@ def test_a_push_stores_what_it_is_given(shard: Shard, keys: ShardKeys, stored: b
     shard.seed({"meta": meta()})
     words: list[Word] = ["a", 0, stored, *(("keep", 0) if unique else ())]
     call = by_id.push_unique if unique else by_id.push
-    shard.ask(call(keys, EPOCH, words, now_us=NOW))
+    shard.ask(call(keys, EPOCH, words).at(NOW))
     assert shard.state()["task"] == {"a": text(stored)}
 
 
@@ -120,10 +120,10 @@ def test_a_retry_notes_its_reason(shard: Shard, keys: ShardKeys, before: bytes, 
     """Where it can; an older build passes over it, as over each name that it does not know."""
     shard.seed({"meta": meta(), "task": {"a": text(before)}, "leased": {"a": T + 9}, "lease": {"a": "0:0::tok"}})
     retry = consume.SettleRetry("a", "tok", 5, text(reason), 9)
-    assert shard.run(consume.settle(keys, EPOCH, [], [retry], now_us=NOW)) == {}
+    assert shard.run(consume.settle(keys, EPOCH, [], [retry]).at(NOW)) == {}
     state = shard.state()
     assert (state["task"], state["lease"], state["due"]) == ({"a": text(after)}, {"a": "1:0::"}, {"a": T + 5})
-    found = shard.run(by_id.get(keys, EPOCH, "a", now_us=NOW))
+    found = shard.run(by_id.get(keys, EPOCH, "a").at(NOW))
     assert found is not None
     assert (found.failures, found.reason is not None) == (1, after != before and reason != b"")
 
@@ -135,8 +135,8 @@ def test_reasons_are_noted_up_to_a_mebibyte_of_records(shard: Shard, keys: Shard
     )
     shard.do("HSET", keys.lease, *(word for id in ids for word in (id, "0:0::tok")))
     retries = [consume.SettleRetry(id, "tok", 5, "boom", 9) for id in ids]
-    shard.run(consume.settle(keys, EPOCH, [], retries, now_us=NOW))
-    found = [shard.run(by_id.get(keys, EPOCH, id, now_us=NOW)) for id in ids]
+    shard.run(consume.settle(keys, EPOCH, [], retries).at(NOW))
+    found = [shard.run(by_id.get(keys, EPOCH, id).at(NOW)) for id in ids]
     assert [(each.state, each.failures, each.reason) for each in found if each] == [
         ("scheduled", 1, "boom"), ("scheduled", 1, "boom"), ("scheduled", 1, None),
     ]  # fmt: skip
@@ -165,7 +165,7 @@ def test_an_expiry_becomes_an_instant(
         words: list[Word] = ["a", 0, given, *(("replace", 0) if unique else ())]
         call = by_id.push_unique if unique else by_id.push
         shard.do("DEL", keys.task, keys.due)
-        shard.ask(call(keys, EPOCH, words, now_us=f"{T * 1000 + 1}"))
+        shard.ask(call(keys, EPOCH, words).at(T * 1000 + 1))
         # the fields of a head have no order
         assert sorted(shard.state()["task"]["a"]) == sorted(text(kept))
 
@@ -184,7 +184,7 @@ def test_a_window_has_the_mark_of_its_push(shard: Shard, keys: ShardKeys, nonce:
     """As the contract says it, whatever else the head has."""
     shard.seed({"meta": meta()})
     words: list[Word] = ["a", 0, stored(nonce, tags), "keep", 60_000]
-    assert shard.ask(by_id.push_unique(keys, EPOCH, words, now_us=NOW)) == ["ok", "pushed"]
+    assert shard.ask(by_id.push_unique(keys, EPOCH, words).at(NOW)) == ["ok", "pushed"]
     assert shard.state()["seen"] == {"a": T + 60_000 - (nonce % 1023 + 1) / 2048}
 
 
@@ -194,7 +194,7 @@ def test_a_resend_knows_its_own(shard: Shard, keys: ShardKeys, nonce: int, tags:
     for present, answer in ((nonce, "pushed"), (NONCES[0], "kept:scheduled"), (None, "kept:scheduled")):
         shard.seed({"meta": meta(), "task": {"a": text(stored(present, tags))}, "due": {"a": T}})
         words: list[Word] = ["a", 0, stored(nonce, tags), "keep", 0]
-        assert shard.ask(by_id.push_unique(keys, EPOCH, words, now_us=NOW).after_loss()) == ["ok", answer]
+        assert shard.ask(by_id.push_unique(keys, EPOCH, words).at(NOW).after_loss()) == ["ok", answer]
 
 
 def sized(bytes: int) -> str:
@@ -217,12 +217,12 @@ def test_answers_end_with_the_record_that_makes_1_mib(
     ids = [f"i{n:03}" for n in range(len(sizes))]
     before = {"meta": meta(), "task": dict(zip(ids, map(sized, sizes), strict=True))}
     shard.seed(before | {"due": dict.fromkeys(ids, T)})
-    assert len(shard.ask(by_id.get_many(keys, EPOCH, ids, now_us=NOW))) == count + 1
+    assert len(shard.ask(by_id.get_many(keys, EPOCH, ids).at(NOW))) == count + 1
     shard.seed(before | {"ready/": ids})
-    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok", now_us=NOW)
+    claim = consume.claim(keys, EPOCH, {"": 500}, max=500, lease_ms=50, token="tok").at(NOW)
     assert shard.run(claim).ids == ids[:count]
     assert shard.state().get("ready/", []) == ids[count:]
     shard.seed(before | {"ready/": ids})
     to = keys.ready("theirs")
-    assert shard.run(dispatch.forward(keys, EPOCH, "", to=to, side="right", limit=500, now_us=NOW)).sent == count
+    assert shard.run(dispatch.forward(keys, EPOCH, "", to=to, side="right", limit=500).at(NOW)).sent == count
     assert shard.state().get("ready/", []) == ids[count:]

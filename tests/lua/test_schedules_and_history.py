@@ -69,30 +69,30 @@ SET = {
 
 READ = {
     "all that there are": Case(
-        lambda keys: calls.schedules(keys, 0, ["b", "none", "a"], now_us=NOW),
+        lambda keys: calls.schedules(keys, 0, ["b", "none", "a"]).at(NOW),
         ["ok", NOW, 3, ["b", "{2}", "{at}", "a", "{1}", "{cron}"]],
         {"schedules": TWO},
         {},
     ),
     "one of the two fields is missing": Case(
-        lambda keys: calls.schedules(keys, 0, ["a", "b"], now_us=NOW),
+        lambda keys: calls.schedules(keys, 0, ["a", "b"]).at(NOW),
         ["ok", NOW, 2, ["a", "", "{cron}", "b", "{2}", ""]],
         {"schedules": {"a/declared": "{cron}", "b": "{2}"}},
         {},
     ),
     "up to 1 MiB": Case(
-        lambda keys: calls.schedules(keys, 0, ["a", "b", "c"], now_us=NOW),
+        lambda keys: calls.schedules(keys, 0, ["a", "b", "c"]).at(NOW),
         ["ok", NOW, 2, ["a", "x" * 700_000, "", "b", "", "y" * 348_576]],
         {"schedules": {"a": "x" * 700_000, "b/declared": "y" * 348_576, "c": "z"}},
         {},
     ),
     "one byte less than 1 MiB": Case(
-        lambda keys: calls.schedules(keys, 0, ["a", "b", "c"], now_us=NOW),
+        lambda keys: calls.schedules(keys, 0, ["a", "b", "c"]).at(NOW),
         ["ok", NOW, 3, ["a", "x" * 700_000, "", "b", "", "y" * 348_575, "c", "z", ""]],
         {"schedules": {"a": "x" * 700_000, "b/declared": "y" * 348_575, "c": "z"}},
         {},
     ),
-    "none": Case(lambda keys: calls.schedules(keys, 0, [], now_us=NOW), ["ok", NOW, 0, []], {"schedules": TWO}, {}),
+    "none": Case(lambda keys: calls.schedules(keys, 0, []).at(NOW), ["ok", NOW, 0, []], {"schedules": TWO}, {}),
 }
 
 CASES = {f"set: {name}": case for name, case in SET.items()} | {f"read: {name}": case for name, case in READ.items()}

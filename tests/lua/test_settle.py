@@ -31,7 +31,7 @@ BOOMED = text(b"\x18\0\x0a\x81\xa1e\xda\0\4booma")
 def settle(keys: ShardKeys, *items: SettleAck | OtherSettlement, now_us: str = NOW) -> Call[Any]:
     acks = [item for item in items if isinstance(item, SettleAck)]
     others = [item for item in items if not isinstance(item, SettleAck)]
-    return consume.settle(keys, EPOCH, acks, others, now_us=now_us)
+    return consume.settle(keys, EPOCH, acks, others).at(now_us)
 
 
 def retry(id: str, token: str = "tok", *, delay_ms: int = 500) -> SettleRetry:
@@ -272,7 +272,7 @@ def test_a_thousand_acks(shard: Shard, keys: ShardKeys) -> None:
 
 
 def extend(keys: ShardKeys, *items: SettleAck, lease_ms: int = 900) -> Call[Any]:
-    return consume.extend(keys, EPOCH, items, lease_ms=lease_ms, now_us=NOW)
+    return consume.extend(keys, EPOCH, items, lease_ms=lease_ms).at(NOW)
 
 
 EXTENDS: dict[str, tuple[State, Sequence[SettleAck], list[Any], State]] = {
@@ -347,7 +347,7 @@ def verdict(shard: Shard, keys: ShardKeys, token: str, ms: int) -> SettleStatus 
 
 def test_an_ack_on_its_way_is_good_when_the_lease_was_extended(shard: Shard, keys: ShardKeys) -> None:
     given(shard, keys)
-    assert shard.run(consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=LEASE, now_us=at(LEASE - 1))) == {}
+    assert shard.run(consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=LEASE).at(at(LEASE - 1))) == {}
     assert shard.run(dispatch(keys, now_us=at(2 * LEASE - 2))).reaped == 0
     assert verdict(shard, keys, "tok", 2 * LEASE) is None
     assert "task" not in shard.state()
@@ -392,7 +392,7 @@ def test_who_is_dead_already_is_not_counted_again(shard: Shard, keys: ShardKeys)
     """A call that was refused halfway may have left a task dead and leased."""
     before: State = {"meta": meta() | {"died/": "1"}, "task": {"a": A}, "dead": {"a": T - 9}, "why": {"a": "old"}}
     shard.seed(before | {"leased": {"a": T + 9}, "lease": {"a": "0:0::tok"}})
-    assert shard.ask(consume.settle(keys, EPOCH, [], [SettleBury("a", "tok", "new")], now_us=NOW)) == ["ok"]
+    assert shard.ask(consume.settle(keys, EPOCH, [], [SettleBury("a", "tok", "new")]).at(NOW)) == ["ok"]
     state = shard.state()
     assert state["meta"]["died/"] == "1"
     assert (state["dead"], state["why"]) == ({"a": T}, {"a": "new"})

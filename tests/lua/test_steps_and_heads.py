@@ -21,11 +21,11 @@ MIB = 1 << 20
 
 
 def claim(max: int = 1000) -> Call[Any]:
-    return consume.claim(KEYS, EPOCH, {"": max}, max=max, lease_ms=30_000, token="t", now_us=NOW)
+    return consume.claim(KEYS, EPOCH, {"": max}, max=max, lease_ms=30_000, token="t").at(NOW)
 
 
 def forward(limit: int = 1000) -> Call[Any]:
-    return dispatch.forward(KEYS, EPOCH, "", to=KEYS.ready("theirs"), side="right", limit=limit, now_us=NOW)
+    return dispatch.forward(KEYS, EPOCH, "", to=KEYS.ready("theirs"), side="right", limit=limit).at(NOW)
 
 
 # ---- records
@@ -33,8 +33,8 @@ def forward(limit: int = 1000) -> Call[Any]:
 READERS: dict[str, Callable[[Sequence[str]], Call[Any]]] = {
     "claim": lambda ids: claim(),
     "forward": lambda ids: forward(),
-    "get": lambda ids: by_id.get_many(KEYS, EPOCH, ids, now_us=NOW),
-    "take": lambda ids: resharding.take(KEYS, EPOCH, "n1", 2, ids, now_us=NOW),
+    "get": lambda ids: by_id.get_many(KEYS, EPOCH, ids).at(NOW),
+    "take": lambda ids: resharding.take(KEYS, EPOCH, "n1", 2, ids).at(NOW),
 }
 
 SIZES = {
@@ -85,7 +85,7 @@ def test_no_step_goes_past_a_thousand_entries(call: Call[Any]) -> None:
 def test_steps_of_a_page_of_a_rare_topic() -> None:
     """One more than is wanted, to know if anything follows; then twice as many each time."""
     due = {f"i{n}": T + n for n in range(40)} | {"mail/a": T + 12, "mail/b": T + 24}
-    page = listing.page(KEYS, EPOCH, "scheduled", Span(), topic="mail", count=1, now_us=NOW)
+    page = listing.page(KEYS, EPOCH, "scheduled", Span(), topic="mail", count=1).at(NOW)
     steps = words_of(Watched(KEYS, {"meta": meta(), "due": due}).made(page), "ZRANGE", "due")
     assert steps == [[first, last, "WITHSCORES"] for first, last in (("0", "1"), ("2", "5"), ("6", "13"), ("14", "29"))]
 
@@ -108,15 +108,15 @@ def claimed(record: str) -> tuple[State, Call[Any]]:
 
 
 def pushed(record: str) -> tuple[State, Call[Any]]:
-    return {}, by_id.push(KEYS, EPOCH, ["a", 0, record], now_us=NOW)
+    return {}, by_id.push(KEYS, EPOCH, ["a", 0, record]).at(NOW)
 
 
 def pushed_with_its_id(record: str) -> tuple[State, Call[Any]]:
-    return {}, by_id.push_unique(KEYS, EPOCH, ["a", 0, record, "keep", 0], now_us=NOW)
+    return {}, by_id.push_unique(KEYS, EPOCH, ["a", 0, record, "keep", 0]).at(NOW)
 
 
 def looked_at_for_a_tag(record: str) -> tuple[State, Call[Any]]:
-    return {"task": {"a": record}}, listing.cancel_tag(KEYS, EPOCH, "q", "0", count=10, now_us=NOW)
+    return {"task": {"a": record}}, listing.cancel_tag(KEYS, EPOCH, "q", "0", count=10).at(NOW)
 
 
 HEADS: dict[str, tuple[tuple[State, Call[Any]], int]] = {

@@ -61,9 +61,9 @@ def test_a_report_that_is_refused_is_left_out(centre: Shard, control: ControlKey
     centre.seed(WHOLE | {"unreached": {"": "a word"}})
     centre.do("ACL", "SETUSER", user, "-hset")
     with centre.as_user(user) as asker:
-        beat = calls.heartbeat(control, "d", alive_ms=9, others_ms=9, epoch=0, report=b"new", now_us=NOW)
+        beat = calls.heartbeat(control, "d", alive_ms=9, others_ms=9, epoch=0, report=b"new").at(NOW)
         assert asker.ask(beat)[7] == ""
-        asker.ask(calls.report(control, 0, "w", alive_ms=9, report=b"new", now_us=NOW))
+        asker.ask(calls.report(control, 0, "w", alive_ms=9, report=b"new").at(NOW))
     state = centre.state()
     assert "d" in state["members"]
     assert "w" in state["workers"]

@@ -29,7 +29,7 @@ def test_accepted_pushes_are_so_far_apart(shard: Shard, keys: ShardKeys, seed: i
             case 0 | 1:
                 delay_ms = dice.choice([0, 5, 3 * THROTTLE_MS])
                 words: list[Word] = ["a", -delay_ms, raw(record("x", nonce=step)), "keep", THROTTLE_MS]
-                [answer] = shard.run(by_id.push_unique(keys, EPOCH, words, now_us=at(now)))
+                [answer] = shard.run(by_id.push_unique(keys, EPOCH, words).at(at(now)))
                 answers.add(answer)
                 if answer == "pushed":
                     assert not stored
@@ -43,16 +43,16 @@ def test_accepted_pushes_are_so_far_apart(shard: Shard, keys: ShardKeys, seed: i
                     assert answer.startswith("kept:")
                     assert stored
             case 2 if stored:
-                assert shard.run(by_id.cancel(keys, EPOCH, "a", now_us=at(now))) == Outcome.CANCELLED
+                assert shard.run(by_id.cancel(keys, EPOCH, "a").at(at(now))) == Outcome.CANCELLED
                 stored = False
             case 3:
-                moved = dispatch.dispatch(keys, EPOCH, [""], limit=10, max_attempts=9, paused=(), now_us=at(now))
+                moved = dispatch.dispatch(keys, EPOCH, [""], limit=10, max_attempts=9, paused=()).at(at(now))
                 shard.run(moved)
-                given = consume.claim(
-                    keys, EPOCH, {"": 1}, max=1, lease_ms=9000, token=f"t{step}", waiter="", now_us=at(now)
+                given = consume.claim(keys, EPOCH, {"": 1}, max=1, lease_ms=9000, token=f"t{step}", waiter="").at(
+                    at(now)
                 )
                 if shard.run(given).ids:
-                    shard.run(consume.settle(keys, EPOCH, [SettleAck("a", f"t{step}")], now_us=at(now)))
+                    shard.run(consume.settle(keys, EPOCH, [SettleAck("a", f"t{step}")]).at(at(now)))
                     stored = False
     assert len(accepted) > 20
     assert answers >= {"pushed", "seen", "kept:scheduled"}

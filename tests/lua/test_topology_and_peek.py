@@ -127,11 +127,11 @@ FULL: State = {
 
 PEEKS = {
     "an empty shard": Case(
-        lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
+        lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
         ["ok", NOW, 0, 0, 0, "", [None] * 6, [], [], [], [[], [], [], [], 0], [], [0, None, None]],
     ),
     "a full one": Case(
-        lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10, now_us=NOW),
+        lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10).at(NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"], [2, 1, 0]),
             *(
@@ -145,7 +145,7 @@ PEEKS = {
         {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
     ),
     "one waits for a retry": Case(
-        lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
+        lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
         [
             *("ok", NOW, 1, 0, 0, f"{T}", [None] * 6, [], [], []),
             *([["", 1], [], [], ["", 1], 1], [], [0, None, None]),
@@ -153,7 +153,7 @@ PEEKS = {
         {"due": {"a": T}, "lease": {"a": "1:0::"}},
     ),
     "all with an entry are leased": Case(
-        lambda keys: observe.peek(keys, EPOCH, [], draw=10, now_us=NOW),
+        lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
         [
             *("ok", NOW, 0, 2, 0, "", [None] * 6, [], [], []),
             *([[], ["", 2], [], [], 0], [], [0, None, None]),
@@ -161,7 +161,7 @@ PEEKS = {
         {"leased": {"a": T, "b": T}, "lease": {"a": "0:0::tok", "b": "1:0::tok"}},
     ),
     "none drawn": Case(
-        lambda keys: observe.peek(keys, EPOCH, [], now_us=NOW),
+        lambda keys: observe.peek(keys, EPOCH, []).at(NOW),
         [
             *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"]),
             *([], [], [[], [], [], [], 4], ["mail", "12"], [3, "8", "5"]),
@@ -178,7 +178,7 @@ def test_peek(shard: Shard, keys: ShardKeys, case: Case) -> None:
 
 def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     shard.seed(FULL)
-    counts = shard.run(observe.peek(keys, EPOCH, ["mail", ""], draw=10, now_us=NOW))
+    counts = shard.run(observe.peek(keys, EPOCH, ["mail", ""], draw=10).at(NOW))
     assert counts == observe.ShardCounts(
         now_us=T * 1000,
         scheduled=2,
@@ -203,7 +203,7 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         entries=4,
     )
     shard.seed({"meta": meta()})
-    counts = shard.run(observe.peek(keys, EPOCH, [], now_us=NOW))
+    counts = shard.run(observe.peek(keys, EPOCH, []).at(NOW))
     assert (counts.head_ms, counts.late_ms, counts.dispatched, counts.waited_ms) == (None, None, {}, {})
 
 
@@ -218,19 +218,19 @@ def test_peek_meets_a_key_of_another_type(shard: Shard, keys: ShardKeys, name: s
     shard.do("SET", shard.prefix + name, "not ours")
     before = shard.state()
     with shard.as_user("default") as asker, pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        asker.ask(observe.peek(keys, EPOCH, [""], draw=10, now_us=NOW))
+        asker.ask(observe.peek(keys, EPOCH, [""], draw=10).at(NOW))
     assert shard.state() == before
 
 
 def test_deaths_of_the_last_ten_minutes(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "dead": {"a": T - 600_001, "b": T - 600_000, "c": T - 1, "d": T}})
-    assert shard.run(observe.peek(keys, EPOCH, [], now_us=NOW)).died_lately == 3
+    assert shard.run(observe.peek(keys, EPOCH, []).at(NOW)).died_lately == 3
 
 
 def test_peek_draws_no_more_than_it_is_told(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "due": {f"{'mail/' if n % 2 else ''}{n}": T + n for n in range(500)}})
     for most in (0, 1, 15):
-        counts = shard.run(observe.peek(keys, EPOCH, [], draw=most, now_us=NOW))
+        counts = shard.run(observe.peek(keys, EPOCH, [], draw=most).at(NOW))
         assert sum(counts.drawn["scheduled"].values()) == most
     assert counts.drawn["scheduled"].keys() == {"", "mail"}
 
@@ -238,7 +238,7 @@ def test_peek_draws_no_more_than_it_is_told(shard: Shard, keys: ShardKeys) -> No
 @pytest.mark.parametrize(("held", "draw", "told"), [(512, 16, 512), (513, 16, 16), (6400, 200, 6400), (6401, 201, 201)])
 def test_peek_tells_all_ids_where_that_is_quick(shard: Shard, keys: ShardKeys, held: int, draw: int, told: int) -> None:
     shard.seed({"meta": meta(), "dead": {f"{'mail/' if n % 2 else ''}{n}": T - n for n in range(held)}})
-    counts = shard.run(observe.peek(keys, EPOCH, [], draw=draw, now_us=NOW))
+    counts = shard.run(observe.peek(keys, EPOCH, [], draw=draw).at(NOW))
     assert sum(counts.drawn["dead"].values()) == told
 
 
@@ -246,7 +246,7 @@ def test_how_long_the_head_of_a_ready_list_has_waited(shard: Shard, keys: ShardK
     """A minute with a task a second; from the 30th second on one of two is taken, so the head falls behind."""
 
     def waited(second: int) -> int | None:
-        return shard.run(observe.peek(keys, EPOCH, [""], now_us=at(second * 1000))).waited_ms.get("")
+        return shard.run(observe.peek(keys, EPOCH, [""]).at(at(second * 1000))).waited_ms.get("")
 
     ready: list[int] = []
     seen: int | None = 0
@@ -296,7 +296,7 @@ def test_the_first_look_knows_how_long_a_head_has_waited(
     state |= {"ready/mail": ["mail/c", "mail/d", "mail/e", "mail/f"]} | ({"looks": {"mail": looks}} if looks else {})
     shard.seed(state)
     for _ in range(2):
-        assert shard.run(observe.peek(keys, EPOCH, ["mail"], now_us=NOW)).waited_ms == {"mail": waited}
+        assert shard.run(observe.peek(keys, EPOCH, ["mail"]).at(NOW)).waited_ms == {"mail": waited}
     assert len(shard.state()["looks"]["mail"].split()) <= 3, "no mark is noted twice"
 
 
@@ -313,7 +313,7 @@ def test_a_look_is_noted_once_a_second_and_not_if_nothing_was_dispatched(
 ) -> None:
     ids = [f"i{n}" for n in range(dispatched)]
     shard.seed({"meta": meta(), "topics": {"": f"{dispatched}"}, "looks": {"": f"5:{T}"}, "ready/": ids})
-    shard.run(observe.peek(keys, EPOCH, [""], draw=0, now_us=at(ms)))
+    shard.run(observe.peek(keys, EPOCH, [""], draw=0).at(at(ms)))
     assert shard.state()["looks"] == {"": note}
 
 
@@ -331,7 +331,7 @@ def test_of_nine_marks_one_goes(shard: Shard, keys: ShardKeys, ages: tuple[int, 
     marks = [f"{n}:{T - age}" for n, age in enumerate(ages, 11)]
     ids = [f"i{n}" for n in range(90)]
     shard.seed({"meta": meta(), "topics": {"": "99"}, "looks": {"": " ".join(marks)}, "ready/": ids})
-    shard.run(observe.peek(keys, EPOCH, [""], draw=0, now_us=NOW))
+    shard.run(observe.peek(keys, EPOCH, [""], draw=0).at(NOW))
     kept = [mark for n, mark in enumerate(marks) if n != gone]
     assert shard.state()["looks"] == {"": " ".join([*kept, f"99:{T}"])}
 
@@ -341,7 +341,7 @@ def test_who_died_of_more_than_a_thousand_topics(shard: Shard, keys: ShardKeys) 
     shard.seed(
         {"meta": meta(**{f"died/{topic}": count for topic, count in died.items()}), "topics": dict.fromkeys(died, "1")}
     )
-    answer = shard.ask(observe.peek(keys, EPOCH, [], draw=0, now_us=NOW))[-2]
+    answer = shard.ask(observe.peek(keys, EPOCH, [], draw=0).at(NOW))[-2]
     assert dict(zip(answer[::2], map(int, answer[1::2]), strict=True)) == died
 
 
@@ -351,7 +351,7 @@ def test_a_look_that_may_not_be_noted(shard: Shard, keys: ShardKeys, command: st
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0, now_us=NOW))[8:10] == [[1, 0], [0, -1]]
+        assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0).at(NOW))[8:10] == [[1, 0], [0, -1]]
     shard.do("ACL", "DELUSER", user)
 
 

@@ -17,15 +17,15 @@ DAY_MS = 86_400_000
 
 
 def total(shard: Shard, keys: ShardKeys, *, count: int = 1000) -> list[Total]:
-    pages = [shard.run(observe.total(keys, EPOCH, 0, count=count, now_us=NOW))]
+    pages = [shard.run(observe.total(keys, EPOCH, 0, count=count).at(NOW))]
     while pages[-1].cursor:
-        pages.append(shard.run(observe.total(keys, EPOCH, pages[-1].cursor, count=count, now_us=NOW)))
+        pages.append(shard.run(observe.total(keys, EPOCH, pages[-1].cursor, count=count).at(NOW)))
     return pages
 
 
 def test_total_of_nothing(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()})
-    assert shard.ask(observe.total(keys, EPOCH, 0, count=5, now_us=NOW)) == ["ok", "0", 0, 0, 0, 0, 0, 0]
+    assert shard.ask(observe.total(keys, EPOCH, 0, count=5).at(NOW)) == ["ok", "0", 0, 0, 0, 0, 0, 0]
 
 
 def test_total(shard: Shard, keys: ShardKeys) -> None:
@@ -64,7 +64,7 @@ def test_total_where_more_is_placed_than_stored(shard: Shard, keys: ShardKeys) -
 
 
 def retire(keys: ShardKeys, *topics: str, have_none: bool = False) -> Call[set[str]]:
-    return observe.retire(keys, EPOCH, topics, idle_ms=DAY_MS, have_none=have_none, now_us=NOW)
+    return observe.retire(keys, EPOCH, topics, idle_ms=DAY_MS, have_none=have_none).at(NOW)
 
 
 OLD = T - DAY_MS
@@ -161,12 +161,12 @@ PARCEL = resharding.MovingTask("mail/a", f"7|1|due|{T}|0|0|".encode() + raw(A))
 @pytest.mark.parametrize("how", ["push", "push_unique", "a push whose answer was lost", "put"])
 def test_a_task_that_comes_keeps_its_topic(shard: Shard, keys: ShardKeys, how: str, comes_late: bool) -> None:
     """Between the look that found nothing and the end of the topic; behind that it lists the topic anew."""
-    push = by_id.push(keys, EPOCH, ["mail/a", 5, A], now_us=NOW)
+    push = by_id.push(keys, EPOCH, ["mail/a", 5, A]).at(NOW)
     calls: dict[str, Call[Any]] = {
         "push": push,
-        "push_unique": by_id.push_unique(keys, EPOCH, ["mail/a", 5, A, "keep", 0], now_us=NOW),
-        "a push whose answer was lost": by_id.push(keys, EPOCH, ["mail/a", 5, A], now_us=NOW).after_loss(),
-        "put": resharding.put(keys, EPOCH, [PARCEL], now_us=NOW),
+        "push_unique": by_id.push_unique(keys, EPOCH, ["mail/a", 5, A, "keep", 0]).at(NOW),
+        "a push whose answer was lost": by_id.push(keys, EPOCH, ["mail/a", 5, A]).at(NOW).after_loss(),
+        "put": resharding.put(keys, EPOCH, [PARCEL]).at(NOW),
     }
     shard.seed({"meta": IDLE, "topics": {"mail": "7"}, "staged": {"mail/a|7": ""}})
     assert shard.run(retire(keys, "mail")) == {"mail"}

@@ -31,17 +31,17 @@ def died(n: int, *, first: int = 0) -> State:
 )
 def test_trim(shard: Shard, keys: ShardKeys, age_ms: int, keep: int, going: int, early: int) -> None:
     shard.seed({"meta": meta()} | died(5))
-    assert shard.ask(listing.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == ["ok", going, early]
+    assert shard.ask(listing.trim(keys, EPOCH, age_ms=age_ms, keep=keep).at(NOW)) == ["ok", going, early]
     left = {name: value for name, value in died(5, first=going).items() if value}
     counted = ({"trimmed": str(going)} if going else {}) | ({"trimmed_at": str(T)} if early else {})
     assert shard.state() == {"meta": meta() | counted} | left
     # twice is harmless
-    assert shard.run(listing.trim(keys, EPOCH, age_ms=age_ms, keep=keep, now_us=NOW)) == Trimmed(0, 0)
+    assert shard.run(listing.trim(keys, EPOCH, age_ms=age_ms, keep=keep).at(NOW)) == Trimmed(0, 0)
 
 
 def test_trim_a_chunk_and_one_more(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "dead": {f"i{n}": T for n in range(listing.CHUNK + 1)}})
-    removed = [shard.run(listing.trim(keys, EPOCH, age_ms=0, keep=0, now_us=NOW)).removed for _ in range(3)]
+    removed = [shard.run(listing.trim(keys, EPOCH, age_ms=0, keep=0).at(NOW)).removed for _ in range(3)]
     assert removed == [listing.CHUNK, 1, 0]
     assert shard.state()["meta"]["trimmed"] == str(listing.CHUNK + 1)
 
@@ -61,7 +61,7 @@ FULL: State = {
 
 def test_purge_a_topic_leaves_what_is_held(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
-    call = listing.purge(keys, EPOCH, "mail", scope="topic", go_on=START, now_us=NOW)
+    call = listing.purge(keys, EPOCH, "mail", scope="topic", go_on=START).at(NOW)
     assert shard.ask(call) == ["ok", 3, 0, "end", "end"]
     after = shard.state()
     assert after == {
@@ -82,14 +82,14 @@ def test_purge_a_topic_leaves_what_is_held(shard: Shard, keys: ShardKeys) -> Non
 
 def test_purge_the_default_topic(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
-    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 3
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START).at(NOW)).removed == 3
     assert shard.state()["task"].keys() == {"l", "mail/s", "mail/r", "mail/l", "mail/d"}
 
 
 def test_purge_everything_goes_through_each_ready_list(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta()} | FULL)
-    assert shard.run(listing.purge(keys, EPOCH, "", scope="all", go_on=START, now_us=NOW)) == Purged(5, 0, "end", "end")
-    assert shard.run(listing.purge(keys, EPOCH, "mail", scope="all", go_on=START, now_us=NOW)).removed == 1
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="all", go_on=START).at(NOW)) == Purged(5, 0, "end", "end")
+    assert shard.run(listing.purge(keys, EPOCH, "mail", scope="all", go_on=START).at(NOW)).removed == 1
     assert shard.state() == {
         "meta": meta(),
         "task": dict.fromkeys(["l", "mail/l"], A),
@@ -111,7 +111,7 @@ def test_purge_and_stale_entries(shard: Shard, keys: ShardKeys) -> None:
             "ghost": {"l": "1", "r": "1"},
         }
     )
-    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).removed == 1
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START).at(NOW)).removed == 1
     assert shard.state() == {"meta": meta(), "task": {"l": A}, "leased": {"l": T + 5}, "lease": {"l": "0:0::x"}}
 
 
@@ -129,7 +129,7 @@ def test_purge_piece_by_piece(shard: Shard, keys: ShardKeys) -> None:
     )
     step, removed, calls = START, 0, 0
     while not calls or not step.done:
-        step = shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=step, now_us=NOW))
+        step = shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=step).at(NOW))
         assert step.removed < 4 * listing.CHUNK
         removed, calls = removed + step.removed, calls + 1
     assert removed == len(ids)
@@ -140,14 +140,14 @@ def test_purge_piece_by_piece(shard: Shard, keys: ShardKeys) -> None:
 @pytest.mark.parametrize(("keep", "removed"), [(0, 2), (1, 1), (2, 0)])
 def test_when_one_was_removed_for_its_number(shard: Shard, keys: ShardKeys, keep: int, removed: int) -> None:
     shard.seed({"meta": meta(), "task": {"a": record(), "b": record()}, "dead": {"a": T - 5, "b": T - 4}})
-    assert shard.ask(listing.trim(keys, EPOCH, age_ms=50, keep=keep, now_us=NOW)) == ["ok", removed, removed]
+    assert shard.ask(listing.trim(keys, EPOCH, age_ms=50, keep=keep).at(NOW)) == ["ok", removed, removed]
     assert shard.state()["meta"].get("trimmed_at") == (f"{T}" if removed else None)
 
 
 @pytest.mark.parametrize(("ghosts", "left"), [("3", {"a": "2"}), ("2", {"a": "1"}), ("1", None)])
 def test_each_entry_is_one_ghost_less(shard: Shard, keys: ShardKeys, ghosts: str, left: dict[str, str] | None) -> None:
     shard.seed({"meta": meta(), "task": {"a": record()}, "due": {"mail/a": T}, "ready/": ["a"], "ghost": {"a": ghosts}})
-    shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW))
+    shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START).at(NOW))
     state = shard.state()
     assert (state.get("ghost"), "ready/" in state) == (left, False)
 
@@ -160,9 +160,9 @@ def test_what_a_purge_is_about(shard: Shard, keys: ShardKeys, topic: str, scope:
     before: State = {"meta": meta(), "task": dict.fromkeys(ids, record()), "due": dict.fromkeys(ids, T)}
     shard.seed(before)
     ended = Purged(0, 0, "end", "end")
-    assert shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=ended, now_us=NOW)) == ended
+    assert shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=ended).at(NOW)) == ended
     assert shard.state() == before
-    shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=START, now_us=NOW))
+    shard.run(listing.purge(keys, EPOCH, topic, scope=scope, go_on=START).at(NOW))
     left = {id for id in ids if scope == "topic" and id.rpartition("/")[0] != topic}
     assert shard.state().get("due", {}).keys() == shard.state().get("task", {}).keys() == left
 
@@ -170,7 +170,7 @@ def test_what_a_purge_is_about(shard: Shard, keys: ShardKeys, topic: str, scope:
 def test_thousands_in_one_page(shard: Shard, keys: ShardKeys) -> None:
     ids = [f"i{n}" for n in range(9000)]
     shard.seed({"meta": meta(), "task": dict.fromkeys(ids, record()), "due": dict.fromkeys(ids, T)})
-    call = listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)
+    call = listing.purge(keys, EPOCH, "", scope="topic", go_on=START).at(NOW)
     call.words = [*call.words[:-1], 20_000]
     assert shard.ask(call) == ["ok", 9000, 0, "end", "end"]
     assert shard.state() == {"meta": meta()}
@@ -185,5 +185,5 @@ def test_due_and_dead_end_by_themselves(shard: Shard, keys: ShardKeys) -> None:
     }
     for go_on, gone in ((Purged(0, 0, "end", "0"), "dead"), (Purged(0, 0, "0", "end"), "due")):
         shard.seed(before)
-        assert shard.run(listing.purge(keys, EPOCH, "", scope="all", go_on=go_on, now_us=NOW)).removed == 1
+        assert shard.run(listing.purge(keys, EPOCH, "", scope="all", go_on=go_on).at(NOW)).removed == 1
         assert gone not in shard.state()

@@ -32,8 +32,7 @@ def claim(
         lease_ms=30_000,
         token="tok",
         waiter=waiter,
-        now_us=now_us,
-    )
+    ).at(now_us)
 
 
 def waiting(shard: Shard, topic: str = "") -> list[str]:
@@ -152,7 +151,7 @@ def test_names_of_the_gone_are_passed_over(shard: Shard, keys: ShardKeys, gone: 
         assert shard.run(dispatch(keys)).unheard == ("",) * (calls > 1)
         for call in range(1, calls):
             assert wakes.heard() == []
-            assert shard.run(consume.wake(keys, EPOCH, "", now_us=NOW)) is (call < calls - 1)
+            assert shard.run(consume.wake(keys, EPOCH, "").at(NOW)) is (call < calls - 1)
         assert wakes.heard() == [(keys.wake("p"), "")]
     assert waiting(shard) == []
 
@@ -165,7 +164,7 @@ def test_topics_share_the_names_that_a_call_may_draw(shard: Shard, keys: ShardKe
     with shard.listener(keys.wake("p")) as wakes:
         assert shard.run(dispatch(keys, ["mail", "sms", "none"])).unheard == ("mail", "sms")
         assert wakes.heard() == []
-        assert shard.run(consume.wake(keys, EPOCH, "mail", now_us=NOW)) is False
+        assert shard.run(consume.wake(keys, EPOCH, "mail").at(NOW)) is False
         assert wakes.heard() == [(keys.wake("p"), "mail")]
 
 
@@ -184,7 +183,7 @@ def test_topics_share_the_processes_that_a_call_may_wake(shard: Shard, keys: Sha
         assert wakes.heard() == [(keys.wake(f"of-{topic}"), topic) for topic in topics[:8]]
         assert answer.unheard == ("t8", "t9", "t10"), "nobody waits for the last one"
         for topic in answer.unheard:
-            assert not shard.run(consume.wake(keys, EPOCH, topic, now_us=NOW))
+            assert not shard.run(consume.wake(keys, EPOCH, topic).at(NOW))
         assert wakes.heard() == [(keys.wake(f"of-{topic}"), topic) for topic in topics[8:11]]
 
 
@@ -227,7 +226,7 @@ def test_a_wake_up_is_passed_on_while_there_is_a_task(shard: Shard, keys: ShardK
     before = {"meta": meta(), "waiting/": {"p1": T - 9, "p2": T - 8}} | ready(*["a"] * left)
     shard.seed({name: value for name, value in before.items() if value})
     with shard.listener(keys.wake("p1"), keys.wake("p2")) as wakes:
-        assert shard.ask(consume.wake(keys, EPOCH, "", now_us=NOW)) == ["ok", 0]
+        assert shard.ask(consume.wake(keys, EPOCH, "").at(NOW)) == ["ok", 0]
         assert wakes.heard() == [(keys.wake("p1"), "")] * left
     assert waiting(shard) == ["p1", "p2"][left:]
 
@@ -237,7 +236,7 @@ def test_a_set_of_the_wrong_type_stops_nothing(shard: Shard, keys: ShardKeys) ->
     shard.do("SET", keys.waiting(""), "x")
     assert shard.run(dispatch(keys)).moved == 1
     assert shard.run(claim(keys, max=1)).ids == ["a"]
-    shard.run(consume.wake(keys, EPOCH, "", now_us=NOW))
+    shard.run(consume.wake(keys, EPOCH, "").at(NOW))
     answer = shard.run(claim(keys))
     assert (answer.left, answer.crowds) == ([0], [0])
 
@@ -250,7 +249,7 @@ def test_who_may_not_wait_or_wake_is_served_all_the_same(shard: Shard, keys: Sha
     with shard.as_user(user) as asker:
         assert asker.ask(claim(keys))[0] == "ok"
         assert asker.ask(dispatch(keys, ["mail"], routed=["mail"]))[-1] == ">mail"
-        assert asker.ask(consume.wake(keys, EPOCH, "mail", now_us=NOW)) == ["ok", 0]
+        assert asker.ask(consume.wake(keys, EPOCH, "mail").at(NOW)) == ["ok", 0]
     shard.do("ACL", "DELUSER", user)
 
 

@@ -43,7 +43,7 @@ def test_stock_where_names_can_not_be_read_alone(shuffle: int | None) -> None:
     met: list[str] = []
     place, bytes = "0", 0
     while place != "0" or not met:
-        page = resharding.stock(KEYS, EPOCH, place, count=10, now_us=NOW)
+        page = resharding.stock(KEYS, EPOCH, place, count=10).at(NOW)
         found = page.decode(asked(old, page))
         met += found.ids
         bytes, place = bytes + found.bytes, found.cursor

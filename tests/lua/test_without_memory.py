@@ -27,19 +27,19 @@ LATE: State = {"task": {"a": expiring(T)}, "ready/": ["a"]}
 
 
 def _dispatch(keys: ShardKeys) -> Call[Any]:
-    return dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=1, now_us=NOW)
+    return dispatch.dispatch(keys, EPOCH, [""], limit=9, max_attempts=1).at(NOW)
 
 
 def _claim(keys: ShardKeys) -> Call[Any]:
-    return consume.claim(keys, EPOCH, {"": 9}, max=9, lease_ms=50, token="new", now_us=NOW)
+    return consume.claim(keys, EPOCH, {"": 9}, max=9, lease_ms=50, token="new").at(NOW)
 
 
 def _forward(keys: ShardKeys) -> Call[Any]:
-    return dispatch.forward(keys, EPOCH, "", to=keys.ready("theirs"), side="right", limit=9, now_us=NOW)
+    return dispatch.forward(keys, EPOCH, "", to=keys.ready("theirs"), side="right", limit=9).at(NOW)
 
 
 def _settle(*others: SettleRetry | SettleBury | SettleGiveBack) -> Callable[[ShardKeys], Call[Any]]:
-    return lambda keys: consume.settle(keys, EPOCH, [], others, now_us=NOW)
+    return lambda keys: consume.settle(keys, EPOCH, [], others).at(NOW)
 
 
 CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
@@ -63,18 +63,18 @@ CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
     "settle: the last retry": (HELD, _settle(SettleRetry("a", "tok", 50, "boom", 1))),
     "settle: given back": (HELD, _settle(SettleGiveBack("a", "tok"))),
     "settle: buried": (HELD, _settle(SettleBury("a", "tok", "boom"))),
-    "settle: an ack": (HELD, lambda keys: consume.settle(keys, EPOCH, [SettleAck("a", "tok")], now_us=NOW)),
-    "extend": (HELD, lambda keys: consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=90, now_us=NOW)),
-    "cancel": (READY, lambda keys: by_id.cancel(keys, EPOCH, "a", now_us=NOW)),
-    "cancel_tag": (READY, lambda keys: listing.cancel_tag(keys, EPOCH, "tag", "0", count=9, now_us=NOW)),
+    "settle: an ack": (HELD, lambda keys: consume.settle(keys, EPOCH, [SettleAck("a", "tok")]).at(NOW)),
+    "extend": (HELD, lambda keys: consume.extend(keys, EPOCH, [SettleAck("a", "tok")], lease_ms=90).at(NOW)),
+    "cancel": (READY, lambda keys: by_id.cancel(keys, EPOCH, "a").at(NOW)),
+    "cancel_tag": (READY, lambda keys: listing.cancel_tag(keys, EPOCH, "tag", "0", count=9).at(NOW)),
     "requeue": (
         {"task": {"a": A}, "dead": {"a": T}, "why": {"a": "boom"}},
-        lambda keys: by_id.requeue(keys, EPOCH, "a", 0, now_us=NOW),
+        lambda keys: by_id.requeue(keys, EPOCH, "a", 0).at(NOW),
     ),
-    "restore": ({"task": {"a": A}}, lambda keys: observe.restore(keys, EPOCH, "a", now_us=NOW)),
+    "restore": ({"task": {"a": A}}, lambda keys: observe.restore(keys, EPOCH, "a").at(NOW)),
     "purge: a ghost, and there are more": (
         STALE | {"ghost": {"a": "2"}},
-        lambda keys: listing.purge(keys, EPOCH, "", scope="topic", go_on=listing.START, now_us=NOW),
+        lambda keys: listing.purge(keys, EPOCH, "", scope="topic", go_on=listing.START).at(NOW),
     ),
 }
 

@@ -63,7 +63,7 @@ def test_a_lease_entry(shard: Shard, keys: ShardKeys, entry: str) -> None:
             "dead": {"dead": T},
         }
     )
-    assert shard.run(listing.page(keys, EPOCH, "leased", Span(), holder="me", count=9, now_us=NOW)).ids == []
+    assert shard.run(listing.page(keys, EPOCH, "leased", Span(), holder="me", count=9).at(NOW)).ids == []
     found = shard.run(dispatch(keys))
     assert (found.moved, found.reaped) == (1, 1)
     claimed = shard.run(claim(keys))
@@ -90,7 +90,7 @@ def test_headers_that_are_none(shard: Shard, keys: ShardKeys, headers: object) -
     """A stream gets them as JSON; what JSON can't say is no header."""
     shard.seed({"meta": meta(), "task": {"bad": headed({"h": headers}), "good": GOOD}, "ready/": ["bad", "good"]})
     to = f"{keys.prefix}stream"
-    call = calls.forward(keys, EPOCH, "", to=to, side="stream", limit=9, now_us=NOW)
+    call = calls.forward(keys, EPOCH, "", to=to, side="stream", limit=9).at(NOW)
     sent, left = shard.ask(call)[1:]
     assert left == 0
     assert sent + len(shard.state().get("dead", {})) == 2
@@ -109,16 +109,16 @@ def test_a_count_of_ghosts(shard: Shard, keys: ShardKeys, count: str) -> None:
     )
     assert "good" in shard.run(claim(keys)).ids
     shard.seed({"meta": meta(), "task": {"bad": GOOD}, "ghost": {"bad": count}, "ready/": ["bad"]})
-    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START, now_us=NOW)).done
+    assert shard.run(listing.purge(keys, EPOCH, "", scope="topic", go_on=START).at(NOW)).done
     shard.seed({"meta": meta(), "task": {"bad": GOOD}, "ghost": {"bad": count}})
-    assert shard.run(observe.restore(keys, EPOCH, "bad", now_us=NOW))
+    assert shard.run(observe.restore(keys, EPOCH, "bad").at(NOW))
 
 
 GHOSTLY: dict[str, Callable[[ShardKeys], Call[Any]]] = {
-    "cancel": lambda keys: by_id.cancel(keys, EPOCH, "bad", now_us=NOW),
-    "cancel_tag": lambda keys: listing.cancel_tag(keys, EPOCH, "tag", "0", count=9, now_us=NOW),
-    "reschedule": lambda keys: by_id.reschedule(keys, EPOCH, "bad", -9, now_us=NOW),
-    "push_unique": lambda keys: by_id.push_unique(keys, EPOCH, ["bad", -9, GOOD, "replace", 0], now_us=NOW),
+    "cancel": lambda keys: by_id.cancel(keys, EPOCH, "bad").at(NOW),
+    "cancel_tag": lambda keys: listing.cancel_tag(keys, EPOCH, "tag", "0", count=9).at(NOW),
+    "reschedule": lambda keys: by_id.reschedule(keys, EPOCH, "bad", -9).at(NOW),
+    "push_unique": lambda keys: by_id.push_unique(keys, EPOCH, ["bad", -9, GOOD, "replace", 0]).at(NOW),
 }
 """What leaves one more."""
 
@@ -174,13 +174,13 @@ def test_counters(shard: Shard, keys: ShardKeys, word: str) -> None:
     )
     found = shard.run(dispatch(keys))
     assert (found.moved, found.buried) == (1, 1)
-    assert shard.run(listing.trim(keys, EPOCH, age_ms=1000, keep=9, now_us=NOW)).removed == 1
+    assert shard.run(listing.trim(keys, EPOCH, age_ms=1000, keep=9).at(NOW)).removed == 1
     assert shard.run(claim(keys)).ids == ["b", "a"]
     assert shard.run(settle(keys, SettleGiveBack("a", "tok"), SettleAck("b", "tok"))) == {}
     assert shard.state()["due"] == {"a": T}
-    counts = shard.run(observe.peek(keys, EPOCH, ["", "mail"], draw=9, now_us=NOW))
+    counts = shard.run(observe.peek(keys, EPOCH, ["", "mail"], draw=9).at(NOW))
     assert (counts.scheduled, counts.dead) == (1, 1)
-    assert shard.run(listing.page_ready(keys, EPOCH, "", None, count=9, now_us=NOW)).whole
+    assert shard.run(listing.page_ready(keys, EPOCH, "", None, count=9).at(NOW)).whole
 
 
 @pytest.mark.parametrize("word", NUMBERS)
@@ -190,7 +190,7 @@ def test_counters_of_what_leaves(shard: Shard, keys: ShardKeys, word: str) -> No
     shard.seed({"meta": meta() | fields} | stored)
     assert shard.run(dispatch(keys)).reaped == 1
     assert shard.run(forward(keys)).sent == 2
-    assert len(shard.run(resharding.take(keys, EPOCH, "n1", 2, ["b"], now_us=NOW))) == 1
+    assert len(shard.run(resharding.take(keys, EPOCH, "n1", 2, ["b"]).at(NOW))) == 1
 
 
 @pytest.mark.parametrize("topic", ["no topic", "\udcff", "a\nb", "x" * 65, "{a}", "ü", "*"])
@@ -260,9 +260,9 @@ def test_scores(shard: Shard, keys: ShardKeys, score: str) -> None:
     for _ in range(3):
         found = shard.run(dispatch(keys, limit=1))
         assert found.next_us is None or found.next_us >= 0
-    shard.run(observe.peek(keys, EPOCH, [""], draw=9, now_us=NOW))
+    shard.run(observe.peek(keys, EPOCH, [""], draw=9).at(NOW))
     for state in ("scheduled", "leased", "dead"):
-        shard.run(listing.page(keys, EPOCH, state, Span(), count=9, now_us=NOW))
+        shard.run(listing.page(keys, EPOCH, state, Span(), count=9).at(NOW))
 
 
 @pytest.mark.parametrize(

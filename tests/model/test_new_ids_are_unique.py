@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
+from unittest import mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,8 +35,9 @@ def test_the_alphabet_is_that_of_base64url_in_ascii_order() -> None:
     assert all(letter.isalnum() or letter in "-_" for letter in ALPHABET)
 
 
-def test_an_id_says_when_it_was_made() -> None:
-    ids = Ids(clock_s=lambda: 1_700_000_000.9)
+def test_an_id_says_when_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.9)
+    ids = Ids()
     for id in (ids.one(), *ids.many(3)):
         assert len(id) == UNIQUE_LENGTH
         assert second_of(id) == 1_700_000_000
@@ -54,24 +58,26 @@ def test_ids_ascend_and_do_not_repeat(batches: list[int | None]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 5000)), min_size=1, max_size=8))
 def test_ids_ascend_whatever_the_clock_does(moments: list[tuple[int, int]]) -> None:
-    now = 0
-    ids = Ids(clock_s=lambda: now)
+    ids = Ids()
     made: list[str] = []
-    for now, n in moments:  # noqa: B007  (the clock reads it)
-        made += ids.many(n)
+    for now, n in moments:
+        with mock.patch.object(time, "time", lambda now=now: now):
+            made += ids.many(n)
     assert made == sorted(set(made))
     assert second_of(made[-1]) == max(moment for moment, _ in moments)
 
 
-def test_within_a_second_numbers_count_up_by_one() -> None:
-    ids = Ids(clock_s=lambda: 5)
+def test_within_a_second_numbers_count_up_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 5)
+    ids = Ids()
     numbers = [number_of(id) for id in (*ids.many(5000), ids.one(), *ids.many(2))]
     assert {after - before for before, after in itertools.pairwise(numbers)} == {1}
 
 
-def test_each_second_starts_at_random_with_room_to_count() -> None:
+def test_each_second_starts_at_random_with_room_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(1)
-    ids = Ids(clock_s=lambda: next(now))
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    ids = Ids()
     starts = [number_of(ids.one()) & (2**46 - 1) for _ in range(200)]
     assert len(set(starts)) == 200
     assert all(start < 2**45 for start in starts)
@@ -96,8 +102,9 @@ def test_threads_share_a_source() -> None:
     assert all(mine == sorted(mine) for mine in made)
 
 
-def test_a_child_of_a_fork_makes_other_ids() -> None:
-    ids = Ids(clock_s=lambda: 5)
+def test_a_child_of_a_fork_makes_other_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 5)
+    ids = Ids()
     before = ids.one()
     reader, writer = os.pipe()
     child = os.fork()

@@ -14,7 +14,8 @@ import pytest
 from cluster.server import Server
 from shardq import Buffer, Conflict, Engine, Pending, PushError, ServerFault, ShardqError
 from shardq.core.producer.buffer import MAX_FAILED
-from shardq.errors import EngineClosed, InvalidDelay, InvalidOption
+from shardq.errors import EngineClosed, InvalidDelay
+from tests.support.buffers import together
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, state_of
@@ -52,8 +53,7 @@ def test_pushes_are_coalesced(engine: Engine, servers: Servers) -> None:
         return sum(info.get(f"cmdstat_{verb}", {}).get("calls", 0) for info in infos for verb in ("evalsha", "eval"))
 
     before = calls()
-    # sent at the end of the block and not before, however long that is in coming
-    with engine.buffered(linger=60) as buffer:
+    with engine.buffered() as buffer, together(buffer):
         for n in range(1000):
             buffer.push(n, delay=FAR_S)
     assert engine.stats().scheduled == 1000
@@ -61,9 +61,10 @@ def test_pushes_are_coalesced(engine: Engine, servers: Servers) -> None:
 
 
 def test_closing_sends_the_rest(engine: Engine) -> None:
-    buffer = engine.buffered(linger=60)
-    pendings = [buffer.push(n, delay=FAR_S) for n in range(10)]
-    assert not pendings[0].done()
+    buffer = engine.buffered()
+    with together(buffer):
+        pendings = [buffer.push(n, delay=FAR_S) for n in range(10)]
+        assert not pendings[0].done()
     buffer.close()
     assert all(pending.done() for pending in pendings)
     assert [state_of(engine, pending.result()) for pending in pendings] == ["scheduled"] * 10
@@ -73,7 +74,7 @@ def test_closing_sends_the_rest(engine: Engine) -> None:
 
 
 def test_a_flush_waits_for_what_was_pushed_so_far(engine: Engine) -> None:
-    with engine.buffered(linger=0.05) as buffer:
+    with engine.buffered() as buffer:
         buffer.flush()
         pendings = [buffer.push(n, delay=FAR_S) for n in range(10)]
         buffer.flush()
@@ -81,7 +82,7 @@ def test_a_flush_waits_for_what_was_pushed_so_far(engine: Engine) -> None:
 
 
 def test_a_result_that_takes_too_long(engine: Engine) -> None:
-    with engine.buffered(linger=60) as buffer:
+    with engine.buffered() as buffer, together(buffer):
         pending = buffer.push("x", delay=FAR_S)
         with pytest.raises(TimeoutError, match=r"still under way after 0\.01 s; wait on, or look with get"):
             pending.result(0.01)
@@ -100,10 +101,11 @@ def test_each_is_told_its_own_fate(engine: Engine, servers: Servers, name: str) 
     engine.push("x", delay=FAR_S, id=taken)
     broken = keys_of(name, SHARDS)[1]
     servers.ask(broken.slot, "SET", broken.due, "not a sorted set")
-    buffer = engine.buffered(linger=60)  # so that all are sent together, and the last sending has errors
-    kept = [buffer.push("y", id=taken), buffer.push("y", id=taken)]
-    pendings = [buffer.push(n, delay=FAR_S) for n in range(200)]
-    replaced = buffer.push("y", id=taken, on_conflict="replace", delay=FAR_S)
+    buffer = engine.buffered()
+    with together(buffer):  # the last sending has errors
+        kept = [buffer.push("y", id=taken), buffer.push("y", id=taken)]
+        pendings = [buffer.push(n, delay=FAR_S) for n in range(200)]
+        replaced = buffer.push("y", id=taken, on_conflict="replace", delay=FAR_S)
     with pytest.raises(ShardqError):
         buffer.close()
     homes = [engine.topology.shard_of(pending.id) for pending in pendings]
@@ -115,8 +117,9 @@ def test_each_is_told_its_own_fate(engine: Engine, servers: Servers, name: str) 
 
 def test_a_refused_push_is_told_to_its_thread(engine: Engine) -> None:
     engine.push("x", delay=FAR_S, id="taken")
-    buffer = engine.buffered(linger=60)  # both are sent together
-    refused, other = buffer.push("y", id="taken", on_conflict="reject"), buffer.push("z", delay=FAR_S)
+    buffer = engine.buffered()
+    with together(buffer):
+        refused, other = buffer.push("y", id="taken", on_conflict="reject"), buffer.push("z", delay=FAR_S)
     with pytest.raises(PushError):
         buffer.close()
     assert isinstance(fate(refused), Conflict)
@@ -209,7 +212,7 @@ def test_a_full_buffer_bounds_its_callers(own_server: Server, name: str) -> None
 
 def test_an_engine_that_closes_sends_what_a_buffer_holds(url: str, name: str) -> None:
     with Engine(url, name=name, shards=SHARDS) as engine:
-        buffer, closed = engine.buffered(linger=60), engine.buffered()
+        buffer, closed = engine.buffered(), engine.buffered()
         closed.push("x", delay=FAR_S).result()
         closed.close()
         pendings = [buffer.push(n, delay=FAR_S) for n in range(100)]
@@ -227,9 +230,9 @@ def test_an_engine_that_closes_says_what_a_buffer_loses(
     own_server: Server, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(own_server.url, name=name, shards=SHARDS, timeout=0.5).open()
-    buffer = engine.buffered(linger=60)
-    pendings = [buffer.push(n, delay=FAR_S) for n in range(100)]
+    buffer = engine.buffered()
     own_server.pause()
+    pendings = [buffer.push(n, delay=FAR_S) for n in range(100)]
     with pytest.warns(ResourceWarning):
         engine.close()
     own_server.resume()
@@ -240,11 +243,11 @@ def test_an_engine_that_closes_says_what_a_buffer_loses(
 LEFT = """
 import sys, shardq
 engine = shardq.Engine(sys.argv[1], name=sys.argv[2], shards=4, timeout=float(sys.argv[3]))
-buffer = engine.buffered(linger=60)
+buffer = engine.buffered()
+print("open", flush=True)
+sys.stdin.readline()
 for n in range(100):
     buffer.push(n, delay=3600)
-print("pushed", flush=True)
-sys.stdin.read()
 """
 
 
@@ -254,10 +257,10 @@ def test_a_program_that_ends_with_pushes_in_a_buffer(own_server: Server, name: s
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "pushed\n"
+        assert process.stdout.readline() == "open\n"
         if away:
             own_server.pause()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate("push\n", timeout=60)
     own_server.resume()
     assert process.returncode == 0
     assert "ResourceWarning: a buffer was not closed" in errors
@@ -265,9 +268,3 @@ def test_a_program_that_ends_with_pushes_in_a_buffer(own_server: Server, name: s
     if not away:
         with Engine(own_server.url, name=name) as engine:
             assert engine.stats().scheduled == 100
-
-
-@pytest.mark.parametrize("linger", [-1.0, 61.0, float("nan")])
-def test_an_impossible_linger(engine: Engine, linger: float) -> None:
-    with pytest.raises(InvalidOption, match="give seconds as a number, from 0 to 60"):
-        engine.buffered(linger=linger)

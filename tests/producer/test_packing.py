@@ -190,7 +190,7 @@ def test_ids_of_the_caller_keep_their_order_within_a_shard() -> None:
     """One id may come twice, and the rule of the second depends on the first."""
     entries = packer().many(Task(n, delay=n * 7919 % 1000, id=f"mine-{n % 300}") for n in range(5000))
     told: dict[str, list[Any]] = {}
-    for batch in batches(cache(4), 1, entries.unique, UNIQUE, most=500, sizes=windows(4)):
+    for batch in batches(cache(4), 1, entries.unique, UNIQUE, sizes=windows(4)):
         for at in range(0, len(batch.words), UNIQUE):
             told.setdefault(str(batch.words[at]), []).append(batch.words[at + 2])
     expected: dict[str, list[Any]] = {}
@@ -203,7 +203,7 @@ def test_calls_are_bounded_in_bytes() -> None:
     large = Packer(JSON, max_payload=4 * CALL_BYTES)
     sizes = [CALL_BYTES // 10] * 95 + [3 * CALL_BYTES] * 5
     entries = large.many(Task("x" * size) for size in sizes)
-    calls = list(batches(cache(2), 1, entries.fresh, FRESH, most=500, sizes=windows(2)))
+    calls = list(batches(cache(2), 1, entries.fresh, FRESH, sizes=windows(2)))
     assert sum(len(batch.ids) for batch in calls) == len(sizes)
     for batch in calls:
         assert len(batch.ids) == 1 or sum(len(record) for record in batch.words[2::FRESH]) <= CALL_BYTES  # type: ignore[arg-type, misc]
@@ -222,7 +222,7 @@ def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
             number += 1
             yield Task("x" * size)
 
-    stream = Stream(cache(shards), Packer(JSON, max_payload=size + 2), source(), 500, 30.0)
+    stream = Stream(cache(shards), Packer(JSON, max_payload=size + 2), source(), 30.0)
     before = 0
     for _ in stream.calls():
         if number != before:

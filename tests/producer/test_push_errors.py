@@ -9,6 +9,7 @@ import pytest
 
 from shardq import Conflict, Engine, PushError, Task
 from shardq.core.model.task import OnConflict, Receipt
+from shardq.core.producer import packing
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S
@@ -16,10 +17,16 @@ from tests.support.states import FAR_S
 IDS = [f"mine-{n}" for n in range(12)]
 
 
-def outcomes(engine: Engine, tasks: list[Task], batch: int) -> tuple[PushError | None, list[str]]:
+@pytest.fixture(params=[0, packing.CALL_BYTES], ids=["a task a call", "calls of a shard's"])
+def call_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of records that a call has room for; a larger task goes alone."""
+    monkeypatch.setattr(packing, "CALL_BYTES", request.param)
+
+
+def outcomes(engine: Engine, tasks: list[Task]) -> tuple[PushError | None, list[str]]:
     """What a call says of each of its tasks: the outcome of its receipt, failed or unknown."""
     try:
-        return None, [receipt.outcome for receipt in engine.push_many(tasks, batch=batch)]
+        return None, [receipt.outcome for receipt in engine.push_many(tasks)]
     except PushError as exc:
         said = [
             id.outcome if isinstance(id, Receipt) else "failed" if id in exc.failed else "unknown" for id in exc.ids
@@ -27,12 +34,12 @@ def outcomes(engine: Engine, tasks: list[Task], batch: int) -> tuple[PushError |
         return exc, said
 
 
-@pytest.mark.parametrize("batch", [1, 2, 500])
+@pytest.mark.usefixtures("call_bytes")
 @pytest.mark.parametrize("choice", ["keep", "reject", "replace"])
-def test_ids_that_come_again_in_a_call(engine: Engine, choice: OnConflict, batch: int) -> None:
+def test_ids_that_come_again_in_a_call(engine: Engine, choice: OnConflict) -> None:
     engine.push("before", id=IDS[0], delay=FAR_S)
     tasks = [Task([n, id], id=id, delay=FAR_S, on_conflict=choice) for n in range(3) for id in IDS]
-    error, said = outcomes(engine, tasks, batch)
+    error, said = outcomes(engine, tasks)
     again = {"keep": "kept", "reject": "failed", "replace": "replaced"}[choice]
     assert said == [again, *["pushed"] * (len(IDS) - 1), *[again] * (2 * len(IDS))]
     if choice == "reject":
@@ -52,27 +59,30 @@ def test_ids_that_come_again_in_a_call(engine: Engine, choice: OnConflict, batch
 
 @pytest.mark.square
 @pytest.mark.parametrize("many", [True, False], ids=["push_many", "push_iter"])
-def test_tasks_of_one_id_are_stored_in_their_order(engine: Engine, servers: Servers, many: bool) -> None:
+def test_tasks_of_one_id_are_stored_in_their_order(
+    engine: Engine, servers: Servers, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
     """Servers without the script refuse the first calls, and take those that come after it."""
+    monkeypatch.setattr(packing, "CALL_BYTES", 0)  # a call for each task
     tasks = [Task(n, id=IDS[n % 4], delay=FAR_S, on_conflict="replace") for n in range(4 * 32)]
     servers.ask_all("SCRIPT", "FLUSH")
-    receipts = engine.push_many(tasks, batch=1) if many else list(chain(*engine.push_iter(tasks, batch=1)))
+    receipts = engine.push_many(tasks) if many else list(chain(*engine.push_iter(tasks)))
     assert [receipt.outcome for receipt in receipts] == ["pushed"] * 4 + ["replaced"] * (len(tasks) - 4)
     stored = [engine.get(id) for id in IDS[:4]]
     assert [task and task.payload for task in stored] == [task.payload for task in tasks[-4:]]
 
 
-@pytest.mark.parametrize("batch", [1, 500])
+@pytest.mark.usefixtures("call_bytes")
 @pytest.mark.parametrize("choice", ["keep", "reject", "replace"])
 def test_ids_that_come_again_beside_a_shard_that_takes_nothing(
-    engine: Engine, servers: Servers, choice: OnConflict, batch: int
+    engine: Engine, servers: Servers, choice: OnConflict
 ) -> None:
     broken = keys_of(engine.name, SHARDS)[1]
     servers.ask(broken.slot, "SET", broken.due, "not a sorted set")
     away = {id for id in IDS if engine.topology.shard_of(id) == 1}
     assert 0 < len(away) < len(IDS)
     tasks = [Task([n, id], id=id, delay=FAR_S, on_conflict=choice) for n in range(3) for id in IDS]
-    error, said = outcomes(engine, tasks, batch)
+    error, said = outcomes(engine, tasks)
     assert error is not None
     servers.ask(broken.slot, "DEL", broken.due)
     there = {id for id in IDS if engine.get(id) is not None}

@@ -12,6 +12,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, PushError, ServerFault, Task, Unanswered, Unavailable
 from shardq.core.model.ids import Ids
+from shardq.core.producer import packing
 from shardq.core.producer.packing import MOST_OF_SHARD, windows
 from shardq.errors import InvalidDelay
 from tests.producer.gathered import calls_of
@@ -46,13 +47,6 @@ def test_ids_come_in_the_order_of_the_tasks(engine: Engine) -> None:
 def test_nothing_to_push(engine: Engine) -> None:
     assert engine.push_many([]) == []
     assert list(engine.push_iter([])) == []
-
-
-@pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_batches(engine: Engine, batch: int) -> None:
-    ids = engine.push_many([far(n) for n in range(50)], batch=batch)
-    assert len(set(ids)) == 50
-    assert engine.stats().scheduled == 50
 
 
 def test_batches_are_bounded_in_bytes_too(engine: Engine) -> None:
@@ -149,7 +143,8 @@ def test_push_iter_sends_a_batch_once(engine: Engine, servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["no ids", "ids that come again"])
-def test_push_iter_takes_no_more_than_it_can_send(engine: Engine, again: bool) -> None:
+def test_push_iter_takes_no_more_than_it_can_send(engine: Engine, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+    monkeypatch.setattr(packing, "CALL_BYTES", 600)  # some hundred tasks a call
     taken = 0
 
     def tasks() -> Iterator[Task]:
@@ -159,7 +154,7 @@ def test_push_iter_takes_no_more_than_it_can_send(engine: Engine, again: bool) -
             yield far(n, id=f"mine-{n % WINDOW}", on_conflict="replace") if again else far(n)
 
     told = most = 0
-    for ids in engine.push_iter(tasks(), batch=100):
+    for ids in engine.push_iter(tasks()):
         most = max(most, taken - told)
         told += len(ids)
     assert told == taken == 8 * WINDOW

@@ -62,7 +62,7 @@ def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: M
 @pytest.mark.parametrize("own", [False, True], ids=["ids of ours", "an id of the caller's"])
 def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> None:
     cache = migration.cache()
-    stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 10, 30.0)
+    stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 30.0)
     calls = stream.calls()
     pair = next(calls)
 

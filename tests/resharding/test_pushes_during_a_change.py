@@ -44,7 +44,7 @@ def test_a_push(engine: Engine, driver: Driver, migration: Migration, own: bool,
         entries = Entries([id], [], [*words, "keep", 0]) if own else Entries([id], words, [])
         cache = LearningCache(engine.name, before, engine.topology, counts_by_shard)
         if many:
-            (receipt,) = run(driver, pushing.push(cache, packer, entries, most=10))
+            (receipt,) = run(driver, pushing.push(cache, packer, entries))
         else:
             receipt = run(driver, pushing.push_one(cache, packer, entries))
         assert receipt.outcome == ("kept" if own else "pushed")

@@ -34,7 +34,7 @@ class Shard:
 
     def push(self, *ids: str) -> None:
         for id in ids:
-            assert self.ask(by_id.push(KEYS, EPOCH, [id, 0, A], now_us=NOW)) == [b"ok"]
+            assert self.ask(by_id.push(KEYS, EPOCH, [id, 0, A]).at(NOW)) == [b"ok"]
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def shard() -> Shard:
 def test_a_task_goes_its_way(shard: Shard) -> None:
     before = shard.space.dump()
     shard.push("a")
-    assert shard.ask(dispatch.dispatch(KEYS, EPOCH, [""], limit=10, max_attempts=3, now_us=NOW))[1] == 1
-    claim = consume.claim(KEYS, EPOCH, {"": 5}, max=5, lease_ms=9000, token="p:1", now_us=NOW)
+    assert shard.ask(dispatch.dispatch(KEYS, EPOCH, [""], limit=10, max_attempts=3).at(NOW))[1] == 1
+    claim = consume.claim(KEYS, EPOCH, {"": 5}, max=5, lease_ms=9000, token="p:1").at(NOW)
     assert shard.ask(claim)[4] == b"a"
-    assert shard.ask(consume.settle(KEYS, EPOCH, [consume.SettleAck("a", "p:1")], now_us=NOW)) == [b"ok"]
+    assert shard.ask(consume.settle(KEYS, EPOCH, [consume.SettleAck("a", "p:1")]).at(NOW)) == [b"ok"]
     left = dict(shard.space.dump())
     assert left.keys() - dict(before).keys() == {KEYS.topics.encode()}
 
@@ -96,8 +96,8 @@ def test_a_snapshot_is_what_was_there(shard: Shard) -> None:
     before, dump = shard.space.snapshot(), shard.space.dump()
     for _ in range(2):
         shard.push("b")
-        shard.ask(dispatch.dispatch(KEYS, EPOCH, [""], limit=10, max_attempts=3, now_us=NOW))
-        shard.ask(by_id.cancel(KEYS, EPOCH, "a", now_us=NOW))
+        shard.ask(dispatch.dispatch(KEYS, EPOCH, [""], limit=10, max_attempts=3).at(NOW))
+        shard.ask(by_id.cancel(KEYS, EPOCH, "a").at(NOW))
         changed = shard.space.dump()
         assert changed != dump
         shard.space.restore(before)
@@ -133,14 +133,14 @@ def test_more_words_than_the_stack_of_lua_takes(shard: Shard) -> None:
     ids = [f"id{number}" for number in range(3000)]
     for start in range(0, len(ids), 1000):
         words = [word for id in ids[start : start + 1000] for word in (id, 0, A, "keep", 0)]
-        answers = shard.ask(by_id.push_unique(KEYS, EPOCH, words, now_us=NOW))
+        answers = shard.ask(by_id.push_unique(KEYS, EPOCH, words).at(NOW))
         assert answers == [b"ok", *[b"pushed"] * 1000]
-    assert len(shard.ask(by_id.get_many(KEYS, EPOCH, ids, now_us=NOW))) == 3001
+    assert len(shard.ask(by_id.get_many(KEYS, EPOCH, ids).at(NOW))) == 3001
     assert len(shard.run("return redis.call('HGETALL', KEYS[1])", KEYS.task)) == 6000
 
 
 def test_a_page_of_fewer_than_no_ids_ends(shard: Shard) -> None:
     """A real server would be held until it is told to kill the script."""
     shard.push("a", "b")
-    page = listing.page(KEYS, EPOCH, "scheduled", listing.Span(), count=-1, now_us=NOW)
+    page = listing.page(KEYS, EPOCH, "scheduled", listing.Span(), count=-1).at(NOW)
     assert shard.ask(page)[-1] == []

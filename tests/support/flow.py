@@ -71,7 +71,6 @@ class Flow:
                     Task(n, delay=random.uniform(0, self._spread_s), id=f"mine-{rounds}-{n}", dedup=600)
                     for n in range(200)
                 ],
-                batch=20,
             )
             with self._lock:
                 self.pushed.update(ids)

@@ -26,6 +26,7 @@ from shardq import AsyncEngine, Delivery, Engine, Task
 from shardq.core.collector import uncollected
 from shardq.errors import EngineClosed
 from shardq.features import embedded
+from tests.support.buffers import together
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
 from tests.support.workers import say
@@ -172,7 +173,7 @@ def all_held() -> Iterator[None]:
 def locked_case(url: str, name: str) -> None:
     engine = Engine(url, name=name, shards=4, timeout=10.0)
     engine.start()
-    buffer = engine.buffered(linger=0.01)
+    buffer = engine.buffered()
     buffer.push("x", delay=FAR_S).result()
     consumer = engine.consumer()
     assert consumer.claim(1, wait=0.01) == []
@@ -208,8 +209,7 @@ def locked_case(url: str, name: str) -> None:
 
 def buffer_case(url: str, name: str) -> None:
     engine = Engine(url, name=name, shards=4, timeout=10.0)
-    buffer = engine.buffered(linger=60.0)
-    pending = buffer.push("of the parent", delay=FAR_S, id="parent")
+    buffer = engine.buffered()
 
     def child() -> None:
         with pytest.raises(EngineClosed, match="the parent process"):
@@ -221,7 +221,9 @@ def buffer_case(url: str, name: str) -> None:
         assert state_of(engine, "parent") == "gone", "it is the parent's to send"
         engine.close()
 
-    Child(child).wait()
+    with together(buffer):
+        pending = buffer.push("of the parent", delay=FAR_S, id="parent")
+        Child(child).wait()
     buffer.close()
     assert pending.result(0.0).outcome == "pushed"
     assert state_of(engine, "child") == "scheduled"

@@ -12,8 +12,8 @@ import redis
 
 import shardq
 from cluster.server import Server
+from shardq.core.scripts import script
 from shardq.testing import Clock
-from shardq.testing.virtual import place_of_now
 
 SCRIPTS = sorted(path.stem for path in (Path(shardq.__file__).parent / "lua").glob("*.lua"))
 
@@ -21,7 +21,7 @@ FAR = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
 
 
 def test_the_place_of_now_is_known_for_all_scripts_that_take_it() -> None:
-    places = {name: place_of_now(name) for name in SCRIPTS}
+    places = {name: script(name).place_of_now for name in SCRIPTS}
     assert {name for name, place in places.items() if place is None} == {
         "open",
         "declare",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardq.core.calls.request import Call, Epoch, Moving, Word, body
+from shardq.core.calls.request import NOW, Call, Epoch, Moving, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.attempts import parted
@@ -27,18 +27,18 @@ after what was moving out of it was put where it goes.
 """
 
 
-def push(keys: ShardKeys, epoch: Epoch, tasks: list[Word], *, now_us: str = "") -> Call[list[str]]:
+def push(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
     topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
     # By hand, as every push goes through here.
     chosen = script("push")
     return Call(
         keys.slot,
-        [epoch, now_us, keys.bell, len(topics), *topics, *tasks],
+        [epoch, NOW, keys.bell, len(topics), *topics, *tasks],
         _collided,
         script=chosen,
         keys=chosen.named(keys),
-        resend=lambda: _push_again(keys, epoch, tasks, now_us),
+        resend=lambda: _push_again(keys, epoch, tasks),
     )
 
 
@@ -57,7 +57,6 @@ def push_unique(
     *,
     resent: Resent = "0",
     earlier: Earlier = "0",
-    now_us: str = "",
 ) -> Call[list[Answer]]:
     """Stores tasks given as id, due, record, conflict rule, dedup window in ms, … Returns one answer for each.
 
@@ -68,18 +67,18 @@ def push_unique(
     return Call.of(
         "push_unique",
         keys,
-        [epoch, now_us, keys.bell, resent, earlier, *tasks],
+        [epoch, NOW, keys.bell, resent, earlier, *tasks],
         _answers,
-        resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier, now_us=now_us),
+        resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier),
     )
 
 
-def _push_again(keys: ShardKeys, epoch: Epoch, tasks: list[Word], now_us: str) -> Call[list[str]]:
+def _push_again(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[str]]:
     # After a lost answer the ids may be ours already: whatever is stored under them is what we sent.
     return Call.of(
         "push_unique",
         keys,
-        [epoch, now_us, keys.bell, "1", "0", *unique(tasks)],
+        [epoch, NOW, keys.bell, "1", "0", *unique(tasks)],
         lambda answer: _answers(answer) and [],
     )
 
@@ -94,18 +93,18 @@ def _answers(answer: list[Any]) -> list[Answer]:
     return [word.decode() for word in body(answer)]
 
 
-def cancel(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Outcome]:
-    call = Call.of("cancel", keys, [epoch, now_us, id], _outcome)
+def cancel(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Outcome]:
+    call = Call.of("cancel", keys, [epoch, NOW, id], _outcome)
     return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
 
 
-def reschedule(keys: ShardKeys, epoch: Epoch, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
-    call = Call.of("reschedule", keys, [epoch, now_us, keys.bell, id, due], _outcome)
+def reschedule(keys: ShardKeys, epoch: Epoch, id: str, due: int) -> Call[Outcome]:
+    call = Call.of("reschedule", keys, [epoch, NOW, keys.bell, id, due], _outcome)
     return _resent_as(call, dict.fromkeys((Outcome.RUNNING, Outcome.DEAD, Outcome.GONE), Outcome.UNKNOWN))
 
 
-def requeue(keys: ShardKeys, epoch: Epoch, id: str, due: int, *, now_us: str = "") -> Call[Outcome]:
-    call = Call.of("requeue", keys, [epoch, now_us, keys.bell, id, due], _outcome)
+def requeue(keys: ShardKeys, epoch: Epoch, id: str, due: int) -> Call[Outcome]:
+    call = Call.of("requeue", keys, [epoch, NOW, keys.bell, id, due], _outcome)
     others = (Outcome.SCHEDULED, Outcome.READY, Outcome.RUNNING, Outcome.GONE)
     return _resent_as(call, dict.fromkeys(others, Outcome.UNKNOWN))
 
@@ -149,7 +148,7 @@ class Found:
     attempts: tuple[Attempt, ...] = ()
 
 
-def get(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Found | None]:
+def get(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Found | None]:
     """Reads one task. Raises Moving."""
 
     def decode(answer: list[Any]) -> Found | None:
@@ -158,10 +157,10 @@ def get(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Fou
             raise found
         return found
 
-    return Call.of("get", keys, [epoch, now_us, id], decode)
+    return Call.of("get", keys, [epoch, NOW, id], decode)
 
 
-def state(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[Outcome]:
+def state(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Outcome]:
     """Tells what a task is: scheduled, ready, running, dead or gone. Raises Moving."""
 
     def decode(answer: list[Any]) -> Outcome:
@@ -170,14 +169,12 @@ def state(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[O
             raise Moving()
         return Outcome.RUNNING if word == b"leased" else Outcome(word.decode())
 
-    return Call.of("get", keys, [epoch, now_us, id], decode)
+    return Call.of("get", keys, [epoch, NOW, id], decode)
 
 
-def get_many(
-    keys: ShardKeys, epoch: Epoch, ids: Sequence[str], *, now_us: str = ""
-) -> Call[list[Found | Moving | None]]:
+def get_many(keys: ShardKeys, epoch: Epoch, ids: Sequence[str]) -> Call[list[Found | Moving | None]]:
     """Reads tasks of one shard, up to 1,000; of the first of them only, where they have more than 1 MiB."""
-    return Call.of("get", keys, [epoch, now_us, *ids], _founds)
+    return Call.of("get", keys, [epoch, NOW, *ids], _founds)
 
 
 def _founds(answer: list[Any]) -> list[Found | Moving | None]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from shardq.core.calls.request import Call, Command, Epoch, Word, body, nothing
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
 from shardq.core.layout.words import FOREIGN, is_foreign
@@ -54,7 +54,6 @@ def claim(
     permits: Mapping[str, int] | None = None,
     waiter: str = "",
     retry_for_s: float | None = None,
-    now_us: str = "",
 ) -> Call[Claim]:
     """Claims at most ``max`` in all and ``shares`` of each topic, in their order; 0 only asks for the number there.
 
@@ -63,7 +62,7 @@ def claim(
     one for this claim. ``waiter`` is the process to register in each list found empty. A lost
     answer costs a lease: the tasks come back at its deadline.
     """
-    words: list[Word] = [epoch, now_us, keys.bell, max, lease_ms, token, keys.wake(""), waiter]
+    words: list[Word] = [epoch, NOW, keys.bell, max, lease_ms, token, keys.wake(""), waiter]
     limits, permits = max_attempts or {}, permits or {}
     for topic, share in shares.items():
         words += (topic, share, limits.get(topic, ""), permits.get(topic, ""))
@@ -105,11 +104,11 @@ def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float | 
     return Command(keys.slot, words, int, retry_for_s=retry_for_s)
 
 
-def wake(keys: ShardKeys, epoch: Epoch, topic: str, *, now_us: str = "") -> Call[bool]:
+def wake(keys: ShardKeys, epoch: Epoch, topic: str) -> Call[bool]:
     """Wakes another process. Returns True when only names of processes that are gone were drawn, and more are there:
     call again. Sent twice it wakes one more, which finds nothing: harmless.
     """
-    words = [epoch, now_us, keys.wake(""), topic]
+    words = [epoch, NOW, keys.wake(""), topic]
     return Call.of("wake", keys, words, lambda answer: body(answer)[0] == 1, topics=(topic,))
 
 
@@ -174,7 +173,6 @@ def settle(
     others: Sequence[OtherSettlement] = (),
     *,
     max_attempts: int = DEFAULT_ATTEMPTS,
-    now_us: str = "",
 ) -> Call[Mapping[str, SettleStatus]]:
     """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's."""
     # Those of one claim have one token.
@@ -182,7 +180,7 @@ def settle(
     for ack in acks:
         by_token[ack.token].append(ack.id)
     ids = [id for group in by_token.values() for id in group]
-    words: list[Word] = [epoch, now_us, keys.bell, len(ids), len(by_token), *ids]
+    words: list[Word] = [epoch, NOW, keys.bell, len(ids), len(by_token), *ids]
     for token, group in by_token.items():
         words += (token, len(group))
     for other in others:
@@ -200,7 +198,7 @@ def settle(
 
     def again() -> Call[Mapping[str, SettleStatus]]:
         # The send whose answer was lost may have done it: "not held under this token" then means done.
-        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, now_us=now_us)
+        call = settle(keys, epoch, acks, others, max_attempts=max_attempts)
         call.decode = lambda answer: {id: v for id, v in _verdicts(ids, answer).items() if v != "lost"}
         call.resend = None
         return call
@@ -208,11 +206,9 @@ def settle(
     return Call.of("settle", keys, words, lambda answer: _verdicts(ids, answer), resend=again)
 
 
-def extend(
-    keys: ShardKeys, epoch: Epoch, held: Sequence[Leased], *, lease_ms: int, now_us: str = ""
-) -> Call[Mapping[str, SettleStatus]]:
+def extend(keys: ShardKeys, epoch: Epoch, held: Sequence[Leased], *, lease_ms: int) -> Call[Mapping[str, SettleStatus]]:
     """Sets new deadlines, counted from now. Repeating it is harmless."""
-    words: list[Word] = [epoch, now_us, keys.bell, lease_ms]
+    words: list[Word] = [epoch, NOW, keys.bell, lease_ms]
     for item in held:
         words += (item.id, item.token)
     ids = [item.id for item in held]
@@ -256,7 +252,6 @@ def permit(
     token: str,
     waiter: str = "",
     others_wait: bool = False,
-    now_us: str = "",
 ) -> Call[Permit]:
     """``waiter`` is the process to wake when a permit goes back, if none is granted now; with ``others_wait`` also if
     some are. A lost answer costs the permits until they lapse.
@@ -265,7 +260,7 @@ def permit(
         "permit",
         keys,
         [
-            *(epoch, now_us, topic, min(want, MAX_PERMITS)),
+            *(epoch, NOW, topic, min(want, MAX_PERMITS)),
             *("" if limit.rate is None else limit.rate, "" if limit.concurrency is None else limit.concurrency),
             *(lease_ms + MARGIN_MS, token, keys.wake(""), waiter, int(others_wait)),
         ],
@@ -289,13 +284,12 @@ def renew(
     names: Sequence[str],
     *,
     lease_ms: int,
-    now_us: str = "",
 ) -> Call[set[str]]:
     """Returns those that had lapsed, and whose places are taken."""
     return Call.of(
         "renew",
         keys,
-        [epoch, now_us, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
+        [epoch, NOW, lease_ms + MARGIN_MS, "" if concurrency is None else concurrency, *names],
         lambda answer: {names[position - 1] for position in body(answer)},
         topics=(topic,),
     )

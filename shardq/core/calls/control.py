@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls.request import Call, Command, Epoch, Word, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Stamp, Topology
@@ -187,14 +187,13 @@ def heartbeat(
     unreached: Collection[int] = (),
     word: str = "",
     leave: bool = False,
-    now_us: str = "",
 ) -> Call[HeartbeatAnswer]:
     """``alive_ms``: how long the process counts as alive without another heartbeat; ``others_ms``: how long the others
     do at most, whatever they said themselves. ``report``: empty when it is the one before. ``unreached``: the shards
     that the process can't reach. ``word``: that of the members as the caller knows them.
     """
     stay, shards = "leave" if leave else "stay", ",".join(map(str, sorted(unreached)))
-    words: list[Word] = [process, now_us, alive_ms, others_ms, epoch, stay, keys.news, report, shards, word]
+    words: list[Word] = [process, NOW, alive_ms, others_ms, epoch, stay, keys.news, report, shards, word]
 
     def decode(answer: list[Any]) -> HeartbeatAnswer:
         _, now_us, members, epoch, topology, joined, unreached, present, others = answer
@@ -231,7 +230,6 @@ def report(
     alive_ms: int,
     report: bytes = b"",
     leave: bool = False,
-    now_us: str = "",
 ) -> Call[bool]:
     """A worker's heartbeat. ``report``: empty when it is the one before. Returns True if the worker was not known
     before: then nothing is stored of an earlier report. Raises Stale in another engine.
@@ -239,7 +237,7 @@ def report(
     return Call.of(
         "report",
         keys,
-        [epoch, worker, now_us, alive_ms, "leave" if leave else "stay", report],
+        [epoch, worker, NOW, alive_ms, "leave" if leave else "stay", report],
         lambda answer: bool(body(answer)[0]),
     )
 
@@ -254,8 +252,8 @@ class Processes:
     reports: Mapping[str, bytes]
 
 
-def fleet(keys: ControlKeys, *, now_us: str = "") -> Call[Processes]:
-    return Call.of("fleet", keys, [now_us], _processes)
+def fleet(keys: ControlKeys) -> Call[Processes]:
+    return Call.of("fleet", keys, [NOW], _processes)
 
 
 def _processes(answer: list[Any]) -> Processes:
@@ -323,9 +321,9 @@ def schedule_names(keys: ControlKeys) -> Command[list[str]]:
     return Command(keys.slot, ("HKEYS", keys.schedules), decode)
 
 
-def schedules(keys: ControlKeys, epoch: Epoch, names: Sequence[str], *, now_us: str = "") -> Call[Schedules]:
+def schedules(keys: ControlKeys, epoch: Epoch, names: Sequence[str]) -> Call[Schedules]:
     """Reads the schedules of these names, ``BATCH`` at most. Raises Stale in another engine."""
-    return Call.of("schedules", keys, [epoch, now_us, *names], _schedules)
+    return Call.of("schedules", keys, [epoch, NOW, *names], _schedules)
 
 
 def set_schedule(keys: ControlKeys, epoch: Epoch, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:

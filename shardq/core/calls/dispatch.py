@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from shardq.core.calls.request import Call, Command, Epoch, Word, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Stamp
@@ -50,7 +50,6 @@ def dispatch(
     paused: Collection[str] = (),
     routed: Collection[str] = (),
     caller: str = "",
-    now_us: str = "",
 ) -> Call[Dispatched]:
     """``routed``: topics whose tasks go on to a list; they wake no consumer. ``caller`` names who asks, and changes
     whenever an answer may have been lost: what an earlier call moves after this one rings the bell.
@@ -67,13 +66,12 @@ def dispatch(
             paused=paused,
             routed=routed,
             caller=f"{caller}+",
-            now_us=now_us,
         )
 
     return Call.of(
         "dispatch",
         keys,
-        [*(epoch, now_us, limit, max_attempts, keys.wake("")), *((keys.bell, caller) if routed else ("", "")), *marked],
+        [*(epoch, NOW, limit, max_attempts, keys.wake("")), *((keys.bell, caller) if routed else ("", "")), *marked],
         _dispatched,
         topics=topics,
         resend=again if routed else None,
@@ -135,7 +133,6 @@ def forward(
     side: Literal["left", "right", "stream"],
     limit: int,
     maxlen: int | None = None,
-    now_us: str = "",
 ) -> Call[Forwarded]:
     """Only for a list or a stream on the same server, and on a cluster only for one in the same slot. ``maxlen``: about
     how many entries the stream keeps.
@@ -143,7 +140,7 @@ def forward(
     return Call.of(
         "forward",
         keys,
-        [epoch, now_us, limit, side, "" if maxlen is None else maxlen],
+        [epoch, NOW, limit, side, "" if maxlen is None else maxlen],
         lambda answer: Forwarded(*body(answer)),
         topics=(topic,),
         also=(to,),

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shardq.core.calls.request import Call, Epoch, body
+from shardq.core.calls.request import NOW, Call, Epoch, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of
 
@@ -50,13 +50,12 @@ def page(
     failed: bool = False,
     count: int,
     look: int = LOOK,
-    now_us: str = "",
 ) -> Call[IdPage]:
     return Call.of(
         "page",
         keys,
         [
-            *(epoch, now_us, state, span.begin_ms, span.after, span.end_ms),
+            *(epoch, NOW, state, span.begin_ms, span.after, span.end_ms),
             *("" if topic is None else f"={topic}", holder or "", count, look, "newest" if span.newest else ""),
             "failed" if failed else "",
         ],
@@ -86,9 +85,7 @@ class ReadyPage:
     haunted: Set[str] = frozenset()  # those that have ghosts: they may stand in the list once more
 
 
-def page_ready(
-    keys: ShardKeys, epoch: Epoch, topic: str, after: int | None, *, count: int, now_us: str = ""
-) -> Call[ReadyPage]:
+def page_ready(keys: ShardKeys, epoch: Epoch, topic: str, after: int | None, *, count: int) -> Call[ReadyPage]:
     """Reads what follows the place ``after``; None: from the beginning."""
 
     def decode(answer: list[Any]) -> ReadyPage:
@@ -97,7 +94,7 @@ def page_ready(
         return ReadyPage(bool(whole), looked_at, int(last) if last else None, ids, set(map(id_of, haunted)))
 
     return Call.of(
-        "page_ready", keys, [epoch, now_us, topic, "" if after is None else after, count], decode, topics=(topic,)
+        "page_ready", keys, [epoch, NOW, topic, "" if after is None else after, count], decode, topics=(topic,)
     )
 
 
@@ -113,7 +110,7 @@ class DueCounts:
 
 
 def forecast(
-    keys: ShardKeys, epoch: Epoch, *, begin_ms: int | None = None, step_ms: int, steps: int, now_us: str = ""
+    keys: ShardKeys, epoch: Epoch, *, begin_ms: int | None = None, step_ms: int, steps: int
 ) -> Call[DueCounts]:
     """Counts from ``begin_ms``; None: from the last multiple of a step that has begun."""
 
@@ -122,7 +119,7 @@ def forecast(
         return DueCounts(int(now), int(begin), overdue, later, counts)
 
     return Call.of(
-        "forecast", keys, [epoch, now_us, "" if begin_ms is None else begin_ms, step_ms, steps], decode
+        "forecast", keys, [epoch, NOW, "" if begin_ms is None else begin_ms, step_ms, steps], decode
     ).briefly()
 
 
@@ -135,9 +132,9 @@ class Trimmed:
     early: int  # those of them that were too many, and not too old
 
 
-def trim(keys: ShardKeys, epoch: Epoch, *, age_ms: int, keep: int, now_us: str = "") -> Call[Trimmed]:
+def trim(keys: ShardKeys, epoch: Epoch, *, age_ms: int, keep: int) -> Call[Trimmed]:
     """Removes dead tasks that are too old or too many."""
-    return Call.of("trim", keys, [epoch, now_us, age_ms, keep, CHUNK], lambda answer: Trimmed(*map(int, body(answer))))
+    return Call.of("trim", keys, [epoch, NOW, age_ms, keep, CHUNK], lambda answer: Trimmed(*map(int, body(answer))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +152,8 @@ class Purged:
 START = Purged(0, 0, "0", "0")
 
 
-def purge(
-    keys: ShardKeys, epoch: Epoch, topic: str, *, scope: Literal["topic", "all"], go_on: Purged, now_us: str = ""
-) -> Call[Purged]:
-    return Call.of("purge", keys, [epoch, now_us, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,))
+def purge(keys: ShardKeys, epoch: Epoch, topic: str, *, scope: Literal["topic", "all"], go_on: Purged) -> Call[Purged]:
+    return Call.of("purge", keys, [epoch, NOW, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,))
 
 
 def _purged(answer: list[Any]) -> Purged:
@@ -177,8 +172,8 @@ class TagPage:
     running: list[str]
 
 
-def cancel_tag(keys: ShardKeys, epoch: Epoch, tag: str, cursor: str, *, count: int, now_us: str = "") -> Call[TagPage]:
-    return Call.of("cancel_tag", keys, [epoch, now_us, cursor, tag, count], _tag_page)
+def cancel_tag(keys: ShardKeys, epoch: Epoch, tag: str, cursor: str, *, count: int) -> Call[TagPage]:
+    return Call.of("cancel_tag", keys, [epoch, NOW, cursor, tag, count], _tag_page)
 
 
 def _tag_page(answer: list[Any]) -> TagPage:

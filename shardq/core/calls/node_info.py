@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls.request import Call, Command, Epoch, nothing
+from shardq.core.calls.request import NOW, Call, Command, Epoch, nothing
 from shardq.core.scripts import script
 
 
@@ -163,9 +163,9 @@ def info_fields(text: bytes) -> dict[bytes, bytes]:
     return dict(row.partition(b":")[::2] for row in text.splitlines())
 
 
-def seal(meta: str, slot: int, epoch: Epoch, *, now_us: str = "") -> Call[None]:
+def seal(meta: str, slot: int, epoch: Epoch) -> Call[None]:
     """A write to wait for: replicas that have it have everything that was written on the node before it."""
-    return Call(slot=slot, words=[epoch, now_us], decode=nothing, script=script("seal"), keys=(meta,))
+    return Call(slot=slot, words=[epoch, NOW], decode=nothing, script=script("seal"), keys=(meta,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from shardq.core.calls.request import Call, Command, Epoch, Word, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.attempts import parted
@@ -62,12 +62,14 @@ DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 Peek = Call[ShardCounts]
 
 
-def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0, now_us: str = "") -> Call[ShardCounts]:
+def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0) -> Call[ShardCounts]:
     """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
 
     def decode(answer: list[Any]) -> ShardCounts:
         now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
         late, reaped, buried, forwarded, *retired = map(number_of, meta)
+        *drawn_of_states, drawn_retrying, entries = drawn
+        died_lately, trimmed, trimmed_ms = deaths
         return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
@@ -84,15 +86,15 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0,
             ready=dict(zip(topics, lengths, strict=True)),
             waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
             died=_by_topic(died),
-            died_lately=deaths[0],
-            trimmed=number_of(deaths[1]),
-            trimmed_ms=number_of(deaths[2]) if deaths[2] else None,
-            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn, strict=False)},
-            retrying=_by_topic(drawn[3]),
-            entries=drawn[4],
+            died_lately=died_lately,
+            trimmed=number_of(trimmed),
+            trimmed_ms=number_of(trimmed_ms) if trimmed_ms else None,
+            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn_of_states, strict=True)},
+            retrying=_by_topic(drawn_retrying),
+            entries=entries,
         )
 
-    return Call.of("peek", keys, [epoch, now_us, draw, *topics], decode, topics=topics)
+    return Call.of("peek", keys, [epoch, NOW, draw, *topics], decode, topics=topics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,9 @@ class Total:
     ready: int
 
 
-def total(keys: ShardKeys, epoch: Epoch, cursor: int, *, count: int, now_us: str = "") -> Call[Total]:
+def total(keys: ShardKeys, epoch: Epoch, cursor: int, *, count: int) -> Call[Total]:
     """Adds up a page of topics; the first page, of cursor 0, also has what was counted of retired ones."""
-    return Call.of("total", keys, [epoch, now_us, cursor, count], lambda answer: Total(*map(int, body(answer))))
+    return Call.of("total", keys, [epoch, NOW, cursor, count], lambda answer: Total(*map(int, body(answer))))
 
 
 def topics(keys: ShardKeys, cursor: int, count: int) -> Command[tuple[int, list[str]]]:
@@ -119,13 +121,11 @@ def topics(keys: ShardKeys, cursor: int, count: int) -> Command[tuple[int, list[
     return Command(keys.slot, words, lambda answer: (int(answer[0]), list(map(text_of, answer[1][::2]))))
 
 
-def retire(
-    keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, idle_ms: int, have_none: bool, now_us: str = ""
-) -> Call[set[str]]:
+def retire(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, idle_ms: int, have_none: bool) -> Call[set[str]]:
     """Returns those of some topics that were idle for so long. ``have_none``: since they were returned, a look at every
     record of the shard has met no task of them; those that are still idle are retired.
     """
-    words: list[Word] = [epoch, now_us, idle_ms, 1 if have_none else 0, keys.wake(""), *topics]
+    words: list[Word] = [epoch, NOW, idle_ms, 1 if have_none else 0, keys.wake(""), *topics]
     return Call.of("retire", keys, words, lambda answer: set(map(text_of, body(answer))), topics=topics)
 
 
@@ -222,10 +222,10 @@ def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
     return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: list(map(number_of, counts)))
 
 
-def restore(keys: ShardKeys, epoch: Epoch, id: str, *, now_us: str = "") -> Call[bool]:
+def restore(keys: ShardKeys, epoch: Epoch, id: str) -> Call[bool]:
     """Schedules an id for now that has a record and no place. True if it had none."""
     return Call.of(
-        "restore", keys, [epoch, now_us, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
+        "restore", keys, [epoch, NOW, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
     )
 
 

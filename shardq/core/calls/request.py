@@ -7,7 +7,7 @@ The other modules of this package build each request of the engine as a ``Call``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 from hiredis import pack_command
@@ -24,6 +24,8 @@ Word = str | bytes | int | float
 Epoch = Stamp | int
 """The epoch of a topology as scripts are given it; a number is that of an engine without an id."""
 
+NOW = ""
+"""The instant of each call: scripts read their server's clock. ``Call.at`` gives another instant."""
 
 _NUMBERS = frozenset((int, float))
 
@@ -129,6 +131,13 @@ class Call(Command[T]):
             keys=(*names, *also) if also else names,
             resend=resend,
         )
+
+    def at(self, now_us: int | str) -> Call[T]:
+        """The same call, also after a lost answer, at this instant instead of its server's."""
+        place, resend = self.script.place_of_now, self.resend
+        assert place is not None, f"{self.script.name} reads no clock"
+        words = [*self.words[:place], str(now_us), *self.words[place + 1 :]]
+        return replace(self, words=words, resend=None if resend is None else lambda: resend().at(now_us))
 
     def packed(self) -> bytes:
         return pack(b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.words)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
 
-from shardq.core.calls.request import Call, Command, Epoch, Word, body, nothing
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.words import id_of, number_of, shown_id
@@ -94,15 +94,13 @@ def loads(moving_tasks: Iterable[MovingTask]) -> list[tuple[int, list[MovingTask
     return parts
 
 
-def reserve(keys: ShardKeys, epoch: Epoch, number: str, ids: Sequence[str], *, now_us: str = "") -> Call[None]:
-    return Call.of("reserve", keys, [epoch, now_us, number, *ids], nothing)
+def reserve(keys: ShardKeys, epoch: Epoch, number: str, ids: Sequence[str]) -> Call[None]:
+    return Call.of("reserve", keys, [epoch, NOW, number, *ids], nothing)
 
 
-def take(
-    keys: ShardKeys, epoch: Epoch, number: str, target: int, ids: Sequence[str], *, now_us: str = ""
-) -> Call[list[MovingTask]]:
+def take(keys: ShardKeys, epoch: Epoch, number: str, target: int, ids: Sequence[str]) -> Call[list[MovingTask]]:
     """Moving tasks whose answer was lost are found in ``moved``."""
-    return Call.of("take", keys, [epoch, now_us, number, target, *ids], lambda answer: _moving(body(answer)))
+    return Call.of("take", keys, [epoch, NOW, number, target, *ids], lambda answer: _moving(body(answer)))
 
 
 def _moving(flat: Iterable[bytes]) -> list[MovingTask]:
@@ -110,22 +108,22 @@ def _moving(flat: Iterable[bytes]) -> list[MovingTask]:
     return [MovingTask(id_of(id), data) for id, data in zip(fields, fields, strict=True)]
 
 
-def put(keys: ShardKeys, epoch: Epoch, moving_tasks: Sequence[MovingTask], *, now_us: str = "") -> Call[None]:
-    words: list[Word] = [epoch, now_us, keys.bell]
+def put(keys: ShardKeys, epoch: Epoch, moving_tasks: Sequence[MovingTask]) -> Call[None]:
+    words: list[Word] = [epoch, NOW, keys.bell]
     for moving_task in moving_tasks:
         words += (moving_task.id, moving_task.data)
     return Call.of("put", keys, words, nothing)
 
 
-def clear(keys: ShardKeys, epoch: Epoch, moving_tasks: Sequence[MovingTask], *, now_us: str = "") -> Call[None]:
-    words: list[Word] = [epoch, now_us]
+def clear(keys: ShardKeys, epoch: Epoch, moving_tasks: Sequence[MovingTask]) -> Call[None]:
+    words: list[Word] = [epoch, NOW]
     for moving_task in moving_tasks:
         words += (moving_task.id, moving_task.number)
     return Call.of("clear", keys, words, nothing)
 
 
-def swept(keys: ShardKeys, epoch: Epoch, since: int, *, now_us: str = "") -> Call[None]:
-    return Call.of("swept", keys, [epoch, now_us, since], nothing)
+def swept(keys: ShardKeys, epoch: Epoch, since: int) -> Call[None]:
+    return Call.of("swept", keys, [epoch, NOW, since], nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +135,23 @@ class RecordPage:
     ids: list[str]
 
 
-def stock(keys: ShardKeys, epoch: Epoch, cursor: str, *, count: int, now_us: str = "") -> Call[RecordPage]:
+def stock(keys: ShardKeys, epoch: Epoch, cursor: str, *, count: int) -> Call[RecordPage]:
     def decode(answer: list[Any]) -> RecordPage:
         cursor, size, ids = body(answer)
         return RecordPage(cursor.decode(), size, list(map(id_of, ids)))
 
-    return Call.of("stock", keys, [epoch, now_us, cursor, count], decode)
+    return Call.of("stock", keys, [epoch, NOW, cursor, count], decode)
 
 
-def remember(keys: ShardKeys, epoch: Epoch, ends: Mapping[str, str], *, ahead_ms: int, now_us: str = "") -> Call[None]:
+def remember(keys: ShardKeys, epoch: Epoch, ends: Mapping[str, str], *, ahead_ms: int) -> Call[None]:
     """``ends``: id → end of its dedup window in ms. The later end of a window counts. ``ahead_ms``: of the shard they
     come from."""
-    return Call.of("remember", keys, [epoch, now_us, ahead_ms, *_windows(ends)], nothing)
+    return Call.of("remember", keys, [epoch, NOW, ahead_ms, *_windows(ends)], nothing)
 
 
-def forget(keys: ShardKeys, epoch: Epoch, ends: Mapping[str, str], *, now_us: str = "") -> Call[None]:
+def forget(keys: ShardKeys, epoch: Epoch, ends: Mapping[str, str]) -> Call[None]:
     """Forgets windows that end at that time, or earlier."""
-    return Call.of("forget", keys, [epoch, now_us, *_windows(ends)], nothing)
+    return Call.of("forget", keys, [epoch, NOW, *_windows(ends)], nothing)
 
 
 def ahead(keys: ShardKeys) -> Command[int]:
@@ -165,8 +163,8 @@ def _windows(ends: Mapping[str, str]) -> list[Word]:
     return [word for id, end in ends.items() for word in (end, id)]
 
 
-def unmark(keys: ShardKeys, epoch: Epoch, *, now_us: str = "") -> Call[None]:
-    return Call.of("unmark", keys, [epoch, now_us], nothing)
+def unmark(keys: ShardKeys, epoch: Epoch) -> Call[None]:
+    return Call.of("unmark", keys, [epoch, NOW], nothing)
 
 
 # ---- plain commands: looking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from shardq.core.calls import consume
@@ -21,6 +21,7 @@ from shardq.core.consumer.waiters import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.topology import Limit
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
@@ -54,6 +55,19 @@ GIVE_BACK_S = 1.0
 """The time to give back what an interrupted caller holds: whoever pressed Ctrl-C waits."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a consumer asks for."""
+
+    claims: Claims
+    notes: ClaimNotes
+    max: int
+    shards: Sequence[int]
+    wakeups: Wakeups | None
+    filled: Filled | None
+    retry_for_s: float | None = RETRY_FOR_S
+
+
 def claim(
     claims: Claims,
     notes: ClaimNotes,
@@ -71,15 +85,15 @@ def claim(
     """
     unreachable = claims.unreachable
     deliveries: list[Delivery] = []
+    request = _Request(claims, notes, max, shards, wakeups, filled)
     once = _claim if len(claims.topics) <= MOST_TOPICS else _claim_in_parts
     try:
         if not unreachable.again_at:
-            deliveries = yield from once(claims, notes, max, shards, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from once(request)
         elif not claims.cut_off():
-            some = unreachable.to_ask(shards)
-            deliveries = yield from once(claims, notes, max, some, wakeups, filled, RETRY_FOR_S)
+            deliveries = yield from once(replace(request, shards=unreachable.to_ask(shards)))
         if not deliveries and unreachable.again_at and claims.cut_off():
-            deliveries = yield from once(claims, notes, max, shards, wakeups, filled, None)
+            deliveries = yield from once(replace(request, retry_for_s=None))
     except ShardqError:
         yield from give_back(claims, notes)
         raise
@@ -108,56 +122,43 @@ def give_back_leases(claims: Claims, leases: SettlementsByShard) -> Operation[No
         log.warning("%d tasks could not be given back; they come back when their leases run out: %s", count, exc)
 
 
-def _claim_in_parts(
-    claims: Claims,
-    notes: ClaimNotes,
-    max: int,
-    shards: Sequence[int],
-    wakeups: Wakeups | None,
-    filled: Filled | None,
-    retry_for_s: float | None,
-) -> Operation[list[Delivery]]:
+def _claim_in_parts(request: _Request) -> Operation[list[Delivery]]:
     """Claims from parts of many topics, until one gives something."""
-
-    def part(only: Collection[str]) -> Operation[list[Delivery]]:
-        return _claim(claims, notes, max, shards, wakeups, filled, retry_for_s, only)
-
+    claims, shards, wakeups = request.claims, request.shards, request.wakeups
     topics = claims.open_topics(claims.cache.topology)
     if not topics:
-        return (yield from part(()))
+        return (yield from _claim(request, ()))
     if wakeups is not None:
         # When it is registered for all, it was told to register anew.
         todo = wakeups.waiters.unregistered_topics(shards, topics) or topics
         for at in range(0, len(todo), MOST_TOPICS):
-            deliveries = yield from part(frozenset(todo[at : at + MOST_TOPICS]))
-            if deliveries or notes.caller_left:
+            deliveries = yield from _claim(request, frozenset(todo[at : at + MOST_TOPICS]))
+            if deliveries or request.notes.caller_left:
                 return deliveries
         return []
-    known = [topic for topic in topics if claims.planner.known(topic, shards)]
-    deliveries = yield from part(frozenset(known[:MOST_TOPICS]).union(claims.others_in_turn(topics, MOST_TOPICS)))
-    if deliveries or notes.caller_left:
+    others = claims.others_in_turn(topics, MOST_TOPICS)
+    deliveries = yield from _claim(request, _known(request, topics).union(others))
+    if deliveries or request.notes.caller_left:
         return deliveries
     claims.ready_counts.expect((yield from _not_empty(claims, shards, topics)))
-    known = [topic for topic in topics if claims.planner.known(topic, shards)]
-    return (yield from part(frozenset(known[:MOST_TOPICS]))) if known else []
+    known = _known(request, topics)
+    return (yield from _claim(request, known)) if known else []
 
 
-def _claim(
-    claims: Claims,
-    notes: ClaimNotes,
-    max: int,
-    shards: Sequence[int],
-    wakeups: Wakeups | None,
-    filled: Filled | None,
-    retry_for_s: float | None,
-    only: Collection[str] | None = None,
-) -> Operation[list[Delivery]]:
-    """Makes trips until nothing more is known to be there, or ``max`` deliveries are claimed.
+def _known(request: _Request, topics: Sequence[str]) -> frozenset[str]:
+    """The first of these topics that are known to have something."""
+    known = [topic for topic in topics if request.claims.planner.known(topic, request.shards)]
+    return frozenset(known[:MOST_TOPICS])
+
+
+def _claim(request: _Request, only: Collection[str] | None = None) -> Operation[list[Delivery]]:
+    """Makes trips until nothing more is known to be there, or all that was asked for is claimed.
 
     A trip goes by one topology: its topics, its limits and its epoch. A newer one may be learnt meanwhile, by another
     thread; shards refuse the older epoch, so that nothing is claimed past a limit or a pause that a trip did not know.
     ``only``: of these topics; None: of all.
     """
+    claims, notes = request.claims, request.notes
     topology = claims.cache.topology
     topics = claims.open_topics(topology, only)
     if not topics and claims.wanted_topics():
@@ -165,51 +166,26 @@ def _claim(
         yield from refresh(claims.cache)
         topology = claims.cache.topology
         topics = claims.open_topics(topology, only)
-    deliveries: list[Delivery] = []
-    lease_s = claims.lease_ms / 1000
-    asked = begun = time.monotonic()
-    patience = claims.patience_s
-    spare = Spare(begun + patience, lambda claim: bool(claim.ids))
-    leased: list[tuple[float, Sequence[Delivery]]] = []
-    """When deliveries were asked for: their leases began later."""
-    met: set[int] = set()
-    """The shards that were asked."""
-    round = 0
-    while round < ROUNDS and not (deliveries and asked >= spare.until):
-        wanted = max - len(deliveries)
-        trip = _Trip(claims, claims.token(), asked, retry_for_s)
+    now = time.monotonic()
+    got = _Got(request, now, now, Spare(now + claims.patience_s, lambda claim: bool(claim.ids)))
+    while True:
+        token = f"{claims.name}:{next(claims.numbers)}"
+        trip = _Trip(request, got, token, request.max - len(got.deliveries), topics)
+        limited = [topic for topic in topics if topic in topology.limits] if topology.limits else ()
         try:
-            limits, caps = topology.limits, dict[str, int]()
-            limited = [topic for topic in topics if topic in limits] if limits else ()
             if limited:
-                wants = {topic: min(wanted, claims.planner.known(topic, shards)) for topic in limited}
-                # Other topics, and what was claimed already, do not wait for a silent control slot.
-                alone = not deliveries and len(limited) == len(topics)
-                within = None if alone else patience
-                caps = yield from claims.limiter.granted(wants, trip.token, notes.permits, claims.waiter, within)
-                # Where no permit is left, there is nothing to ask a shard.
-                topics = [topic for topic in topics if caps.get(topic, 1) or not wants[topic]]
-            # After the first trip: only shards known to have something, and shards that were not asked yet.
-            among = [s for s in shards if s not in met or claims.planner.left([s], topics)] if met else shards
-            few = round == 0 and wakeups is None
-            shard_claims = claims.planner.split(wanted, among, topics, caps, asked, few=few)
-            asked_shards = [ask.shard for ask in shard_claims]
-            met.update(asked_shards)
-            before = wakeups.waiters.wakeup_counts(asked_shards, topics) if wakeups else {}
-            requests = trip.requests(shard_claims, topology.stamp, notes, wakeups)
-            trip.read((yield Many(requests, Spare(spare.until) if deliveries else spare)))
-            if wakeups:
-                wakeups.waiters.registered(before, trip.registered, trip.crowd)
-            if filled is not None and not notes.caller_left and trip.got >= wanted and filled():
+                yield from trip.permit(limited, topology.limits)
+            requests = trip.requests(topology.stamp)
+            trip.read((yield Many(requests, got.spare)))
+            if request.filled is not None and not notes.caller_left and trip.got >= trip.wanted and request.filled():
                 yield Pause(0)
             found = trip.deliveries()
             if trip.refusals or trip.broken or trip.errors:
-                mended = trip.mended(deliveries or found)
-                yield from (bounded(mended, patience) if deliveries or found else mended)
+                yield from trip.mend(got.deliveries or found)
             elif claims.recovery.rounds:
                 claims.recovery.over()
         except ShardqError as exc:
-            if not deliveries:
+            if not got.deliveries:
                 raise
             # What was claimed already is worth more than the error, which the next claim meets again.
             log.warning("no more could be claimed: %s", exc)
@@ -217,24 +193,52 @@ def _claim(
             break
         if limited:
             yield from claims.limiter.unused(notes.permits)
-            if time.monotonic() - asked > LATE_S:
+            if time.monotonic() - got.asked > LATE_S:
                 found = yield from _with_permits(claims, found)
-        deliveries += found
-        leased.append((asked, found))
-        asked = time.monotonic()
-        if len(claims.topics) > 1 and claims.planner.weights is None:
-            deliveries.sort(key=lambda delivery: claims.ranks[delivery.topic])
-        if len(deliveries) >= max or notes.caller_left or not shard_claims:
+        if got.is_all(trip, found):
             break
-        if len(met) == len(shards) and not claims.planner.left(shards, topics):
-            break
-        # A trip that met only stale entries does not count: the next one goes on behind them.
-        round += not trip.stale
         topology = claims.cache.topology
         topics = claims.open_topics(topology, only)
-    if deliveries and time.monotonic() >= begun + lease_s:
-        return (yield from _still_leased(claims, deliveries, leased, lease_s))
-    return deliveries
+    lease_s = claims.lease_ms / 1000
+    if got.deliveries and time.monotonic() >= got.begun + lease_s:
+        return (yield from _still_leased(claims, got.deliveries, got.leased, lease_s))
+    return got.deliveries
+
+
+@dataclass(slots=True)
+class _Got:
+    """What the trips of one claim have given so far."""
+
+    request: _Request
+    begun: float
+    asked: float
+    """When the requests of the present trip were made."""
+    spare: Spare
+    deliveries: list[Delivery] = field(default_factory=list)
+    leased: list[tuple[float, Sequence[Delivery]]] = field(default_factory=list)
+    """When deliveries were asked for: their leases began later."""
+    met: set[int] = field(default_factory=set)
+    """The shards that were asked."""
+    rounds: int = 0
+    """The trips that count."""
+
+    def is_all(self, trip: _Trip, found: Sequence[Delivery]) -> bool:
+        """Adds what a trip was given. Returns True if it was the last one."""
+        request, planner = self.request, self.request.claims.planner
+        self.deliveries += found
+        self.leased.append((self.asked, found))
+        self.asked = time.monotonic()
+        if self.deliveries:
+            self.spare = Spare(self.spare.until)
+        if len(planner.topics) > 1 and planner.weights is None:
+            self.deliveries.sort(key=lambda delivery: request.claims.ranks[delivery.topic])
+        if len(self.deliveries) >= request.max or request.notes.caller_left or not trip.shard_claims:
+            return True
+        if len(self.met) == len(request.shards) and not planner.left(request.shards, trip.topics):
+            return True
+        # A trip that met only stale entries does not count: the next one goes on behind them.
+        self.rounds += not trip.stale
+        return self.rounds >= ROUNDS or (bool(self.deliveries) and self.asked >= self.spare.until)
 
 
 def _still_leased(
@@ -265,11 +269,17 @@ def _with_permits(claims: Claims, found: list[Delivery]) -> Operation[list[Deliv
 class _Trip:
     """One request to each of some shards, and what they have answered."""
 
-    claims: Claims
+    request: _Request
+    earlier: _Got
+    """What earlier trips have given."""
     token: str
-    asked: float
-    """The time at which the requests were made."""
-    retry_for_s: float | None
+    wanted: int
+    topics: Sequence[str]
+    caps: Mapping[str, int] = field(default_factory=dict)
+    """Limited topic → how many of it are permitted."""
+    shard_claims: Sequence[ShardClaim] = ()
+    wakeup_counts: dict[ReadyList, int] = field(default_factory=dict)
+    """Those of the lists before they were asked."""
     got: int = 0
     """The number of tasks that were given."""
     stale: bool = False
@@ -284,13 +294,32 @@ class _Trip:
     broken: list[tuple[int, SettleRetry | SettleBury]] = field(default_factory=list)
     """Tasks that can't be decoded, or read at all."""
 
-    def requests(
-        self, shard_claims: Sequence[ShardClaim], epoch: Epoch, notes: ClaimNotes, wakeups: Wakeups | None
-    ) -> list[tuple[ShardClaim, Call[Claim]]]:
-        claims = self.claims
+    def permit(self, limited: Sequence[str], limits: Mapping[str, Limit]) -> Operation[None]:
+        """Gets permits for limited topics. Where none is left, there is nothing to ask a shard."""
+        request, claims, deliveries = self.request, self.request.claims, self.earlier.deliveries
+        wants = {topic: min(self.wanted, claims.planner.known(topic, request.shards)) for topic in limited}
+        # Other topics, and what was claimed already, do not wait for a silent control slot.
+        alone = not deliveries and len(limited) == len(self.topics)
+        within = None if alone else claims.patience_s
+        permits = request.notes.permits
+        self.caps = yield from claims.limiter.granted(wants, self.token, permits, claims.waiter, within)
+        self.topics = [topic for topic in self.topics if self.caps.get(topic, 1) or not wants[topic]]
+
+    def requests(self, epoch: Epoch) -> list[tuple[ShardClaim, Call[Claim]]]:
+        request, earlier, topics = self.request, self.earlier, self.topics
+        claims, notes, wakeups, shards = request.claims, request.notes, request.wakeups, request.shards
+        if met := earlier.met:
+            # After the first trip: only shards known to have something, and shards that were not asked yet.
+            shards = [shard for shard in shards if shard not in met or claims.planner.left([shard], topics)]
+        few = earlier.rounds == 0 and wakeups is None
+        self.shard_claims = claims.planner.split(self.wanted, shards, topics, self.caps, earlier.asked, few=few)
+        asked_shards = [ask.shard for ask in self.shard_claims]
+        met.update(asked_shards)
+        if wakeups:
+            self.wakeup_counts = wakeups.waiters.wakeup_counts(asked_shards, topics)
         requests: list[tuple[ShardClaim, Call[Claim]]] = []
         numbers = dict.fromkeys(notes.permits.numbered, 1)
-        for ask in shard_claims:
+        for ask in self.shard_claims:
             keys = claims.cache.keys(ask.shard)
             call = consume.claim(
                 keys,
@@ -303,7 +332,7 @@ class _Trip:
                 max_attempts=claims.topic_attempts,
                 permits=dict(numbers),
                 waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
-                retry_for_s=self.retry_for_s,
+                retry_for_s=request.retry_for_s,
             )
             requests.append((ask, notes.of(ask.shard, self.token, call)))
             for topic in numbers:
@@ -312,12 +341,12 @@ class _Trip:
 
     def read(self, answers: Sequence[tuple[ShardClaim, Any]]) -> None:
         """Sorts the answers, and learns from them."""
-        claims = self.claims
+        request, claims = self.request, self.request.claims
         for ask, result in answers:
             shard = ask.shard
             if isinstance(result, ShardqError):
-                if isinstance(result, (Unavailable, Unanswered)) and self.retry_for_s is not None:
-                    claims.note_unreachable(shard, list(ask.shares), result, time.monotonic() - self.asked)
+                if isinstance(result, (Unavailable, Unanswered)) and request.retry_for_s is not None:
+                    claims.note_unreachable(shard, list(ask.shares), result, time.monotonic() - self.earlier.asked)
                 elif isinstance(result, REFUSALS):
                     self.refusals.append((claims.cache.keys(shard), result))
                 else:
@@ -337,10 +366,12 @@ class _Trip:
                 if size and not left:
                     self.registered.append((shard, topic))
                     self.crowd = max(self.crowd, size)
+        if request.wakeups:
+            request.wakeups.waiters.registered(self.wakeup_counts, self.registered, self.crowd)
 
     def deliveries(self) -> list[Delivery]:
         """Makes the deliveries of what was given. Those that can't be decoded go to ``broken``."""
-        claims, deliveries = self.claims, list[Delivery]()
+        claims, deliveries = self.request.claims, list[Delivery]()
         plain = claims.plain
         headers: Mapping[str, str]
         tags: tuple[str, ...]
@@ -388,18 +419,23 @@ class _Trip:
                 )
         return deliveries
 
-    def mended(self, deliveries: Sequence[Delivery]) -> Operation[None]:
+    def mend(self, deliveries: Sequence[Delivery]) -> Operation[None]:
+        """Recovers, in a small part of the lease if there are deliveries."""
+        mended = self._mended(deliveries)
+        return (yield from bounded(mended, self.request.claims.patience_s) if deliveries else mended)
+
+    def _mended(self, deliveries: Sequence[Delivery]) -> Operation[None]:
         """Recovers from refusals, and settles what can't be decoded. Raises an error if there are no deliveries: what
         was claimed elsewhere is worth more than the error, which the next claim meets again.
         """
-        recovery = self.claims.recovery
+        recovery = self.request.claims.recovery
         if self.refusals:
             self.errors += (yield from recovery.recover_all(self.refusals)).values()
         else:
             recovery.over()
         for shard, settlement in self.broken:
             try:
-                yield from settle(self.claims, {shard: ([], [settlement])})
+                yield from settle(self.request.claims, {shard: ([], [settlement])})
             except ShardqError as exc:
                 self.errors.append(exc)
         for error in self.errors:

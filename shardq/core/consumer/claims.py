@@ -7,8 +7,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 from shardq.core.calls import control
@@ -122,7 +123,8 @@ class Claims:
         """The recovery from refusals of claims, as long as each claim meets some."""
         self.look: DispatcherLook | None = None
         """None for consumers of workers, which look by themselves, and of tests with a clock of their own."""
-        self._calls = 0
+        self.numbers: Iterator[int] = count(1)
+        """The numbers of its trips: the token of a lease, never used before, is the consumer's name and one of them."""
         self._turn = 0
 
     def cut_off(self) -> bool:
@@ -183,11 +185,6 @@ class Claims:
             where = ", ".join(f"{quoted_topic(topic)} to {routes[topic].named}" for topic in self.topics)
             log.warning("every topic of this consumer is forwarded, so it gets nothing until that ends: %s", where)
             self.forwarded.update(dict.fromkeys(self.topics, object()))
-
-    def token(self) -> str:
-        """Returns a token for a lease, never used before: the consumer's name and a number."""
-        self._calls += 1
-        return f"{self.name}:{self._calls}"
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import call_shard
-from shardq.core.threads import Beside, Loop
+from shardq.core.threads import Beside, Loop, Peers
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed, Unanswered, Unavailable
 
@@ -46,18 +46,10 @@ CALL_TIMEOUT_S = 5.0
 class Retirer(Beside):
     """The thread of one process, started once and stopped once."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        *,
-        process: str,
-        members: Callable[[], tuple[str, ...]],
-    ) -> None:
+    def __init__(self, driver: Driver, cache: TopologyCache, peers: Peers) -> None:
         self._driver = driver
         self._cache = cache
-        self._process = process
-        self._members = members
+        self._peers = peers
         self.loop = Loop(
             "shardq-retirer",
             self._step,
@@ -70,7 +62,7 @@ class Retirer(Beside):
         )
 
     def _step(self) -> float:
-        if self._process == min(self._members(), default=""):
+        if self._peers.process == min(self._peers.members, default=""):
             run(self._driver, retire(self._cache, rest=self._rest), CALL_TIMEOUT_S)
         return EVERY_S
 

@@ -95,15 +95,13 @@ class RetryingCall(Generic[T]):
         *,
         timeout: float,
         deadline: float | None = None,
-        now: float | None = None,
         key: Any = None,
     ) -> None:
         """``deadline``: the end of the caller's ``timeout``, which began before this call if others went before it.
         Without it, this call has all of the timeout.
         """
-        if now is None:
-            # A look at the clock less for most calls.
-            now = time.monotonic() if deadline is None or call.retry_for_s is not None else deadline - timeout
+        # A look at the clock less for most calls.
+        now = time.monotonic() if deadline is None or call.retry_for_s is not None else deadline - timeout
         self.call: Command[T] = call  # the call as the caller gave it
         self.key: Any = key  # the caller's key for it, where it is one of many
         self.request: Command[T] = call  # the call as it is sent now

@@ -14,10 +14,9 @@ from collections.abc import Collection
 from shardq.errors import IncompatibleVersion
 
 FORMAT = 2
-"""The format of new engines. Only ``shardq upgrade`` raises the stored format of others."""
-
-IDENTIFIED = 2
-"""The first in which an engine has an id, and each change of its topology a word of its own."""
+"""The format of new engines, the first in which an engine has an id, and each change of its topology a word of its own.
+Only ``shardq upgrade`` raises the stored format of others.
+"""
 
 OLDEST = 0
 """The oldest that is read: of builds from before the first release, which wrote no number. All else is as in 1."""

@@ -23,7 +23,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from shardq.core import forks
 
@@ -47,8 +47,7 @@ _END_MASK = len(ENDS) - 1
 class Ids:
     """A source of new ids. Any number of threads may share one; a child of a fork gets numbers of its own."""
 
-    def __init__(self, *, clock_s: Callable[[], float] = time.time) -> None:
-        self._clock_s = clock_s
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._second = -1
         self._next = 0
@@ -75,7 +74,7 @@ class Ids:
     def _reserve(self, n: int) -> int:
         """The first of ``n`` numbers of 78 bits that no other caller gets."""
         with self._lock:
-            now = int(self._clock_s())
+            now = int(time.time())
             if now > self._second:
                 self._start(now)
             elif (self._next + n) >> _NUMBER_BITS:

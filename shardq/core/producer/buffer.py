@@ -1,7 +1,7 @@
 """Coalesces the pushes of many threads: one thread sends what the others leave in the buffer.
 
 A caller gets a ``Pending`` at once, which tells when its task is safely stored. The buffer is sent when the last
-sending is over, after at most ``linger`` seconds, or as soon as it holds a full window. Callers wait while it is full.
+sending is over. Callers wait while it is full.
 A buffer that was not closed is closed with its engine, or as the program ends: what it still holds is sent then, or the
 number of lost pushes is said.
 """
@@ -25,8 +25,8 @@ from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
 
 log: logging.Logger = logging.getLogger("shardq.producer")
 
-WINDOW = 4000
-"""Tasks sent at a time; twice as many may wait."""
+MOST_WAITING = 8000
+"""Tasks that may wait while others are sent."""
 
 MAX_FAILED = 25
 """Failed sendings kept for the next flush, 100,000 tasks at most: an outage of hours must not fill the memory of a
@@ -143,14 +143,13 @@ class Buffer(forks.OfOneProcess):
     """The buffer that ``engine.buffered()`` returns. Thread-safe. ``close()``, or leaving its ``with`` block, sends the
     rest.
 
-    >>> with engine.buffered(linger=0.01) as buffer:
+    >>> with engine.buffered() as buffer:
     ...     pending = buffer.push({"order": 42}, delay=60)
     """
 
-    def __init__(self, pack: Pack, send: Send, *, linger: float, owner: object, timeout: float) -> None:
+    def __init__(self, pack: Pack, send: Send, *, owner: object, timeout: float) -> None:
         self._pack = pack
         self._send = send
-        self._linger = linger
         self._owner = owner
         """The engine, which closes it."""
         self._timeout = timeout
@@ -166,8 +165,6 @@ class Buffer(forks.OfOneProcess):
         self._open = _Sending()
         self._sent = self._open
         """The last sending, perhaps still in flight."""
-        self._flushing = False
-        """True while a flush waits for what is in the buffer now: it does not linger."""
         self._failed: deque[tuple[int, _Sending]] = deque()
         """Failed sendings that no flush has reported, with their numbers."""
         self._dropped = 0
@@ -200,7 +197,7 @@ class Buffer(forks.OfOneProcess):
         """
         packed = self._pack(payload, options)
         with self._lock:
-            while len(self._open.entries.ids) >= 2 * WINDOW and not self._closed:
+            while len(self._open.entries.ids) >= MOST_WAITING and not self._closed:
                 self._emptied.wait()
             if self._closed:
                 raise EngineClosed("the buffer is closed; make another with engine.buffered()")
@@ -219,8 +216,6 @@ class Buffer(forks.OfOneProcess):
             entries.ids += packed.ids
             entries.fresh += packed.fresh
             entries.unique += packed.unique
-            if len(entries.ids) == WINDOW:
-                self._filled.notify()
         return Pending(packed.ids[0], sending, position)
 
     def flush(self) -> None:
@@ -232,8 +227,6 @@ class Buffer(forks.OfOneProcess):
         with self._lock:
             told = self._told
             last = self._open if self._open.entries.ids else self._sent
-            self._flushing = True
-            self._filled.notify()
         if last.entries.ids:
             last.done.wait()
         self._raise_failures(told)
@@ -288,14 +281,8 @@ class Buffer(forks.OfOneProcess):
                     if self._closed:
                         return
                     self._filled.wait()
-                deadline = time.monotonic() + self._linger
-                while len(self._open.entries.ids) < WINDOW and not self._closed and not self._flushing:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not self._filled.wait(left):
-                        break
                 sending = self._sent = self._open
                 self._open = _Sending()
-                self._flushing = False
                 self._emptied.notify_all()
             self._deliver(sending)
 

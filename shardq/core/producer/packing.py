@@ -54,8 +54,6 @@ BATCH = 500
 """Tasks of one script call, which stores all of them or none: the server is held for a millisecond or two, and more at
 a time are no faster."""
 
-MAX_BATCH = 1000
-
 WINDOW = 64_000
 """Tasks that are grouped by shard at a time, while the servers work on the window before; fewer where there are few
 shards.
@@ -267,8 +265,8 @@ def batches(
     words: list[Word],
     width: int,
     *,
-    most: int,
     sizes: Iterable[int],
+    most: int = BATCH,
     look: bool = False,
 ) -> Iterator[Batch]:
     """Groups the tasks of windows of these ``sizes`` by shard under the present topology; a call has at most ``most``

@@ -14,7 +14,7 @@ from shardq.core.calls.request import Call, Word
 from shardq.core.collector import uncollected
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
-from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
+from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
 from shardq.core.recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
@@ -136,7 +136,7 @@ class PushResults:
 
 
 def push(
-    cache: TopologyCache, packer: Packer, entries: Entries, *, most: int, in_doubt: bool = False, way: Way = "push"
+    cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt: bool = False, way: Way = "push"
 ) -> Operation[list[Receipt]]:
     """Stores packed tasks. All or nothing for each batch; raises PushError if not all of them are stored.
 
@@ -144,7 +144,7 @@ def push(
     is stored, or remembered, of that push counts as pushed.
     """
     results = PushResults(entries.ids)
-    return (yield from complete(cache, packer, results, entries, most=most, in_doubt=in_doubt, way=way))
+    return (yield from complete(cache, packer, results, entries, in_doubt=in_doubt, way=way))
 
 
 def complete(
@@ -153,7 +153,7 @@ def complete(
     results: PushResults,
     entries: Entries,
     *,
-    most: int,
+    most: int = BATCH,
     in_doubt: bool = False,
     way: Way = "push",
 ) -> Operation[list[Receipt]]:

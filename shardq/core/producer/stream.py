@@ -58,7 +58,6 @@ class Stream:
     cache: TopologyCache
     packer: Packer
     tasks: Iterator[Task]
-    most: int
     timeout: float
     """The time for each window."""
     halted: Callable[[], bool] = lambda: False
@@ -99,7 +98,7 @@ class Stream:
                 window.leftover.unique, tasks.unique = list(tasks.unique), []
             self._windows.append(window)
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
-                parts = batches(self.cache, epoch, words, width, most=self.most, sizes=[len(words) // width])
+                parts = batches(self.cache, epoch, words, width, sizes=[len(words) // width])
                 for batch, call in window.results.sending(parts):
                     window.open += 1
                     yield (window, batch), call
@@ -146,7 +145,7 @@ class Stream:
         try:
             for batch in window.uncertain:
                 yield from push_each(cache, results, batch.words, batch.width, in_doubt=True, number=batch.number)
-            return (yield from complete(cache, self.packer, results, window.leftover, most=self.most))
+            return (yield from complete(cache, self.packer, results, window.leftover))
         except PushError as exc:
             self.errors.append(exc)
             return None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardq.core import forks
@@ -97,8 +97,7 @@ def place_in(id: str) -> Place | None:
 class Sequences:
     """A source of sequences. Threads may share it; a child of a fork gets numbers of its own."""
 
-    def __init__(self, *, clock_s: Callable[[], float] = time.time) -> None:
-        self._clock_s = clock_s
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._step = -1
         self._next = 0
@@ -107,7 +106,7 @@ class Sequences:
     def take(self, count: int) -> range:
         """So many that follow each other, and that no other caller in this process gets."""
         with self._lock:
-            step = int(self._clock_s()) // _STEP_S
+            step = int(time.time()) // _STEP_S
             if step > self._step:
                 self._begin(step)
             elif (self._next + count) >> _NUMBER_BITS:

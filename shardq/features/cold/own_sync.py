@@ -11,7 +11,7 @@ from typing import Any
 
 from shardq.core.calls.request import Word
 from shardq.core.operation import Operation
-from shardq.core.producer.packing import BATCH, UNIQUE, Entries, Packer
+from shardq.core.producer.packing import UNIQUE, Entries, Packer
 from shardq.core.producer.pushing import PushResults, complete, conflict_in
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
@@ -139,7 +139,7 @@ class OwnIds:
 def _look(
     packer: Packer, results: PushResults, entries: Entries, in_doubt: bool, cache: TopologyCache
 ) -> Operation[object]:
-    return complete(cache, packer, results, entries, most=BATCH, in_doubt=in_doubt, way="look")
+    return complete(cache, packer, results, entries, in_doubt=in_doubt, way="look")
 
 
 def _in_turn(tasks: Sequence[Sequence[Word]]) -> Iterator[Sequence[Sequence[Word]]]:

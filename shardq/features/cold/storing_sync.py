@@ -153,10 +153,10 @@ class ColdStore(TaskStore):
             raise outcome
         return Receipt(row.id) if outcome is None else None
 
-    def push(self, entries: Entries, most: int, deadline: float, durability: Durability | None = None) -> list[Receipt]:
+    def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
         """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
         if not self._concerns_any(entries, deadline):
-            return self.near.push(entries, most, deadline, durability)
+            return self.near.push(entries, deadline, durability)
         half = (time.monotonic() + deadline) / 2
         failed: ShardqError | None = None
         try:
@@ -166,8 +166,8 @@ class ColdStore(TaskStore):
         with uncollected():
             split = self._cold.split(entries, self._is_cold, self.packer)
         if split is None:
-            return self.near.push(entries, most, deadline, durability)
-        receipts, error = self._pushed_near(split.near, most, half if failed is None else deadline, durability)
+            return self.near.push(entries, deadline, durability)
+        receipts, error = self._pushed_near(split.near, half if failed is None else deadline, durability)
         ids, stored, errors = iter(split.far), dict[str, str](), dict[str, ShardqError]()
         for chunk in chunks(list(split.far.values())):
             if failed is None:
@@ -192,7 +192,7 @@ class ColdStore(TaskStore):
             for at in range(0, len(entries.fresh), FRESH):
                 if entries.fresh[at] in split.far and entries.fresh[at] not in stored:
                     rest.fresh += entries.fresh[at : at + FRESH]
-            others, late = self._pushed_near(rest, most, deadline, durability)
+            others, late = self._pushed_near(rest, deadline, durability)
             stored |= zip(rest.ids, others, strict=False)
             both = [each for each in (error, late) if isinstance(each, PushError)]
             error = PushError.merged(both) if len(both) > 1 else error or late
@@ -201,19 +201,19 @@ class ColdStore(TaskStore):
         return _together(entries, stored, errors, _by_id(split.own[::UNIQUE], owned), iter(receipts), error)
 
     def _pushed_near(
-        self, entries: Entries, most: int, deadline: float, durability: Durability | None
+        self, entries: Entries, deadline: float, durability: Durability | None
     ) -> tuple[Sequence[str], ShardqError | None]:
         """Pushes what is not for the table. Returns the ids, those of stored ones as receipts, and the error."""
         if not entries.ids:
             return (), None
         try:
-            return self.near.push(entries, most, deadline, durability), None
+            return self.near.push(entries, deadline, durability), None
         except ShardqError as exc:
             return exc.ids if isinstance(exc, PushError) else (), exc
 
-    def push_iter(self, tasks: Iterator[Task], most: int) -> Iterator[list[Receipt]]:
+    def push_iter(self, tasks: Iterator[Task]) -> Iterator[list[Receipt]]:
         while some := list(itertools.islice(tasks, RUN)):
-            yield self.push(self.packer.many(some), most, self.until())
+            yield self.push(self.packer.many(some), self.until())
 
     def _inserted(
         self, rows: Sequence[Row], deadline: float

@@ -138,13 +138,13 @@ class Place:
         """Notes that this process tries now. From the second time on it needs no room on the disk."""
         self.config.touch(mode=0o600)
 
-    def last_words(self, lines: int = 12) -> str:
+    def last_words(self) -> str:
         """The end of the server's log, and a note if the disk is full, which no log says."""
         try:
             text = self.log.read_text(errors="replace")
         except FileNotFoundError:
             text = ""
-        tail = "\n".join(text.splitlines()[-lines:])
+        tail = "\n".join(text.splitlines()[-12:])
         said = f"the end of {self.log}:\n{tail}" if tail else f"{self.log} is empty"
         free = shutil.disk_usage(self.folder).free
         return f"the disk of {self.folder} is full ({free} bytes are free); {said}" if free < _FULL_BYTES else said

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 
 from shardq.core.calls import control, observe
@@ -18,7 +17,7 @@ from shardq.core.fleet.member import fleet
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import call_shards
-from shardq.core.threads import Beside, Loop
+from shardq.core.threads import Beside, Loop, Peers
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 from shardq.features.history import (
@@ -57,22 +56,12 @@ TRIES = 3
 
 
 class Recorder(Beside):
-    """The writer of one process, started once and stopped once. ``clock_ms``: the control slot's clock."""
+    """The writer of one process, started once and stopped once."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        *,
-        process: str,
-        members: Callable[[], tuple[str, ...]],
-        clock_ms: Callable[[], float],
-    ) -> None:
+    def __init__(self, driver: Driver, cache: TopologyCache, peers: Peers) -> None:
         self._driver = driver
         self._cache = cache
-        self._process = process
-        self._members = members
-        self._clock_ms = clock_ms
+        self._peers = peers
         self.loop = Loop(
             "shardq-history",
             self._step_in_turn,
@@ -85,15 +74,17 @@ class Recorder(Beside):
         )
 
     def _step_in_turn(self) -> float:
-        place = sum(other < self._process for other in self._members())
+        place = sum(other < self._peers.process for other in self._peers.members)
         if place < WRITERS:
             self.step()
-        return (MINUTE_MS - self._clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)) / 1000
+        return (
+            MINUTE_MS - self._peers.clock_ms() % MINUTE_MS + AFTER_MS + AFTER_ANOTHER_MS * min(place, WRITERS)
+        ) / 1000
 
     def step(self) -> bool:
         """Writes the row of the last whole minute, if no other process has. Returns True if it was written."""
         keys = self._cache.control
-        minute = int(self._clock_ms() // MINUTE_MS) - 1
+        minute = int(self._peers.clock_ms() // MINUTE_MS) - 1
         stored = self._driver.call(control.read_history(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
         before = State.of(stored)
         # A state ahead of the clock by more is of a clock that was set back since.

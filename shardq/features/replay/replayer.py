@@ -22,7 +22,7 @@ from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation, run, succeeded, values
 from shardq.core.producer import by_id as commands
 from shardq.core.producer import pushing
-from shardq.core.producer.packing import BATCH, UNIQUE, Entries, Packer
+from shardq.core.producer.packing import UNIQUE, Entries, Packer
 from shardq.core.recovery import Make
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
@@ -310,7 +310,5 @@ class Replayer:
         ids: list[str] = words[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
         results = pushing.PushResults(ids)
         entries = Entries(ids, [], words)
-        yield from pushing.complete(
-            self._cache, self._packer, results, entries, most=BATCH, in_doubt=in_doubt, way="direct"
-        )
+        yield from pushing.complete(self._cache, self._packer, results, entries, in_doubt=in_doubt, way="direct")
         return {id: [each for each in said if isinstance(each, str)] for id, said in results.outcomes().items()}

@@ -27,7 +27,7 @@ from shardq.core.model.record import RAW, encode_head, encode_record, with_expir
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Many, Operation, values
 from shardq.core.producer import by_id, pushing
-from shardq.core.producer.packing import BATCH, Entries, Packer
+from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
 from shardq.errors import PushError, ShardqError, Unanswered
@@ -140,7 +140,7 @@ def _push(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[dict[str,
             names[id] = entry.name
             words += (id, max(due, 1), record, "keep", window_ms)
     try:
-        yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words), most=BATCH, way="direct")
+        yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words), way="direct")
     except PushError as exc:
         errors: dict[str, ShardqError] = {names[id]: exc for id in exc.unknown}
         return errors | {names[id]: error for id, error in exc.failed.items()}
@@ -178,7 +178,7 @@ def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dic
     words: list[Word] = [word for id in ids for word in (id, MAX_AT_MS, _NOTHING, "keep", DAY_MS)]
     failed: dict[str, ShardqError] = {}
     try:
-        yield from pushing.push(cache, _packer(), Entries(ids=ids, unique=words), most=BATCH, way="direct")
+        yield from pushing.push(cache, _packer(), Entries(ids=ids, unique=words), way="direct")
     except PushError as exc:
         failed = dict.fromkeys(exc.unknown, exc) | dict(exc.failed)
     held, left = set[str](), [id for id in ids if id not in failed]

@@ -13,13 +13,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
-from shardq.core.threads import Beside, Loop
+from shardq.core.threads import Beside, Loop, Peers
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed
 from shardq.features.schedules.known import PACE_MS, KnownSchedules, Step
@@ -43,23 +42,12 @@ class SchedulerReport:
 
 
 class Scheduler(Beside):
-    """The scheduler of one process, started once and stopped once. ``clock_ms``: the clock of the control slot's
-    master.
-    """
+    """The scheduler of one process, started once and stopped once."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        cache: TopologyCache,
-        *,
-        process: str,
-        members: Callable[[], tuple[str, ...]],
-        clock_ms: Callable[[], float],
-    ) -> None:
+    def __init__(self, driver: Driver, cache: TopologyCache, peers: Peers) -> None:
         self._driver = driver
-        self._clock_ms = clock_ms
-        self._process, self._members = process, members
-        self._schedules = KnownSchedules(cache, process=process, members=members)
+        self._peers = peers
+        self._schedules = KnownSchedules(cache, process=peers.process, members=lambda: peers.members)
         self._said: dict[str, str] = {}  # name → what was said of a schedule that can't be read, or computed, here
         self._refused: dict[str, str] = {}  # name → why its pushes fail
         self._ended_s = -math.inf  # when the last step ended that did not fail
@@ -104,16 +92,16 @@ class Scheduler(Beside):
 
     def _step(self) -> float | None:
         """Does what is to be done now. Returns how long to sleep; None: until there is news."""
-        if self._process not in self._members():
+        if self._peers.process not in self._peers.members:
             return NAP_S  # it can't read what is stored
-        done = run(self._driver, self._schedules.step(int(self._clock_ms())), CALL_TIMEOUT_S)
+        done = run(self._driver, self._schedules.step(int(self._peers.clock_ms())), CALL_TIMEOUT_S)
         self._tell(done)
         if not self._refused:
             self._driver.outages.over(WHO)
         self._ended_s, self._due_s = time.monotonic(), math.inf
         if math.isinf(done.again_ms):
             return None
-        sleep_s = min(NAP_S, max(0.0, (done.again_ms - self._clock_ms()) / 1000))
+        sleep_s = min(NAP_S, max(0.0, (done.again_ms - self._peers.clock_ms()) / 1000))
         self._due_s = self._ended_s + sleep_s
         return sleep_s
 

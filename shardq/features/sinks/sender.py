@@ -50,6 +50,9 @@ log: logging.Logger = logging.getLogger("shardq.sinks")
 NOT_TRIED = Unsent("the sink was not asked")
 """The result of a task that is given back, and says nothing of the sink."""
 
+Results = dict[str, Result | Future[Result]]
+"""Id → what became of the task; a Future if the sink will say it later."""
+
 LEASE_S = 15.0
 """Leases are extended while a batch is on its way, so this is how long the tasks of a sender that was killed wait."""
 
@@ -231,56 +234,67 @@ class Sender:
 
     def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Result | Future[Result]]:
         """Sends what is not suspect together, and suspects alone. Returns the result of each."""
-        results: dict[str, Result | Future[Result]] = dict.fromkeys([each.id for each in deliveries], NOT_TRIED)
+        results: Results = dict.fromkeys([each.id for each in deliveries], NOT_TRIED)
         if self._try(results, deliveries, trying=trying):
             for id, result in results.items():
                 if isinstance(result, Unsent) and not result.again_s:
                     results[id] = NOT_TRIED
         return list(results.values())
 
-    def _try(self, results: dict[str, Result | Future[Result]], deliveries: list[Delivery], *, trying: bool) -> bool:
+    def _try(self, results: Results, deliveries: list[Delivery], *, trying: bool) -> bool:
         """Notes a result for each task that it sends. Returns True if the sink has taken one, or will answer later."""
-
-        def taken(some: list[Delivery]) -> bool:
-            answers = self._answers(some)
-            results.update(zip([each.id for each in some], answers, strict=True))
-            if any(not isinstance(answer, Failed | Unsent) for answer in answers):
-                return True
-            if len(some) == 1:
-                _remember(self._suspects, [some[0].id])
-            return False
-
         others = [each for each in deliveries if each.id not in self._suspects]
         suspects = [each for each in deliveries if each.id in self._suspects]
         witness = [others.pop()] if suspects and others else []
         first, rest = (others[:1], others[1:]) if trying else ([], others)
-        took = bool(first) and taken(first)
+        took, goes_on = bool(first) and self._are_taken(results, first), True
         if first and not took:
             return False
         if rest:
-            took = taken(rest) or took
-            unsent = [result for result in results.values() if isinstance(result, Unsent) and result is not NOT_TRIED]
-            if any(result.again_s for result in unsent):
-                return took
-            for each in rest if unsent and len(rest) > 1 else ():
-                if isinstance(results[each.id], Unsent):
-                    took = taken([each]) or took
-                    if not took or isinstance(results[each.id], Unsent):
-                        break
-            if not took:
-                return False
-        alone = suspects + witness
+            took, goes_on = self._try_together(results, rest, took)
+        return (goes_on and self._try_alone(results, suspects + witness, trying)) or took
+
+    def _try_together(self, results: Results, rest: list[Delivery], took: bool) -> tuple[bool, bool]:
+        """Sends tasks together; if some come to nothing, also one by one, up to the one that fails alone. Returns if
+        the sink has taken one by now, and if suspects may be sent.
+        """
+        took = self._are_taken(results, rest) or took
+        unsent = [result for result in results.values() if isinstance(result, Unsent) and result is not NOT_TRIED]
+        if any(result.again_s for result in unsent):
+            return took, False
+        for each in rest if unsent and len(rest) > 1 else ():
+            if isinstance(results[each.id], Unsent):
+                took = self._are_taken(results, [each]) or took
+                if not took or isinstance(results[each.id], Unsent):
+                    break
+        return took, took
+
+    def _try_alone(self, results: Results, alone: list[Delivery], trying: bool) -> bool:
+        """Sends suspects one by one, up to one that fails, and another task right after that: if it goes through, the
+        failure is the suspect's own.
+        """
+        took = False
         while alone:
             suspect = alone.pop(0)
-            if taken([suspect]):
+            if self._are_taken(results, [suspect]):
                 took = True
                 continue
             result = results[suspect.id]
-            others_go = bool(alone) and taken([alone.pop()])
+            others_go = bool(alone) and self._are_taken(results, [alone.pop()])
             if isinstance(result, Unsent) and (others_go or (suspect.id in self._culprits and not trying)):
                 results[suspect.id] = Failed(result.reason)
             return took or others_go
         return took
+
+    def _are_taken(self, results: Results, some: list[Delivery]) -> bool:
+        """Sends these together. Returns True if the sink has taken one, or will answer later."""
+        answers = self._answers(some)
+        results.update(zip([each.id for each in some], answers, strict=True))
+        if any(not isinstance(answer, Failed | Unsent) for answer in answers):
+            return True
+        if len(some) == 1:
+            _remember(self._suspects, [some[0].id])
+        return False
 
     def _answers(self, some: list[Delivery]) -> Sequence[Result | Future[Result]]:
         """The results of one send; on a new connection where the one before failed."""

@@ -63,32 +63,28 @@ class AsyncSpoolStore(AsyncTaskStore):
         receipt = await self._sent(commands, lambda: self.near.push_one(entries, deadline))
         return Receipt.of(entries.ids[0], "spooled") if receipt is None else receipt
 
-    async def push(
-        self, entries: Entries, most: int, deadline: float, durability: Durability | None = None
-    ) -> list[Receipt]:
+    async def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
         if durability is not None:
-            return await self.near.push(entries, most, deadline, durability)
+            return await self.near.push(entries, deadline, durability)
         if not entries.ids:
             return []
         began_ms = now_ms()
         try:
-            receipts = await self._sent(
-                partial(pushes, entries, began_ms), lambda: self.near.push(entries, most, deadline)
-            )
+            receipts = await self._sent(partial(pushes, entries, began_ms), lambda: self.near.push(entries, deadline))
         except PushError as exc:
             return await self._keep_rest(entries, began_ms, exc)
         return [Receipt.of(id, "spooled") for id in entries.ids] if receipts is None else receipts
 
-    async def push_iter(self, tasks: Iterator[Task], most: int) -> AsyncIterator[list[Receipt]]:
+    async def push_iter(self, tasks: Iterator[Task]) -> AsyncIterator[list[Receipt]]:
         while True:
             driver = None if self._spool.away else await self._reached()
             if driver is None:
                 entries = self.packer.many(itertools.islice(tasks, RUN))
                 if not entries.ids:
                     return
-                yield await self.push(entries, most, self.until())
+                yield await self.push(entries, self.until())
                 continue
-            stream = Stream(self.cache(), self.packer, tasks, most, self.timeout, halted=lambda: self._spool.away)
+            stream = Stream(self.cache(), self.packer, tasks, self.timeout, halted=lambda: self._spool.away)
             async for receipts in self._send(driver, stream):
                 yield receipts
             if stream.exhausted:

@@ -31,7 +31,7 @@ def test_lines_keep_their_numbers() -> None:
 
 @pytest.mark.slow
 def test_a_branch_is_counted_once_for_each_server() -> None:
-    call = by_id.cancel(KEYS, 1, "a", now_us="1")
+    call = by_id.cancel(KEYS, 1, "a").at("1")
     with counting() as reached:
         for _ in range(2):
             server = Server(Keyspace(lambda: 0))

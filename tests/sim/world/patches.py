@@ -23,7 +23,6 @@ from shardq import version
 from shardq.core.calls import resharding
 from shardq.core.drivers import sockets
 from shardq.core.drivers.router import NodeRouter
-from shardq.core.model.ids import Ids
 from shardq.core.producer import packing
 from shardq.core.resharding import migration
 from tests.sim.world import hub as hubs
@@ -82,7 +81,6 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool 
         *((select, "poll", network.Poll), (selectors, "PollSelector", network.Selector)),
         *((packing, "new_nonce", new_nonce), (migration, "GROUP", group), (resharding, "BATCH", batch)),
         *((resharding, size, PAGE) for size in ("PAGE", "SCAN", "WINDOWS") if batch < resharding.BATCH),
-        (Ids.__init__, "__kwdefaults__", {"clock_s": hub.time}),
         (NodeRouter.carry, "__defaults__", (hub.sleep,)),  # that is `time.sleep`, as it was when it was defined
         (socket.socket, "shutdown", network.shutdown),
         *((socket, "socketpair", network.socketpair), (socket, "gethostname", lambda: hub.current.process.name)),

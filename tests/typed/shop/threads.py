@@ -95,7 +95,7 @@ def pushing() -> None:
     assert_type(engine.push_many([shardq.Task(1, delay=5)], durability="fsynced"), list[shardq.Receipt])
     for ids in engine.push_iter(shardq.Task(n, at=0.0) for n in range(10)):
         assert_type(ids, list[shardq.Receipt])
-    with engine.buffered(linger=0.1) as buffer:
+    with engine.buffered() as buffer:
         assert_type(buffer, shardq.Buffer)
         pending = buffer.push({"order": 42}, delay=60, topic="mail")
         assert_type(pending, shardq.Pending)
