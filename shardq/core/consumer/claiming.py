@@ -89,6 +89,20 @@ def claim(
     return deliveries
 
 
+def look(claims: Claims, shards: Sequence[int], topics: Sequence[str], wakeups: Wakeups) -> Operation[None]:
+    """Learns how much the lists of these shards and topics have, up to ``MOST_TOPICS``, and takes nothing. The process
+    is registered in those found empty.
+    """
+    shards = claims.unreachable.to_ask(shards)
+    asks = [ShardClaim(shard, 0, dict.fromkeys(topics, 0)) for shard in shards]
+    trip = _Trip(claims, claims.token(), time.monotonic(), RETRY_FOR_S)
+    before = wakeups.waiters.wakeup_counts(shards, topics)
+    requests = trip.requests(asks, claims.cache.topology.stamp, ClaimNotes(), wakeups)
+    trip.read((yield Many(requests, Spare(trip.asked + claims.patience_s, lambda _: True))))
+    wakeups.waiters.registered(before, trip.registered, trip.crowd)
+    yield from trip.mended(())
+
+
 def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
     """Gives back all that a claim got, unbegun: no attempt is counted. Leases that can't be given back now run out."""
     yield from give_back_leases(claims, notes.leases())
