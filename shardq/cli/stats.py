@@ -32,6 +32,7 @@ from shardq.core.model.ids import shown_topic
 from shardq.engine import Engine, Health, Stats, tables
 from shardq.engine.advice import unsaid
 from shardq.engine.health import of_spool, with_reasons
+from shardq.engine.stats import largest
 from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardColumn, counted, per_second
 from shardq.features.listing.forecast import STEPS, Horizon
 
@@ -121,7 +122,7 @@ def _print(health: Health, *, totals: bool) -> None:
     print_shards(msgspec.structs.replace(seen, shards=[]) if totals else seen, *_columns(seen))
     if seen.topics:
         say("")
-        print_view(tables.topics(health))
+        print_view(tables.topics(health, tables.MOST_TOPICS))
     for sink in seen.sinks:
         counts = f"{sink.sent:,} sent, {sink.failed:,} failed, {sink.retried:,} retried, {sink.buried:,} buried"
         say(f"{shown_topic(sink.topic)} to {named(sink.to)}: {counts}, circuit {sink.circuit}")
@@ -161,7 +162,7 @@ def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
         del fields[own]
     if health.stats.is_blind:
         fields |= dict.fromkeys(("scheduled", "retrying", "ready", "leased", "dead", "dispatched", "forwarded", "died"))
-    fields["topics"] = shown_topics(health.stats)
+    fields["topics"] = shown_topics(health.stats, largest(health.stats.topics, tables.MOST_TOPICS))
     if health.stats.schedules is not None:
         del fields["schedules"]["pushed"]
     for shard in fields["shards"]:

@@ -325,7 +325,7 @@ def _future(snapshot: Snapshot) -> View[tuple[str, int]]:
 TABLES: dict[str, Callable[[Snapshot], View[Any]]] = {
     "shards": tables.shards,
     "nodes": tables.nodes,
-    "topics": lambda snapshot: tables.topics(snapshot.health),
+    "topics": lambda snapshot: tables.topics(snapshot.health, tables.MOST_TOPICS),
     "fleet": lambda snapshot: tables.fleet(snapshot.fleet),
     "dead": tables.dead,
     "future": _future,

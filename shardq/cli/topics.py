@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import sys
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import click
@@ -18,12 +20,21 @@ from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
 from shardq.engine.inside import Inside
 from shardq.engine.options import MAX_LENGTH, route_of
+from shardq.engine.stats import TopicStats
 from shardq.errors import ShardqError
 
 
 @command("Show the topics, and what is set for each.")
+@click.option("--match", metavar="PATTERN", help="Only topics whose names fit: 'mail-*', 'customer-?7'.")
+@click.option(
+    "--limit",
+    type=Whole(1),
+    default=tables.MOST_TOPICS,
+    show_default=True,
+    help="Show the topics with the most tasks, and the sum of the others as '*'.",
+)
 @shared
-def topics(given: Given) -> None:
+def topics(given: Given, match: str | None, limit: int) -> None:
     """Show each topic: its tasks by state, the least time that its oldest ready task has waited, how many were
     dispatched since the shards were opened, and if it is paused, limited or forwarded.
 
@@ -32,19 +43,24 @@ def topics(given: Given) -> None:
 
     example:
       shardq topics
+      shardq topics --match 'customer-*' --limit 20
       shardq topics --json | jq -r 'select(.oldest_ready > 60).topic'
     """
     with looking(given) as engine:
         health = engine.health()
-    fields = shown_topics(health.stats)
-    show(given, tables.topics(health), lambda row: {"topic": row[0]} | fields[row[0]])
+    if match is not None:
+        fitting = {topic: each for topic, each in health.stats.topics.items() if fnmatch.fnmatchcase(topic, match)}
+        health = msgspec.structs.replace(health, stats=msgspec.structs.replace(health.stats, topics=fitting))
+    view = tables.topics(health, limit)
+    fields = shown_topics(health.stats, dict(view.rows))
+    show(given, view, lambda row: {"topic": row[0]} | fields[row[0]])
     for reason in health.reasons:
         complain(in_options(reason))
 
 
-def shown_topics(seen: Stats) -> dict[str, dict[str, Any]]:
-    """The topics as JSON. Where no shard could be read, the counts are null."""
-    topics: dict[str, dict[str, Any]] = msgspec.to_builtins(seen.topics)
+def shown_topics(seen: Stats, of: Mapping[str, TopicStats]) -> dict[str, dict[str, Any]]:
+    """These topics as JSON. Where no shard could be read, the counts are null."""
+    topics: dict[str, dict[str, Any]] = msgspec.to_builtins(of)
     if seen.is_blind:
         for fields in topics.values():
             fields |= dict.fromkeys(("scheduled", "ready", "leased", "dead", "dispatched", "died"))

@@ -61,6 +61,7 @@ class Loop:
         self.name = name
         self.fault: str = ""  # the error of the last step; empty if it did not fail
         self.fault_of_server = False  # true if that was one of the server
+        self.tells: bool = True  # a step sets it to False if its end does not say that the fault is over
         self.failing_since: float | None = None  # when the first of the steps in a row that failed began
         self._step = step
         self._log = log
@@ -140,7 +141,7 @@ class Loop:
             self._ended()
 
     def _guarded_step(self) -> float | None:
-        began = time.monotonic()
+        began, self.tells = time.monotonic(), True
         try:
             wait = self._step()
         except BaseException as exc:  # also SystemExit: a step may call code of the user's own
@@ -148,7 +149,7 @@ class Loop:
                 raise  # ``run`` was called in a thread of the caller's, which is interrupted
             return 0.0 if self.stopping.is_set() else self._note(exc, began)
         self._stepped = True
-        if self.fault:
+        if self.fault and self.tells:
             self._pause_s = 0.0
             self._healed()
             if self._said:

@@ -90,7 +90,7 @@ class OperatorCommands(TaskCommands, ABC):
         else:
             self._functions[topic] = route, function
         if self._running.sinks is not None:
-            self._running.sinks.follow()
+            self._running.sinks.function_changed(topic)
         if self._running.dispatcher is not None:
             self._running.dispatcher.report_soon()
 

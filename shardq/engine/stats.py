@@ -4,6 +4,7 @@ counted where the server counts by topic, else estimated from ids that are drawn
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,10 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from shardq.core.calls.node_info import Replication
-from shardq.core.calls.observe import DRAWN, ShardCounts
+from shardq.core.calls.observe import DRAWN, Drawn, ShardCounts
 from shardq.core.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.core.drivers.routing import ConnectionCounts
+from shardq.core.fleet.lateness import OTHERS
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
@@ -72,6 +74,42 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     def held(self) -> bool:
         """True if its ready tasks are not for consumers now."""
         return self.paused or self.route is not None
+
+
+def largest(topics: Mapping[str, TopicStats], most: int) -> dict[str, TopicStats]:
+    """The topics with the most tasks, in their order, and the sum of the others under ``OTHERS``: what all have in a
+    state is what these have.
+    """
+    if len(topics) <= most:
+        return dict(topics)
+
+    def tasks(topic: str) -> int:
+        each = topics[topic]
+        return each.scheduled + each.ready + each.leased + each.dead
+
+    kept = set(heapq.nsmallest(most, topics, key=lambda topic: (-tasks(topic), -topics[topic].dispatched, topic)))
+    others = [each for topic, each in topics.items() if topic not in kept]
+    off = Counter[Drawn | Literal["retrying"]]()
+    for each in others:
+        off.update(each.estimated)
+    known: dict[str, list[float]] = {
+        name: [value for each in others if (value := getattr(each, name)) is not None]
+        for name in ("oldest_ready", "dispatched_per_s", "taken_per_s")
+    }
+    rest = TopicStats(
+        **{name: sum(getattr(each, name) for each in others) for name in _SUMS},
+        estimated=dict(off),
+        oldest_ready=max(known["oldest_ready"], default=None),
+        dispatched_per_s=sum(known["dispatched_per_s"]) if known["dispatched_per_s"] else None,
+        taken_per_s=sum(known["taken_per_s"]) if known["taken_per_s"] else None,
+        paused=False,
+        limit=None,
+        route=None,
+    )
+    return {topic: each for topic, each in topics.items() if topic in kept} | {OTHERS: rest}
+
+
+_SUMS = ("scheduled", "retrying", "ready", "leased", "dead", "dispatched", "died")
 
 
 def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None) -> dict[str, TopicStats]:

@@ -19,11 +19,14 @@ from shardq.core.layout.topology import Route
 from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
-from shardq.engine.stats import ShardStats, Stats, TopicStats
+from shardq.engine.stats import ShardStats, Stats, TopicStats, largest
 from shardq.features.listing.query import Group, grouped
 from shardq.features.schedules import Schedule
 
 Row = TypeVar("Row")
+
+MOST_TOPICS = 100
+"""Topics that a command shows, unless it is told otherwise; then the sum of the others."""
 
 WAITS_S = 60.0
 """A topic whose oldest ready task waits for longer is shown in red, unless it is held."""
@@ -245,8 +248,10 @@ def nodes(snapshot: Snapshot) -> View[NodeSnapshot]:
 TopicRow = tuple[str, TopicStats]
 
 
-def topics(health: Health) -> View[TopicRow]:
+def topics(health: Health, most: int | None = None) -> View[TopicRow]:
+    """``most``: the largest ones, and the others together; None: all."""
     stats = health.stats
+    rows = stats.topics if most is None else largest(stats.topics, most)
     sinks = {sink.topic: sink for sink in together(sink for member in health.fleet for sink in member.sinks)}
 
     def count(state: Drawn | Literal["retrying"], rank: int) -> Column[TopicRow]:
@@ -279,7 +284,7 @@ def topics(health: Health) -> View[TopicRow]:
             *([taken] if stats.rates is not None else []),
             Column("set", settings, text=True),
         ),
-        list(stats.topics.items()),
+        list(rows.items()),
         lambda row: is_down(row[0]) or bool((row[1].oldest_ready or 0) > WAITS_S and not row[1].held),
         "no topic has had a task",
     )

@@ -6,13 +6,15 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.core.fleet.lateness import OTHERS, Lateness
+from shardq.core.fleet.report import SinkStats, together
 from shardq.core.model.printable import quoted
 from shardq.engine.base import EngineBase
 from shardq.engine.health import KINDS, with_reasons
@@ -131,6 +133,8 @@ class Collector(PrometheusCollector):
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self._engine = engine
         self._snapshots = _ScrapedSnapshots(engine)
+        self._sink_topics: set[str] = set()
+        """The topics of sinks with series of their own, where there are many."""
         Inside(engine).running.outcomes()
 
     def describe(self) -> Iterable[Family]:
@@ -157,7 +161,7 @@ class Collector(PrometheusCollector):
         for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
             samples.add("dispatched_total", lateness.count, topic)
             samples.add_durations("dispatch_lateness_seconds", _durations(lateness), topic)
-        for sink in dispatcher.sinks() if dispatcher else ():
+        for sink in self._named(dispatcher.sinks()) if dispatcher else ():
             for name in ("sent", "failed", "retried", "buried"):
                 samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)
             samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
@@ -172,6 +176,19 @@ class Collector(PrometheusCollector):
                 samples.add("handled_total", count, topic, outcome)
             samples.add_durations("pickup_lateness_seconds", seen.pickup, topic)
             samples.add_durations("handler_seconds", seen.handler, topic)
+
+    def _named(self, sinks: Sequence[SinkStats]) -> list[SinkStats]:
+        """One for each topic; of more than ``MOST_TOPICS`` those that were first to send something, and the sum of the
+        others. A topic keeps its name: a counter must not go back.
+        """
+        if len(sinks) <= MOST_TOPICS and not self._sink_topics:
+            return list(sinks)
+        for sink in sinks:
+            if (sink.sent or sink.failed) and len(self._sink_topics) < MOST_TOPICS:
+                self._sink_topics.add(sink.topic)
+        named = [sink for sink in sinks if sink.topic in self._sink_topics]
+        others = [msgspec.structs.replace(sink, topic=OTHERS) for sink in sinks if sink.topic not in self._sink_topics]
+        return [*named, *together(others)]
 
 
 class _ScrapedSnapshots:

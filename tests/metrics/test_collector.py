@@ -20,6 +20,7 @@ from shardq.core.dispatcher import poller
 from shardq.engine.health import KINDS, Reason
 from shardq.engine.inside import Inside
 from shardq.errors import InvalidOption
+from shardq.metrics import exposition
 from shardq.metrics.exposition import FRESH_S, METRICS
 from tests.metrics.scraping import Samples, registry_of, scraped, total
 from tests.support.states import claim
@@ -291,3 +292,22 @@ def test_sinks(engine: Engine) -> None:
     assert [total(seen, name, topic="mail") for name in names] == [0, 0, 0]
     engine.forward("hooks", to=None)
     assert total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 0
+
+
+def test_the_counters_of_many_sinks_add_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "MOST_TOPICS", 2)
+    registry = registry_of(engine)
+    engine.start()
+    topics = [f"mail-{n}" for n in range(5)]
+    for topic in topics:
+        engine.forward(topic, to=lambda _: None)
+
+    def sent(*names: str) -> float:
+        seen = scraped(registry)
+        return sum(total(seen, "shardq_sink_sent_total", topic=name) for name in names)
+
+    engine.push_many([Task(n, topic=topic) for topic in topics[3:] for n in range(3)])
+    wait_until(lambda: sent(*topics[3:]) == 6, "those that were first to send have names")
+    engine.push_many([Task(n, topic=topic) for topic in topics for n in range(3)])
+    wait_until(lambda: sent(*topics[3:], "*") == 21, "the rows add up")
+    assert (sent("*"), sent(*topics[:3])) == (9, 0)

@@ -18,6 +18,7 @@ from shardq.core.layout.topology import Route
 from shardq.errors import BadInput, InvalidOption, InvalidUrl
 from shardq.features.sinks import Message, Sent, Sink, egress
 from shardq.features.sinks.egress import Egress, is_of_link
+from shardq.features.sinks.pool import Pool
 from shardq.features.sinks.registry import BUILTIN, GROUP, KOMBU, check, sink_of
 from tests.sinks.seen import left, sink_stats
 from tests.sinks.test_http import Endpoint
@@ -304,6 +305,7 @@ MESSAGE = Message(id="mail/1", topic="mail", payload=b"{}", codec="json", header
 
 def tried(sink: Sink) -> str:
     """Opens the sink, and sends it a message. Returns why that failed."""
+    sink.pool = Pool()
     try:
         sink.check_names(1.0)
         sink.open()
@@ -313,6 +315,7 @@ def tried(sink: Sink) -> str:
         return f"{type(exc).__name__}: {exc}"
     finally:
         sink.close()
+        sink.pool.close()
 
 
 LOOK_UP_THEMSELVES = {"kombu+amqp", "kombu+redis", "own"}

@@ -103,6 +103,19 @@ def claim(
     return deliveries
 
 
+def look(claims: Claims, shards: Sequence[int], topics: Sequence[str], wakeups: Wakeups) -> Operation[None]:
+    """Learns how much the lists of these shards and topics have, up to ``MOST_TOPICS``, and takes nothing. The process
+    is registered in those found empty.
+    """
+    shards, now = claims.unreachable.to_ask(shards), time.monotonic()
+    request = _Request(claims, ClaimNotes(), 0, shards, wakeups, None)
+    got = _Got(request, now, now, Spare(now + claims.patience_s, lambda _: True))
+    trip = _Trip(request, got, f"{claims.name}:{next(claims.numbers)}", 0, topics)
+    asks = [ShardClaim(shard, 0, dict.fromkeys(topics, 0)) for shard in shards]
+    trip.read((yield Many(trip.requests(claims.cache.topology.stamp, asks), got.spare)))
+    yield from trip.mend(())
+
+
 def give_back(claims: Claims, notes: ClaimNotes) -> Operation[None]:
     """Gives back all that a claim got, unbegun: no attempt is counted. Leases that can't be given back now run out."""
     yield from give_back_leases(claims, notes.leases())
@@ -305,14 +318,17 @@ class _Trip:
         self.caps = yield from claims.limiter.granted(wants, self.token, permits, claims.waiter, within)
         self.topics = [topic for topic in self.topics if self.caps.get(topic, 1) or not wants[topic]]
 
-    def requests(self, epoch: Epoch) -> list[tuple[ShardClaim, Call[Claim]]]:
+    def requests(self, epoch: Epoch, asks: Sequence[ShardClaim] | None = None) -> list[tuple[ShardClaim, Call[Claim]]]:
+        """``asks``: what is asked of each shard; None: what the planner says."""
         request, earlier, topics = self.request, self.earlier, self.topics
         claims, notes, wakeups, shards = request.claims, request.notes, request.wakeups, request.shards
         if met := earlier.met:
             # After the first trip: only shards known to have something, and shards that were not asked yet.
             shards = [shard for shard in shards if shard not in met or claims.planner.left([shard], topics)]
         few = earlier.rounds == 0 and wakeups is None
-        self.shard_claims = claims.planner.split(self.wanted, shards, topics, self.caps, earlier.asked, few=few)
+        if asks is None:
+            asks = claims.planner.split(self.wanted, shards, topics, self.caps, earlier.asked, few=few)
+        self.shard_claims = asks
         asked_shards = [ask.shard for ask in self.shard_claims]
         met.update(asked_shards)
         if wakeups:

@@ -134,6 +134,8 @@ class RateLimiter:
         there are none, where the control slot does not answer; None: that is an error.
         """
         grants = dict.fromkeys(wants, 0)
+        asked: dict[str, tuple[Limit, str, bool, int]] = {}
+        calls: dict[str, Call[Permit]] = {}
         now = time.monotonic()
         topology = self.cache.topology
         for topic, want in wants.items():
@@ -163,27 +165,30 @@ class RateLimiter:
             if denial is not None and denial.limit == limit:
                 # The process was woken for a permit that went back: one consumer asks for it.
                 self.denials[topic, bool(process)] = denial._replace(wakeups=wakeups)
-            try:
-                permit = yield noting(call, partial(permits.granted, topic, limit, token))
-            except (Unavailable, Unanswered) as exc:
-                if within_s is None:
-                    raise
-                self._unheard(exc)
-                permit = Permit(0, round((within_s + AWAY_S) * 1000))
-            except REFUSALS:
-                # The limits may have changed: no permits now, and the next claim knows the new limits.
+            asked[topic] = limit, process, others_wait, wakeups
+            calls[topic] = noting(call, partial(permits.granted, topic, limit, token))
+        if not calls:
+            return grants
+        try:
+            answers = yield Many(calls)
+        except BaseException:
+            for topic in calls:
                 self._forget(topic)
-                try:
-                    yield from refresh(self.cache)
-                    is_usable = not self.cache.awaits_repair
-                except UnreadableTopology:  # which the dispatcher tells: topics without limits go on
-                    is_usable = False
-                if not is_usable:
-                    self._deny(topic, bool(process), Denial(limit, wakeups, now + UNREADABLE_S))
+            raise
+        refused, error = list[str](), None
+        for topic, permit in answers:
+            limit, process, others_wait, wakeups = asked[topic]
+            if isinstance(permit, REFUSALS):
+                self._forget(topic)
+                refused.append(topic)
                 continue
-            except BaseException:
+            if isinstance(permit, Unavailable | Unanswered) and within_s is not None:
+                self._unheard(permit)
+                permit = Permit(0, round((within_s + AWAY_S) * 1000))
+            elif isinstance(permit, ShardqError):
                 self._forget(topic)
-                raise
+                error = error or permit
+                continue
             else:
                 self._heard()
             grants[topic] = permit.granted
@@ -195,7 +200,23 @@ class RateLimiter:
                     self.wakeups.waiters.pass_alarm(topic, waiter, wake=limit.rate is not None)
             else:
                 self._deny(topic, bool(process), Denial(limit, wakeups, now + permit.again_ms / 1000))
+        if error is not None:
+            raise error
+        if refused and not (yield from self._learnt()):
+            for topic in refused:
+                limit, process, _, wakeups = asked[topic]
+                self._deny(topic, bool(process), Denial(limit, wakeups, now + UNREADABLE_S))
         return grants
+
+    def _learnt(self) -> Operation[bool]:
+        """Refreshes the topology: the limits may have changed. There are no permits now, and the next claim knows the
+        new limits. Returns False if these can't be read.
+        """
+        try:
+            yield from refresh(self.cache)
+        except UnreadableTopology:  # which the dispatcher tells: topics without limits go on
+            return False
+        return not self.cache.awaits_repair
 
     def _unheard(self, why: ShardqError) -> None:
         if not self._is_cut_off:

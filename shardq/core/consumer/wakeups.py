@@ -49,9 +49,11 @@ MOST_NAMES = 20_000
 class Wakeups:
     """Made for the first consumer that waits. Its thread wakes other processes and reads a changed topology."""
 
-    def __init__(self, driver: Driver, cache: TopologyCache, subscriber: Subscriber) -> None:
+    def __init__(
+        self, driver: Driver, cache: TopologyCache, subscriber: Subscriber, waiters: WaiterRegistry | None = None
+    ) -> None:
         self.process: str = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
-        self.waiters: WaiterRegistry = WaiterRegistry()
+        self.waiters: WaiterRegistry = waiters or WaiterRegistry()
         self._driver = driver
         self._cache = cache
         self._subscriber = subscriber

@@ -40,6 +40,8 @@ class Sinks(Protocol):
 
     def stats(self) -> tuple[SinkStats, ...]: ...
 
+    def report(self) -> tuple[tuple[SinkStats, ...], int]: ...
+
     def faults(self) -> tuple[RouteFault, ...]: ...
 
 
@@ -144,7 +146,7 @@ class Dispatcher:
     def _report(self, alive_s: float) -> Report:
         """This process's report to the fleet."""
         reports = self.reports()
-        sinks = self.sinks()
+        sinks, forwards = self._sinks.report() if self._sinks is not None else ((), 0)
         errors = [report.error or "" for report in reports.values()] + [sink.error for sink in sinks]
         self._last_error = next(filter(None, errors), self._last_error)
         lateness = self.lateness()
@@ -156,6 +158,7 @@ class Dispatcher:
             error=self._last_error,
             dispatch=by_topic(lateness),
             sinks=sinks,
+            forwards=forwards,
             **{name: fact for each in self.beside for name, fact in each.facts().items()},
         )
 

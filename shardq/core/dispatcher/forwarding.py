@@ -1,7 +1,10 @@
 """Serves the routes of one poller: ready tasks of a routed topic go to its list. Called by ``poller``.
 
-The forward script does it, or the ``forwarder`` where the script can't. Each dispatch is asked about all routed topics
-(with many of them, about some in turns), and answers which have ready tasks. So nothing needs to be remembered here.
+The forward script does it, or the ``forwarder`` where the script can't. Each dispatch is asked about all routed topics,
+and answers which have ready tasks. Where there are many, it is asked about those that are known to have some, and a few
+others in turn. What this poller moves is known to it. What others have made ready is looked for when they ring, by
+commands that only tell which lists are not empty, and so many in a second that it costs little, however often they
+ring.
 
 A list that refuses payloads, because its name is taken by another type or an ACL forbids it, holds back its own topic
 and no other, and is tried again until it works. ``RouteFaults`` keeps the routes that this process can't serve, and
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from shardq.core.calls import dispatch
+from shardq.core.calls import consume, dispatch
 from shardq.core.drivers.owned import DedicatedConnection
 from shardq.core.drivers.routing import DriverBase
 from shardq.core.drivers.sync import Driver
@@ -39,7 +42,16 @@ MAX_TOPICS = 64
 """Ready lists declared to one dispatch. With more topics in use, the poller takes turns."""
 
 MAX_ROUTED = MAX_TOPICS // 2
-"""Routed topics among those, which every dispatch is asked about; the others need room, too."""
+"""Routed topics among those; the others need room, too."""
+
+FEW = 8
+"""Routed topics that every dispatch is asked about, in turns, although nothing is known of them."""
+
+TOGETHER = 100
+"""Lists that are asked for by one command."""
+
+LISTS_PER_S = 1000
+"""Of more routed topics than go into one dispatch, those whose lists a rung poller asks for in a second, at most."""
 
 RETRY_S = 1.0
 """The wait before a list that refused is tried again: somebody has to change something first."""
@@ -163,8 +175,11 @@ class Forwarding:
         self._epoch = Stamp("0")
         self._turn = 0
         """The routed topic with which the next turn begins, when not all go into one call."""
-        self._turns = 0
-        """Turns to take without a sleep in between."""
+        self._known: dict[str, None] = {}
+        """Routed topics that may have ready tasks, where not all go into one call."""
+        self._look_at = math.inf
+        """When to look for more of them."""
+        self._looked_at = -math.inf
         self._refused: dict[str, tuple[Route, float]] = {}
         """Topic → the route that refused, and when to try it again."""
 
@@ -175,13 +190,33 @@ class Forwarding:
     def given(self, known: Sequence[str], topology: Topology) -> list[str]:
         """The topics to declare to a dispatch: routed ones, and as many of those ``known`` as have room."""
         routed = list(topology.open_routes)
-        if topology.stamp != self._epoch:
-            self._epoch, self._turns = topology.stamp, -(-len(routed) // MAX_ROUTED)
-        self._turns -= 1
         if len(routed) > MAX_ROUTED:
-            self._turn = (self._turn + MAX_ROUTED) % len(routed)
-            routed = [*routed[self._turn :], *routed[: self._turn]][:MAX_ROUTED]
+            self._look(routed, topology)
+            self._turn = (self._turn + FEW) % len(routed)
+            others = [*routed[self._turn :], *routed[: self._turn]][:FEW]
+            now = time.monotonic()
+            again = [topic for topic, (_, at) in self._refused.items() if at <= now]
+            routed = [topic for topic in (*self._known, *again) if topic in topology.open_routes]
+            routed = [*routed[: MAX_ROUTED - FEW], *others]
         return list(dict.fromkeys([*routed, *known]))[:MAX_TOPICS]
+
+    def _look(self, routed: Sequence[str], topology: Topology) -> None:
+        """Looks which of the topics have ready tasks, if that is to be done."""
+        now = time.monotonic()
+        if topology.stamp != self._epoch:
+            self._epoch, self._look_at = topology.stamp, max(now, self._looked_at + len(routed) / LISTS_PER_S)
+        if now < self._look_at:
+            return
+        self._look_at, self._looked_at = math.inf, now
+        parts = [routed[at : at + TOGETHER] for at in range(0, len(routed), TOGETHER)]
+        while parts:
+            some = parts.pop()
+            count = self._connection.call(consume.ready_lists(self._keys, some), timeout=self._timeout)
+            if count == len(some):
+                self._known |= dict.fromkeys(some)
+            elif count:
+                half = len(some) // 2
+                parts += [some[:half], some[half:]]
 
     def serve(self, ready: Sequence[str], given: Sequence[str], topology: Topology, *, limit: int) -> float:
         """Forwards one batch of each topic that has ready tasks by the answer of dispatch. Returns in how many seconds
@@ -197,8 +232,14 @@ class Forwarding:
             self._refused.pop(topic, None)
         if others:
             self._rouse(self._keys.shard, others)
-        waits = [self._serve(topic, topology, limit) for topic in ready if topic not in others]
-        return min(waits, default=math.inf) if self._turns <= 0 else 0.0
+        waits = {topic: self._serve(topic, topology, limit) for topic in ready if topic not in others}
+        self._known = {topic: None for topic in self._known if topic in topology.open_routes and topic not in given}
+        # what has more left comes after those that were not asked yet
+        self._known |= dict.fromkeys(topic for topic, wait in waits.items() if not wait)
+        if self._known:
+            return 0.0
+        ats = [self._look_at, *(at for topic, (_, at) in self._refused.items() if topic not in given)]
+        return min([*waits.values(), max(0.0, min(ats) - time.monotonic())])
 
     def _serve(self, topic: str, topology: Topology, limit: int) -> float:
         route = topology.routes[topic]

@@ -7,6 +7,7 @@ A report is a msgpack map, whose fields are those of ``Report``; ``lua/README.md
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
 import socket
@@ -92,6 +93,11 @@ def _added(one: SinkStats, other: SinkStats) -> SinkStats:
     worse = other if one.circuit == "closed" else one
     sums = {name: getattr(one, name) + getattr(other, name) for name in ("sent", "failed", "retried", "buried")}
     return msgspec.structs.replace(worse, **sums)
+
+
+def first_sinks(sinks: Iterable[SinkStats]) -> tuple[SinkStats, ...]:
+    """Those that a report names: that fail, and then those that have sent most."""
+    return tuple(heapq.nsmallest(MOST_SINKS, sinks, key=lambda sink: (sink.circuit == "closed", -sink.sent)))
 
 
 class UnknownCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,14 +202,7 @@ def encode(report: Report) -> bytes:
     """The stored form. If it took too many bytes, topics with few tasks are put together, and in the end bins."""
     most = MOST_TOPICS
     while True:
-        # those that fail first, and then those that have sent most
-        sinks = _first(
-            report.sinks,
-            min(most, MOST_SINKS),
-            lambda sink: (sink.circuit == "closed", -sink.sent),
-            to=MOST_SINK_TEXT,
-            error=MOST_SINK_TEXT,
-        )
+        sinks = _first(first_sinks(report.sinks), most, lambda _: 0, to=MOST_SINK_TEXT, error=MOST_SINK_TEXT)
         fitting = msgspec.structs.replace(
             report,
             host=_text(report.host, 64),
@@ -216,7 +215,7 @@ def encode(report: Report) -> bytes:
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
             sinks=tuple(sorted(sinks, key=lambda sink: sink.topic)),
-            forwards=len(report.sinks),
+            forwards=max(report.forwards, len(report.sinks)),
         )
         text = _encoder.encode(fitting)
         if len(text) <= MOST_BYTES:
@@ -377,4 +376,7 @@ class Reports:
 
     @staticmethod
     def _news_of(report: Report) -> object:
-        return report.alive_s, report.shards, [(sink.topic, sink.circuit == "closed") for sink in report.sinks]
+        # of more topics than it names, others may be named each time
+        every = report.forwards == len(report.sinks)
+        sinks = sorted((sink.topic, sink.circuit) for sink in report.sinks if every or sink.circuit != "closed")
+        return report.alive_s, report.shards, report.forwards, [(topic, how == "closed") for topic, how in sinks]

@@ -201,7 +201,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         return -(-self.settings.dead_count // min((self.shards, *self.priors)))
 
-    @property
+    @cached_property
     def open_routes(self) -> Mapping[str, Route]:
         """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
         return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}

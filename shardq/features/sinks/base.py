@@ -29,6 +29,7 @@ from shardq.core.drivers.sockets import resolve
 from shardq.core.fleet.report import CircuitState
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.egress import is_of_link
+from shardq.features.sinks.pool import Pool
 
 BATCH = 256
 SEND_S = 10.0
@@ -117,6 +118,8 @@ class Sink(ABC):
     """The URL with its secrets."""
     is_named: bool = False
     """True if the process was told where it may send, and that this is there."""
+    pool: Pool
+    """The threads of this process, for a sink that answers with futures."""
 
     def put_left(self) -> None:
         """Asks for the left end of a list. Raises InvalidOption where there is none."""

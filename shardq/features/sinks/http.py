@@ -21,8 +21,9 @@ import re
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from urllib.parse import parse_qsl, unquote
 
 from shardq.core.consumer.policy import Backoff
@@ -31,6 +32,7 @@ from shardq.core.drivers.sockets import connect_to, context_of, resolve
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
+from shardq.features.sinks.pool import SLOW_S
 from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
 from shardq.version import __version__
 
@@ -109,10 +111,14 @@ class HttpSink(Sink):
             self._route_headers["Authorization"] = said
         for name in headers:
             _add_header(self._route_headers, name.removeprefix(_HEADER), others[name])
-        self._threads: ThreadPoolExecutor | None = None
-        self._own = threading.local()
         self._lock = threading.Lock()
+        self._waiting: deque[tuple[Message, Future[Result]]] = deque()
+        self._under_way = 0
+        self._is_slow = False
+        """True if the last request took long."""
         self._connections: list[http.client.HTTPConnection] = []
+        self._free: list[http.client.HTTPConnection] = []
+        """Those of them that no request has now."""
         self._down: Unsent | None = None
         """Why the rest of what waits is not sent."""
         self._answered_from = 0.0
@@ -124,13 +130,18 @@ class HttpSink(Sink):
         if self._options.tls is not None:
             context_of(self._options.tls)  # a file that can't be used is named now
         self._keys = [] if self._sign is None else signing_keys(self._sign)
-        self._own, self._down = threading.local(), None
-        self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix="shardq-sink-http")
+        self._down = None
 
     def send(self, batch: Sequence[Message]) -> Sequence[Future[Result]]:
-        assert self._threads is not None, "it is open"
         self._down = None
-        return [self._threads.submit(self._sent, message) for message in batch]
+        answers = [Future[Result]() for _ in batch]
+        with self._lock:
+            self._waiting.extend(zip(batch, answers, strict=True))
+            more = min(len(self._waiting), self._at_once - self._under_way)
+            self._under_way += more
+        for _ in range(more):
+            self.pool.submit(self._next, slow=self._is_slow)
+        return answers
 
     def interrupt(self) -> None:
         self._down = Unsent("the process ends")
@@ -140,15 +151,27 @@ class HttpSink(Sink):
             shut_down(connection.sock)
 
     def close(self) -> None:
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown()
         with self._lock:
-            connections, self._connections = self._connections, []
+            connections, self._connections, self._free = self._connections, [], []
         for connection in connections:
             connection.close()
 
     # ---- one message, in a thread of the pool
+
+    def _next(self) -> None:
+        """Sends the message that waits longest, and asks for the turn of another one."""
+        with self._lock:
+            if not self._waiting:
+                self._under_way -= 1
+                return
+            message, answer = self._waiting.popleft()
+        began = time.monotonic()
+        try:
+            answer.set_result(self._sent(message))
+        except BaseException as exc:  # noqa: BLE001  the sender tells it
+            answer.set_exception(exc)
+        self._is_slow = time.monotonic() - began > SLOW_S
+        self.pool.submit(self._next, slow=self._is_slow)
 
     def _sent(self, message: Message) -> Result:
         down = self._down
@@ -163,8 +186,20 @@ class HttpSink(Sink):
         return result
 
     def _answered(self, message: Message) -> Result:
-        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        if connection is not None and connection.sock is not None:
+        with self._lock:
+            connection = self._free.pop() if self._free else None
+        if connection is None:
+            connection = self._new_connection(self._options.timeout_s)
+            with self._lock:
+                self._connections.append(connection)
+        try:
+            return self._answered_on(connection, message)
+        finally:
+            with self._lock:
+                self._free.append(connection)
+
+    def _answered_on(self, connection: http.client.HTTPConnection, message: Message) -> Result:
+        if connection.sock is not None:
             try:
                 return self._request(connection, message)
             except TimeoutError as exc:
@@ -173,10 +208,6 @@ class HttpSink(Sink):
                 # the other side may have closed it while it was idle
                 if self._down is not None:
                     return self._down
-        if connection is None:
-            connection = self._own.connection = self._new_connection(self._options.timeout_s)
-            with self._lock:
-                self._connections.append(connection)
         try:
             connection.connect()
         except OSError as exc:

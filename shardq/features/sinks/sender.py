@@ -1,5 +1,6 @@
 """The sender of one forwarded topic in one process: claims its tasks, hands them to the sink, settles them by its
-results. A thread of its own; ``senders`` starts and stops it.
+results. ``senders`` makes it for the first task, and stops it. Its turns have threads of the ``pool``; while it waits
+for tasks, ``lookout`` looks for them.
 
 It is a consumer like any other. Between the sink's answer and the ack lies the only moment in which a crash sends a
 task twice; its id goes along, so that the other side can tell.
@@ -20,29 +21,30 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
-from shardq.core.consumer import Consumer
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claiming import claim
+from shardq.core.consumer.claims import CONTENDED_S, ClaimNotes, Claims
 from shardq.core.consumer.policy import delay_ms, reason_of
-from shardq.core.consumer.settling import extend, noted, per_shard, settle
-from shardq.core.consumer.wakeups import Wakeups
+from shardq.core.consumer.settling import noted, settle
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.topology import Route
 from shardq.core.model.checks import reason_text
 from shardq.core.model.task import Delivery
 from shardq.core.operation import run
-from shardq.core.threads import Loop
 from shardq.errors import ShardqError
 from shardq.features.sinks import base
 from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Unsent
 from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.functions import BatchFunction, FunctionSink
+from shardq.features.sinks.lookout import Lookout
+from shardq.features.sinks.pool import Pool, PooledLoop
 from shardq.features.sinks.registry import sink_of
 
 log: logging.Logger = logging.getLogger("shardq.sinks")
@@ -56,9 +58,6 @@ Results = dict[str, Result | Future[Result]]
 LEASE_S = 15.0
 """Leases are extended while a batch is on its way, so this is how long the tasks of a sender that was killed wait."""
 
-WAIT_S = 30.0
-"""The length of one wait for tasks. A waiting claim is woken by the first one, by another route, and by the end."""
-
 TRIED = 10
 """Tasks with which a sink that was down is tried."""
 
@@ -68,9 +67,6 @@ TRYING_S = 1.0
 CALL_TIMEOUT_S = 5.0
 GATHERED_S = 0.02
 """Answers that come within this time are settled by one call."""
-
-SOON_S = 0.1
-"""The length of one wait for tasks while answers are to come: so long they may wait to be settled."""
 
 CULPRITS = 10_000
 """The tasks whose own failures a sender remembers; likewise suspects."""
@@ -93,7 +89,8 @@ class Sender:
         function: BatchFunction | None,
         driver: Driver,
         claims: Claims,
-        wakeups: Callable[[float], Wakeups],
+        lookout: Lookout,
+        pool: Pool,
         egress: Egress,
     ) -> None:
         self.topic = topic
@@ -103,14 +100,23 @@ class Sender:
         self._egress = egress
         self._driver = driver
         self._claims = claims
-        self._consumer = Consumer(driver, claims, wakeups)
+        self._lookout = lookout
+        self._pool = pool
         self._circuit = base.Circuit()
         self._sink: base.Sink | None = None
         self._open = False
-        self._held: Sequence[Delivery] = ()
+        self.held: Sequence[Delivery] = ()
         """The deliveries that are claimed and not settled."""
         self._late: dict[Future[Result], Try] = {}
+        """The tries whose answers are to come, or have come and were not looked at."""
+        self._unanswered = 0
         """The tries whose answers are to come."""
+        self._lock = threading.Lock()
+        """Held while that changes."""
+        self._found_nothing = 0
+        """Claims in a row that gave nothing."""
+        self._trying_until: float | None = None
+        """Until when tasks are waited for, to try with them a sink that was down."""
         self._answered: list[tuple[Try, Result]] = []
         """Answers that are not settled."""
         self._undecided: list[tuple[Try, Result]] = []
@@ -129,12 +135,14 @@ class Sender:
         """The retries among that."""
         self._stopping = threading.Event()
         self._counts = dict.fromkeys(("sent", "failed", "retried", "buried"), 0)
-        self.loop: Loop = Loop(
+        self.loop: PooledLoop = PooledLoop(
+            pool,
             f"shardq-sink-{topic or 'default'}",
             self._step,
             log,
             fails=f"tasks of topic {topic!r} can't be claimed, sent or settled, trying again",
             works=f"tasks of topic {topic!r} are claimed, sent and settled again",
+            pause_s=self._circuit.pause_s,
             failed=self._step_failed,
             ended=self._close,
         )
@@ -145,23 +153,18 @@ class Sender:
     # ---- for others
 
     def stop(self) -> None:
-        """Tells the thread to end, when the batch on its way is settled."""
+        """Tells it to end, when the batch on its way is settled."""
         self._stopping.set()
         self.loop.wake()
-        self._consumer.close()
 
     def interrupt(self) -> None:
         """Ends a send that takes too long; the tasks are sent again by another process."""
         if (sink := self._sink) is not None:
             sink.interrupt()
 
-    def extend(self) -> None:
-        """Extends the leases of what is on its way. From another thread."""
-        if held := self._held:
-            try:
-                run(self._driver, extend(self._claims, per_shard(held), int(LEASE_S * 1000)), CALL_TIMEOUT_S)
-            except ShardqError as exc:
-                log.debug("leases of topic %r could not be extended: %s", self.topic, exc)
+    def disconnect(self) -> None:
+        """Disconnects its sink, if it still has nothing to send: others need the connection more."""
+        self.loop.between_turns(self._close)
 
     def stats(self) -> SinkStats:
         state, error = self._circuit.state, self._circuit.error
@@ -174,41 +177,85 @@ class Sender:
             self._circuit.failed(_text(exc))
         return self._stopping.is_set()
 
-    def _step(self) -> float:
-        """Sends what there is room for, and settles what has an answer."""
+    def _step(self) -> float | None:
+        """Sends what there is room for, and settles what has an answer. Returns when to come again; None: when there
+        are tasks, or answers.
+        """
+        if not self._stopping.is_set():
+            self._lookout.leave(self.topic)
+            if self._stopping.is_set():  # another sender may have the topic now
+                self._lookout.look_at([self.topic])
         if self._settlements:
             self._send_settlements()
-        if self._stopping.is_set() and not self._late:
-            self.loop.stop()
-            return 0.0
-        pause, trying = self._circuit.pause_s(), self._circuit.state != "closed"
-        if self._late and (pause or self._stopping.is_set() or 2 * len(self._held) > self._most(trying)):
-            wait(self._late, timeout=GATHERED_S)
+        if self._late:
             self._settle()
-            return 0.0
-        if self._stopping.wait(pause):
-            return 0.0
+        if self._stopping.is_set():
+            if not self._late:
+                self.loop.stop()
+            return None
+        pause, trying = self._circuit.pause_s(), self._circuit.state != "closed"
+        if self._late and (pause or 2 * len(self.held) > self._most(trying)):
+            return None
+        if pause:
+            self.loop.tells = False
+            return pause
         try:
             self._opened()
         except BaseException as exc:  # noqa: BLE001  each client has errors of its own
             self._down(_text(exc))
             return 0.0
-        wait_s = SOON_S if self._late else TRYING_S if trying else WAIT_S
-        deliveries = self._consumer.claim(self._most(trying) - len(self._held), wait=wait_s)
-        if not deliveries and not self._late:
-            if trying and not self._stopping.is_set():
-                self._worked()
-            return 0.0
-        self.sending, self._held = True, [*self._held, *deliveries]
+        deliveries = self._claim(self._most(trying) - len(self.held))
+        if not deliveries:
+            return self._nothing_found(trying=trying)
+        self._found_nothing, self._trying_until = 0, None
+        self.sending, self.held = True, [*self.held, *deliveries]
         self._collect()
         tries = [Try(delivery, self._taken) for delivery in deliveries]
         for each, result in zip(tries, self._send(deliveries, trying=trying), strict=True):
             if isinstance(result, Future):
-                self._late[result] = each
+                self._answers_later(result, each)
             else:
                 self._note(each, result)
         self._settle()
         return 0.0
+
+    def _claim(self, most: int) -> list[Delivery]:
+        notes = ClaimNotes()
+        steps = claim(self._claims, notes, most, self._claims.cache.topology.span())
+        return run(self._driver, steps, self._driver.settings.timeout)
+
+    def _nothing_found(self, *, trying: bool) -> float | None:
+        """Has tasks looked for. Returns when to come again nevertheless."""
+        now = time.monotonic()
+        again_s = None
+        if (at := self._claims.limiter.denied().get(self.topic, 0.0)) > now:
+            self._lookout.await_permits(self.topic)
+            again_s = at - now
+        else:
+            self._found_nothing += 1
+            self._lookout.look_at([self.topic], after_s=0.0 if self._found_nothing == 1 else CONTENDED_S)
+        if trying and not self._late:
+            self._trying_until = self._trying_until or now + TRYING_S
+            if now < self._trying_until:
+                self.loop.tells = False
+                return min(again_s or TRYING_S, self._trying_until - now)
+            self._trying_until = None
+            self._worked()
+        if self._open and not self.sending:
+            self._lookout.rests(self)
+        return again_s
+
+    def _answers_later(self, future: Future[Result], each: Try) -> None:
+        with self._lock:
+            self._unanswered += 1
+        self._late[future] = each
+        future.add_done_callback(self._answer_came)
+
+    def _answer_came(self, _: Future[Result]) -> None:
+        """Has answers settled that came together. In the sink's thread."""
+        with self._lock:
+            self._unanswered -= 1
+        self.loop.wake(GATHERED_S if self._unanswered else 0.0)
 
     def _most(self, trying: bool) -> int:
         """The tasks that may be on their way, or wait for the answers of others."""
@@ -225,6 +272,7 @@ class Sender:
         else:
             # secrets may have changed since it was closed
             self._sink = sink_of(self.route, self._egress, self._sink)
+            self._sink.pool = self._pool
             self._sink.check_names(CALL_TIMEOUT_S)
         if self._sink.max_attempts is not None:
             self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
@@ -402,8 +450,8 @@ class Sender:
         finally:
             if not self._settlements:
                 tries = [*self._late.values(), *(each for each, _ in self._undecided)]
-                self._held = [each.delivery for each in tries]
-                self.sending = bool(self._held)
+                self.held = [each.delivery for each in tries]
+                self.sending = bool(self.held)
 
     def _down(self, reason: str, again_s: float = 0.0) -> None:
         """Opens the circuit, and connects anew for the next try."""

@@ -1,0 +1,83 @@
+"""Many forwarded topics in one process: threads go with what is in flight, an idle one costs nothing, and an endpoint
+that stands still holds up no other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.server import Server
+from shardq import Engine, Task
+from tests.sinks.seen import left
+from tests.sinks.test_http import Endpoint
+from tests.support.waiting import wait_until
+
+ROUTES = 300
+
+
+def forward_many(engine: Engine, sink: Server, count: int) -> list[str]:
+    topics = [f"mail-{n}" for n in range(count)]
+    for topic in topics:
+        engine.forward(topic, to=f"{sink.url}#{topic}")
+    return topics
+
+
+def test_threads_go_with_what_is_in_flight(feeding: Engine, sink: Server) -> None:
+    before = threading.active_count()
+    topics = forward_many(feeding, sink, ROUTES)
+    feeding.push_many([Task(n, topic=topic) for n, topic in enumerate(topics)])
+    wait_until(lambda: left(feeding) == 0, "all are taken")
+    # a burst has threads and connections, as many as are on their way; those that nobody needs end
+    wait_until(lambda: threading.active_count() - before < 20, "few threads stay")
+    wait_until(lambda: int(sink.ask("INFO", "clients")["connected_clients"]) < 100, "few connections stay")
+    assert [sink.ask("LLEN", topic) for topic in topics] == [1] * ROUTES
+
+
+def scripts(server: Server) -> int:
+    """The scripts and look-ups that the server has run."""
+    seen = server.ask("INFO", "commandstats")
+    return sum(seen[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_exists") if name in seen)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_idle_routes_cost_no_scripts(own_server: Server, name: str, here: bool) -> None:
+    with Engine(own_server.url, name=name, shards=4) as engine:
+        engine.start()
+        for n in range(ROUTES):
+            engine.forward(f"mail-{n}", to=f"list-{n}" if here else f"{own_server.url}#list-{n}")
+        seen = [(time.monotonic(), scripts(own_server))]
+
+        def is_quiet() -> bool:
+            if time.monotonic() - seen[-1][0] > 1.0:
+                seen.append((time.monotonic(), scripts(own_server)))
+            return len(seen) > 1 and seen[-1][1] - seen[-2][1] < 40
+
+        wait_until(is_quiet, "every route was looked at")
+        # one task rings a shard's bell: its own topic is looked at, and not every other one
+        before = scripts(own_server)
+        engine.push(1, topic="mail-7", delay=0.05)
+        wait_until(lambda: own_server.ask("LLEN", "list-7") == 1, "it has come")
+        assert scripts(own_server) - before < 60
+
+
+def test_endpoints_that_stand_still_hold_up_no_other(feeding: Engine, sink: Server, tmp_path: Path) -> None:
+    endpoint = Endpoint(tmp_path / "requests")
+    try:
+        topics = forward_many(feeding, sink, 40)
+        for n in range(10):
+            feeding.forward(f"hooks-{n}", to=f"http://127.0.0.1:{endpoint.port}/#timeout=60&connections=32")
+        feeding.push_many([Task({"hold": True}, topic=f"hooks-{n % 10}") for n in range(500)])
+        wait_until(lambda: len(endpoint.requests()) > 100, "requests are under way")
+        for n in range(5):
+            began = time.monotonic()
+            feeding.push_many([Task(n, topic=topic) for topic in topics])
+            wait_until(lambda: sink.ask("LLEN", topics[-1]) == n + 1, "it has come")  # noqa: B023  called at once
+            wait_until(lambda: all(sink.ask("LLEN", topic) == n + 1 for topic in topics), "all have")  # noqa: B023
+            assert time.monotonic() - began < 10.0
+        feeding.push({"release": True}, topic="hooks-0")
+    finally:
+        endpoint.end()
