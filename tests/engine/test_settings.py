@@ -182,7 +182,7 @@ def test_configure_and_resize_do_not_undo_each_other(engines: Engines, url: str,
     engine.pause("mail")
     for each in (engine, other, engines.opened(url, name=name)):
         assert each.stats().settings == EngineSettings(max_attempts=7, dead_count=counts[-1])
-        assert (each.topology.shards, each.topology.paused) == (4, ("mail",))
+        assert (each.topology.shards, each.topology.paused) == (4, frozenset({"mail"}))
 
 
 @pytest.mark.parametrize(
