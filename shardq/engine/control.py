@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,9 +25,9 @@ from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
 from shardq.core.layout.formats import SETTINGS
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Limit, Route, Topology
+from shardq.core.layout.topology import Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
-from shardq.core.model.ids import quoted_topic
+from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, catch_up, topology_in_force
 from shardq.core.topology_cache import TopologyCache
@@ -102,6 +102,45 @@ def with_limit(topology: Topology, topic: str, limit: Limit) -> Topology:
     return topology.with_topic(topic, limit=limit if limit != Limit() else None)
 
 
+TOPICS_AT_ONCE = 500
+"""The topics whose settings one change sets: some milliseconds of the server."""
+
+
+def configure_topics(
+    cache: TopologyCache, given: Mapping[str, Mapping[str, Any]], *, dry_run: bool
+) -> Operation[dict[str, TopicSettings]]:
+    """Sets the given ones of the settings of up to ``TOPICS_AT_ONCE`` topics. Returns those that this changes."""
+    edited: dict[str, TopicSettings] = {}
+
+    def edit(topology: Topology) -> Topology:
+        nonlocal edited
+        settings = {
+            topic: msgspec.structs.replace(topology.settings_of(topic), **changes) for topic, changes in given.items()
+        }
+        for topic, each in settings.items():
+            _check_together(topic, each)
+        edited = {topic: each for topic, each in settings.items() if each != topology.settings_of(topic)}
+        return topology.with_topics(edited)
+
+    if dry_run:
+        edit((yield from topology_in_force(cache)))
+    else:
+        yield from edit_topology(cache, edit)
+        if edited:
+            more = f" and {len(edited) - SHOWN:,} more" if len(edited) > SHOWN else ""
+            yield from note(cache, f"topics configured: {', '.join(map(shown_topic, list(edited)[:SHOWN]))}{more}")
+    return edited
+
+
+def _check_together(topic: str, settings: TopicSettings) -> None:
+    limit, route = settings.limit, settings.route
+    if limit is not None and limit.concurrency is not None and route is not None and route.is_here:
+        raise InvalidOption(
+            f"topic {quoted_topic(topic)}: it can't be forwarded to {route.named} and limited to "
+            f"{limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone"
+        )
+
+
 def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Topology:
     """The topology with other settings of the engine, by name."""
     return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
@@ -159,6 +198,9 @@ def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Ope
 
 
 T = TypeVar("T")
+
+SHOWN = 5
+"""Topics named in a sentence."""
 
 KEPT = 100
 
