@@ -210,6 +210,24 @@ def test_an_engine_from_before_formats_is_used_as_it_is_and_raised(
     assert engine.topology.format == formats.FORMAT
 
 
+def test_settings_of_topics_that_an_earlier_build_stored_are_moved(
+    engines: Engines, url: str, name: str, servers: Servers, tmp_path: Path
+) -> None:
+    engines.opened(url, name=name, shards=SHARDS).close()
+    keys = control_keys(name)
+    servers.ask(keys.slot, "HSET", keys.topology, "features", "[]", "limits", '{"mail": {"rate": 5}}')
+    servers.ask(keys.slot, "HSET", keys.topology, "routes", '{"log": {"to": "there"}}', "ended", '{"a": "python://b"}')
+    engine = engines.opened(url, name=name)
+    before = engine.topology.topics
+    assert (engine.topology.limits["mail"].rate, engine.topology.routes["log"].to) == (5, "there")
+    engine.close()
+    assert "as this version does" in Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name}).run("upgrade").out
+    engine = engines.opened(url, name=name)
+    assert engine.topology.topics == before
+    engine.limit("mail", None)
+    assert servers.ask(keys.slot, "HKEYS", keys.settings) in ([b"log", b"a"], [b"a", b"log"])
+
+
 # ---- a feature comes into use
 
 
