@@ -90,15 +90,23 @@ def read(keys: ControlKeys, known: Topology | None = None) -> Operation[Topology
     """Reads the stored topology; None if there is none. What the server has of topics is asked for as far as it
     changed since the known one.
     """
-    answer: control.Learnt = yield control.learn(keys, known.stamp if known else 0)
-    if not answer.fields:
-        return None
-    stored = Topology.from_fields(answer.fields)
-    if SETTINGS not in stored.features:
-        return stored
-    if known is not None and not answer.whole:
-        stored = msgspec.structs.replace(stored, topics=known.topics)
-    return stored.with_stored(answer.settings)
+    for _ in range(ROUNDS):
+        answer: control.Learnt = yield control.learn(keys, known.stamp if known else 0)
+        if not answer.fields:
+            return None
+        stored = Topology.from_fields(answer.fields)
+        if SETTINGS not in stored.features:
+            return stored
+        if not answer.scan:
+            topics = {} if known is None or answer.whole else known.topics
+            return msgspec.structs.replace(stored, topics=topics).with_stored(answer.settings)
+        # what changes meanwhile is told by the next answer
+        settings, cursor = dict[bytes, bytes](), ""
+        while cursor != "0":
+            cursor, some = yield control.scan_settings(keys, cursor or "0")
+            settings |= some
+        known = stored.with_stored(settings)
+    raise Unavailable("the settings of topics change too often to be read; try again")
 
 
 def newest_copy(shards: Iterable[ShardKeys], known: Topology | None = None) -> Operation[Topology | None]:

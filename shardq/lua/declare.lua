@@ -1,5 +1,5 @@
 -- declare: creates the topology, or replaces it if it is still the one the caller saw; publishes the news.
--- USES: begin, epoch
+-- USES: begin, epoch, settings
 -- KEYS 1 topology HASH
 -- KEYS 2 settings HASH
 -- KEYS 3 edits ZSET
@@ -27,16 +27,20 @@ for i = 5, last, 2 do
   end
 end
 if ARGV[3] == '1' then redis.call('DEL', KEYS[2], KEYS[3]) end
-for i = last + 1, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[2], ARGV[i])
-  else
-    redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
-  end
-  redis.call('ZADD', KEYS[3], number, ARGV[i])
-end
+local topics = {}
+for i = last + 1, #ARGV do topics[#topics + 1] = ARGV[i] end
+keep_settings(KEYS[2], topics)
 -- who knows a topology that is noted here learns what changed since; who does not, everything
-redis.call('ZADD', KEYS[3], number, ':' .. epoch)
+local noted = {number, ':' .. epoch}
+for i = 1, #topics, 2 do
+  noted[#noted + 1] = number
+  noted[#noted + 1] = topics[i]
+  if #noted == 1000 then
+    redis.call('ZADD', KEYS[3], unpack(noted))
+    noted = {number, ':' .. epoch}
+  end
+end
+redis.call('ZADD', KEYS[3], unpack(noted))
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', number - 1000)
 redis.call('HSET', KEYS[1], unpack(ARGV, 5, last))
 redis.pcall('SPUBLISH', ARGV[2], 'topology')

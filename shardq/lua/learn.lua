@@ -4,12 +4,14 @@
 -- KEYS 2 settings HASH
 -- KEYS 3 edits ZSET
 -- ARGV 1 epoch that the caller knows, or '0'
--- RETURNS {'ok', {field, value, … of the topology; empty when there is none}, 1 when all settings follow, as the caller's
---         topology is none of the last 1,000 of this engine, else 0, {topic, its settings or '' for none, …}}
+-- RETURNS {'ok', {field, value, … of the topology; empty when there is none}, 0 when those that changed since follow, 1 when
+--         all settings do, as the caller's topology is none of the last 1,000 of this engine, 2 when these are more than
+--         1,000: scan them, and ask again with this epoch, {topic, its settings or '' for none, …}}
 -- ATOMIC
--- COST O(fields + changed log N), or O(topics)
+-- COST O(fields + changed log N), or O(topics), 1,000 at most
 local fields = redis.call('HGETALL', KEYS[1])
 if not redis.call('ZSCORE', KEYS[3], ':' .. ARGV[1]) then
+  if redis.call('HLEN', KEYS[2]) > 1000 then return {'ok', fields, 2, {}} end
   return {'ok', fields, 1, redis.call('HGETALL', KEYS[2])}
 end
 local changed = {}

@@ -1,5 +1,5 @@
 -- open: creates a shard's meta, or gives it a newer epoch. No other script does either.
--- USES: begin, epoch
+-- USES: begin, epoch, settings
 -- KEYS 1 meta HASH
 -- KEYS 2 copy HASH
 -- ARGV 1 epoch
@@ -33,13 +33,9 @@ redis.call('HLEN', KEYS[2]) -- a key of another type ends it here
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2], 'since', ARGV[4], 'numbers', ARGV[5])
 if ARGV[8] == '' then redis.call('DEL', KEYS[2]) end
-for i = 9, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[2], ARGV[i])
-  else
-    redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
-  end
-end
+local topics = {}
+for i = 9, #ARGV do topics[#topics + 1] = ARGV[i] end
+keep_settings(KEYS[2], topics)
 if not meta[1] then redis.call('HSET', KEYS[1], 'opened', ARGV[7]) end
 if ARGV[3] == '1' then
   redis.call('HDEL', KEYS[1], 'wake_at', 'swept')

@@ -197,11 +197,13 @@ def test_configure_sets_what_is_named_and_nothing_else(engine: Engine) -> None:
     assert engine.topology.epoch == epoch + 2
 
 
-def test_thousands_are_set_in_some_changes(engine: Engine) -> None:
+def test_thousands_are_set_in_some_changes_and_read_by_pages(engine: Engine, engines: Engines, url: str) -> None:
     epoch = engine.topology.epoch
     assert len(engine.configure(topics=rates(1200))) == 1200
     assert engine.topology.epoch == epoch + 3
     assert len(engine.topology.limits) == 1200
+    other = engines.opened(url, name=engine.name)
+    assert other.topology.topics == engine.topology.topics
 
 
 @pytest.mark.parametrize(

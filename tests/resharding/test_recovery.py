@@ -28,7 +28,7 @@ def cache(shards: int) -> TopologyCache:
 
 
 def learnt(topology: Topology) -> Learnt:
-    return Learnt(topology.to_fields(), True, {})
+    return Learnt(topology.to_fields(), True, False, {})
 
 
 def settle(keys: ShardKeys, epoch: Epoch) -> Call[SettleStatuses]:
@@ -87,7 +87,7 @@ def test_all_is_lost_again_while_it_is_restored() -> None:
     refreshed = Stepped("refresh", refresh(known))
     refreshed.advance(lambda _: learnt(Topology(epoch=2, shards=1)))
     refreshed.advance(lambda _: Declared(False, {}))
-    refreshed.advance(lambda _: Learnt({}, True, {}))
+    refreshed.advance(lambda _: Learnt({}, True, False, {}))
     refreshed.advance(lambda _: Declared(True, Topology(epoch=4, shards=2, since=4).to_fields()))
     for _ in range(2):
         refreshed.advance(lambda _: True)

@@ -55,6 +55,8 @@ class Learnt:
     """The fields of the topology; empty when there is none."""
     whole: bool
     """True if the settings are those of all topics; False if they are of those that changed since."""
+    scan: bool
+    """True if they are too many, and none are here: scan them, and ask for what changed since this topology."""
     settings: Fields
     """Topic → what is stored of it; empty for nothing."""
 
@@ -66,7 +68,13 @@ def learn(keys: ControlKeys, known: Epoch) -> Call[Learnt]:
 
 def _learnt(answer: list[Any]) -> Learnt:
     fields, whole, settings = body(answer)
-    return Learnt(pairs(fields), bool(whole), pairs(settings))
+    return Learnt(pairs(fields), whole == 1, whole == 2, pairs(settings))
+
+
+def scan_settings(keys: ControlKeys, cursor: str) -> Command[tuple[str, Fields]]:
+    """The next cursor, "0" at the end, and the settings of some topics."""
+    words: list[Word] = ["HSCAN", keys.settings, cursor, "COUNT", 500]
+    return Command(keys.slot, words, lambda answer: (text_of(answer[0]), _fields(answer[1])))
 
 
 def _fields(answer: Any) -> Fields:
