@@ -19,14 +19,16 @@ import msgspec
 from click.core import ParameterSource
 
 from shardq.cli.options import TIME, Given, Whole, command, shared
+from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.cli.table import show
-from shardq.core.layout.topology import EngineSettings
+from shardq.core.layout.topology import EngineSettings, TopicSettings
 from shardq.core.model.checks import MAX_ATTEMPTS, check_name
+from shardq.core.model.ids import shown_topic
 from shardq.engine import Engine
 from shardq.engine.inside import Inside
-from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS
-from shardq.engine.tables import Column, View, age, counted
+from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS, topics_given
+from shardq.engine.tables import Column, View, age, counted, topic_settings
 from shardq.errors import BadInput
 
 FILE = "pyproject.toml"
@@ -186,7 +188,8 @@ def config(given: Given) -> None:
     )
 
 
-@command("Show or change the settings of an engine.")
+@command("Show or change the settings of an engine and its topics.")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--max-attempts",
     type=Whole(1, MAX_ATTEMPTS),
@@ -194,10 +197,14 @@ def config(given: Given) -> None:
 )
 @click.option("--dead-age", type=TIME, help="How long dead tasks are kept.")
 @click.option("--dead-count", type=Whole(0, 10**9), help="How many dead tasks are kept at most.")
+@click.option("--dry-run", is_flag=True, help="Show which topics of FILE would change, and change nothing.")
 @shared
-def configure(given: Given, **changes: Any) -> None:
-    """Change settings of the engine, at once and for all of its processes. Without options, show them. The
-    arguments of `Engine(…)` apply only when the engine is created.
+def configure(given: Given, file: Path | None, dry_run: bool, **changes: Any) -> None:
+    """Change settings of the engine, or set those of many topics from FILE, at once and for all processes. Without
+    options, show the engine's. The arguments of `Engine(…)` apply only when the engine is created.
+
+    FILE is TOML, or JSON where its name ends in .json. What a topic leaves out stays as it is; false ends a limit or
+    a route. Topics that are not in FILE stay as they are.
 
     Dispatchers remove dead tasks that are too old, or too many, within five minutes.
 
@@ -205,12 +212,58 @@ def configure(given: Given, **changes: Any) -> None:
       shardq configure
       shardq configure --max-attempts 10
       shardq configure --dead-age 7d --dead-count 1000000
+      shardq configure topics.toml --dry-run
+
+    example of topics.toml:
+      [topics.mail]
+      rate = 50                  (a second)
+      concurrency = 8
+      pause = false
+
+      [topics.log]
+      forward = "stream:log"     (what `shardq forward` takes as --to)
+      maxlen = 100000            (or side = "left", of a list)
     """
+    topics = _topics_in(file) if file else None
+    if dry_run and topics is None:
+        raise click.UsageError("--dry-run goes with a FILE of topics")
+    edited: dict[str, TopicSettings] = {}
     with opened(given) as engine:
-        if any(value is not None for value in changes.values()):
-            engine.configure(**changes)
+        if topics is not None or any(value is not None for value in changes.values()):
+            edited = engine.configure(topics=topics, dry_run=dry_run, **changes)
         settings = engine.topology.settings
-    given.answer(msgspec.to_builtins(settings), settings_shown(settings))
+    if topics is None:
+        given.answer(msgspec.to_builtins(settings), settings_shown(settings))
+        return
+    shown = {topic: topic_settings(each) or "no settings" for topic, each in edited.items()}
+    if given.json:
+        tell({"topics": shown, "changed": not dry_run})
+        return
+    for topic, each in shown.items():
+        say(f"{shown_topic(topic)}: {each}")
+    say(f"{counted(len(topics), 'topic')} in {file}: {len(edited):,} {'would change' if dry_run else 'changed'}")
+
+
+def _topics_in(file: Path) -> Any:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            import json
+
+            content = json.loads(text)
+        else:
+            import tomllib
+
+            content = tomllib.loads(text)
+    except (OSError, ValueError) as exc:
+        raise BadInput(f"{file} can't be read: {exc}") from None
+    if not isinstance(content, dict) or set(content) != {"topics"}:
+        raise BadInput(f"{file} needs one table for each topic, as [topics.mail], and nothing else")
+    try:
+        topics_given(content["topics"])
+    except BadInput as exc:
+        raise BadInput(f"{file}: {exc}") from None
+    return content["topics"]
 
 
 def settings_shown(settings: EngineSettings) -> str:

@@ -148,7 +148,7 @@ def _remove_keys(engine: Engine, driver: Driver, shards: int) -> None:
     """Closes the engine and removes every key of it, also when the demo was stopped midway."""
     engine.close()
     control = control_keys(engine.name)
-    stored = [(control.slot, [control.topology, control.members, control.limits])]
+    stored = [(control.slot, [control.topology, control.edits, control.members, control.limits])]
     for keys in (shard_keys(engine.name, shard) for shard in range(shards)):
         tasks = (keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ready(""), keys.waiting(""))
         others = (keys.looks, keys.moved, keys.staged)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from shardq.core.calls import control, node_info, resharding
+from shardq.core.calls import node_info, resharding
 from shardq.core.calls.request import Behind, Call, Command, Epoch, Missing, Stale
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys
@@ -27,7 +27,7 @@ from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import AwaitsRepair, declare, may_repair, newest_of, open_shards, refresh
+from shardq.core.upkeep import AwaitsRepair, declare, may_repair, newest_copy, open_shards, refresh
 from shardq.errors import AnotherEngine, EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 
 K = TypeVar("K")
@@ -394,10 +394,7 @@ def _repair(cache: TopologyCache, keys: ShardKeys, stale: Stale) -> Operation[No
     if known.pending is not None and stale.stamp == known.in_force().stamp:
         yield from put_in_force(cache)
         return
-    own = yield control.read_copy(keys)
-    if not (newest := newest_of([own], known)):
-        answers = yield Many({other: control.read_copy(other) for other in cache.span()})
-        newest = newest_of([copy for _, copy in answers if isinstance(copy, bytes)], known)
+    newest = (yield from newest_copy([keys], known)) or (yield from newest_copy(cache.span(), known))
     # Without a copy: past the lost topology, and the one that comes in force after it, as processes that know them must
     # learn this one.
     following = newest.widened(known.numbers) if newest else known.widened((), epoch=epoch + 2)

@@ -48,16 +48,16 @@ def _role(scripts: str, commands: str, writes: str = "") -> Role:
 _CONNECTING = _role("", "client|setname select info cluster|slots cluster|myid asking role")
 """The same for a single server, for Sentinel (ROLE) and for a cluster (CLUSTER SLOTS and MYID, ASKING)."""
 
-_READING = _CONNECTING | _role("", "hgetall hget hlen hscan spublish wait info")
+_READING = _CONNECTING | _role("learn", "hgetall hget hlen hscan spublish wait info")
 # Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they
 # go. So even a producer runs reserve, put and clear, and asks the replicas.
 _EVERYBODY = _READING | _role(
-    "open reserve put clear seal", "", "meta due task leased lease dead why ghost seen moved staged topics"
+    "open reserve put clear seal", "", "meta due task leased lease dead why ghost seen moved staged topics copy"
 )
 # Lists of ready tasks, and who waits for them, are written by those who give tasks out, take them, or remove all.
 _GIVING = _role("", "", "ready waiting looks")
 # Only these create the engine, restore what a server lost of its topology, pause, route, limit, configure and resize.
-_COMMANDING = _role("declare", "lpush ltrim", "topology changes")
+_COMMANDING = _role("declare", "lpush ltrim", "topology settings edits changes")
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
 _SETTLING = _role("claim settle extend", "", "limits")
 _BY_ID = _role("get cancel cancel_tag reschedule", "")

@@ -14,15 +14,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
+
+import msgspec
 
 from shardq.core.calls import control
 from shardq.core.calls.request import Call, Stale
-from shardq.core.layout.formats import FORMAT
-from shardq.core.layout.keys import ShardKeys, control_keys
+from shardq.core.layout.formats import FORMAT, SETTINGS
+from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys
 from shardq.core.layout.slots import MAX_SHARDS
-from shardq.core.layout.topology import EngineSettings, Topology, UnreadableTopology, new_word
+from shardq.core.layout.topology import EngineSettings, TopicSettings, Topology, UnreadableTopology, new_word
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.roles import roles_of
 from shardq.core.scripts import script
@@ -51,23 +53,23 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
     script(
         "declare"
     )  # reads all scripts: later there may be no file descriptor left, and a child of a fork can't import
-    if fields := (yield control.read_topology(keys)):
-        return Topology.from_fields(fields)
+    if (stored := (yield from read(keys))) is not None:
+        return stored
     first = Topology(
         epoch=1,
         shards=shards,
         settings=settings or EngineSettings(),
         format=FORMAT,
+        features=(SETTINGS,),
         word=new_word(),
         engine=new_word(),
         created=(yield control.clock_ms(keys)),  # behind the look: so it is later than what was lost before that
     )
     cache = TopologyCache(name, first)
-    copies = yield Many({shard: control.read_copy(shard) for shard in cache.span()})
-    newest = newest_of([copy for _, copy in copies if isinstance(copy, bytes)])
+    newest = yield from newest_copy(cache.span())
     if newest is not None:
         cache.replace(newest)
-        yield from learn(cache, {})
+        yield from learn(cache, None)
         return cache.topology
     try:
         yield control.touch_topology(keys)
@@ -76,25 +78,62 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
             f"there is no engine named {name!r} yet, and the user of this process may not create one: start a "
             f"dispatcher first (`shardq run --create --name {name}`), as a user of the role {WRITERS}"
         ) from exc
-    answer = yield control.declare(keys, 0, first.to_fields())
-    topology = Topology.from_fields(answer.fields)
+    answer = yield control.declare(keys, 0, first.to_fields(), whole=True)
     if answer.changed:
-        cache.replace(topology)
+        cache.replace(Topology.from_fields(answer.fields))
         yield from open_shards(cache, cache.span())
-    return topology
+        return cache.topology
+    return (yield from read(keys)) or Topology.from_fields(answer.fields)
 
 
-def newest_of(copies: Iterable[bytes | None], known: Topology | None = None) -> Topology | None:
-    """The newest of the copies that can be read; of those of the known one's engine, if it is newer than that."""
-    newest: Topology | None = None
-    for text in copies:
-        with contextlib.suppress(UnreadableTopology):
-            copy = Topology.from_text(text) if text else None
-            if copy is None or (known and (copy.engine != known.engine or copy.epoch <= known.epoch)):
-                continue
-            if newest is None or (copy.created, copy.epoch) > (newest.created, newest.epoch):
-                newest = copy
-    return newest
+def read(keys: ControlKeys, known: Topology | None = None) -> Operation[Topology | None]:
+    """Reads the stored topology; None if there is none. What the server has of topics is asked for as far as it
+    changed since the known one.
+    """
+    for _ in range(ROUNDS):
+        answer: control.Learnt = yield control.learn(keys, known.stamp if known else 0)
+        if not answer.fields:
+            return None
+        stored = Topology.from_fields(answer.fields)
+        if SETTINGS not in stored.features:
+            return stored
+        if not answer.scan:
+            topics = {} if known is None or answer.whole else known.topics
+            return msgspec.structs.replace(stored, topics=topics).with_stored(answer.settings)
+        # what changes meanwhile is told by the next answer
+        settings, cursor = dict[bytes, bytes](), ""
+        while cursor != "0":
+            cursor, some = yield control.scan_settings(keys, cursor or "0")
+            settings |= some
+        known = stored.with_stored(settings)
+    raise Unavailable("the settings of topics change too often to be read; try again")
+
+
+def newest_copy(shards: Iterable[ShardKeys], known: Topology | None = None) -> Operation[Topology | None]:
+    """The newest of the copies of these shards that can be read; of those of the known one's engine, if it is newer
+    than that.
+    """
+    copies = succeeded((yield Many({keys: control.read_copy(keys) for keys in shards})))
+    while copies:
+        newest: tuple[Topology, ShardKeys] | None = None
+        for keys, text in copies.items():
+            with contextlib.suppress(UnreadableTopology):
+                copy = Topology.from_text(text) if text else None
+                if copy is None or (known and (copy.engine != known.engine or copy.epoch <= known.epoch)):
+                    continue
+                if newest is None or (copy.created, copy.epoch) > (newest[0].created, newest[0].epoch):
+                    newest = copy, keys
+        if newest is None:
+            return None
+        found, keys = newest
+        settings = yield control.read_settings(keys)
+        text = yield control.read_copy(keys)
+        if text == copies[keys]:  # so they belong together
+            with contextlib.suppress(UnreadableTopology):
+                return found.with_stored(settings)
+            text = None
+        copies[keys] = text
+    return None
 
 
 def open_shards(
@@ -115,10 +154,11 @@ def open_shards(
     No process is registered as waiting in a shard that was empty: those who wait are told to register again. ``anew``:
     the shards are to be used from now on. ``briefly``: who meets those that do not answer at once tells them.
     """
-    known = cache.topology if topology is None else topology
-    text, word = known.to_text(), new_word()
+    before, known = (cache.before, cache.topology) if topology is None else (cache.topology, topology)
+    copy, word = _copy(known, before), new_word()
     ahead: list[tuple[ShardKeys, Stale]] = []
     owed: list[tuple[ShardKeys, control.Owed]] = []
+    unrelated: list[ShardKeys] = []
     empty: list[int] = []
     failure: ShardqError | None = None
 
@@ -128,22 +168,29 @@ def open_shards(
             ahead.append((keys, result))
         elif isinstance(result, control.Owed):
             owed.append((keys, result))
+        elif isinstance(result, control.Unrelated):
+            unrelated.append(keys)
         elif isinstance(result, ShardqError):
             failure = failure or result
         elif result:
             empty.append(keys.shard)
 
     def request(keys: ShardKeys, *, whatever: bool = False) -> Call[bool]:
-        call = control.open_shard(keys, known, text, word=word, anew=anew, whatever=whatever)
+        call = control.open_shard(keys, known, copy, word=word, anew=anew, whatever=whatever)
         return call.briefly() if briefly else call
 
     for keys, result in (yield Many({keys: request(keys) for keys in shards})):
         note(keys, result)
+    if unrelated:
+        copy = _copy(known)
+        for keys, result in (yield Many({keys: request(keys) for keys in unrelated})):
+            note(keys, result)
     if owed:
         came_back, owed = owed, []
         numbers = [number for keys, told in came_back for number in _owed(keys, told.copy)]
         if topology is None and (yield from widen(cache, numbers)):
             return None  # all shards were told what followed
+        copy = _copy(known)
         for keys, result in (yield Many({keys: request(keys, whatever=True) for keys, _ in came_back})):
             note(keys, result)
     if empty:
@@ -156,13 +203,23 @@ def open_shards(
     return max(ahead, key=lambda answered: answered[1].epoch, default=None)
 
 
+def _copy(known: Topology, before: Topology | None = None) -> control.Copy:
+    """The copy for shards: of topics what changed since an earlier topology, where their copies can be of that."""
+    if before is None or before.engine != known.engine or before.features != known.features:
+        return control.Copy(known.to_text(), _stored(known.topics))
+    return control.Copy(known.to_text(), _stored(known.edited_since(before)), before.stamp)
+
+
+def _stored(topics: Mapping[str, TopicSettings]) -> dict[str, bytes]:
+    return {topic: settings.to_text() for topic, settings in topics.items()}
+
+
 def _check_home(cache: TopologyCache, known: Topology, opened: Iterable[ShardKeys], word: str) -> Operation[None]:
     """Closes the shards that were just opened where there was nothing if that is another engine: its address came to
     lead there since the topology was read. Nothing may be stored there, and ``_meet`` says what it is.
     """
-    fields: control.Fields = yield control.read_topology(cache.control)
     try:
-        stored = Topology.from_fields(fields) if fields else None
+        stored = yield from read(cache.control, known)
     except ShardqError:  # who reads it next says what is wrong
         return
     if stored is None or relation(known, stored) is not Relation.OTHER:
@@ -231,15 +288,20 @@ def find_strays(cache: TopologyCache, *, all_there_can_be: bool = False) -> Oper
 
 def refresh(cache: TopologyCache) -> Operation[None]:
     """Reads the stored topology, and acts by what it is to the known one (``relation``)."""
-    yield from learn(cache, (yield control.read_topology(cache.control)))
+    yield from learn(cache, (yield from read(cache.control, cache.topology)))
 
 
 def declare(cache: TopologyCache, seen: Topology, topology: Topology) -> Operation[bool]:
     """Publishes a topology in place of the one that was seen, and learns what is published then. Returns True if it is
     ours. If not, and a server has lost the known one, that is restored: who begins again meets it.
     """
-    answer = yield control.declare(cache.control, seen.stamp, topology.to_fields())
-    yield from learn(cache, answer.fields)
+    whole = seen.features != topology.features  # the settings may have been elsewhere
+    settings = _stored(topology.topics if whole else topology.edited_since(seen))
+    answer = yield control.declare(cache.control, seen.stamp, topology.to_fields(), settings, whole=whole)
+    if answer.changed:
+        cache.learn(_published(answer, topology))
+    else:
+        yield from refresh(cache)
     if cache.awaits_repair:
         yield from check_writer(cache)
     return bool(answer.changed)
@@ -314,10 +376,15 @@ def relation(known: Topology, stored: Topology | None) -> Relation:
     return Relation.SAME if stored.word == known.word else Relation.COLLIDING
 
 
-def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
-    """Learns the stored topology, or repairs it. ``fields``: as it was read just now, empty where there is none."""
+def _published(answer: control.Declared, topology: Topology) -> Topology:
+    """The topology as it is stored now, with the settings of topics that were published."""
+    return msgspec.structs.replace(Topology.from_fields(answer.fields), topics=topology.topics)
+
+
+def learn(cache: TopologyCache, stored: Topology | None) -> Operation[None]:
+    """Learns the stored topology, or repairs it. ``stored``: as it was read just now, None where there is none."""
     for round in range(ROUNDS):
-        known, stored = cache.topology, Topology.from_fields(fields) if fields else None
+        known = cache.topology
         found = relation(known, stored)
         if found is Relation.SAME:
             cache.heard_at, cache.awaits_repair = time.monotonic(), False
@@ -329,25 +396,29 @@ def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
             yield from _meet(cache, stored)
             return
         if cache.is_reader and round == 0:
-            fields = yield control.read_topology(cache.control)  # another thread may have learnt a newer one meanwhile
+            stored = yield from read(cache.control, known)  # another thread may have learnt a newer one meanwhile
             continue
         if cache.is_reader:
             _await_repair(cache)
             if stored is not None and found is Relation.COLLIDING:
                 cache.replace(stored)  # no other process may know the known one; shards that do have it restored
             return
-        if stored is None or found is Relation.LOST:
+        is_lost = stored is None or found is Relation.LOST
+        if stored is None or is_lost:
             following = known.widened(stored.numbers if stored else ())
+            settings = _stored(following.topics)
         else:
             following = _made_again(cache, stored)
+            settings = _stored(following.edited_since(stored))
         try:
-            answer = yield control.declare(cache.control, stored.stamp if stored else 0, following.to_fields())
+            answer = yield control.declare(
+                cache.control, stored.stamp if stored else 0, following.to_fields(), settings, whole=is_lost
+            )
         except AccessDenied:
             cache.is_reader = True
             continue
-        fields = answer.fields
         if answer.changed:
-            cache.learn(Topology.from_fields(fields))
+            cache.learn(_published(answer, following))
             log.warning(
                 "%r: a server lost a change of the topology; it is there again as epoch %d",
                 cache.name,
@@ -355,6 +426,7 @@ def learn(cache: TopologyCache, fields: control.Fields) -> Operation[None]:
             )
             yield from open_shards(cache, cache.span(), briefly=True)
             return
+        stored = yield from read(cache.control, cache.topology)
     raise Unavailable(f"the topology of {cache.name!r} changes too often to be restored; try again")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,15 +23,16 @@ from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
+from shardq.core.layout.formats import SETTINGS
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Limit, Route, Topology
+from shardq.core.layout.topology import Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
-from shardq.core.model.ids import quoted_topic
+from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, catch_up, topology_in_force
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import check_writer, declare, open_shards, refresh
-from shardq.errors import BadInput, InvalidOption, ShardqError
+from shardq.errors import BadInput, IncompatibleVersion, InvalidOption, ShardqError
 
 
 def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
@@ -59,6 +60,14 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
                 yield from check_writer(cache)
                 return known
             continue
+        if edited.topics is not known.topics and SETTINGS not in edited.features:
+            yield from refresh(cache)
+            if cache.topology.stamp != known.stamp:
+                continue
+            raise IncompatibleVersion(
+                "nothing is changed: an earlier shardq created this engine, and keeps the settings of topics in a way "
+                "that this version only reads; run `shardq upgrade` first"
+            )
         if (yield from declare(cache, known, edited.following())):
             ahead = yield from open_shards(cache, cache.span())
             if ahead is None:
@@ -68,37 +77,68 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
     """The topology by which a topic's payloads are forwarded; None ends that."""
-    routes = {name: to for name, to in topology.routes.items() if name != topic}
-    if route is not None:
-        at_once = topology.limits.get(topic, Limit()).concurrency
-        if at_once is not None and route.is_here:
-            raise InvalidOption(
-                f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: its "
-                "tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
-            )
-        routes[topic] = route
-    ended = {name: to for name, to in topology.ended.items() if name != topic}
-    return msgspec.structs.replace(topology, routes=routes, ended=ended)
+    limit = topology.settings_of(topic).limit
+    if route is not None and limit is not None and limit.concurrency is not None and route.is_here:
+        raise InvalidOption(
+            f"the topic {quoted_topic(topic)} is limited to {limit.concurrency:,} at once, so it can't be forwarded: "
+            "its tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
+        )
+    return topology.with_topic(topic, route=route, ended="")
 
 
 def with_pause(topology: Topology, topic: str, *, pause: bool) -> Topology:
-    others = {name for name in topology.paused if name != topic}
-    return msgspec.structs.replace(topology, paused=tuple(sorted(others | {topic} if pause else others)))
+    return topology.with_topic(topic, paused=pause)
 
 
 def with_limit(topology: Topology, topic: str, limit: Limit) -> Topology:
     """The topology by which a topic is limited; an empty limit ends that."""
-    limits = {name: other for name, other in topology.limits.items() if name != topic}
-    route = topology.routes.get(topic)
+    route = topology.settings_of(topic).route
     if limit.concurrency is not None and route is not None and route.is_here:
         raise InvalidOption(
             f"the topic {quoted_topic(topic)} is forwarded to {route.named}, so it can't be limited "
             f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
             "stop forwarding it first"
         )
-    if limit != Limit():
-        limits[topic] = limit
-    return msgspec.structs.replace(topology, limits=limits)
+    return topology.with_topic(topic, limit=limit if limit != Limit() else None)
+
+
+TOPICS_AT_ONCE = 500
+"""The topics whose settings one change sets: some milliseconds of the server."""
+
+
+def configure_topics(
+    cache: TopologyCache, given: Mapping[str, Mapping[str, Any]], *, dry_run: bool
+) -> Operation[dict[str, TopicSettings]]:
+    """Sets the given ones of the settings of up to ``TOPICS_AT_ONCE`` topics. Returns those that this changes."""
+    edited: dict[str, TopicSettings] = {}
+
+    def edit(topology: Topology) -> Topology:
+        nonlocal edited
+        settings = {
+            topic: msgspec.structs.replace(topology.settings_of(topic), **changes) for topic, changes in given.items()
+        }
+        for topic, each in settings.items():
+            _check_together(topic, each)
+        edited = {topic: each for topic, each in settings.items() if each != topology.settings_of(topic)}
+        return topology.with_topics(edited)
+
+    if dry_run:
+        edit((yield from topology_in_force(cache)))
+    else:
+        yield from edit_topology(cache, edit)
+        if edited:
+            more = f" and {len(edited) - SHOWN:,} more" if len(edited) > SHOWN else ""
+            yield from note(cache, f"topics configured: {', '.join(map(shown_topic, list(edited)[:SHOWN]))}{more}")
+    return edited
+
+
+def _check_together(topic: str, settings: TopicSettings) -> None:
+    limit, route = settings.limit, settings.route
+    if limit is not None and limit.concurrency is not None and route is not None and route.is_here:
+        raise InvalidOption(
+            f"topic {quoted_topic(topic)}: it can't be forwarded to {route.named} and limited to "
+            f"{limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone"
+        )
 
 
 def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Topology:
@@ -173,6 +213,9 @@ def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Ope
 
 
 T = TypeVar("T")
+
+SHOWN = 5
+"""Topics named in a sentence."""
 
 KEPT = 100
 

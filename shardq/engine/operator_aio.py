@@ -17,7 +17,7 @@ from shardq.core import upkeep
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.fleet.member import Member, fleet
-from shardq.core.layout.topology import Limit, Topology
+from shardq.core.layout.topology import Limit, TopicSettings, Topology
 from shardq.core.model.checks import check_max_attempts, check_topic, checked_tags
 from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.record import encode_head, record_encoder
@@ -26,9 +26,9 @@ from shardq.core.resharding.handle_aio import AsyncResize
 from shardq.core.resharding.resizing import Estimate, estimate_resize, progress, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
-from shardq.engine.control import Change, noted, read_changes
+from shardq.engine.control import TOPICS_AT_ONCE, Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bounds
-from shardq.engine.options import STATS_TIMEOUT_S, check_resize, limit_of, route_of, settings_given
+from shardq.engine.options import STATS_TIMEOUT_S, check_resize, limit_of, route_of, settings_given, topics_given
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
 from shardq.errors import InvalidOption
@@ -174,26 +174,45 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
     async def configure(
         self,
         *,
+        topics: Mapping[str, Mapping[str, Any]] | None = None,
         max_attempts: int | None = None,
         dead_age: float | dt.timedelta | None = None,
         dead_count: int | None = None,
-    ) -> None:
-        """Changes settings of the engine, for all of its processes; None leaves one as it is. ``stats().settings`` has
-        the present ones.
+        dry_run: bool = False,
+    ) -> dict[str, TopicSettings]:
+        """Changes settings of the engine and of many topics, for all processes; None leaves one as it is.
+        ``stats().settings`` has the present ones. Returns the topics whose settings changed, with the new ones.
 
         ``max_attempts``: the attempts of a task that brings no limit of its own, and whose handler has none. Dead tasks
         are kept for ``dead_age`` seconds, ``dead_count`` at most; what is beyond that goes within five minutes.
 
+        ``topics``: topic → a dict with ``rate`` and ``concurrency`` (as of ``limit``), ``forward`` with ``side`` and
+        ``maxlen`` (as of ``forward``; no function), ``pause``. What a topic's dict leaves out stays as it is; None or
+        False ends a limit or a route. Limits are set together: ``rate`` alone ends a ``concurrency``. All is checked
+        first, then set 500 topics at a time. ``dry_run=True`` sets nothing, and returns what would change.
+
         >>> await engine.configure(max_attempts=10, dead_age=7 * 86_400)
+        >>> await engine.configure(topics={"mail": {"rate": 50, "pause": False}, "log": {"forward": "log-queue"}})
         """
-        changes = settings_given(max_attempts, dead_age, dead_count)
-        if not changes:
+        changes, given = (
+            settings_given(max_attempts, dead_age, dead_count),
+            topics_given({} if topics is None else topics, self._options.egress),
+        )
+        if not changes and topics is None:
             raise InvalidOption(
-                "configure needs a setting to change: give max_attempts=, dead_age= or dead_count=; "
+                "configure needs a setting to change: give max_attempts=, dead_age=, dead_count= or topics=; "
                 "stats().settings has the present ones"
             )
-        what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
-        await self._edit(partial(control.with_settings, changes=changes), what)
+        if changes and not dry_run:
+            what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
+            await self._edit(partial(control.with_settings, changes=changes), what)
+        if given:
+            await self._carry_out(upkeep.refresh)
+        edited: dict[str, TopicSettings] = {}
+        for first in range(0, len(given), TOPICS_AT_ONCE):
+            some = dict(list(given.items())[first : first + TOPICS_AT_ONCE])
+            edited |= await self._carry_out(partial(control.configure_topics, given=some, dry_run=dry_run))
+        return edited
 
     async def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.

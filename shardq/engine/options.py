@@ -31,10 +31,11 @@ from shardq.core.model.checks import (
     due_spec,
     duration_ms,
 )
+from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.operation import Operation
-from shardq.errors import InvalidDelay, InvalidOption, InvalidShardCount, InvalidUrl
+from shardq.errors import BadInput, InvalidDelay, InvalidOption, InvalidShardCount, InvalidUrl
 from shardq.features import embedded
 from shardq.features.replay.journal import check_replay
 from shardq.features.sinks import registry
@@ -233,6 +234,49 @@ def limit_of(topic: str, rate: float | EllipsisType | None, concurrency: int | E
             f"concurrency={quoted(concurrency)} is not possible; give an int from 1, or None for no limit"
         )
     return Limit(rate=rate, concurrency=concurrency)
+
+
+TOPIC_SETTINGS = ("rate", "concurrency", "forward", "side", "maxlen", "pause")
+"""What ``configure`` sets of a topic."""
+
+
+def topics_given(topics: object, egress: Egress = registry.ANYWHERE) -> dict[str, dict[str, Any]]:
+    """Topic → those of its ``TopicSettings`` that are given, checked. What is None or false ends."""
+    if not isinstance(topics, Mapping):
+        raise InvalidOption(f"topics={quoted(topics)} is not possible; give a dict of topics, each with its settings")
+    given: dict[str, dict[str, Any]] = {}
+    for topic, settings in topics.items():
+        check_topic(topic)
+        try:
+            given[topic] = _topic_given(topic, settings, egress)
+        except BadInput as exc:
+            raise InvalidOption(f"topic {quoted_topic(topic)}: {exc}") from exc
+    return given
+
+
+def _topic_given(topic: str, settings: object, egress: Egress) -> dict[str, Any]:
+    if not isinstance(settings, Mapping):
+        raise InvalidOption(f"{quoted(settings)} is not possible; give a dict of {', '.join(TOPIC_SETTINGS)}")
+    for name in settings:
+        if name not in TOPIC_SETTINGS:
+            raise InvalidOption(f"there is no setting {quoted(name)}; there is {', '.join(TOPIC_SETTINGS)}")
+    values = {name: None if value is False else value for name, value in settings.items()}
+    given: dict[str, Any] = {}
+    if "rate" in values or "concurrency" in values:
+        limit = limit_of(topic, values.get("rate"), values.get("concurrency"))
+        given["limit"] = None if limit == Limit() else limit
+    if "forward" in values:
+        to, side = values["forward"], values.get("side") or "right"
+        if callable(to):
+            raise InvalidOption("a function can't be configured; call forward(topic, to=function)")
+        given["route"], given["ended"] = route_of(topic, to, side, values.get("maxlen"), egress=egress), ""
+    elif "side" in values or "maxlen" in values:
+        raise InvalidOption("side and maxlen go with forward")
+    if "pause" in values:
+        if not isinstance(settings["pause"], bool):
+            raise InvalidOption(f"pause={quoted(settings['pause'])} is not possible; give True or False")
+        given["paused"] = settings["pause"]
+    return given
 
 
 def check_resize(shards: int | None, rate: float | None, *, dry_run: bool) -> None:

@@ -15,7 +15,7 @@ from shardq.core.calls.observe import Drawn
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member, servers, unserved
 from shardq.core.fleet.report import runs, together
-from shardq.core.layout.topology import Route
+from shardq.core.layout.topology import Route, TopicSettings
 from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
@@ -290,7 +290,7 @@ def topics(health: Health, most: int | None = None) -> View[TopicRow]:
     )
 
 
-def topic_settings(topic: TopicStats) -> str:
+def topic_settings(topic: TopicStats | TopicSettings) -> str:
     """The pause, the limits and the route of a topic; empty without any."""
     parts = ["paused"] if topic.paused else []
     if topic.limit is not None:

@@ -31,11 +31,15 @@ NAMED = 3
 
 
 def upgrade(cache: TopologyCache) -> Operation[int]:
-    """Raises the format to that of this build. Returns it."""
+    """Raises the format to that of this build, with the settings of topics in fields of their own. Returns it."""
     yield from refresh(cache)
-    if cache.topology.format < formats.FORMAT:
+    if _raised(cache.topology, 0) != cache.topology:
         what = f"format {formats.FORMAT}"
-        yield from _refused_by(cache, lambda member: member.format < formats.FORMAT, what)
+        yield from _refused_by(
+            cache,
+            lambda member: member.format < formats.FORMAT or formats.SETTINGS not in member.features,
+            what,
+        )
         now_ms: int = yield control.clock_ms(cache.control)
         yield from edit_topology(cache, lambda topology: _raised(topology, now_ms))
         yield from note(cache, f"upgraded to {what}")
@@ -86,9 +90,7 @@ def _with_cold_topics(topology: Topology, topics: Iterable[str]) -> Topology:
 
 
 def _raised(topology: Topology, now_ms: int) -> Topology:
-    if topology.format >= formats.FORMAT:
-        return topology
-    raised = msgspec.structs.replace(topology, format=formats.FORMAT)
+    raised = _with(msgspec.structs.replace(topology, format=max(topology.format, formats.FORMAT)), formats.SETTINGS)
     return raised if topology.engine else msgspec.structs.replace(raised, engine=new_word(), created=now_ms)
 
 

@@ -98,10 +98,11 @@ def remove(cache: TopologyCache) -> Operation[None]:
     for shard, keys in shards.items():
         names = ["", *topics[shard]]
         removals[shard] = [keys.meta, keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost]
-        removals[shard] += [keys.seen, keys.topics, keys.moved, keys.staged]
+        removals[shard] += [keys.seen, keys.topics, keys.moved, keys.staged, keys.copy]
         removals[shard] += [*map(keys.ready, names), *map(keys.waiting, names)]
     control, limited = cache.control, cache.topology.limits
-    removals[-1] = [control.topology, control.members, control.schedules, control.changes]
+    removals[-1] = [control.topology, control.settings, control.edits, control.members]
+    removals[-1] += [control.schedules, control.changes]
     removals[-1] += [*map(control.bucket, limited), *map(control.permits, limited)]
     slots = {shard: keys.slot for shard, keys in shards.items()} | {-1: control.slot}
     values((yield Many({at: Command(slots[at], ("UNLINK", *names), int) for at, names in removals.items()})))

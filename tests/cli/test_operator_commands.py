@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -55,7 +57,7 @@ def test_pause_and_resume(shardq: Shell, running: Engine) -> None:
     assert shardq.run("pause", "mail").out == "topic 'mail' is paused\n"
     id = running.push(1, topic="mail")
     wait_until(lambda: state_of(running, id) == "ready", "it is dispatched")
-    assert running.topology.paused == ("mail",)
+    assert running.topology.paused == {"mail"}
     assert running.consumer("mail").claim(1) == []
     assert shardq.run("resume", "mail", "--json").object == {"topic": "mail", "paused": False}
     assert [delivery.id for delivery in claim(running.consumer("mail"), 1)] == [id]
@@ -75,6 +77,41 @@ def test_configure(shardq: Shell, engine: Engine) -> None:
         done = shardq.run("configure", *wrong)
         assert (done.code, done.out) == (2, "")
     assert msgspec.to_builtins(engine.stats().settings) == changed
+
+
+def test_configure_topics_of_a_file(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "topics.toml"
+    file.write_text(
+        '[topics.mail]\nrate = 50\nconcurrency = 8\n[topics.log]\nforward = "stream:log"\nmaxlen = 100\n'
+        '[topics.""]\npause = true\n'
+    )
+    lines = ["mail: at most 50 a second, 8 at once", "log: to the stream 'log', about 100 entries", "(default): paused"]
+    for dry_run in (["--dry-run"], []):
+        done = shardq.run("configure", str(file), *dry_run)
+        told = f"3 topics in {file}: 3 {'would change' if dry_run else 'changed'}"
+        assert (done.code, done.out.splitlines()) == (0, [*lines, told]), done
+        engine.stats()
+        assert len(engine.topology.topics) == (0 if dry_run else 3)
+    assert shardq.run("configure", str(file)).out == f"3 topics in {file}: 0 changed\n"
+    other = tmp_path / "topics.json"
+    other.write_text('{"topics": {"mail": {"rate": null}}}')
+    done = shardq.run("configure", str(other), "--json")
+    assert done.object == {"topics": {"mail": "no settings"}, "changed": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[topics.mail", "topics.toml can't be read: "),
+        ("rate = 5", "topics.toml needs one table for each topic, as [topics.mail], and nothing else"),
+        ("[topics.mail]\nrates = 5", "topics.toml: topic 'mail': there is no setting 'rates'; there is rate,"),
+    ],
+)
+def test_a_file_of_topics_that_is_wrong(shardq: Shell, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "topics.toml").write_text(text)
+    done = shardq.run("configure", str(tmp_path / "topics.toml"))
+    assert (done.code, done.out) != (0, "")
+    assert message in done.err
 
 
 def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> None:

@@ -11,7 +11,7 @@ from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes, Claims
-from shardq.core.layout.topology import Limit, Topology
+from shardq.core.layout.topology import Limit, TopicSettings, Topology
 from shardq.core.model.record import JSON
 from shardq.core.operation import Many
 from tests.support.learning import LearningCache
@@ -21,10 +21,10 @@ GLANCES = 8
 """More than a claim takes at the topology before it is sent."""
 
 
-@pytest.mark.parametrize("change", [{"limits": {"": Limit(concurrency=1)}}, {"paused": ("",)}])
+@pytest.mark.parametrize("change", [TopicSettings(limit=Limit(concurrency=1)), TopicSettings(paused=True)])
 @pytest.mark.parametrize("at", range(1, GLANCES))
-def test_what_is_sent_has_the_epoch_that_it_goes_by(change: dict[str, object], at: int) -> None:
-    news = msgspec.structs.replace(OLD, epoch=2, **change)
+def test_what_is_sent_has_the_epoch_that_it_goes_by(change: TopicSettings, at: int) -> None:
+    news = msgspec.structs.replace(OLD, epoch=2, topics={"": change})
     claims = Claims(
         LearningCache("claims", OLD, news, at), [""], name="c", lease_ms=1000, codec=JSON, ready_counts=ReadyCounts()
     )

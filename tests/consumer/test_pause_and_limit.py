@@ -30,7 +30,7 @@ def test_a_paused_topic_is_not_given_out(running: Engine, other: Engine) -> None
     other.pause("mail")
     for engine in (running, other):
         assert engine.consumer("mail").claim(5, wait=0.1) == []
-        assert engine.topology.paused == ("mail",)
+        assert engine.topology.paused == {"mail"}
     other.push("x", topic="sms")
     assert claim(running.consumer(["mail", "sms"]), 1)[0].topic == "sms"
     running.push("late", topic="mail")
@@ -59,7 +59,7 @@ def test_who_waits_is_told_of_a_pause_and_of_its_end(
         claimed = threads.submit(consumer.claim, 1, wait=20)
         wait_until(lambda: waiting(servers, name, SHARDS, "mail"), "it waits")
         other.pause("mail")
-        wait_until(lambda: running.topology.paused == ("mail",), "the news are here")
+        wait_until(lambda: running.topology.paused == {"mail"}, "the news are here")
         other.push("x", topic="mail")
         wait_until(lambda: ready_of(running, "mail") == 1, "it is ready")
         assert not claimed.done()
@@ -80,7 +80,7 @@ def test_pausing_twice(running: Engine) -> None:
         (running.resume, "mail", [""]),
     ):
         order(topic)
-        assert list(running.topology.paused) == paused
+        assert sorted(running.topology.paused) == paused
     with pytest.raises(InvalidTopic):
         running.pause("a b")
 

@@ -14,7 +14,7 @@ from shardq.core.consumer.rate_limiter import Permits
 from shardq.core.consumer.waiters import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Limit, Topology
+from shardq.core.layout.topology import Limit, TopicSettings, Topology
 from shardq.core.model.record import JSON
 from shardq.core.topology_cache import TopologyCache
 
@@ -193,7 +193,7 @@ def test_lists_that_others_are_emptying_are_asked_again_soon(strategy: WaitStrat
 def test_a_limited_topic_is_asked_for_when_it_may_be_had(
     strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims
 ) -> None:
-    claims.cache.learn(Topology(epoch=2, shards=SHARDS, limits={"": Limit(rate=1)}))
+    claims.cache.learn(Topology(epoch=2, shards=SHARDS, topics={"": TopicSettings(limit=Limit(rate=1))}))
     asking = claims.limiter.granted({"": 1}, "token", Permits())
     next(asking)
     with pytest.raises(StopIteration):
@@ -206,12 +206,12 @@ def test_a_limited_topic_is_asked_for_when_it_may_be_had(
     step = strategy.step(now)
     assert isinstance(step, Sleep)
     assert step.seconds == pytest.approx(0.7, abs=0.1)
-    claims.cache.learn(Topology(epoch=3, shards=SHARDS, limits={"": Limit(rate=2)}))
+    claims.cache.learn(Topology(epoch=3, shards=SHARDS, topics={"": TopicSettings(limit=Limit(rate=2))}))
     assert claims.limiter.denied() == {}, "that was another limit"
 
 
 def test_while_all_topics_are_paused_it_only_sleeps(strategy: WaitStrategy, claims: Claims) -> None:
-    claims.cache.learn(Topology(epoch=2, shards=SHARDS, paused=("",)))
+    claims.cache.learn(Topology(epoch=2, shards=SHARDS, topics={"": TopicSettings(paused=True)}))
     assert isinstance(strategy.step(0.0), Sleep)
     claims.cache.learn(Topology(epoch=3, shards=SHARDS))
     assert isinstance(strategy.step(0.0), ClaimFrom)

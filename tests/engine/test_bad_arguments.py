@@ -153,7 +153,7 @@ def refused(row: str, words: str, given: Callable[..., Any], *arguments: Any) ->
 def test_operations(engine: Engine) -> None:
     for row, given, words in OPERATIONS:
         refused(row, words, given, engine)
-    assert (engine.stats().scheduled, engine.topology.shards, engine.topology.paused) == (0, SHARDS, ())
+    assert (engine.stats().scheduled, engine.topology.shards, engine.topology.paused) == (0, SHARDS, frozenset())
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

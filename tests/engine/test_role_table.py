@@ -180,9 +180,9 @@ def test_the_server_refuses_what_goes_past_shardq(tried: Tried, role: str) -> No
     client = redis.Redis(port=tried.server.port, username=role, password="x")
     try:
         for words in (
-            ("HSET", topology, "paused", "[]"),
-            ("HDEL", topology, "routes"),
-            ("EVAL", "return redis.call('HSET', KEYS[1], 'paused', '[]')", 1, topology),
+            ("HSET", topology, "shards", "9"),
+            ("HDEL", control_keys("table").settings, "going"),
+            ("EVAL", "return redis.call('HSET', KEYS[1], 'shards', '9')", 1, topology),
         ):
             with pytest.raises(redis.ResponseError, match=r"(?i)permission|ACL failure|can't access|can't run"):
                 client.execute_command(*words)  # type: ignore[no-untyped-call]

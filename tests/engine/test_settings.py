@@ -182,13 +182,13 @@ def test_configure_and_resize_do_not_undo_each_other(engines: Engines, url: str,
     engine.pause("mail")
     for each in (engine, other, engines.opened(url, name=name)):
         assert each.stats().settings == EngineSettings(max_attempts=7, dead_count=counts[-1])
-        assert (each.topology.shards, each.topology.paused) == (4, ("mail",))
+        assert (each.topology.shards, each.topology.paused) == (4, frozenset({"mail"}))
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "configure needs a setting to change: give max_attempts=, dead_age= or dead_count="),
+        ({}, "configure needs a setting to change: give max_attempts=, dead_age=, dead_count= or topics="),
         ({"max_attempts": 0}, "max_attempts can't be 0; give an int from 1"),
         ({"max_attempts": True}, "max_attempts can't be True"),
         ({"max_attempts": 2.0}, "max_attempts can't be 2.0"),

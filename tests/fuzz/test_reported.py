@@ -128,17 +128,24 @@ def test_a_topology_that_can_not_be_read_is_a_problem(single: Server) -> None:
         epoch = good[b"epoch"]
         for field, word in (
             *(("epoch", ""), ("epoch", "x"), ("shards", "x"), ("shards", "0"), ("shards", "5000")),
-            *(("shards", "9" * 5000), ("limits", '{"a": {"concurrency": 0}}')),
-            *(("pending", "[1]"), ("priors", "7"), ("priors", "[0]"), ("routes", "{"), ("routes", '{"a": {"to": 7}}')),
-            *(("routes", "[" * 5000), ("paused", '"a"'), ("limits", '{"a": 7}'), ("limits", '{"a": {"rate": 0}}')),
+            *(("shards", "9" * 5000), ("pending", "[1]"), ("priors", "7"), ("priors", "[0]"), ("priors", "[" * 5000)),
+            *(("settings/a", '{"limit": {"concurrency": 0}}'), ("settings/a", '{"limit": {"rate": 0}}')),
+            *(("settings/a", "["), ("settings/a", "[" * 5000), ("settings/a", '{"route": {"to": 7}}')),
+            *(("settings/a", '{"paused": "a"}'), ("settings/a", "7")),
             *(("max_attempts", "0"), ("dead_age", "-1"), ("dead_count", "1e999"), ("move_rate", '"fast"')),
         ):  # fmt: skip
             epoch = following(epoch)
-            world.do("HSET", key, "epoch", epoch, field, word)
+            if field == "settings/a":
+                world.do("HSET", world.place.control.settings, "a", word)
+                world.do("ZADD", world.place.control.edits, 1 << 50, "a")
+                world.do("HSET", key, "epoch", epoch)
+            else:
+                world.do("HSET", key, "epoch", epoch, field, word)
             world.do("SPUBLISH", world.place.control.news, "topology")
             wait_until(
                 lambda: any("can't be read" in reason for reason in world.health()), f"{field} {word:.9} is told"
             )
+            world.do("HDEL", world.place.control.settings, "a")
             world.do("HSET", key, *(word for pair in good.items() for word in pair), "epoch", epoch)
             world.do("SPUBLISH", world.place.control.news, "topology")
             wait_until(lambda: not world.health(), "it is mended")

@@ -66,7 +66,7 @@ def read_words(stored: bytes) -> None:
     assert isinstance(number_of(stored), int)
 
 
-FIELDS = Topology(epoch=7, shards=4, priors=(2,), paused=("mail",)).to_fields()
+FIELDS = Topology(epoch=7, shards=4, priors=(2,)).to_fields()
 
 READERS = {
     "a record": Reader(records(), lambda text: (undecoded(text), decode_record(text)), (PayloadNotDecodable,)),

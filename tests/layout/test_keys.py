@@ -32,6 +32,7 @@ def test_the_names_of_a_shard() -> None:
         "looks": "shardq:{orders:1.061o}:looks",
         "moved": "shardq:{orders:1.061o}:moved",
         "staged": "shardq:{orders:1.061o}:staged",
+        "copy": "shardq:{orders:1.061o}:copy",
         "bell": "shardq:{orders:1.061o}:bell",
     }
     assert keys.ready("email") == "shardq:{orders:1.061o}:ready/email"
@@ -45,6 +46,8 @@ def test_the_names_of_the_engine_as_a_whole() -> None:
         "slot": 105,
         "prefix": "shardq:{orders}:",
         "topology": "shardq:{orders}:topology",
+        "settings": "shardq:{orders}:settings",
+        "edits": "shardq:{orders}:edits",
         "members": "shardq:{orders}:members",
         "workers": "shardq:{orders}:workers",
         "reports": "shardq:{orders}:reports",
@@ -79,7 +82,7 @@ def test_no_two_names_are_the_same() -> None:
             made += dataclasses.asdict(shard_keys(name, shard)).values()
         made += dataclasses.asdict(control_keys(name)).values()
     made = [value for value in made if isinstance(value, str)]
-    assert len(made) == 3 * (20 * 15 + 11)
+    assert len(made) == 3 * (20 * 16 + 13)
     assert len(made) == len(set(made))
 
 

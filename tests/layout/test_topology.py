@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
+from shardq.core.layout import formats
+from shardq.core.layout.topology import NO_SETTINGS, EngineSettings, Limit, Route, TopicSettings, Topology
 from shardq.errors import ShardqError
 
 IDS = ["a", "order-42", "email/order-42", "0abcDEF_-12345", "email/0abcDEF_-12345", "grün", "日本語"]
@@ -118,28 +119,24 @@ def test_the_fields_are_pinned() -> None:
         epoch=12,
         shards=32,
         priors=(8, 16),
-        routes={"email": Route("celery"), "sms": Route("out", "left"), "log": Route("python://a.b", keep=True)},
-        ended={"mail": "python://shop.send"},
-        paused=("sms",),
-        limits={"sms": Limit(rate=2.5), "email": Limit(concurrency=3)},
+        topics={
+            "email": TopicSettings(route=Route("celery"), limit=Limit(concurrency=3)),
+            "sms": TopicSettings(route=Route("out", "left"), limit=Limit(rate=2.5), paused=True),
+            "mail": TopicSettings(ended="python://shop.send"),
+        },
         pending=64,
         since=9,
         move_rate=1000.0,
         format=1,
+        features=(formats.SETTINGS,),
         settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7),
     )
     fields = {
         b"format": b"1",
-        b"features": b"[]",
+        b"features": b'["settings"]',
         b"epoch": b"12",
         b"shards": b"32",
         b"priors": b"[8,16]",
-        b"routes": b'{"email":{"to":"celery","side":"right","maxlen":null,"keep":false},'
-        b'"sms":{"to":"out","side":"left","maxlen":null,"keep":false},'
-        b'"log":{"to":"python://a.b","side":"right","maxlen":null,"keep":true}}',
-        b"ended": b'{"mail":"python://shop.send"}',
-        b"paused": b'["sms"]',
-        b"limits": b'{"sms":{"rate":2.5,"concurrency":null},"email":{"rate":null,"concurrency":3}}',
         b"pending": b"64",
         b"since": b"9",
         b"move_rate": b"1000.0",
@@ -147,27 +144,47 @@ def test_the_fields_are_pinned() -> None:
         b"dead_age": b"1.5",
         b"dead_count": b"7",
     }
+    settings = {
+        b"email": b'{"route":{"to":"celery","side":"right","maxlen":null,"keep":false},'
+        b'"limit":{"rate":null,"concurrency":3}}',
+        b"sms": b'{"route":{"to":"out","side":"left","maxlen":null,"keep":false},"paused":true,'
+        b'"limit":{"rate":2.5,"concurrency":null}}',
+        b"mail": b'{"ended":"python://shop.send"}',
+    }
     assert topology.to_fields() == fields
-    assert Topology.from_fields(fields) == topology
+    assert {topic.encode(): each.to_text() for topic, each in topology.topics.items()} == settings
+    assert Topology.from_fields(fields).with_stored(settings) == topology
+    assert not topology.with_stored(dict.fromkeys(settings, b"")).topics
 
 
 @given(
     epoch=st.integers(1, 2**53 - 1),
     shards=st.integers(1, 1024),
     priors=st.lists(st.integers(1, 1024), max_size=5),
-    routes=st.dictionaries(
-        words, st.builds(Route, to=st.text(max_size=20), side=st.sampled_from(["left", "right"])), max_size=5
+    topics=st.dictionaries(
+        words,
+        st.builds(
+            TopicSettings,
+            route=st.builds(Route, to=st.text(max_size=20), side=st.sampled_from(["left", "right"])) | st.none(),
+            paused=st.booleans(),
+        ).filter(lambda each: each != NO_SETTINGS),
+        max_size=5,
     ),
-    paused=st.lists(words, max_size=5),
     settings=st.builds(EngineSettings, max_attempts=st.integers(1, 10**6), dead_age=st.floats(0.001, 1e11)),
 )
 def test_a_topology_survives_its_fields(
-    epoch: int, shards: int, priors: list[int], routes: dict[str, Route], paused: list[str], settings: EngineSettings
+    epoch: int, shards: int, priors: list[int], topics: dict[str, TopicSettings], settings: EngineSettings
 ) -> None:
     topology = Topology(
-        epoch=epoch, shards=shards, priors=tuple(priors), routes=routes, paused=tuple(paused), settings=settings
+        epoch=epoch,
+        shards=shards,
+        priors=tuple(priors),
+        topics=topics,
+        settings=settings,
+        features=(formats.SETTINGS,),
     )
-    assert Topology.from_fields(topology.to_fields()) == topology
+    stored = {topic.encode(): each.to_text() for topic, each in topics.items()}
+    assert Topology.from_fields(topology.to_fields()).with_stored(stored) == topology
 
 
 def test_unknown_fields_are_passed_over_and_missing_ones_are_empty() -> None:

@@ -135,7 +135,11 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
 def on_the_whole(control_keys: ControlKeys, epoch: Epoch = EPOCH) -> list[Call[Any]]:
     """Calls of every script on the control keys."""
     return [
-        control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}),
+        *(
+            control.declare(control_keys, 0, {b"epoch": b"1", b"shards": b"16"}, settings, whole=whole)
+            for settings, whole in (({"mail": b"{}", "sms": b""}, False), ({"mail": b"{}"}, True))
+        ),
+        *(control.learn(control_keys, known) for known in (0, epoch)),
         *(
             control.heartbeat(
                 control_keys,

@@ -16,7 +16,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardq.core.calls.control import open_shard
+from shardq.core.calls.control import Copy, open_shard
 from shardq.core.calls.request import Call, Command, Word
 from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
@@ -77,7 +77,7 @@ def meta(**fields: object) -> dict[str, str]:
 
 def opening(keys: ShardKeys, epoch: int, text: str = "{}", *, anew: bool = False) -> Call[bool]:
     """The call that opens a shard under a topology of one shard, which an engine without an id has."""
-    return open_shard(keys, Topology(epoch=epoch, shards=1), text, word=secrets.token_hex(6), anew=anew)
+    return open_shard(keys, Topology(epoch=epoch, shards=1), Copy(text, {}), word=secrets.token_hex(6), anew=anew)
 
 
 def seeding(prefix: str, state: Mapping[str, Any]) -> Iterator[list[Word]]:

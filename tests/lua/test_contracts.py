@@ -123,6 +123,7 @@ def test_the_guard_comes_first(each: Contract) -> None:
             *(
                 "open",
                 "declare",
+                "learn",
                 "heartbeat",
                 "report",
                 "fleet",

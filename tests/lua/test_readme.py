@@ -82,7 +82,15 @@ def test_every_key_and_channel_has_a_row() -> None:
     shard, whole = shard_keys("orders", 5), control_keys("orders")
     names = [shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
     names += [getattr(shard, field) for field in shard.__dataclass_fields__ if field not in ("shard", "slot", "prefix")]
-    names += [whole.topology, whole.members, whole.bucket("TOPIC"), whole.permits("TOPIC"), whole.schedules]
+    names += [
+        whole.topology,
+        whole.settings,
+        whole.edits,
+        whole.members,
+        whole.bucket("TOPIC"),
+        whole.permits("TOPIC"),
+        whole.schedules,
+    ]
     names += [whole.history, whole.changes, whole.workers, whole.reports, whole.unreached, whole.news]
     names += [whole.waiting("TOPIC"), whole.wake("PROCESS")]
     described = rows("key of a shard", width=3) + rows("key of the whole", width=3)

@@ -36,7 +36,7 @@ def test_open(shard: Shard, keys: ShardKeys, before: State, after: dict[str, str
     for was in (before["meta"], after):
         call = opening(keys, 3, "new")
         if not was:
-            after = after | {"opened": str(call.words[-1])}
+            after = after | {"opened": str(call.words[6])}
         assert shard.ask(call) == ["ok", 0 if was else 1]
         assert shard.state() == {"meta": after}
 
@@ -97,13 +97,15 @@ def test_declare(centre: Shard, control: ControlKeys) -> None:
         assert news.heard() == []
         assert centre.run(calls.declare(control, 1, second)) == Declared(True, second)
         assert news.heard() == [(control.news, "topology")]
-    assert centre.state() == {"topology": {"epoch": "2", "shards": "32"}}
+    edits = {":1": 1, ":2": 2}
+    assert centre.state() == {"topology": {"epoch": "2", "shards": "32"}, "edits": edits}
 
 
 def test_declare_leaves_the_fields_of_others(centre: Shard, control: ControlKeys) -> None:
     centre.seed({"topology": {"epoch": "1", "shards": "16", "theirs": "x"}})
     assert centre.run(calls.declare(control, 1, {b"epoch": b"2"})).changed
-    assert centre.state() == {"topology": {"epoch": "2", "shards": "16", "theirs": "x"}}
+    topology = {"epoch": "2", "shards": "16", "theirs": "x"}
+    assert centre.state() == {"topology": topology, "edits": {":2": 2}}
 
 
 def test_read_topology(centre: Shard, control: ControlKeys) -> None:
@@ -393,7 +395,7 @@ def test_open_does_not_look_at_less(
     shard: Shard, keys: ShardKeys, meta: dict[str, str], numbers: tuple[int, ...], is_owed: bool
 ) -> None:
     shard.seed({"meta": meta})
-    call = calls.open_shard(keys, following(numbers), "new", word="w")
+    call = calls.open_shard(keys, following(numbers), calls.Copy("new", {}), word="w")
     after = {"epoch": "3:b:e", "topology": "new", "since": "3", "numbers": ",".join(map(str, numbers))}
     if not is_owed:
         assert shard.ask(call) == ["ok", 0]
@@ -404,7 +406,10 @@ def test_open_does_not_look_at_less(
         shard.run(call)
     assert caught.value.copy == b"old"
     assert shard.state() == {"meta": meta}
-    assert shard.ask(calls.open_shard(keys, following(numbers), "new", word="w", whatever=True)) == ["ok", 0]
+    assert shard.ask(calls.open_shard(keys, following(numbers), calls.Copy("new", {}), word="w", whatever=True)) == [
+        "ok",
+        0,
+    ]
     assert shard.state() == {"meta": meta | after}
 
 
@@ -429,6 +434,6 @@ def test_open_of_another_change_or_engine(
     shard: Shard, keys: ShardKeys, stored: str, told: dict[str, str], stands: bool
 ) -> None:
     shard.seed({"meta": KNOWN | {"epoch": stored}})
-    call = calls.open_shard(keys, following((4, 16), **told), "new", word="w")  # type: ignore[arg-type]  # texts alone
+    call = calls.open_shard(keys, following((4, 16), **told), calls.Copy("new", {}), word="w")  # type: ignore[arg-type]  # texts alone
     assert shard.ask(call) == (["stale", stored] if stands else ["ok", 0])
     assert shard.state()["meta"]["epoch"] == (stored if stands else "3:b:e")

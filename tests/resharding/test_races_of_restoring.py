@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from shardq.core.calls.control import pairs
 from shardq.core.calls.request import Call, Command
+from shardq.core.layout.formats import SETTINGS
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.core.layout.topology import Limit, Topology
+from shardq.core.layout.topology import Limit, TopicSettings, Topology
 from shardq.core.model.record import RAW, encode_record
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import Entries, Packer
@@ -28,7 +30,7 @@ from tests.sim.model.server import Server
 
 NAME, SWITCHES = "x", 3
 
-FIRST = Topology(epoch=1, shards=4, format=2, word="a", engine="e")
+FIRST = Topology(epoch=1, shards=4, format=2, features=(SETTINGS,), word="a", engine="e")
 
 
 class World:
@@ -61,7 +63,9 @@ class World:
     def stored(self) -> Topology:
         fields = self.server.command("HGETALL", control_keys(NAME).topology)
         assert isinstance(fields, list)
-        return Topology.from_fields(dict(zip(fields[::2], fields[1::2], strict=True)))
+        settings = self.server.command("HGETALL", control_keys(NAME).settings)
+        assert isinstance(settings, list)
+        return Topology.from_fields(pairs(fields)).with_stored(pairs(settings))
 
     def holders(self, id: str) -> set[int]:
         """The shards that have a record of the id."""
@@ -73,7 +77,8 @@ def publish(topology: Topology) -> Operation[None]:
     """A topology that is stored, and told to its shards."""
     from shardq.core.calls import control
 
-    yield control.declare(control_keys(NAME), 0, topology.to_fields())
+    settings = {topic: each.to_text() for topic, each in topology.topics.items()}
+    yield control.declare(control_keys(NAME), 0, topology.to_fields(), settings, whole=True)
     cache = TopologyCache(NAME, topology)
     yield from open_shards(cache, cache.span())
 
@@ -116,10 +121,10 @@ def known_by(topology: Topology, before: Topology | None = None) -> TopologyCach
     return cache
 
 
-PAUSED = FIRST.following(paused=("mail",))
-LIMITED = FIRST.following(limits={"news": Limit(rate=5.0)})
+PAUSED = FIRST.following(topics={"mail": TopicSettings(paused=True)})
+LIMITED = FIRST.following(topics={"news": TopicSettings(limit=Limit(rate=5.0))})
 RESIZED = msgspec.structs.replace(FIRST.following(shards=2), epoch=9, since=9)
-LATER = msgspec.structs.replace(FIRST.following(shards=1, paused=("mail",)), epoch=12, since=11)
+LATER = msgspec.structs.replace(PAUSED, epoch=12, since=11, shards=1)
 
 
 @pytest.mark.slow
@@ -158,7 +163,7 @@ def test_two_that_restore(stored: Topology, one: tuple[Topology, Topology], othe
         assert now.shards == newest.shards, turns
         assert set(now.numbers) >= {stored.shards, newest.shards}, turns
         if newest.epoch == stored.epoch:
-            assert now.paused == ("mail",), turns
+            assert now.paused == {"mail"}, turns
             assert list(now.limits) == ["news"], turns
         metas = [world.server.command("HGET", shard_keys(NAME, shard).meta, "epoch") for shard in now.span()]
         assert set(metas) == {now.stamp.encode()}, turns

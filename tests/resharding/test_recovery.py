@@ -8,7 +8,7 @@ from typing import Any
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import SettleAck
-from shardq.core.calls.control import Declared
+from shardq.core.calls.control import Declared, Learnt
 from shardq.core.calls.request import Call, Command, Epoch, Missing, Stale
 from shardq.core.consumer.settling import SettleStatuses
 from shardq.core.layout.keys import ShardKeys
@@ -25,6 +25,10 @@ GONE = Unavailable("nobody serves the topology")
 
 def cache(shards: int) -> TopologyCache:
     return TopologyCache("x", Topology(epoch=1, shards=shards))
+
+
+def learnt(topology: Topology) -> Learnt:
+    return Learnt(topology.to_fields(), True, False, {})
 
 
 def settle(keys: ShardKeys, epoch: Epoch) -> Call[SettleStatuses]:
@@ -60,7 +64,7 @@ def test_a_shard_that_is_out_of_use_is_not_opened() -> None:
     """It was in use when it was asked; another process has taken it out of use since."""
     topology = cache(2)
     recovery = Stepped("recovery", Recovery(topology).recover(topology.keys(7), Missing()))
-    recovery.advance(lambda _: topology.topology.to_fields())
+    recovery.advance(lambda _: learnt(topology.topology))
     assert recovery.done
     assert recovery.result is None
 
@@ -72,7 +76,7 @@ def test_a_change_that_another_has_put_in_force() -> None:
     steps = Stepped("put in force", put_in_force(known))
     for _ in range(2):
         steps.advance(lambda _: Stale(Stamp("5")))
-    steps.advance(lambda _: Topology(epoch=5, shards=2, priors=(1,), since=3).to_fields())
+    steps.advance(lambda _: learnt(Topology(epoch=5, shards=2, priors=(1,), since=3)))
     assert steps.result is True
     assert known.topology.epoch == 5
 
@@ -81,12 +85,13 @@ def test_all_is_lost_again_while_it_is_restored() -> None:
     known = cache(1)
     known.learn(Topology(epoch=3, shards=2))
     refreshed = Stepped("refresh", refresh(known))
-    refreshed.advance(lambda _: Topology(epoch=2, shards=1).to_fields())
+    refreshed.advance(lambda _: learnt(Topology(epoch=2, shards=1)))
     refreshed.advance(lambda _: Declared(False, {}))
+    refreshed.advance(lambda _: Learnt({}, True, False, {}))
     refreshed.advance(lambda _: Declared(True, Topology(epoch=4, shards=2, since=4).to_fields()))
     for _ in range(2):
         refreshed.advance(lambda _: True)
-    refreshed.advance(lambda _: Topology(epoch=4, shards=2, since=4).to_fields())  # still at home
+    refreshed.advance(lambda _: learnt(Topology(epoch=4, shards=2, since=4)))  # still at home
     refreshed.advance(lambda _: 0)
     assert refreshed.done
     assert known.topology.epoch == 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardq.core.calls import by_id, consume, dispatch, listing
-from shardq.core.calls.request import Call
+from shardq.core.calls.request import Call, Word
 from shardq.core.layout.keys import shard_keys
 from shardq.core.scripts import Script, script
 from tests.lua.shard import EPOCH, NOW, T, record
@@ -24,7 +24,8 @@ class Shard:
     def __init__(self, **options: Any) -> None:
         self.space = Keyspace(lambda: T * 1000, **options)
         self.server = Server(self.space)
-        self.server.run(script("open"), [KEYS.meta], [EPOCH, "{}", "1", 1, "1", "0", "first"])
+        words: list[Word] = [EPOCH, "{}", "1", 1, "1", "0", "first", ""]
+        self.server.run(script("open"), [KEYS.meta, KEYS.copy], words)
 
     def ask(self, call: Call[Any]) -> Answer:
         return self.server.run(call.script, call.keys, call.words)

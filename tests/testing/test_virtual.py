@@ -26,6 +26,7 @@ def test_the_place_of_now_is_known_for_all_scripts_that_take_it() -> None:
         "open",
         "declare",
         "history",
+        "learn",
         "release",
         "set_schedule",
     }
@@ -62,7 +63,7 @@ def test_no_call_goes_by_the_clock_of_the_server(clock: Clock, own_server: Serve
     with redis.Redis.from_url(own_server.url) as client:
         scores: dict[tuple[bytes, bytes], float] = {}
         for key in client.scan_iter("*"):
-            if client.type(key) == b"zset":
+            if client.type(key) == b"zset" and not key.endswith(b":edits"):  # its scores are epochs
                 scores |= {(key, member): score for member, score in client.zrange(key, 0, -1, withscores=True)}
         assert len(scores) > 25
         early = {each: score for each, score in scores.items() if score < FAR.timestamp() * 1000}

@@ -48,7 +48,7 @@ def begin(url: str, name: str) -> Iterator[Begin]:
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is of a newer build."""
     monkeypatch.setattr(formats, "FORMAT", NEXT)
-    monkeypatch.setattr(formats, "FEATURES", frozenset({PLANTED}))
+    monkeypatch.setattr(formats, "FEATURES", formats.FEATURES | {PLANTED})
 
 
 def asked(process: Worker) -> str:
@@ -188,10 +188,12 @@ def test_an_engine_from_before_formats_is_used_as_it_is_and_raised(
     engines.opened(url, name=name, shards=SHARDS).close()
     keys = control_keys(name)
     servers.ask(keys.slot, "HDEL", keys.topology, "format", "features")
+    servers.ask(keys.slot, "HSET", keys.topology, "paused", '["mail"]')
     old = begin("member", format=0)
     engine = engines.opened(url, name=name)
-    engine.pause("mail")
-    assert stored(servers, name)[b"format"] == b"0"
+    with pytest.raises(IncompatibleVersion, match="`shardq upgrade`"):
+        engine.resume("mail")
+    assert b"format" not in stored(servers, name)
     shell = Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name})
     wait_until(lambda: len(engine.fleet()) == 2, "it says what it is", timeout=SOON_S)
     done = shell.run("upgrade")
@@ -202,9 +204,28 @@ def test_an_engine_from_before_formats_is_used_as_it_is_and_raised(
     done = shell.run("upgrade")
     assert (done.code, f"format {formats.FORMAT} from now on; before it was 0" in done.out) == (0, True), done
     assert "already" in shell.run("upgrade").out
-    assert stored(servers, name)[b"paused"] == b'["mail"]'
+    assert servers.ask(keys.slot, "HGETALL", keys.settings) == {b"mail": b'{"paused":true}'}
+    engine.resume("mail")
     engine.push("x", delay=60)
     assert engine.topology.format == formats.FORMAT
+
+
+def test_settings_of_topics_that_an_earlier_build_stored_are_moved(
+    engines: Engines, url: str, name: str, servers: Servers, tmp_path: Path
+) -> None:
+    engines.opened(url, name=name, shards=SHARDS).close()
+    keys = control_keys(name)
+    servers.ask(keys.slot, "HSET", keys.topology, "features", "[]", "limits", '{"mail": {"rate": 5}}')
+    servers.ask(keys.slot, "HSET", keys.topology, "routes", '{"log": {"to": "there"}}', "ended", '{"a": "python://b"}')
+    engine = engines.opened(url, name=name)
+    before = engine.topology.topics
+    assert (engine.topology.limits["mail"].rate, engine.topology.routes["log"].to) == (5, "there")
+    engine.close()
+    assert "as this version does" in Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name}).run("upgrade").out
+    engine = engines.opened(url, name=name)
+    assert engine.topology.topics == before
+    engine.limit("mail", None)
+    assert servers.ask(keys.slot, "HKEYS", keys.settings) in ([b"log", b"a"], [b"a", b"log"])
 
 
 # ---- a feature comes into use
@@ -224,7 +245,7 @@ def test_a_feature_is_used_when_no_process_lives_that_lacks_it(url: str, name: s
     for _ in range(2):
         carried_out(engine, lambda cache: use_feature(cache, PLANTED))
     engine.push("x", delay=60)
-    assert engine.topology.features == (PLANTED,)
+    assert engine.topology.features == (PLANTED, formats.SETTINGS)
     assert asked(knowing) == "pushed"
     assert asked(producer).startswith(f"IncompatibleVersion: the engine uses '{PLANTED}', which this shardq")
     assert (knowing.stop(), producer.stop()) == (0, 0)

@@ -27,21 +27,62 @@ class Declared:
     fields: Fields  # the fields of the present topology, the caller's or another
 
 
-def declare(keys: ControlKeys, seen: Epoch, fields: Fields) -> Call[Declared]:
-    """Replaces the topology of the epoch ``seen``; 0 creates it. Sent twice it answers that it has been changed."""
-    flat: list[Word] = []
-    for field, value in fields.items():
-        flat += (field, value)
+def declare(
+    keys: ControlKeys, seen: Epoch, fields: Fields, settings: Mapping[str, bytes] | None = None, *, whole: bool = False
+) -> Call[Declared]:
+    """Replaces the topology of the epoch ``seen``; 0 creates it. Sent twice it answers that it has been changed.
+    ``settings``: topic → what is stored of it from now on, empty for nothing. ``whole``: no other topic has any.
+    """
+    words: list[Word] = [seen, keys.news, "1" if whole else "0", len(fields) * 2]
     return Call.of(
-        "declare", keys, [seen, keys.news, *flat], lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:]))
+        "declare",
+        keys,
+        words + _flat(fields) + _flat(settings or {}),
+        lambda answer: Declared(answer[0] == b"ok", pairs(answer[1:])),
     )
 
 
 def read_topology(keys: ControlKeys) -> Command[Fields]:
-    """Reads the topology; empty when there is none. HGETALL gives a map or a flat list, by protocol."""
-    return Command(
-        keys.slot, ("HGETALL", keys.topology), lambda answer: answer if isinstance(answer, dict) else pairs(answer)
-    )
+    """Reads the topology without the settings of topics; empty when there is none. HGETALL gives a map or a flat list,
+    by protocol.
+    """
+    return Command(keys.slot, ("HGETALL", keys.topology), _fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    fields: Fields
+    """The fields of the topology; empty when there is none."""
+    whole: bool
+    """True if the settings are those of all topics; False if they are of those that changed since."""
+    scan: bool
+    """True if they are too many, and none are here: scan them, and ask for what changed since this topology."""
+    settings: Fields
+    """Topic → what is stored of it; empty for nothing."""
+
+
+def learn(keys: ControlKeys, known: Epoch) -> Call[Learnt]:
+    """Reads the topology, and the settings that changed since the one that the caller knows; 0 for none."""
+    return Call.of("learn", keys, [known], _learnt)
+
+
+def _learnt(answer: list[Any]) -> Learnt:
+    fields, whole, settings = body(answer)
+    return Learnt(pairs(fields), whole == 1, whole == 2, pairs(settings))
+
+
+def scan_settings(keys: ControlKeys, cursor: str) -> Command[tuple[str, Fields]]:
+    """The next cursor, "0" at the end, and the settings of some topics."""
+    words: list[Word] = ["HSCAN", keys.settings, cursor, "COUNT", 500]
+    return Command(keys.slot, words, lambda answer: (text_of(answer[0]), _fields(answer[1])))
+
+
+def _fields(answer: Any) -> Fields:
+    return answer if isinstance(answer, dict) else pairs(answer)
+
+
+def _flat(fields: Mapping[Any, bytes]) -> list[Word]:
+    return [word for pair in fields.items() for word in pair]
 
 
 class Owed(ShardqError):
@@ -52,28 +93,48 @@ class Owed(ShardqError):
         super().__init__("the shard came back from an earlier number of shards")
 
 
+class Unrelated(ShardqError):
+    """The shard's copy of the settings is of another topology than the one from which they are told. Internal."""
+
+    def __init__(self) -> None:
+        super().__init__("the shard has other settings of topics than those that were changed")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A topology as shards keep it."""
+
+    text: str
+    settings: Mapping[str, bytes]
+    """Topic → what is stored of it, empty for nothing."""
+    since: Epoch | str = ""
+    """The topology since which these settings changed; empty if they are those of all topics."""
+
+
 def open_shard(
-    keys: ShardKeys, topology: Topology, text: str, *, word: str, anew: bool = False, whatever: bool = False
+    keys: ShardKeys, topology: Topology, copy: Copy, *, word: str, anew: bool = False, whatever: bool = False
 ) -> Call[bool]:
-    """Opens a shard under a topology, of which ``text`` is the copy. Returns True if there was nothing, as far as is
-    known: then ``word``, a random one, stays there. ``anew``: the shard is to be used from now on, and must show again
-    that it is polled. ``whatever`` it knew: it is opened also where Owed would be raised.
+    """Opens a shard under a topology. Returns True if there was nothing, as far as is known: then ``word``, a random
+    one, stays there. ``anew``: the shard is to be used from now on, and must show again that it is polled. ``whatever``
+    it knew: it is opened also where Owed would be raised.
     """
 
     def decode(answer: list[Any]) -> bool:
         if answer[0] == b"owed":
             raise Owed(answer[1])
+        if answer[0] == b"unrelated":
+            raise Unrelated()
         return bool(body(answer)[0])
 
     def again() -> Call[bool]:
         # It may find what the call whose answer was lost has written.
-        call = open_shard(keys, topology, text, word=word, anew=anew, whatever=whatever)
+        call = open_shard(keys, topology, copy, word=word, anew=anew, whatever=whatever)
         call.decode, call.resend = lambda answer: decode(answer) or True, None
         return call
 
     flags, numbers = ["1" if flag else "0" for flag in (anew, whatever)], ",".join(map(str, topology.numbers))
-    words: list[Word] = [topology.stamp, text, flags[0], topology.since, numbers, flags[1], word]
-    return Call.of("open", keys, words, decode, resend=again)
+    words: list[Word] = [topology.stamp, copy.text, flags[0], topology.since, numbers, flags[1], word, copy.since]
+    return Call.of("open", keys, words + _flat(copy.settings), decode, resend=again)
 
 
 def close_shard(keys: ShardKeys) -> Command[int]:
@@ -100,8 +161,13 @@ def read_opened(keys: ShardKeys) -> Command[str]:
 
 
 def read_copy(keys: ShardKeys) -> Command[bytes | None]:
-    """The topology that a shard was last told, as text."""
+    """The topology that a shard was last told, as text, without the settings of topics."""
     return Command(keys.slot, ("HGET", keys.meta, "topology"), lambda text: text)
+
+
+def read_settings(keys: ShardKeys) -> Command[Fields]:
+    """The settings of topics that a shard was told: topic → what is stored of it."""
+    return Command(keys.slot, ("HGETALL", keys.copy), _fields)
 
 
 def touch_topology(keys: ControlKeys) -> Command[int]:

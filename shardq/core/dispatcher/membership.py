@@ -29,7 +29,7 @@ from shardq.core.layout.topology import UnreadableTopology
 from shardq.core.operation import Operation, run
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import learn
+from shardq.core.upkeep import refresh
 from shardq.errors import AnotherEngine, IncompatibleVersion, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
@@ -194,7 +194,7 @@ class Membership:
             if roll.stamp == cache.topology.stamp:
                 cache.heard_at = time.monotonic()
             else:
-                run(self._driver, learn(cache, roll.topology), CALL_TIMEOUT_S)
+                run(self._driver, refresh(cache), CALL_TIMEOUT_S)
             self.problem = ""
         except (IncompatibleVersion, AnotherEngine) as exc:
             return self._stand_aside(exc)

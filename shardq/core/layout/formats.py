@@ -24,7 +24,12 @@ OLDEST = 0
 COLD = "cold"
 """Far tasks wait in a table of a database (``Topology.cold``)."""
 
-FEATURES: frozenset[str] = frozenset({COLD})
+SETTINGS = "settings"
+"""The settings of each topic are a field of their own (``Topology.topics``). New engines have it; ``shardq
+upgrade`` gives it to others: until then their settings are read, and not changed.
+"""
+
+FEATURES: frozenset[str] = frozenset({COLD, SETTINGS})
 """The features that this build knows."""
 
 

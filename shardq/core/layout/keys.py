@@ -38,6 +38,7 @@ class ShardKeys:
     looks: str
     moved: str
     staged: str
+    copy: str
     bell: str  # the channel for a task that falls due earlier than the poller knows
 
     @property
@@ -65,6 +66,8 @@ class ControlKeys:
     slot: int
     prefix: str
     topology: str
+    settings: str
+    edits: str
     members: str
     workers: str
     reports: str

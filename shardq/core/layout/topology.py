@@ -1,9 +1,10 @@
-"""The topology as a value: how many shards there are, which counts came before, routes, pauses and settings.
+"""The topology as a value: how many shards there are, which counts came before, and the settings of the engine and of
+its topics.
 
 A new topology is a new value with a higher epoch and a new ``Stamp``. The ``topology`` hash of the control slot has one
 field for each attribute, and one for each of ``settings``: ``epoch`` is the stamp, ``shards`` decimal, the others are
 JSON. Fields of other makers are left alone: they are not read here, and a writer sets fields and does not replace the
-hash.
+hash. Another hash, ``settings``, has one field for each topic, so a change writes the topics that it changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ import msgspec
 
 from shardq.core.layout import destinations, formats
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
-from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw
+from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw, text_of
 from shardq.errors import ShardqError
 
 _MASK = BUCKETS - 1
@@ -131,6 +132,24 @@ class Limit(msgspec.Struct, frozen=True):
     """Tasks at once."""
 
 
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The settings of one topic. One without any is not stored."""
+
+    route: Route | None = None
+    ended: str = ""
+    """The function of a route that ended with its last process: a process that has it takes the route up."""
+    paused: bool = False
+    """True if nothing of the topic is given out."""
+    limit: Limit | None = None
+
+    def to_text(self) -> bytes:
+        """The field of the hash; empty if there is nothing to store."""
+        return b"" if self == NO_SETTINGS else _encode(self)
+
+
+NO_SETTINGS = TopicSettings()
+
+
 class ColdTable(msgspec.Struct, frozen=True, kw_only=True):
     """The table in which the engine's far tasks wait. Who has another database at hand is refused."""
 
@@ -171,11 +190,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pending: int | None = None  # the count that comes in force next: its shards are served already, and get no task yet
     since: int = 1  # the epoch in which shards came in force
     move_rate: float | None = None  # tasks a second that the fleet may move; None: as fast as it can
-    routes: Mapping[str, Route] = {}  # topic → where it goes
-    ended: Mapping[str, str] = {}
-    """Topic → the function of a route that ended with its last process: a process that has it takes the route up."""
-    paused: tuple[str, ...] = ()  # topics of which nothing is given out
-    limits: Mapping[str, Limit] = {}  # topic → its limits
+    topics: Mapping[str, TopicSettings] = {}  # topic → its settings; without those that have none
     format: int = 0  # the number of the format in which the engine is stored; 0 where none was written
     features: tuple[str, ...] = ()  # what the engine uses that earlier builds of this format do not know
     settings: EngineSettings = EngineSettings()
@@ -202,9 +217,52 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return -(-self.settings.dead_count // min((self.shards, *self.priors)))
 
     @cached_property
+    def routes(self) -> Mapping[str, Route]:
+        """Topic → where its payloads go."""
+        return {topic: known.route for topic, known in self.topics.items() if known.route is not None}
+
+    @cached_property
+    def ended(self) -> Mapping[str, str]:
+        """Topic → the function of its route that ended."""
+        return {topic: known.ended for topic, known in self.topics.items() if known.ended}
+
+    @cached_property
+    def paused(self) -> frozenset[str]:
+        """The topics of which nothing is given out."""
+        return frozenset(topic for topic, known in self.topics.items() if known.paused)
+
+    @cached_property
+    def limits(self) -> Mapping[str, Limit]:
+        """Topic → its limits."""
+        return {topic: known.limit for topic, known in self.topics.items() if known.limit is not None}
+
+    @cached_property
     def open_routes(self) -> Mapping[str, Route]:
         """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
         return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        """The settings of a topic."""
+        return self.topics.get(topic, NO_SETTINGS)
+
+    def with_topics(self, changes: Mapping[str, TopicSettings]) -> Topology:
+        """This topology with other settings of some topics."""
+        topics = {**self.topics, **changes}
+        for topic in [topic for topic, known in changes.items() if known == NO_SETTINGS]:
+            del topics[topic]
+        return msgspec.structs.replace(self, topics=topics)
+
+    def with_topic(self, topic: str, **changes: Any) -> Topology:
+        """This topology with other settings of one topic: those that are named."""
+        return self.with_topics({topic: msgspec.structs.replace(self.settings_of(topic), **changes)})
+
+    def edited_since(self, before: Topology) -> dict[str, TopicSettings]:
+        """The settings of the topics in which it differs from an earlier topology."""
+        was, now = before.topics, self.topics
+        if was is now:
+            return {}
+        edited = {topic: known for topic, known in now.items() if was.get(topic) != known}
+        return edited | dict.fromkeys(was.keys() - now.keys(), NO_SETTINGS)
 
     def is_cold(self, id: str) -> bool:
         """True for an id of the caller's own that has to be looked for in the table."""
@@ -246,7 +304,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return [*range(self.shards, span), *range(self.shards)]
 
     def to_fields(self) -> dict[bytes, bytes]:
-        """The fields of the hash."""
+        """The fields of the hash: all but the settings of topics."""
         values = self._stored() | {"pending": self.pending or 0}
         values |= msgspec.structs.asdict(values.pop("settings"))
         for name in ("word", "engine"):
@@ -256,6 +314,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _stored(self) -> dict[str, Any]:
         """The values that are stored: those of an id, or of a cold store, where the engine has one."""
         values = msgspec.structs.asdict(self)
+        del values["topics"]
         for name in () if self.engine else _NAMING:
             del values[name]
         if self.cold is None:
@@ -293,15 +352,19 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             was, now, here = (getattr(topology, name) for topology in (before, after, self))
             if was == now:
                 continue
-            if isinstance(now, Mapping):
-                kept = {key: value for key, value in here.items() if key in now or key not in was}
-                changes[name] = kept | {key: value for key, value in now.items() if was.get(key) != value}
-            elif isinstance(now, tuple):
+            if isinstance(now, tuple):
                 came, went = set(now) - set(was), set(was) - set(now)
                 changes[name] = tuple(sorted((set(here) | came) - went))
             else:
                 changes[name] = now
-        return msgspec.structs.replace(self, **changes)
+        edited: dict[str, TopicSettings] = {}
+        for topic, settings in after.edited_since(before).items():
+            was = before.settings_of(topic)
+            changed = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(was, name)]
+            edited[topic] = msgspec.structs.replace(
+                self.settings_of(topic), **{name: getattr(settings, name) for name in changed}
+            )
+        return msgspec.structs.replace(self.with_topics(edited), **changes)
 
     @classmethod
     def from_text(cls, text: bytes) -> Topology:
@@ -313,12 +376,21 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise _unreadable(str(exc)) from exc
 
     def to_text(self) -> str:
-        """The copy that every shard's meta keeps."""
+        """The copy that every shard's meta keeps; the settings of topics stand beside it."""
         return _encode(self._stored()).decode()
+
+    def with_stored(self, settings: Mapping[bytes, bytes]) -> Topology:
+        """This topology with what is stored of some topics; empty: no settings."""
+        try:
+            read = {text_of(topic): _topic.decode(text) if text else NO_SETTINGS for topic, text in settings.items()}
+        except UNDECODABLE as exc:
+            raise _unreadable(str(exc)) from exc
+        _check([bounds for each in read.values() for bounds in _bounds_of(each)])
+        return self.with_topics(read)
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
-        """Reads the hash; fields unknown here are ignored."""
+        """Reads the hash; fields unknown here are ignored. The settings of topics are elsewhere."""
         names = (name for name in _Format.__struct_fields__ if name.encode() in fields)
         _check_format(msgspec.json.encode({name: msgspec.Raw(fields[name.encode()]) for name in names}))
         try:
@@ -326,7 +398,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             values = {
                 name: msgspec.json.decode(fields[name.encode()])
                 for name in (*cls.__struct_fields__, *EngineSettings.__struct_fields__)
-                if name != "epoch" and name.encode() in fields
+                if name not in ("epoch", "topics") and name.encode() in fields
             }
             values |= {
                 "epoch": stamp.epoch,
@@ -335,6 +407,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 "shards": int(fields[b"shards"]),
             }
             values |= {"pending": values.get("pending") or None, "settings": values}
+            if formats.SETTINGS not in values.get("features", ()):
+                values["topics"] = _earlier_topics(fields)
             topology = msgspec.convert(values, cls)
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
@@ -343,11 +417,26 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _checked(topology)
 
 
+def _earlier_topics(fields: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
+    """The settings of topics as engines without the feature have them: in fields of the topology. They are read, and
+    written by ``shardq upgrade`` alone.
+    """
+    topics: dict[str, dict[str, Any]] = {}
+    for field, name in ((b"routes", "route"), (b"ended", "ended"), (b"limits", "limit")):
+        for topic, value in msgspec.json.decode(fields.get(field, b"{}"), type=dict[str, Any]).items():
+            topics.setdefault(topic, {})[name] = value
+    for topic in msgspec.json.decode(fields.get(b"paused", b"[]"), type=list[str]):
+        topics.setdefault(topic, {})["paused"] = True
+    return topics
+
+
 _NAMING = ("word", "engine", "created")
 """Fields that only engines with an id have."""
 
-_EDITED = ("routes", "ended", "paused", "limits", "features", "settings", "cold")
-"""Fields that one change sets, whatever the others are."""
+_EDITED = ("features", "settings", "cold")
+"""Fields that one change sets, whatever the others are. So does it of topics, one by one."""
+
+_topic = msgspec.json.Decoder(TopicSettings)
 
 
 class _Format(msgspec.Struct):
@@ -373,25 +462,40 @@ def _checked(topology: Topology) -> Topology:
     counts = (topology.shards, *topology.priors, *([] if topology.pending is None else [topology.pending]))
     if not all(1 <= count <= MAX_SHARDS for count in counts):
         raise _unreadable(f"it has a shard count outside 1..{MAX_SHARDS}")
-    settings, limits, routes = topology.settings, topology.limits.values(), topology.routes.values()
-    bounded: list[tuple[str, float, float | None]] = [
-        ("epoch", 1, topology.epoch),
-        ("since", 1, topology.since),
-        ("max_attempts", 1, settings.max_attempts),
-        ("dead_age", 0, settings.dead_age * 1000),
-        ("dead_count", 0, settings.dead_count),
-        *(("concurrency", 1, limit.concurrency) for limit in limits),
-        *(("maxlen", 0, route.maxlen) for route in routes),
-        *(("rate", sys.float_info.min, rate) for rate in (topology.move_rate, *(limit.rate for limit in limits))),
-    ]
+    settings = topology.settings
+    _check(
+        [
+            *(bounds for known in topology.topics.values() for bounds in _bounds_of(known)),
+            ("epoch", 1, topology.epoch),
+            ("since", 1, topology.since),
+            ("max_attempts", 1, settings.max_attempts),
+            ("dead_age", 0, settings.dead_age * 1000),
+            ("dead_count", 0, settings.dead_count),
+            ("rate", sys.float_info.min, topology.move_rate),
+        ]
+    )
+    return topology
+
+
+_Bounds = tuple[str, float, float | None]
+
+
+def _bounds_of(settings: TopicSettings) -> Iterator[_Bounds]:
+    if settings.limit is not None:
+        yield "concurrency", 1, settings.limit.concurrency
+        yield "rate", sys.float_info.min, settings.limit.rate
+    if settings.route is not None:
+        yield "maxlen", 0, settings.route.maxlen
+
+
+def _check(bounded: Iterable[_Bounds]) -> None:
     for name, least, value in bounded:
         if value is not None and not least <= value <= _MOST:
             raise _unreadable(f"its {name} is {value:g}")
-    return topology
 
 
 def _unreadable(why: str) -> UnreadableTopology:
     return UnreadableTopology(
-        f"the stored topology can't be read: {why:.300}; epoch and shards must be decimal, priors, routes and "
-        "paused JSON: if something else wrote under this name, use another name"
+        f"the stored topology can't be read: {why:.300}; epoch and shards must be decimal, priors and the settings of "
+        "topics JSON: if something else wrote under this name, use another name"
     )

@@ -71,7 +71,7 @@ def held_up(topology: Topology, ready: Mapping[str, int | None]) -> str:
     """A sentence on the ready tasks of paused topics that a change of the number of shards waits for; empty if there
     are none. ``ready``: those of each topic.
     """
-    waiting = {topic: count for topic in topology.paused if (count := ready.get(topic))}
+    waiting = {topic: count for topic in sorted(topology.paused) if (count := ready.get(topic))}
     if not topology.priors or not waiting:
         return ""
     counts = ", ".join(f"{count:,} of {quoted_topic(topic)}" for topic, count in list(waiting.items())[:SHOWN])
@@ -159,7 +159,8 @@ def progress(cache: TopologyCache, *, shards: int = 0) -> Operation[Progress]:
             moved += number_of(fields[1])
     waiting = Counter[str]()
     if topology.priors and topology.paused:
-        answers = yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, topology.paused).briefly())
+        paused = sorted(topology.paused)
+        answers = yield from call_every_shard(cache, lambda keys, epoch: peek(keys, epoch, paused).briefly())
         for counts in values(answers).values():
             waiting.update(counts.ready)
     return Progress(

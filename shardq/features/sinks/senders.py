@@ -341,13 +341,13 @@ class Senders:
         """Takes up the routes of this process that have ended."""
 
         def edit(topology: Topology) -> Topology:
-            mine = {
-                topic: route
-                for topic, (route, _) in list(self._functions.items())
-                if topic not in topology.routes and topology.ended.get(topic) == route.to
-            }
-            ended = {topic: to for topic, to in topology.ended.items() if topic not in mine}
-            return msgspec.structs.replace(topology, routes={**topology.routes, **mine}, ended=ended)
+            return topology.with_topics(
+                {
+                    topic: msgspec.structs.replace(topology.settings_of(topic), route=route, ended="")
+                    for topic, (route, _) in list(self._functions.items())
+                    if topic not in topology.routes and topology.ended.get(topic) == route.to
+                }
+            )
 
         known = self._cache.topology
         if edit(known) != known:
@@ -373,9 +373,13 @@ class Senders:
 
     def _end(self, gone: Mapping[str, Route]) -> None:
         def edit(topology: Topology) -> Topology:
-            still = {topic: route.to for topic, route in gone.items() if topology.routes.get(topic) == route}
-            routes = {topic: route for topic, route in topology.routes.items() if topic not in still}
-            return msgspec.structs.replace(topology, routes=routes, ended={**topology.ended, **still})
+            return topology.with_topics(
+                {
+                    topic: msgspec.structs.replace(topology.settings_of(topic), route=None, ended=route.to)
+                    for topic, route in gone.items()
+                    if topology.routes.get(topic) == route
+                }
+            )
 
         if gone:
             run(self._driver, self._edit(edit), CALL_TIMEOUT_S)

@@ -78,8 +78,12 @@ class Sampler:
     def opening(self) -> list[Step]:
         """The first steps of a run."""
         shards = SHARDS if self._chance(0.95) else SHARDS[1:]
-        steps = [_step("open", [keys.meta], ["3", '{"shards":2}', "1", "first"]) for keys in shards]
-        return [*steps, _step("declare", [CONTROL.topology], [0, CONTROL.news, "epoch", 3, "shards", 2])]
+        words = ["3", '{"shards":2}', "1", 1, "2", 0, "first", ""]
+        steps = [_step("open", self._named("open", keys), words) for keys in shards]
+        return [
+            *steps,
+            _step("declare", self._named("declare", CONTROL), [0, CONTROL.news, 1, 4, "epoch", 3, "shards", 2]),
+        ]
 
     def steps(self) -> Iterator[Step]:
         while True:
@@ -534,14 +538,25 @@ class Sampler:
             self._draw.choice(["2", "2", "4,2", "2,4", "12,2"]),
             int(self._chance(0.2)),
             self._draw.choice(["first", "other"]),
+            self._draw.choice(["", "", self._epoch(self.keys.meta), self._other_epoch(self.keys.meta)]),
+            *self._settings(),
         ]
 
     def _declare(self) -> Built:
         epoch = self._epoch(CONTROL.topology)
         seen = self._draw.choice([epoch, epoch, epoch, 0, self._other_epoch(CONTROL.topology)])
-        fields = self._draw.sample(["routes", "paused", "limits", "priors"], self._draw.randrange(4))
+        fields = self._draw.sample(["features", "pending", "move_rate", "priors"], self._draw.randrange(4))
         words = [word for field in fields for word in (field, self._draw.choice(["{}", "[]", "0"]))]
-        return [CONTROL.topology], [seen, CONTROL.news, "epoch", self._other_epoch(CONTROL.topology), *words]
+        words += ["epoch", self._other_epoch(CONTROL.topology)]
+        whole = self._draw.choice([0, 0, 1])
+        return self._named("declare", CONTROL), [seen, CONTROL.news, whole, len(words), *words, *self._settings()]
+
+    def _settings(self) -> list[str]:
+        topics = self._draw.sample(TOPICS, self._draw.randrange(3))
+        return [word for topic in topics for word in (topic, self._draw.choice(["", "{}"]))]
+
+    def _learn(self) -> Built:
+        return self._named("learn", CONTROL), [self._known()]
 
     def _heartbeat(self) -> Built:
         words = [

@@ -490,7 +490,7 @@ class Run:
             self._note_shards(words)
 
     def _note_shards(self, words: Sequence[bytes]) -> None:
-        fields = dict(zip(words[2::2], words[3::2], strict=False))
+        fields = dict(zip(words[4::2], words[5::2], strict=False))
         for name in (b"shards", b"pending"):
             if count := int(fields.get(name, 0)):
                 self.facts.shard_counts.add(count)
