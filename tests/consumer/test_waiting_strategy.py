@@ -197,7 +197,7 @@ def test_a_limited_topic_is_asked_for_when_it_may_be_had(
     asking = claims.limiter.granted({"": 1}, "token", Permits())
     next(asking)
     with pytest.raises(StopIteration):
-        asking.send(Permit(0, 700))
+        asking.send([("", Permit(0, 700))])
     now = time.monotonic()
     strategy.until = now + UNTIL
     strategy.step(now)

@@ -179,7 +179,7 @@ def test_purging_everything(running: Engine, servers: Servers, name: str) -> Non
     assert (stats.scheduled, stats.ready, stats.leased, stats.dead) == (0, 0, 0, 0)
     running.stop()
     kinds = {key.decode().rpartition("}:")[2] for key in servers.held(name)}
-    assert kinds <= {"meta", "topics", "topology", "members", "changes", "history"}
+    assert kinds <= {"meta", "topics", "topology", "members", "changes", "edits", "history"}
 
 
 def test_what_is_held_while_all_is_purged_finishes(running: Engine) -> None:

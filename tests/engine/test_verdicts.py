@@ -71,11 +71,11 @@ class World:
         self.engine.stats()
         for shard in range(SHARDS):
             keys = shard_keys(self.name, shard)
-            marks = self.servers.ask(keys.slot, "HGET", keys.looks, topic)
-            if marks is not None:
-                count = marks.split(b" ")[0].split(b":")[0]
-                at = int(self.servers.now_ms(keys.slot) - OLD_S * 1000)
-                self.servers.ask(keys.slot, "HSET", keys.looks, topic, b"%b:%d" % (count, at))
+            at = int(self.servers.now_ms(keys.slot) - OLD_S * 1000)
+            for key, field in ((keys.looks, topic), (keys.meta, f"began/{topic}")):
+                if (marks := self.servers.ask(keys.slot, "HGET", key, field)) is not None:
+                    count = marks.split(b" ")[0].split(b":")[0]
+                    self.servers.ask(keys.slot, "HSET", key, field, b"%b:%d" % (count, at))
 
     def work(self, topic: str, handler: Callable[[Delivery], Any], **options: Any) -> None:
         """Runs a worker in this process, which reports often."""

@@ -161,4 +161,4 @@ def test_every_task_exactly_once_and_none_early(url: str, name: str, tmp_path: P
     assert sum(shard.reaped or 0 for shard in stats.shards) == 0
     with Servers(url) as servers:
         left = {key.decode().rpartition(":")[2] for key in servers.held(name)}
-    assert left <= {"meta", "topics", "topology", "members", "waiting/", "history"}
+    assert left <= {"meta", "topics", "topology", "members", "edits", "waiting/", "history"}

@@ -172,7 +172,13 @@ AsyncReceipt = Coroutine[Any, Any, Receipt]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that failed."""
+    """An attempt that failed.
+
+    >>> id = engine.push("x", topic="mail")
+    >>> info = engine.get(id)
+    >>> info.attempts
+    ()
+    """
 
     at: dt.datetime
     """The time at which it failed, by the clock of the consumer."""

@@ -92,7 +92,7 @@ class Pool:
             self.loop.wake()
 
     def close(self) -> None:
-        """Ends each thread after its present turn."""
+        """Ends the threads, once the turns that wait are over: by its last one a sender disconnects."""
         self.loop.stop()
         with self._changed:
             self._closed = True
@@ -159,11 +159,11 @@ class Pool:
 
     def _may(self, slow: int) -> bool:
         """True if a turn of that kind may be begun."""
-        return not slow or self._slow < MOST_SLOW
+        return not slow or self._slow < MOST_SLOW or self._closed
 
     def _begin(self) -> None:
         slow = sum(since < time.monotonic() - SLOW_S for since in self._running.values())
-        if self._threads - slow >= MOST_THREADS or self._threads >= MOST or self._closed:
+        if self._threads - slow >= MOST_THREADS or self._threads >= MOST:
             return
         self._threads += 1
         try:
@@ -193,10 +193,12 @@ class Pool:
                     self._slow += slow
                     self._begun_at = self._running[threading.get_ident()] = time.monotonic()
                     return slow, self._waiting[slow].popleft()[1]
-                self._idle += 1
-                told = not self._closed and self._changed.wait(IDLE_S)
-                self._idle -= 1
-                if self._closed or not (told or any(self._waiting)):
+                told = False
+                if not self._closed:
+                    self._idle += 1
+                    told = self._changed.wait(IDLE_S)
+                    self._idle -= 1
+                if not told and not any(self._waiting):
                     self._threads -= 1
                     return None
 

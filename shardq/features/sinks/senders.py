@@ -48,6 +48,9 @@ UPKEEP_S = LEASE_S / 3
 SENDING_S = 5.0
 """The time for batches that are on their way when the process ends. Without it each end would send tasks twice."""
 
+ENDING_S = 1.0
+"""The time in which senders disconnect, all together."""
+
 MISSED_S = 10.0
 """The time without a server after which a route ends: longer than a dispatcher's silence lasts before it counts as
 dead, and than a program takes to start again.
@@ -272,8 +275,9 @@ class Senders:
             sender.stop()
 
     def join(self) -> None:
-        """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left. Then
-        ends the routes to functions that only this process has served; it is no member any more.
+        """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left, and
+        after ``ENDING_S`` more it leaves those that do not return. Then it ends the routes to functions that only this
+        process has served; it is no member any more.
         """
         senders = self._all()
         deadline = time.monotonic() + SENDING_S
@@ -284,6 +288,9 @@ class Senders:
             if sender.loop.is_alive:
                 sender.interrupt()
         self._pool.close()
+        deadline = time.monotonic() + ENDING_S
+        for sender in senders:
+            sender.loop.join(max(0.0, deadline - time.monotonic()))
         self._lookout.close()
         ended([self._upkeep, self._pool.loop])
         self._end_own()

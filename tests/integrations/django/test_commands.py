@@ -70,7 +70,7 @@ def test_the_command_of_shardq_knows_the_engine_and_the_database(
         ({"OPTIONS": {"url": "http://a"}}, "shardq.E002", "http"),
         ({"OPTIONS": {"transactions": True}}, "shardq.E002", "use one of 'commit', 'outbox', 'ignore'"),
         ({"OPTIONS": {"keep_results": "7d"}}, "shardq.E002", "None keeps no results"),
-        ({"OPTIONS": {"database": "other"}}, "shardq.E002", "no alias in DATABASES; use one of 'default'"),
+        ({"OPTIONS": {"database": "other"}}, "shardq.E002", "not an alias in DATABASES; use one of 'default'"),
         ({"OPTIONS": []}, "shardq.E002", "give a dict"),
         ({"QUEUES": ["two words"]}, "shardq.E001", "use letters, digits and _ . - only"),
         ({"QUEUES": ["mail.low"]}, "shardq.E001", "the priorities of a queue"),

@@ -161,6 +161,7 @@ def operating() -> None:
         opened.stop()
     stats = engine.stats(shards=True)
     assert_type(stats.shown(stats.scheduled), str)
+    assert_type(stats.is_retrying_estimated, bool)
     assert_type(stats, shardq.Stats)
     assert_type(stats.shards, list[shardq.engine.ShardStats])
     assert_type(stats.topics["mail"], shardq.engine.TopicStats)
