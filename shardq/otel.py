@@ -22,7 +22,7 @@ from shardq.core.model.checks import check_headers
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import Delivery, Receipt, Task
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import BadInput, InvalidOption, MissingPackage
 from shardq.version import __version__
 from shardq.worker.functions import check_result
@@ -64,7 +64,7 @@ def instrument(
     if traces not in get_args(Traces):
         raise InvalidOption(f"traces={traces!r} is not possible; use 'one' or 'linked'")
     instrumentation = Instrumentation(engine.name, tracer_provider, traces)
-    Inside(engine).trace_by(instrumentation)
+    Internals(engine).trace_by(instrumentation)
     return instrumentation
 
 

@@ -12,7 +12,7 @@ from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.core.model.printable import quoted
 from shardq.engine import Engine
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.tables import counted
 from shardq.features.cold.report import ColdStats, problems
 
@@ -73,7 +73,7 @@ def load(given: Given) -> int:
     """
     with opened(given) as engine:
         _table(engine)
-        report = Inside(engine).load_cold()
+        report = Internals(engine).load_cold()
         given.answer({"loaded": report.loaded, "problems": report.problems}, f"{counted(report.loaded, 'task')} loaded")
         if not given.json:
             for problem in report.problems:
@@ -90,7 +90,7 @@ def drop(given: Given, due_before: float | dt.datetime) -> None:
     """
     with opened(given) as engine:
         _table(engine)
-        count = Inside(engine).drop_cold(due_before)
+        count = Internals(engine).drop_cold(due_before)
         given.answer({"dropped": count}, f"{counted(count, 'task')} dropped")
 
 

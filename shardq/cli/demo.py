@@ -37,7 +37,7 @@ from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
 from shardq.core.threads import begun
 from shardq.engine import Engine, Stats
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_SHARDS
 from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, milliseconds
@@ -88,7 +88,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
         name = f"demo-{secrets.token_hex(4)}"
         timeout = TIMEOUT_S if given.url else OWN_TIMEOUT_S
         engine = stack.enter_context(Engine(url, name=name, shards=shards, timeout=timeout))
-        driver = stack.enter_context(connected(Inside(engine).options))
+        driver = stack.enter_context(connected(Internals(engine).options))
         # entered last, so that it ends first: the pollers stop before their keys go
         stack.callback(_remove_keys, engine, driver, shards)
         clocks = {shard: Clock(driver, shard_keys(name, shard).slot) for shard in range(shards)}

@@ -17,7 +17,7 @@ from shardq.core.layout.keys import control_keys, engine_named, patterns, topolo
 from shardq.core.layout.slots import SLOTS
 from shardq.core.model.checks import check_name
 from shardq.engine import Engine
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
 from shardq.engine.tables import Column, View, age, counted
@@ -73,8 +73,8 @@ def engines(given: Given, remove: str | None, yes: bool) -> int:
     set_up_logging(verbose=given.verbose)
     if yes and remove is None:
         raise click.UsageError("--yes goes with --remove NAME")
-    url = Inside(Engine(given.engine_url)).options.url
-    with connected(Inside(Engine(url, timeout=STATS_TIMEOUT_S)).options) as driver:
+    url = Internals(Engine(given.engine_url)).options.url
+    with connected(Internals(Engine(url, timeout=STATS_TIMEOUT_S)).options) as driver:
         if remove is not None:
             return _remove(given, driver, url, remove, yes=yes)
         names = set(map(engine_named, _scan(driver, topologies())))

@@ -22,7 +22,7 @@ from shardq.engine import doctor as checks
 from shardq.engine.advice import mute, named, unsaid
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
 from shardq.errors import AccessDenied, BadInput, ShardqError
@@ -188,7 +188,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     mute()  # it shows all advice by itself
 
     def look() -> int:
-        with opened(given) if fix else looking(given) as engine, connected(Inside(engine).options) as driver:
+        with opened(given) if fix else looking(given) as engine, connected(Internals(engine).options) as driver:
             code = WELL
             for check, found in _all_checks(engine, driver, everything=everything):
                 if not found:
@@ -202,7 +202,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
 
 def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Finding]]]:
     """Each check with what it found, in their order."""
-    cache = Inside(engine).cache
+    cache = Internals(engine).cache
     # first: every other look tells a shard the topology that it missed
     epochs = _carried_out(driver, "epochs", checks.find_epochs(cache))
     counts = run(driver, control.count_shards(cache, {}), STATS_TIMEOUT_S)
@@ -210,7 +210,7 @@ def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator
     nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts}
     found = list(
         checks.findings_on_servers(
-            run(driver, Inside(engine).examine(driver, counts), STATS_TIMEOUT_S),
+            run(driver, Internals(engine).examine(driver, counts), STATS_TIMEOUT_S),
             run(driver, control.replication(counts, nodes), STATS_TIMEOUT_S),
         )
     )

@@ -41,7 +41,7 @@ from shardq.core.model.task import Receipt, Task
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
 from shardq.engine import Engine
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.tables import counted, ranges
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
 
@@ -177,7 +177,7 @@ def push_file(
     defaults = Task(None, **options)
     with _source(path) as source, opened(given, create=True) as engine, Ending() as ending:
         run = FilePush(given, engine, durability, strict, ids, read=from_line - 1, settled=from_line - 1)
-        inside = Inside(engine).options
+        inside = Internals(engine).options
         check = Packer(inside.codec, max_payload=inside.max_payload).one
         status = os.fstat(source)
         whole = False

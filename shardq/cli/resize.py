@@ -20,7 +20,7 @@ from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
 from shardq.engine import Engine
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, Column, counted
 
@@ -50,7 +50,7 @@ def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
     """
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
-    with opened(given) as engine, connected(Inside(engine).options) as driver:
+    with opened(given) as engine, connected(Internals(engine).options) as driver:
         if dry_run:
             _show_preview(given, engine, driver, engine.resize(shards, dry_run=True), rate)
             return

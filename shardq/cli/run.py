@@ -18,7 +18,7 @@ from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.engine import Engine, Health
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, POLLER, counted
 from shardq.worker.supervisor import ProcessSupervisor
 
@@ -158,7 +158,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) ->
         return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
     with going_on():
         within = "" if processes == 1 else f" in {processes} processes"
-        where = f"{counted(engine.topology.shards, 'shard')} at {Inside(engine).options.safe_url}"
+        where = f"{counted(engine.topology.shards, 'shard')} at {Internals(engine).options.safe_url}"
         say(f"serving {engine.name!r}{within}: {where}; Ctrl-C ends it")
     own = (*LATENESS, POLLER) if processes == 1 else ()  # what only a process knows that polls
     view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *own))

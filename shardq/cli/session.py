@@ -21,7 +21,7 @@ from shardq.core.layout.keys import control_keys
 from shardq.core.threads import Loop
 from shardq.engine import Engine
 from shardq.engine.advice import find_failed, lost
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
 from shardq.errors import ServerFault, ShardqError, Unavailable
 
@@ -36,7 +36,7 @@ def looking(given: Given) -> Iterator[Engine]:
         try:
             yield engine
         except ServerFault as exc:
-            raise _with_lost(Inside(engine).open_driver(), exc) from exc
+            raise _with_lost(Internals(engine).open_driver(), exc) from exc
 
 
 @contextmanager
@@ -63,14 +63,14 @@ def opened(
     until = min(timeout, DEFAULT_CONNECT_TIMEOUT_S)
     cold = given.cold_url
     asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until, cold=cold)
-    settings, server = Inside(asked).options.enter()
+    settings, server = Internals(asked).options.enter()
     try:
         exists = _exists(settings, name)
         where = f"the embedded server in {server.path}" if server else settings.safe_url
         if not exists and wait:
             _await(settings, name, where)
         elif not exists and not create:
-            unasked = " (neither --url nor $SHARDQ_URL is given)" if Inside(asked).options.url is None else ""
+            unasked = " (neither --url nor $SHARDQ_URL is given)" if Internals(asked).options.url is None else ""
             raise ShardqError(
                 f"there is no engine named {name!r} at {where}{unasked}; give another --name or --url; "
                 "the first push makes a new one, as does `shardq run --create`"
@@ -78,7 +78,7 @@ def opened(
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.settings.get("shards"))
         with Engine(
-            Inside(asked).options.url,
+            Internals(asked).options.url,
             name=name,
             shards=shards,
             codec=codec,

@@ -23,7 +23,7 @@ from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
 from shardq.core.resharding.resizing import held_up
 from shardq.engine import Engine, Health, ShardStats, Stats
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
@@ -41,7 +41,7 @@ def shards(given: Given) -> None:
       shardq shards
       shardq shards --json | jq .fullest_to_mean
     """
-    with looking(given) as engine, connected(Inside(engine).options) as driver:
+    with looking(given) as engine, connected(Internals(engine).options) as driver:
         spread = Spread(EngineView.look(engine, driver), driver.nodes())
     if given.json:
         tell(spread.shown())

@@ -23,7 +23,7 @@ from shardq.cli.table import progress
 from shardq.core.model.ids import full_id
 from shardq.core.producer.by_id import Verb
 from shardq.engine import Engine
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
 from shardq.features.listing.bulk import DONE, STATES, BulkResult
@@ -148,7 +148,7 @@ class BulkCommand:
     def _question(self, engine: Engine) -> str:
         what = "dead tasks" if self.verb == "requeue" else "tasks"
         count = f"{self._so_far.matched:,} {self.filter.of(what)}"
-        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {Inside(engine).options.safe_url}?"
+        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {Internals(engine).options.safe_url}?"
 
     def _told(self, *, whole: bool) -> int:
         result = self._so_far

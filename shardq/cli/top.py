@@ -25,7 +25,7 @@ from shardq.cli.top_keys import KEYS, VIEWS, Keyboard, State
 from shardq.core.fleet import Lateness
 from shardq.core.model.printable import printable
 from shardq.engine import Engine, tables
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.snapshot import Snapshot, SnapshotReader, Snapshots
 from shardq.engine.tables import Column, View, age, counted, milliseconds
 
@@ -71,7 +71,7 @@ class _Loop:
         self._state = state
         self._snapshots = Snapshots()
         self._screen = Screen(
-            f"{engine.name}: {counted(engine.topology.shards, 'shard')} at {Inside(engine).options.safe_url}"
+            f"{engine.name}: {counted(engine.topology.shards, 'shard')} at {Internals(engine).options.safe_url}"
         )
         self._looker = Looker(engine, SnapshotReader(engine, timeline=True, dead=DEAD).read, self._told, every_s)
         self._news: deque[tuple[Snapshot | None, str]] = deque()

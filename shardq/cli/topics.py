@@ -18,7 +18,7 @@ from shardq.cli.table import show
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import MAX_LENGTH, route_of
 from shardq.engine.stats import TopicStats
 from shardq.errors import ShardqError
@@ -172,7 +172,7 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
 
 
 def _question(engine: Engine, topic: str | None) -> str:
-    where = f"of {engine.name!r} at {Inside(engine).options.safe_url}"
+    where = f"of {engine.name!r} at {Internals(engine).options.safe_url}"
     if topic is not None:
         return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"
     seen = engine.stats()

@@ -6,7 +6,7 @@ from shardq.cli.options import Given, command, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.core.operation import run
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
 from shardq.engine.versions import upgrade as raise_format
 
@@ -26,8 +26,8 @@ def upgrade(given: Given) -> None:
     example:
       shardq upgrade
     """
-    with opened(given) as engine, connected(Inside(engine).options) as driver:
-        cache = Inside(engine).cache
+    with opened(given) as engine, connected(Internals(engine).options) as driver:
+        cache = Internals(engine).cache
         epoch, before = cache.topology.epoch, cache.topology.format
         now = run(driver, raise_format(cache), TIMEOUT_S)
         is_changed = cache.topology.epoch != epoch

@@ -33,7 +33,7 @@ from shardq.cli.serving import MAX_PROCESSES, Shutdown, check_one_process, child
 from shardq.cli.target import LoadFailed, Target, engine_behind
 from shardq.core.model.ids import shown_topic
 from shardq.core.threads import begun
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.tables import counted
 from shardq.errors import BadInput
 from shardq.worker import Worker
@@ -169,13 +169,13 @@ def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int, quiet: b
     engine, topics = engine_behind(worker), list(plan_of(worker).handlers)
     with going_on():
         if given.json:
-            served = {"name": engine.name, "url": Inside(engine).options.safe_url, "topics": topics}
+            served = {"name": engine.name, "url": Internals(engine).options.safe_url, "topics": topics}
             tell(served | {"concurrency": worker.concurrency, "processes": processes})
             return
         where = "" if processes == 1 else f" in each of {processes} processes"
         names = ", ".join(shown_topic(topic) for topic in topics)
         say(
-            f"serving {names} of {engine.name!r} at {Inside(engine).options.safe_url}: "
+            f"serving {names} of {engine.name!r} at {Internals(engine).options.safe_url}: "
             f"{counted(worker.concurrency, 'handler')} at once{where}; Ctrl-C ends it"
         )
 

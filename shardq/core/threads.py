@@ -221,7 +221,7 @@ class Peers(Protocol):
     """The clock of the control slot's master."""
 
 
-class Beside:
+class SideThread:
     """A thread of an engine beside the pollers: the scheduler of recurring tasks, the recorder of the history, the
     loader of a cold store.
     """

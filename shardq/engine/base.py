@@ -44,7 +44,7 @@ from shardq.engine.options import (
     server_given,
     settings_given,
 )
-from shardq.engine.parts import Parts, Running, Tracing
+from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
@@ -158,7 +158,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         """The functions that are pushed by name."""
         self._declared: dict[str, set[str]] = {}
         """Owner → the names of the schedules that were declared with it here."""
-        self._parts = Parts()
+        self._parts = PartsFactory()
         self._tracing: Tracing | None = None
         """Traces what is pushed, if it is wanted."""
         self._embedded: embedded.Embedded | None = None

@@ -16,7 +16,7 @@ from shardq.engine.base import EngineBase
 from shardq.engine.control import CountsByShard
 from shardq.engine.health import Examined
 from shardq.engine.options import DEFAULT_LEASE_S, Options
-from shardq.engine.parts import Parts, Running, Tracing
+from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.errors import InvalidOption
 from shardq.worker.handlers import Registered
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardq.worker.handlers import Plan
 
 
-class Inside:
+class Internals:
     """The view of an engine for metrics, traces, the outbox, the CLI, integrations and tests with a clock of their own.
     Programs need none of it.
     """
@@ -34,7 +34,7 @@ class Inside:
     def __init__(self, engine: EngineBase) -> None:
         self._engine = engine
         self.options: Options = engine._options
-        self.parts: Parts = engine._parts
+        self.parts: PartsFactory = engine._parts
         self.running: Running = engine._running
 
     @property
@@ -85,7 +85,7 @@ class Inside:
         self._engine._trace_by(tracing)
         self._engine._tasks.around = tracing.handler
 
-    def refit(self, parts: Parts, options: Options) -> tuple[Parts, Options]:
+    def refit(self, parts: PartsFactory, options: Options) -> tuple[PartsFactory, Options]:
         """Gives an engine that is not open other parts and options. Returns those it had."""
         engine = self._engine
         if self.is_open:

@@ -19,7 +19,7 @@ from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation, run
 from shardq.core.producer.packing import Packer
 from shardq.core.subscriber import Subscriber
-from shardq.core.threads import Beside
+from shardq.core.threads import SideThread
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.health import Reason
 from shardq.engine.options import Options
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from shardq.worker.report import Outcomes
 
 
-class Parts:
+class PartsFactory:
     """The factory of an engine's drivers and dispatcher. They go by the servers' clock."""
 
     has_threads = True
@@ -68,8 +68,8 @@ class Parts:
     ) -> Dispatcher:
         """Not started yet. ``loader`` makes that of the cold store."""
 
-        def beside(dispatcher: Dispatcher) -> tuple[Beside, ...]:
-            usual: list[Beside] = [make(driver, cache, dispatcher) for make in (Scheduler, Recorder, Retirer)]
+        def beside(dispatcher: Dispatcher) -> tuple[SideThread, ...]:
+            usual: list[SideThread] = [make(driver, cache, dispatcher) for make in (Scheduler, Recorder, Retirer)]
             return tuple(usual if loader is None else [*usual, loader(dispatcher)])
 
         return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)

@@ -18,7 +18,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import check_id, check_seconds, check_topic
 from shardq.core.model.record import JSON, RAW
 from shardq.core.model.task import TaskInfo
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import Options
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption
@@ -53,7 +53,7 @@ class Delaying(ABC):
     def __init__(self, engine: Engine, *, above: float) -> None:
         if not isinstance(engine, Engine):
             raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
-        self._options = Inside(engine).options
+        self._options = Internals(engine).options
         check_codec(self._options)
         check_seconds(above, "above")
         self.engine = engine

@@ -27,7 +27,7 @@ import msgspec
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
 from shardq.engine import Engine
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
 from shardq.errors import ShardqError
 from shardq.features.sinks.base import Circuit
@@ -117,7 +117,7 @@ class Shadow:
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self._engine = engine
-        self._options = Inside(engine).options
+        self._options = Internals(engine).options
         self._topic = f"shadow.{re.sub('[^A-Za-z0-9_.-]+', '-', name)[:50]}"
         self._key = f"shadow:{engine.name}:{self._topic}"
         self._circuit = Circuit()

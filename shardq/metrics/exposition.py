@@ -18,7 +18,7 @@ from shardq.core.fleet.report import SinkStats, together
 from shardq.core.model.printable import quoted
 from shardq.engine.base import EngineBase
 from shardq.engine.health import KINDS, with_reasons
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
@@ -135,7 +135,7 @@ class Collector(PrometheusCollector):
         self._snapshots = _ScrapedSnapshots(engine)
         self._sink_topics: set[str] = set()
         """The topics of sinks with series of their own, where there are many."""
-        Inside(engine).running.outcomes()
+        Internals(engine).running.outcomes()
 
     def describe(self) -> Iterable[Family]:
         """Tells a registry the names, without asking the servers."""
@@ -155,8 +155,8 @@ class Collector(PrometheusCollector):
 
     def _add_own(self, samples: _Samples) -> None:
         """Adds what this process has done."""
-        samples.add("pushed_total", Inside(self._engine).pushed)
-        running = Inside(self._engine).running
+        samples.add("pushed_total", Internals(self._engine).pushed)
+        running = Internals(self._engine).running
         dispatcher = running.dispatcher
         for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
             samples.add("dispatched_total", lateness.count, topic)
@@ -235,7 +235,7 @@ class _ScrapedSnapshots:
         if isinstance(engine, Engine):
             return SnapshotReader(engine, resharding=True).read()
         # An event loop may be busy, or wait for this very scrape: an engine for threads reads in its place.
-        options = Inside(engine).options
+        options = Internals(engine).options
         with Engine(
             options.url,
             name=options.name,
@@ -246,7 +246,7 @@ class _ScrapedSnapshots:
             fsync=options.fsync,
         ) as beside:
             snapshot = SnapshotReader(beside, resharding=True).read()
-        return dataclasses.replace(snapshot, health=with_reasons(snapshot.health, Inside(engine).running.reasons()))
+        return dataclasses.replace(snapshot, health=with_reasons(snapshot.health, Internals(engine).running.reasons()))
 
 
 class _Samples:

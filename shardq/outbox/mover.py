@@ -30,7 +30,7 @@ from shardq.core.layout.words import number_of
 from shardq.core.model.checks import now_ms
 from shardq.core.producer.packing import BATCH, Packer
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.cold.relaying import COLD
@@ -97,11 +97,11 @@ class Mover:
         self._batch = batch
         self._keep = keep
         self._window_ms = window_ms
-        options = Inside(engine).options
+        options = Internals(engine).options
         self._engine = engine
         self._target: Target | None = None
         self._packer = Packer(options.codec, max_payload=options.max_payload)
-        self._cold = Inside(engine).cold_relaying(self._packer, lambda: self._opened().opened())
+        self._cold = Internals(engine).cold_relaying(self._packer, lambda: self._opened().opened())
         self._timeout_s = options.timeout
         self._lock = None if self._locks else _lock_of(database.url, self._table.fullname)
         self._epoch = Stamp("0")
@@ -121,7 +121,7 @@ class Mover:
     def _opened(self) -> Target:
         if self._target is None:
             # no sooner: a test may put the engine on a server of its own
-            self._target = Target(Inside(self._engine).options, Inside(self._engine).parts.driver)
+            self._target = Target(Internals(self._engine).options, Internals(self._engine).parts.driver)
         return self._target
 
     def probe_now(self) -> None:

@@ -20,7 +20,7 @@ from shardq.core.model.checks import duration_ms
 from shardq.core.model.printable import quoted
 from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.features.cold.relaying import COLD
@@ -119,7 +119,7 @@ class OutboxRelay:
         """The problems that the log has said since rows were last moved without a problem."""
         self._notices: Notices | None = None
         self._loop = self._new_loop()
-        Inside(engine).running.relays.add(self)
+        Internals(engine).running.relays.add(self)
 
     def __repr__(self) -> str:
         state = "running" if self._notices else "stopped"
@@ -147,7 +147,7 @@ class OutboxRelay:
         return moved
 
     def _check_owner(self) -> None:
-        if not self._is_ours and not Inside(self.engine).parts.is_of_test:
+        if not self._is_ours and not Internals(self.engine).parts.is_of_test:
             with self._database.begin() as connection:
                 self.outbox.assign(connection, self.engine)
             self._is_ours = True
@@ -156,7 +156,7 @@ class OutboxRelay:
 
     def run(self) -> None:
         """Moves rows until ``stop()`` is called. What fails is logged once, and tried again. It may be called again."""
-        Inside(self.engine).running.relays.add(self)
+        Internals(self.engine).running.relays.add(self)
         try:
             self._loop.run()
         finally:
@@ -224,7 +224,7 @@ class OutboxRelay:
         begins anew.
         """
         self._loop.stop()
-        if self._is_started and not Inside(self.engine).parts.has_threads:
+        if self._is_started and not Internals(self.engine).parts.has_threads:
             self.close()
         self._is_started = False
         self._loop.join()
@@ -236,9 +236,9 @@ class OutboxRelay:
         if self._loop.is_alive:
             raise BadInput(f"{self!r} runs already; stop() it before you start it again")
         self._loop = self._new_loop()
-        Inside(self.engine).running.relays.add(self)
+        Internals(self.engine).running.relays.add(self)
         self._is_started = True
-        if not Inside(self.engine).parts.has_threads:
+        if not Internals(self.engine).parts.has_threads:
             return  # the clock of a test says when: catch_up()
         self._loop.start()
 
@@ -247,7 +247,7 @@ class OutboxRelay:
 
         >>> relay.catch_up()
         """
-        while self._is_started and not Inside(self.engine).parts.has_threads and self.step():
+        while self._is_started and not Internals(self.engine).parts.has_threads and self.step():
             pass
 
     def __enter__(self) -> Self:
@@ -266,7 +266,7 @@ class OutboxRelay:
     def close(self) -> None:
         """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
-        Inside(self.engine).running.relays.discard(self)
+        Internals(self.engine).running.relays.discard(self)
         self._mover.close()
         if self._own:
             self._database.dispose()

@@ -19,7 +19,7 @@ from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.model.task import PushOptions, Task
 from shardq.core.producer.packing import each_task
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.outbox.rows import LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
@@ -186,7 +186,7 @@ class Outbox:
         ...     shardq.outbox.default_outbox.assign(connection, "orders")
         """
         name = engine if isinstance(engine, str) else engine.name
-        embedded = not isinstance(engine, str) and Inside(engine).options.is_embedded
+        embedded = not isinstance(engine, str) and Internals(engine).options.is_embedded
         check_name(name)
         written = sa.select(self.owner.c.name, self.owner.c.embedded)
         found = connection.execute(written).first()

@@ -20,9 +20,9 @@ from shardq.core.layout.topology import Stamp
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import Options
-from shardq.engine.parts import Parts
+from shardq.engine.parts import PartsFactory
 from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
 from shardq.worker.base import WorkerBase, plan_of
@@ -47,8 +47,8 @@ class Adopted(Generic[E]):
         self.time = time
         self.real_time = real_time
         self.pollers: VirtualPollers = VirtualPollers(engine, time)
-        self._before: tuple[Parts, Options] | None = None
-        self._parts: Parts | None = None
+        self._before: tuple[PartsFactory, Options] | None = None
+        self._parts: PartsFactory | None = None
         self._rested = False
 
     @property
@@ -58,34 +58,34 @@ class Adopted(Generic[E]):
     @property
     def has_tasks(self) -> bool:
         """True if something may be stored under its name."""
-        return self._rested or Inside(self.engine).has_opened
+        return self._rested or Internals(self.engine).has_opened
 
-    def begin(self, parts: Parts, *, url: str, name: str, shards: int | None) -> None:
+    def begin(self, parts: PartsFactory, *, url: str, name: str, shards: int | None) -> None:
         if self.engine in _adopted:
             raise InvalidOption(
                 f"{self.engine!r} goes by a clock already: close() that before you adopt the engine again"
             )
-        options = dataclasses.replace(Inside(self.engine).options, url=url, access=Access(), name=name)
+        options = dataclasses.replace(Internals(self.engine).options, url=url, access=Access(), name=name)
         if shards is not None:
             options = dataclasses.replace(options, shards=shards)
-        self._parts, self._before = parts, Inside(self.engine).refit(parts, options)
+        self._parts, self._before = parts, Internals(self.engine).refit(parts, options)
         _adopted[self.engine] = self
 
     def move_rows(self) -> None:
         """Does what the threads of the engine's outbox relays do that were started."""
-        for relay in list(Inside(self.engine).running.relays):
+        for relay in list(Internals(self.engine).running.relays):
             relay.catch_up()
 
     def rest(self) -> None:
         """Lets an engine that is closed be opened again at its next use, in another loop."""
-        if self._parts is not None and Inside(self.engine).has_opened:
+        if self._parts is not None and Internals(self.engine).has_opened:
             self._rested = True
-            Inside(self.engine).refit(self._parts, Inside(self.engine).options)
+            Internals(self.engine).refit(self._parts, Internals(self.engine).options)
 
     def end(self) -> None:
         """Makes the engine what it was. It is closed."""
         if self._before is not None:
-            Inside(self.engine).refit(*self._before)
+            Internals(self.engine).refit(*self._before)
             self._before = None
         _adopted.pop(self.engine, None)
 
@@ -132,7 +132,7 @@ class BoundWorker:
         """Claims as many tasks as the worker handles at once."""
         if self._claims is None:
             self._plan = plan_of(self._worker)
-            self._claims = Inside(self.adopted.engine).planned_claims(self._plan)
+            self._claims = Internals(self.adopted.engine).planned_claims(self._plan)
             self.adopted.pollers.handlers.add(self._claims.name)
         claims = self._claims
         topology = claims.cache.topology

@@ -27,7 +27,7 @@ from shardq.core.model.task import Delivery, State
 from shardq.core.operation import Many, Operation, Pause, arun, run, values
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, PayloadNotDecodable
 from shardq.testing.adoption import adopted_of
@@ -133,7 +133,7 @@ def _on_either(steps_of: Callable[Concatenate[EngineBase, P], Operation[T]]) -> 
         if adopted_of(engine) is not None:
             engine.start()
         try:
-            return run(Inside(engine).open_driver(), steps)
+            return run(Internals(engine).open_driver(), steps)
         except AssertionError as exc:
             raise exc.with_traceback(None) from None
 
@@ -142,7 +142,7 @@ def _on_either(steps_of: Callable[Concatenate[EngineBase, P], Operation[T]]) -> 
         if adopted_of(engine) is not None:
             await engine.start()
         try:
-            return await arun(await Inside(engine).open_driver(), steps)
+            return await arun(await Internals(engine).open_driver(), steps)
         except AssertionError as exc:
             raise exc.with_traceback(None) from None
 
@@ -238,11 +238,11 @@ def drain(engine: EngineBase, *, topic: str | None = None) -> Operation[list[Del
     >>> [delivery] = shardq.testing.drain(engine)
     """
     yield from _caught_up(engine)
-    cache, topics = Inside(engine).cache, [topic or ""]
+    cache, topics = Internals(engine).cache, [topic or ""]
     if topic is None:
         known = values((yield Many({keys.shard: observe.dispatched(keys) for keys in cache.span()})))
         topics = sorted({"", *(name for names in known.values() for name in names)})
-    claims, deliveries = Inside(engine).claims(topics), list[Delivery]()
+    claims, deliveries = Internals(engine).claims(topics), list[Delivery]()
     while some := (yield from claim(claims, ClaimNotes(), 1000, cache.topology.span())):
         yield from settle(claims, acks_of(some))
         deliveries += some
@@ -268,7 +268,7 @@ def _look(
     while True:
         yield from _caught_up(engine)
         found = yield from _read(engine)
-        matching = wanted.among(found, Inside(engine).options.codec)
+        matching = wanted.among(found, Internals(engine).options.codec)
         if matching or time.monotonic() >= until:
             return matching, found
         yield Pause(LOOK_S)
@@ -311,7 +311,7 @@ def _ms(value: float | dt.timedelta | None, name: str) -> int:
 def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
     """Reads all tasks without claiming them: ready ones first, then leased, scheduled by due time, and dead ones."""
     found: list[StoredTask] = []
-    for keys in Inside(engine).cache.span():
+    for keys in Internals(engine).cache.span():
         # In this order, so that a task that is dispatched meanwhile is met in its earlier state. The records come last:
         # a task that is done by then is not met at all.
         reads: list[tuple[str | int, ...]] = [
@@ -328,7 +328,7 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
             name = id.decode()
             task = StoredTask(name, topic_of(name), state, due_at, None, reason=reason)
             try:
-                stored = decode_record(record, own=Inside(engine).options.codec, id=name)
+                stored = decode_record(record, own=Internals(engine).options.codec, id=name)
             except PayloadNotDecodable as exc:
                 found.append(replace(task, payload=exc))
             else:

@@ -22,7 +22,7 @@ from shardq.core.model.checks import clocks
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, BoundWorker, remove
 from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
@@ -162,8 +162,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
                 if each.has_tasks:
                     yield engine.open
                     yield engine.stop
-                    driver = yield Inside(engine).open_driver
-                    yield partial(self._run, driver, remove(Inside(engine).cache))
+                    driver = yield Internals(engine).open_driver
+                    yield partial(self._run, driver, remove(Internals(engine).cache))
             finally:
                 try:
                     yield engine.close
@@ -211,7 +211,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         handled: list[Delivery] = []
         for bound in self._bound:
             if not bound.is_declared:
-                yield partial(Inside(bound.adopted.engine).declare_recurring, bound.functions)
+                yield partial(Internals(bound.adopted.engine).declare_recurring, bound.functions)
                 bound.is_declared = True
         if self.real_time:
             yield from self._wait(target_us, handled)
@@ -297,7 +297,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
     def _on(self, adopted: Adopted[E], operation: Operation[T]) -> Steps[T]:
         """Carries out an operation on an engine, which is opened, and has pollers in real time."""
         engine: Any = adopted.engine
-        driver = yield Inside(engine).open_driver
+        driver = yield Internals(engine).open_driver
         if self.real_time:
             yield engine.start
         return (yield partial(self._run, driver, operation))  # type: ignore[no-any-return]
@@ -371,7 +371,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
 
 def _is_dispatched(engine: EngineBase, target_ms: int) -> Operation[bool]:
     """True if no shard has a scheduled task that is due by then."""
-    cache = Inside(engine).cache
+    cache = Internals(engine).cache
     calls = {keys.shard: observe.peek(keys, cache.topology.stamp, ()) for keys in cache.span()}
     counts: dict[int, observe.ShardCounts] = values((yield Many(calls)))
     return all(each.head_ms is None or each.head_ms > target_ms for each in counts.values())

@@ -24,7 +24,7 @@ from shardq.core.operation import Many, Operation, values
 from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption, NaiveDatetime
 from shardq.features.schedules.known import KnownSchedules
 
@@ -89,7 +89,7 @@ class VirtualPollers:
 
     @property
     def cache(self) -> TopologyCache:
-        return Inside(self.engine).cache
+        return Internals(self.engine).cache
 
     @property
     def has_routes(self) -> bool:

@@ -17,7 +17,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.operation import arun, run
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.parts import Parts
+from shardq.engine.parts import PartsFactory
 from shardq.errors import ShardqError
 from shardq.testing.virtual import VirtualPollers
 
@@ -142,7 +142,7 @@ class IdleDispatcher(Dispatcher):
         self._unlearn()
 
 
-class ClockParts(Parts):
+class ClockParts(PartsFactory):
     """The parts of an engine that goes by a clock.
 
     ``pollers``: those of its virtual time; None: it goes by the servers' clock. ``pushed`` is called after pushes.

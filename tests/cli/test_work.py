@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from shardq import Engine, Task
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from tests.cli.shell import LONGEST_S, Shell
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
@@ -135,7 +135,7 @@ def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path
     told = json.loads(served(process))
     assert told == {
         "name": engine.name,
-        "url": Inside(engine).options.safe_url,
+        "url": Internals(engine).options.safe_url,
         "topics": [""],
         "concurrency": 16,
         "processes": 1,

@@ -25,7 +25,7 @@ from shardq.core.layout.slots import slot_of
 from shardq.core.operation import run
 from shardq.core.roles import FSYNCED, ROLES
 from shardq.dashboard import app
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import AccessDenied, DurabilityUnavailable
 from shardq.features.history.recorder import counted
 from tests.dashboard.browsing import browsing
@@ -220,7 +220,7 @@ def test_a_dispatcher_does_its_work(
     monkeypatch.setattr(retiring, "IDLE_MS", 0)
     admin.purge(topic="lapses")
     with Engine(address, name=name) as another:
-        driver, cache = Inside(another).open_driver(), Inside(another).cache
+        driver, cache = Internals(another).open_driver(), Internals(another).cache
         assert None not in run(driver, counted(cache)).values()
         for _ in range(2):
             run(driver, retiring.retire(cache))
@@ -309,7 +309,7 @@ def test_a_role_may_do_nothing_else(
     url = user(*rules([role], name=name))
     login, _, _ = url.partition("://")[2].partition("@")
     username, _, password = login.partition(":")
-    with Engine(Inside(admin).options.url, name=f"{name}-other", shards=1) as other:
+    with Engine(Internals(admin).options.url, name=f"{name}-other", shards=1) as other:
         forbidden = [
             *(
                 ("FLUSHALL",),

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import control_keys
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import ShardqError
 from shardq.features.cold import sqlite
 from shardq.features.cold.databases import open_store
@@ -265,9 +265,9 @@ class ScheduleWay(DispatcherWay):
         "odd ids": "the names of schedules are made of letters, digits and three signs, and ids of these",
     }
     patience: ClassVar[Mapping[str, float]] = {
-        "shardq.features.schedules.planning.LEAD_MS": AHEAD_MS // 2,
+        "shardq.features.schedules.occurrences.LEAD_MS": AHEAD_MS // 2,
         "shardq.features.schedules.known.LEAD_MS": AHEAD_MS // 2,
-        "shardq.features.schedules.planning.HORIZON_MS": AHEAD_MS,
+        "shardq.features.schedules.occurrences.HORIZON_MS": AHEAD_MS,
         "shardq.features.schedules.scheduler.CALL_TIMEOUT_S": TIMEOUT_S,
     }
 
@@ -366,7 +366,7 @@ class ColdWay(DispatcherWay):
 
     def _loader(self) -> LoaderReport | None:
         assert self._engine is not None, "it runs"
-        return Inside(self._engine).running.loader()
+        return Internals(self._engine).running.loader()
 
     def stop(self) -> None:
         if self._engine is not None:

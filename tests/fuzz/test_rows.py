@@ -20,7 +20,7 @@ from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import patterns
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.producer.packing import Packer
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import Target
 from shardq.errors import SpoolFault
 from shardq.features.spool.commands import Command
@@ -88,7 +88,7 @@ def test_commands_of_a_spool(single: Server, tmp_path: Path) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(file.close)
             engine = stack.enter_context(Engine(single.url, name=name, shards=1))
-            options = Inside(engine).options
+            options = Internals(engine).options
             servers = stack.enter_context(contextlib.closing(Target(options)))
             drain = Drain(file, Packer(options.codec, max_payload=options.max_payload), servers)
             assert drain.run(lambda: False, timeout=5.0), drain.problem

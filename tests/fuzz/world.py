@@ -28,7 +28,7 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.recovery import call_every_shard
 from shardq.dashboard import app
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.features.history.recorder import Recorder
 from tests.fuzz import asgi, command
 from tests.fuzz.nasty import MARKUP, OBEYED
@@ -253,16 +253,16 @@ class World:
             raise AssertionError("a scrape says that the engine can't be read")
 
     def _recorded(self) -> None:
-        dispatcher = Inside(self.engine).running.dispatcher
+        dispatcher = Internals(self.engine).running.dispatcher
         assert dispatcher is not None
         (recorder,) = [each for each in dispatcher.beside if isinstance(each, Recorder)]
         recorder.step()
 
     def _trimmed(self) -> None:
-        dispatcher = Inside(self.engine).running.dispatcher
+        dispatcher = Internals(self.engine).running.dispatcher
         assert dispatcher is not None
         make = partial(listing.trim, age_ms=10**12, keep=10**9)
-        for _, result in run(dispatcher.driver, call_every_shard(Inside(self.engine).cache, make), 5.0):
+        for _, result in run(dispatcher.driver, call_every_shard(Internals(self.engine).cache, make), 5.0):
             assert not isinstance(result, ShardqError), result
 
     def lives(self) -> None:
@@ -271,7 +271,7 @@ class World:
         lasting = [thread for thread in self._threads if not thread.name.startswith("shardq-poller-")]
         ended = [thread.name for thread in lasting if not thread.is_alive()]
         assert not ended, ended
-        dispatcher = Inside(self.engine).running.dispatcher
+        dispatcher = Internals(self.engine).running.dispatcher
         assert dispatcher is not None
         states = [report.state for report in dispatcher.reports().values()]
         states += [each.loop.state for each in dispatcher.beside]

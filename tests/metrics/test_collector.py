@@ -18,7 +18,7 @@ from cluster.server import Server
 from shardq import AsyncEngine, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
 from shardq.engine.health import KINDS, Reason
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from shardq.metrics import exposition
 from shardq.metrics.exposition import FRESH_S, METRICS
@@ -271,7 +271,7 @@ def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
             registry = registry_of(engine)
             await engine.start()
             own = [Reason("worker", "a worker of this process: its thread has ended")]
-            monkeypatch.setattr(Inside(engine).running, "reasons", lambda: own)
+            monkeypatch.setattr(Internals(engine).running, "reasons", lambda: own)
             seen = await asyncio.to_thread(scraped, registry)
             assert (total(seen, "shardq_healthy"), total(seen, "shardq_unhealthy", reason="worker")) == (0, 1)
 

@@ -17,7 +17,7 @@ from shardq import Engine, Outcome, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.upkeep import open_shards
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
 from shardq.errors import AnotherEngine, ShardqError
 from tests.cli.shell import Shell
@@ -333,8 +333,8 @@ def test_an_address_that_leads_to_another_engine_while_shards_are_opened(server_
             return [sorted(other.ask("KEYS", "*")), *(other.ask("HGETALL", shard_keys(name, n).meta) for n in range(4))]
 
         before = there()
-        cache = Inside(engine).cache
-        with connected(Inside(innocent).options) as driver, pytest.raises(AnotherEngine):
+        cache = Internals(engine).cache
+        with connected(Internals(innocent).options) as driver, pytest.raises(AnotherEngine):
             run(driver, open_shards(cache, cache.span()), 10.0)
         assert there() == before
 

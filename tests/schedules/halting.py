@@ -16,7 +16,7 @@ from typing import Any
 
 from shardq import Engine
 from shardq.core.operation import Operation
-from shardq.features.schedules import known, planning, pushing_ahead
+from shardq.features.schedules import known, occurrences, pushing_ahead
 from tests.support.workers import say, wait_for_the_end
 
 
@@ -45,6 +45,6 @@ def main(url: str, name: str, shards: int, point: str, number: signal.Signals) -
 
 if __name__ == "__main__":
     if sys.argv[6:]:
-        for module in (planning, known):
+        for module in (occurrences, known):
             vars(module).update(LEAD_MS=int(sys.argv[6]), HORIZON_MS=int(sys.argv[6]))
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], signal.Signals[sys.argv[5]])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardq.core.model.record import JSON, decode_record, encode_head, encode_record, with_expiry
 from shardq.features.schedules.entry import Declaration, Entry, State, declared, decode_entry, encode
 from shardq.features.schedules.every import CatchUp
-from shardq.features.schedules.planning import (
+from shardq.features.schedules.occurrences import (
     DAY_MS,
     GRACE_MS,
     HORIZON_MS,

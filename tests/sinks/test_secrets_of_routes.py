@@ -12,7 +12,7 @@ from shardq import Engine
 from shardq.core.layout.topology import Route
 from shardq.core.operation import run
 from shardq.engine import control
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.errors import InvalidUrl
 from tests.sinks.seen import left, sink_stats
 from tests.sinks.test_http import Endpoint
@@ -29,7 +29,7 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 def stored(engine: Engine, topic: str, to: str) -> None:
     """Sets a route as one who may write to Redis does, and asks nobody."""
     edit = partial(control.with_route, topic=topic, route=Route(to))
-    run(Inside(engine).open_driver(), control.edit_topology(Inside(engine).cache, edit))
+    run(Internals(engine).open_driver(), control.edit_topology(Internals(engine).cache, edit))
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "SHARDQ_URL"])

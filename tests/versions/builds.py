@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from shardq import Engine
 from shardq.core.operation import run
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
 from tests.support.programs import plain_environment
 
@@ -48,8 +48,8 @@ def unpacked(revision: str, folder: Path) -> Path:
 
 def carried_out(engine: Engine, make: Callable[[Any], Any]) -> Any:
     """An operation that no method of an engine has."""
-    with connected(Inside(engine).options) as driver:
-        return run(driver, make(Inside(engine).cache), 30.0)
+    with connected(Internals(engine).options) as driver:
+        return run(driver, make(Internals(engine).cache), 30.0)
 
 
 class Process:

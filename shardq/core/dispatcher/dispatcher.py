@@ -21,7 +21,7 @@ from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
 from shardq.core.resharding.migrator import Migrator
 from shardq.core.subscriber import Subscriber
-from shardq.core.threads import Beside, ended
+from shardq.core.threads import SideThread, ended
 from shardq.core.topology_cache import TopologyCache
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
@@ -55,7 +55,7 @@ class Dispatcher:
         subscriber: Subscriber,
         *,
         sinks: Sinks | None = None,
-        beside: Callable[[Dispatcher], Sequence[Beside]] = lambda _: (),
+        beside: Callable[[Dispatcher], Sequence[SideThread]] = lambda _: (),
     ) -> None:
         """``beside`` makes what starts and stops with it."""
         self.driver = driver
@@ -94,7 +94,7 @@ class Dispatcher:
         self._mover = Migrator(
             driver, cache, process=self.process, mine=lambda: sorted(self._pollers), members=lambda: len(self.members)
         )
-        self.beside: tuple[Beside, ...] = tuple(beside(self))
+        self.beside: tuple[SideThread, ...] = tuple(beside(self))
         self._unlearn = cache.on_change(self._topology_changed)
 
     def start(self, deadline: float) -> None:

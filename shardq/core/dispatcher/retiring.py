@@ -22,7 +22,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import call_shard
-from shardq.core.threads import Beside, Loop, Peers
+from shardq.core.threads import Loop, Peers, SideThread
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed, Unanswered, Unavailable
 
@@ -43,7 +43,7 @@ REST_S = 0.01
 CALL_TIMEOUT_S = 5.0
 
 
-class Retirer(Beside):
+class Retirer(SideThread):
     """The thread of one process, started once and stopped once."""
 
     def __init__(self, driver: Driver, cache: TopologyCache, peers: Peers) -> None:

@@ -19,7 +19,7 @@ from shardq.core.collector import uncollected
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
 from shardq.core.producer.packing import Packer
-from shardq.core.threads import Beside, Loop
+from shardq.core.threads import Loop, SideThread
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ServerFault, ShardqError
 from shardq.features.cold.ids import Place, bucket_of
@@ -53,7 +53,7 @@ TRIP_S = 5.0
 WHO = "the loader of the cold store"
 
 
-class Loader(Beside):
+class Loader(SideThread):
     """The loader of one process, started once and stopped once."""
 
     def __init__(

@@ -17,7 +17,7 @@ from shardq.core.fleet.member import fleet
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Operation, run
 from shardq.core.recovery import call_shards
-from shardq.core.threads import Beside, Loop, Peers
+from shardq.core.threads import Loop, Peers, SideThread
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered, Unavailable
 from shardq.features.history import (
@@ -55,7 +55,7 @@ TRIES = 3
 """The times that a shard is added up whose topics change meanwhile."""
 
 
-class Recorder(Beside):
+class Recorder(SideThread):
     """The writer of one process, started once and stopped once."""
 
     def __init__(self, driver: Driver, cache: TopologyCache, peers: Peers) -> None:

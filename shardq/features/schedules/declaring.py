@@ -23,7 +23,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AnotherEngine, BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
-from shardq.features.schedules.planning import next_occurrence
+from shardq.features.schedules.occurrences import next_occurrence
 from shardq.features.schedules.pushing_ahead import cancel_held, hold_back, read, read_all
 
 _TRIES = 100  # a dispatcher writes a schedule a few times in ten seconds

@@ -27,7 +27,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, ShardqError
 from shardq.features.schedules.entry import Entry, State
 from shardq.features.schedules.every import Timetable
-from shardq.features.schedules.planning import DAY_MS, LEAD_MS, plan
+from shardq.features.schedules.occurrences import DAY_MS, LEAD_MS, plan
 from shardq.features.schedules.pushing_ahead import Found, Written, cancel_held, hold_back, push_ahead, read, write
 
 AFTER_ANOTHER_MS = 4000

@@ -32,7 +32,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
 from shardq.errors import PushError, ShardqError, Unanswered
 from shardq.features.schedules.entry import Entry, State, Unreadable, decode_entry
-from shardq.features.schedules.planning import BEGUN_MS, DAY_MS, dedup_ms
+from shardq.features.schedules.occurrences import BEGUN_MS, DAY_MS, dedup_ms
 
 _NOTHING = encode_record(RAW, b"", encode_head(expires=1))  # a task that has expired since 1970
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
-from shardq.core.threads import Beside, Loop, Peers
+from shardq.core.threads import Loop, Peers, SideThread
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import EngineClosed
 from shardq.features.schedules.known import PACE_MS, KnownSchedules, Step
@@ -41,7 +41,7 @@ class SchedulerReport:
     problems: tuple[str, ...]
 
 
-class Scheduler(Beside):
+class Scheduler(SideThread):
     """The scheduler of one process, started once and stopped once."""
 
     def __init__(self, driver: Driver, cache: TopologyCache, peers: Peers) -> None:

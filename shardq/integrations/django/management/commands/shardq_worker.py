@@ -17,7 +17,7 @@ from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
 from shardq.core.model.quantities import seconds
-from shardq.engine.inside import Inside
+from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import BadInput, ShardqError
 from shardq.integrations.django.backend import ShardqBackend, backend_named
@@ -121,7 +121,7 @@ class Command(BaseCommand):
                     engine.start()  # with --processes here, in the parent
                 where = "" if options["processes"] == 1 else f" in each of {options['processes']} processes"
                 self.stdout.write(
-                    f"serving {', '.join(queues)} of {engine.name!r} at {Inside(engine).options.safe_url}: "
+                    f"serving {', '.join(queues)} of {engine.name!r} at {Internals(engine).options.safe_url}: "
                     f"{worker.concurrency} tasks at once{where}; Ctrl-C ends it"
                 )
                 self.stdout.flush()
