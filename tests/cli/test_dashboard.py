@@ -65,7 +65,7 @@ def test_it_ends_while_a_page_waits_for_a_silent_server(shardq: Shell, own_serve
         own_server.pause()
         try:
             with socket.create_connection((url.host, url.port or 80), timeout=LONGEST_S) as page:
-                page.sendall(f"GET /future HTTP/1.1\r\nHost: {url.host}\r\nCookie: {cookies}\r\n\r\n".encode())
+                page.sendall(f"GET /tasks HTTP/1.1\r\nHost: {url.host}\r\nCookie: {cookies}\r\n\r\n".encode())
                 for _ in range(5):  # what was sent before these was read before them
                     assert httpx.get(url.join("/livez")).text == "ok\n"
                 process.send_signal(signal.SIGINT)

@@ -57,9 +57,10 @@ def age(engine: Engine, server: Server, topic: str) -> None:
     """Makes the topic's ready tasks look as if they had been seen long ago."""
     engine.stats()
     for keys in (shard_keys(engine.name, shard) for shard in range(SHARDS)):
-        if (marks := server.ask("HGET", keys.looks, topic)) is not None:
-            at = int(server.ask("TIME")[0]) - OLD_S
-            server.ask("HSET", keys.looks, topic, f"{marks.partition(':')[0]}:{at}000")
+        for key, field in ((keys.looks, topic), (keys.meta, f"began/{topic}")):
+            if (marks := server.ask("HGET", key, field)) is not None:
+                at = int(server.ask("TIME")[0]) - OLD_S
+                server.ask("HSET", key, field, f"{marks.partition(':')[0]}:{at}000")
 
 
 @pytest.mark.slow
