@@ -77,13 +77,13 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
     """The topology by which a topic's payloads are forwarded; None ends that."""
-    limit = topology.settings_of(topic).limit
-    if route is not None and limit is not None and limit.concurrency is not None and route.is_here:
+    edited = topology.with_topic(topic, route=route, ended="")
+    if (at_once := edited.settings_of(topic).uncounted) is not None:
         raise InvalidOption(
-            f"the topic {quoted_topic(topic)} is limited to {limit.concurrency:,} at once, so it can't be forwarded: "
+            f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: "
             "its tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
         )
-    return topology.with_topic(topic, route=route, ended="")
+    return edited
 
 
 def with_pause(topology: Topology, topic: str, *, pause: bool) -> Topology:
@@ -92,14 +92,15 @@ def with_pause(topology: Topology, topic: str, *, pause: bool) -> Topology:
 
 def with_limit(topology: Topology, topic: str, limit: Limit) -> Topology:
     """The topology by which a topic is limited; an empty limit ends that."""
-    route = topology.settings_of(topic).route
-    if limit.concurrency is not None and route is not None and route.is_here:
+    edited = topology.with_topic(topic, limit=limit if limit != Limit() else None)
+    settings = edited.settings_of(topic)
+    if settings.route is not None and settings.uncounted is not None:
         raise InvalidOption(
-            f"the topic {quoted_topic(topic)} is forwarded to {route.named}, so it can't be limited "
-            f"to {limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
+            f"the topic {quoted_topic(topic)} is forwarded to {settings.route.named}, so it can't be limited "
+            f"to {settings.uncounted:,} at once: its tasks leave, and are then not counted; give a rate alone, or "
             "stop forwarding it first"
         )
-    return topology.with_topic(topic, limit=limit if limit != Limit() else None)
+    return edited
 
 
 TOPICS_AT_ONCE = 500
@@ -133,11 +134,10 @@ def configure_topics(
 
 
 def _check_together(topic: str, settings: TopicSettings) -> None:
-    limit, route = settings.limit, settings.route
-    if limit is not None and limit.concurrency is not None and route is not None and route.is_here:
+    if settings.route is not None and settings.uncounted is not None:
         raise InvalidOption(
-            f"topic {quoted_topic(topic)}: it can't be forwarded to {route.named} and limited to "
-            f"{limit.concurrency:,} at once: its tasks leave, and are then not counted; give a rate alone"
+            f"topic {quoted_topic(topic)}: it can't be forwarded to {settings.route.named} and limited to "
+            f"{settings.uncounted:,} at once: its tasks leave, and are then not counted; give a rate alone"
         )
 
 

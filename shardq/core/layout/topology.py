@@ -142,6 +142,13 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """True if nothing of the topic is given out."""
     limit: Limit | None = None
 
+    @property
+    def uncounted(self) -> int | None:
+        """The limit on tasks at once, if nothing can keep it: tasks that are forwarded here leave, and are then not
+        counted. None if the settings go together.
+        """
+        return self.limit.concurrency if self.limit and self.route and self.route.is_here else None
+
     def to_text(self) -> bytes:
         """The field of the hash; empty if there is nothing to store."""
         return b"" if self == NO_SETTINGS else _encode(self)
