@@ -16,6 +16,7 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.errors import EngineClosed
+from tests.support.servers import aged
 from tests.support.states import FAR_S, ready_of
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
@@ -55,12 +56,7 @@ def waiting(server: Server, name: str, topic: str) -> list[int]:
 
 def age(engine: Engine, server: Server, topic: str) -> None:
     """Makes the topic's ready tasks look as if they had been seen long ago."""
-    engine.stats()
-    for keys in (shard_keys(engine.name, shard) for shard in range(SHARDS)):
-        for key, field in ((keys.looks, topic), (keys.meta, f"began/{topic}")):
-            if (marks := server.ask("HGET", key, field)) is not None:
-                at = int(server.ask("TIME")[0]) - OLD_S
-                server.ask("HSET", key, field, f"{marks.partition(':')[0]}:{at}000")
+    aged(engine, topic, OLD_S, ask=lambda slot, *words: server.ask(*words, decode=False))
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ from shardq.worker import report as reporter
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total
-from tests.support.servers import Servers
+from tests.support.servers import Servers, aged
 from tests.support.states import claim, put, ready_of
 from tests.support.waiting import wait_until
 
@@ -68,14 +68,7 @@ class World:
 
     def age(self, topic: str) -> None:
         """Makes the ready tasks of a topic look as if they had been seen long ago."""
-        self.engine.stats()
-        for shard in range(SHARDS):
-            keys = shard_keys(self.name, shard)
-            at = int(self.servers.now_ms(keys.slot) - OLD_S * 1000)
-            for key, field in ((keys.looks, topic), (keys.meta, f"began/{topic}")):
-                if (marks := self.servers.ask(keys.slot, "HGET", key, field)) is not None:
-                    count = marks.split(b" ")[0].split(b":")[0]
-                    self.servers.ask(keys.slot, "HSET", key, field, b"%b:%d" % (count, at))
+        aged(self.engine, topic, OLD_S, ask=self.servers.ask)
 
     def work(self, topic: str, handler: Callable[[Delivery], Any], **options: Any) -> None:
         """Runs a worker in this process, which reports often."""

@@ -10,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shardq import Engine
 from shardq.core.layout.keys import ShardKeys, shard_keys
 
 
@@ -86,3 +87,13 @@ def _told(client: redis.Redis, *words: str | bytes | float) -> Any:
 def keys_of(name: str, shards: int) -> list[ShardKeys]:
     """The keys of every shard."""
     return [shard_keys(name, shard) for shard in range(shards)]
+
+
+def aged(engine: Engine, topic: str, old_s: float, *, ask: Callable[..., Any]) -> None:
+    """Makes the ready tasks of a topic look as if they had been ready for so long. ``ask`` is ``Servers.ask``."""
+    engine.stats()
+    for keys in keys_of(engine.name, engine.topology.shards):
+        at_ms = int((int(ask(keys.slot, "TIME")[0]) - old_s) * 1000)
+        for key, field in ((keys.looks, topic), (keys.meta, f"began/{topic}")):
+            if (marks := ask(keys.slot, "HGET", key, field)) is not None:
+                ask(keys.slot, "HSET", key, field, b"%b:%d" % (marks.partition(b":")[0], at_ms))
