@@ -109,7 +109,7 @@ def _buffered(stand: Stand) -> Iterator[Figure]:
     """Threads go on and ask later whether their tasks are stored; then others wait for each of their tasks."""
     for title, each, push, aim in (
         ("asking later", stand.pick(500, 10_000), _push_then_ask, "aim: ≥ 80,000"),
-        ("waiting for each", stand.pick(100, 1_000), _push_and_wait, "linger 2 ms"),
+        ("waiting for each", stand.pick(100, 1_000), _push_and_wait, ""),
     ):
         stand.say(f"buffered pushes from {THREADS} threads, {title}")
         with stand.engine() as engine, engine.buffered() as buffer:

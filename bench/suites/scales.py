@@ -147,7 +147,7 @@ def of_an_idle_minute(stand: Stand, sizes: Sizes, seconds: float) -> float:
 
 
 def of_a_row(stand: Stand, sizes: Sizes) -> float:
-    """Counts the scripts by which a dispatcher adds up all shards, each minute."""
+    """Counts the scripts that a dispatcher runs each minute to add up all shards."""
     with stand.engine(shards=sizes.shards) as engine:
         engine.push_many(Task("x", topic=f"topic-{number}") for number in range(sizes.topics))
         stand.reset_stats()

@@ -255,7 +255,7 @@ def _verbs(filter: TaskFilter) -> list[str]:
 
 
 class Mark(NamedTuple):
-    """What can be done with marked tasks."""
+    """An action on marked tasks."""
 
     title: str
     act: str

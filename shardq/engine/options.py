@@ -237,7 +237,7 @@ def limit_of(topic: str, rate: float | EllipsisType | None, concurrency: int | E
 
 
 TOPIC_SETTINGS = ("rate", "concurrency", "forward", "side", "maxlen", "pause")
-"""What ``configure`` sets of a topic."""
+"""The settings of a topic that ``configure`` takes."""
 
 
 def topics_given(topics: object, egress: Egress = registry.ANYWHERE) -> dict[str, dict[str, Any]]:

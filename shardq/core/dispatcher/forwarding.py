@@ -51,7 +51,7 @@ TOGETHER = 100
 """Lists that are asked for by one command."""
 
 LISTS_PER_S = 1000
-"""Of more routed topics than go into one dispatch, those whose lists a rung poller asks for in a second, at most."""
+"""The most lists that a rung poller asks for in a second, where more topics are routed than fit one dispatch."""
 
 RETRY_S = 1.0
 """The wait before a list that refused is tried again: somebody has to change something first."""

@@ -1,5 +1,5 @@
-"""Retires topics: those that nobody has used for a day leave the lists of topics. ``Retirer`` is a thread of each
-dispatcher; the first of the living dispatchers does it for all shards, each hour.
+"""Retires topics: an unused topic leaves the lists after a day. ``Retirer`` is a thread of each dispatcher; the first
+of the living dispatchers does it for all shards, each hour.
 
 A topic is retired when no shard has a task of it, nothing of it was pushed or dispatched for a day, nothing is set for
 it, and no consumer waits for it. Shards mark a topic that they were asked about (``retire.lua``), and each push takes
@@ -38,7 +38,7 @@ RECORDS = 500
 """The most ids of a call that looks for tasks."""
 
 REST_S = 0.01
-"""The rest between two calls: nobody waits for a look at all records, and ten million take some minutes."""
+"""The pause between two calls. Ten million records take some minutes, and nobody waits for that."""
 
 CALL_TIMEOUT_S = 5.0
 
@@ -54,8 +54,8 @@ class Retirer(SideThread):
             "shardq-retirer",
             self._step,
             log,
-            fails="topics that nobody uses stay listed, trying again",
-            works="topics that nobody uses are retired again",
+            fails="unused topics can't be removed from the lists, trying again",
+            works="unused topics are removed from the lists again",
             failed=lambda exc: isinstance(exc, Unavailable | Unanswered),  # pollers and the heartbeat log that
             first_s=EVERY_S * random.uniform(0.1, 1.0),
             longest_pause_s=EVERY_S,
@@ -95,7 +95,7 @@ def retire(cache: TopologyCache, *, rest: Callable[[], object] = lambda: None) -
             yield observe.mark_used(keys, kept)
         retired |= yield from _asked(cache, keys, sorted(here - met), rest, have_none=True)
     if retired:
-        log.info("topics that nobody has used for a day are not listed any more: %d", len(retired))
+        log.info("unused topics removed from the lists after a day: %d", len(retired))
 
 
 def _asked(
