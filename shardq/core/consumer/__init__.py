@@ -1,7 +1,7 @@
 """Consumers: claim ready tasks under a lease, and settle them.
 
 The consumers that engines return are in ``aio``, from which ``sync`` is generated. ``claiming`` and ``settling`` are
-operations for both; ``trips`` are the requests of a claim.
+operations for both.
 
 A consumer waits for tasks without polling. A claim that finds every list empty registers its process in
 ``waiting/TOPIC`` of each of them, and sleeps. From a task that arrives to the consumer that claims it::

@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from shardq.core.consumer.claim_planner import ReadyCounts
-from shardq.core.consumer.claiming import MOST_TOPICS, look
+from shardq.core.consumer.claiming import MOST_TOPICS, RETRY_FOR_S, look
 from shardq.core.consumer.claims import CONTENDED_S, UNSUBSCRIBED_S, Claims
 from shardq.core.consumer.ready_lists import not_empty
-from shardq.core.consumer.trips import RETRY_FOR_S
 from shardq.core.consumer.waiters import RECHECK_S, ReadyList, Waiter, WaiterRegistry
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
