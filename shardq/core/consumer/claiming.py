@@ -57,7 +57,7 @@ GIVE_BACK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a consumer asks for."""
+    """A consumer's request."""
 
     claims: Claims
     notes: ClaimNotes
@@ -220,7 +220,7 @@ def _claim(request: _Request, only: Collection[str] | None = None) -> Operation[
 
 @dataclass(slots=True)
 class _Got:
-    """What the trips of one claim have given so far."""
+    """The deliveries of one claim so far, and how its trips went."""
 
     request: _Request
     begun: float
@@ -284,7 +284,7 @@ class _Trip:
 
     request: _Request
     earlier: _Got
-    """What earlier trips have given."""
+    """The deliveries of earlier trips."""
     token: str
     wanted: int
     topics: Sequence[str]
