@@ -18,6 +18,7 @@ from typing import Any
 _USES = re.compile(r"^-- USES: (.+)$", re.MULTILINE)
 _NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
 _KEYS = re.compile(r"^-- KEYS \S+ (?!.*not ours)(\w+) ", re.MULTILINE)
+_OF_LANES = re.compile(r"^-- KEYS .*, where the engine has keys\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,19 @@ class Script:
 
 
 @functools.cache
-def script(name: str) -> Script:
-    """The script in ``lua/NAME.lua``."""
+def script(name: str, keyed: bool = False) -> Script:
+    """The script in ``lua/NAME.lua``. ``keyed``: for an engine that has keys, which the others pay nothing for."""
     files = _files()
     body = files[name]
     uses = _USES.search(body)
-    parts = [files[f"common/{part.strip()}"] for part in (uses.group(1).split(",") if uses else ())]
-    return Script.of(name, "".join([*parts, body]))
+    named = [part.strip() for part in (uses.group(1).split(",") if uses else ())]
+    texts = [*((part, files[f"common/{part}"]) for part in named), (name, body)]
+    return Script.of(name, "".join(text if keyed else without_lanes(file, text) for file, text in texts))
+
+
+def without_lanes(name: str, text: str) -> str:
+    """A file as it is run in an engine that has no keys."""
+    return "local LANES\n" if name == "lane" else _OF_LANES.sub("", text)
 
 
 def _named(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:

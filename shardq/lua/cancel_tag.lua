@@ -1,6 +1,6 @@
 -- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
 -- nobody holds. A record stays in its place through all changes of state, so no task is missed.
--- USES: epoch, guard, count, begin, record, place, topic, ghost
+-- USES: epoch, guard, count, begin, rouse, record, place, topic, ghost, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -9,16 +9,24 @@
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
 -- KEYS 8 ghost HASH
+-- KEYS 9 keys ZSET, where the engine has keys
+-- KEYS 10 placed ZSET, where the engine has keys
+-- KEYS 11 alarms ZSET, where the engine has keys
+-- KEYS 12 rests ZSET, where the engine has keys
+-- KEYS 13 holds HASH, where the engine has keys
+-- KEYS 14 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 where to go on: the answer's, '0' to begin
--- ARGV 4 tag
--- ARGV 5 about how many to look at, up to 1,000
+-- ARGV 3 bell channel
+-- ARGV 4 where to go on: the answer's, '0' to begin
+-- ARGV 5 tag
+-- ARGV 6 about how many to look at, up to 1,000
 -- RETURNS {'ok', where to go on, '0' at the end, looked at, bytes of records read, {id of a cancelled one, …}, {id of one
 --         that is running, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page; what is here from the first to the last is met at least once
 -- COST O(n log N), and all the bytes of their records
-local tag, cancelled, running = ARGV[4], {}, {}
+local tag, cancelled, running = ARGV[5], {}, {}
+local keyed, lanes = LANES and lanes_from(9, 3), {}
 -- a key of the wrong type fails here, before anything is removed
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[7])
@@ -59,11 +67,21 @@ local function cancel(ids)
   -- the records next: without them the ids are dropped wherever they still stand
   redis.call('HDEL', KEYS[2], unpack(going))
   redis.call('ZREM', KEYS[3], unpack(going))
+  if keyed then
+    for i, id in ipairs(ids) do
+      local lane = due[i] and lane_of(id)
+      if lane then
+        leave_lane(id, lane, due[i])
+        lanes[lane] = true
+      end
+    end
+    free_places(ready, lanes)
+  end
   redis.call('ZREM', KEYS[6], unpack(going))
   redis.call('HDEL', KEYS[7], unpack(going))
   redis.call('HDEL', KEYS[5], unpack(going))
 end
-local page = redis.call('HSCAN', KEYS[2], scan_from(ARGV[3]), 'COUNT', ARGV[5])
+local page = redis.call('HSCAN', KEYS[2], scan_from(ARGV[4]), 'COUNT', ARGV[6])
 local found, bytes = {}, 0
 for i = 1, #page[2], 2 do
   local id, record = page[2][i], page[2][i + 1]
@@ -77,4 +95,6 @@ for i = 1, #page[2], 2 do
   end
 end
 cancel(found)
+local first = keyed and ring_all(lanes) or math.huge
+if first < math.huge then rouse(first) end
 return {'ok', scan_on(page[1]), #page[2] / 2, bytes, cancelled, running}

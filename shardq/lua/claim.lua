@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die
+-- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -9,6 +9,13 @@
 -- KEYS 7 why HASH
 -- KEYS 8.. ready LIST, in order of priority
 -- KEYS 8+topics.. waiting ZSET, likewise
+-- KEYS 8+2*topics keys ZSET, where the engine has keys
+-- KEYS 9+2*topics placed ZSET, where the engine has keys
+-- KEYS 10+2*topics alarms ZSET, where the engine has keys
+-- KEYS 11+2*topics rests ZSET, where the engine has keys
+-- KEYS 12+2*topics holds HASH, where the engine has keys
+-- KEYS 13+2*topics gates HASH, where the engine has keys
+-- KEYS 14+2*topics due ZSET, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -21,7 +28,8 @@
 --         ('': the dispatcher says), the number of the first permit, or '' for a topic that needs none. A task with a
 --         permit is leased under the token, '#' and the number of its permit, the next one under the next number
 -- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, the ids with a line
---         feed between them, {record, …}, {position, failures, lapses, …} only for tasks (from 1) that have either} |
+--         feed between them, {record, …}, {position, failures, lapses, …} only for tasks (from 1) that have either, the
+--         instant of the leases in µs, where the engine has keys} |
 --         {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC a task is in the answer and leased, or still in its list
 -- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
@@ -35,6 +43,13 @@ local met, odd, reasons = {}, {}, {}
 local taken_of, drained, given_of = {}, {}, {}
 local given, looked, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 4
+local keyed, lanes, sent_back = LANES and lanes_from(8 + 2 * lists, 14 + 2 * lists), {}, {}
+local on_hold = keyed and redis.call('HLEN', KEYS[LANES + 4]) > 0
+-- is_held(id): tells if an id has a lane that is on hold.
+local function is_held(id)
+  local lane = lane_of(id)
+  return lane and tonumber(redis.call('HGET', KEYS[LANES + 4], lane) or 0) > now_ms
+end
 for list = 8, 7 + lists do
   local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 4 - 22])), ARGV[list * 4 - 21]
   local permit, own = tonumber(ARGV[list * 4 - 20]), token
@@ -70,6 +85,8 @@ for list = 8, 7 + lists do
         local known, head = parts_of(record)
         if known and head and head.x and head.x <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
+        elseif on_hold and known and topic_of(id) == topic and is_held(id) then
+          sent_back[#sent_back + 1] = id
         elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
           local entry = first_lease
           given, wanted = given + 1, wanted - 1
@@ -93,7 +110,7 @@ for list = 8, 7 + lists do
   taken_of[list], drained[list], given_of[list] = taken, ended and at == #ids, given
 end
 -- what is dropped is noted in dead and ghost before it leaves its list: if that is refused, the next call meets it again
-if #odd > 0 or next(passed) then
+if #odd > 0 or #sent_back > 0 or next(passed) then
   -- a key of the wrong type fails here, before anything is written
   redis.call('ZCARD', KEYS[6])
   redis.call('HLEN', KEYS[7])
@@ -102,6 +119,37 @@ if #odd > 0 or next(passed) then
 end
 for i, id in ipairs(odd) do
   die(id, reasons[i])
+end
+-- spoil(lane): drops what has expired at the head of a lane: a backlog is not worth a dispatch for each of it.
+local function spoil(lane)
+  local low, high = bounds_of(lane)
+  local entries, at = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 200), 0
+  while at < #entries and bytes < 1048576 do
+    local ids = {}
+    for i = at + 1, math.min(at + 20, #entries) do ids[#ids + 1] = id_of(entries[i], lane) end
+    local records, due = redis.call('HMGET', KEYS[2], unpack(ids)), redis.call('ZMSCORE', KEYS[DUE], unpack(ids))
+    for i, id in ipairs(ids) do
+      local known, head = parts_of(records[i] or '')
+      bytes = bytes + #(records[i] or '')
+      if not (due[i] and due_of(entries[at + i], lane) <= now_ms and known and head and head.x and head.x <= now_ms) then return end
+      die(id, 'expired')
+      redis.call('ZREM', KEYS[DUE], id)
+      leave_lane(id, lane, due[i])
+    end
+    at = at + #ids
+  end
+end
+if keyed then
+  for i, id in ipairs(odd) do
+    local lane = reasons[i] == 'expired' and lane_of(id)
+    if lane and not lanes[lane] then
+      lanes[lane] = true
+      spoil(lane)
+    end
+  end
+  for _, id in ipairs(sent_back) do enter_lane(id, lane_of(id), now_ms, true) end
+  free_places(odd, lanes)
+  free_places(sent_back, lanes)
 end
 for topic, number in pairs(forget_passed(KEYS[5])) do haunt(topic, -number) end
 for list = 8, 7 + lists do
@@ -149,5 +197,8 @@ for i = 1, lists do
   local crowd = ARGV[8] ~= '' and redis.pcall('ZCARD', waiting)
   crowds[i] = type(crowd) == 'number' and crowd or 0
 end
-if given > 0 and lease_ms <= STEP_MS then rouse(now_ms + lease_ms) end
-return {'ok', lengths, crowds, looked - given, table.concat(ids_given, '\n'), records_given, pasts}
+local first = keyed and ring_all(lanes) or math.huge
+if given > 0 and lease_ms <= STEP_MS then first = math.min(first, now_ms + lease_ms) end
+if first < math.huge then rouse(first) end
+local leased_us = keyed and steady_ms * 1000 + now_us % 1000 or nil
+return {'ok', lengths, crowds, looked - given, table.concat(ids_given, '\n'), records_given, pasts, leased_us}

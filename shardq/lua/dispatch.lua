@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again.
--- USES: epoch, guard, count, steady, begin, lease, topic, die, draw
+-- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -11,6 +11,12 @@
 -- KEYS 8 seen ZSET
 -- KEYS 9.. ready LIST, one for each topic of ARGV 8..
 -- KEYS 9+topics.. waiting ZSET, likewise
+-- KEYS 9+2*topics keys ZSET, where the engine has keys
+-- KEYS 10+2*topics placed ZSET, where the engine has keys
+-- KEYS 11+2*topics alarms ZSET, where the engine has keys
+-- KEYS 12+2*topics rests ZSET, where the engine has keys
+-- KEYS 13+2*topics holds HASH, where the engine has keys
+-- KEYS 14+2*topics gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 how many to move at most, up to 1,000
@@ -70,7 +76,55 @@ local function note_began(topic, count)
 end
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
-local full = #ids == limit
+local full, plain = #ids == limit, #ids
+local keyed, lanes, scores = LANES and lanes_from(9 + 2 * topics, 2), {}, {}
+-- gives(lane): what a lane can give now, onto `ids`. It gives no more than eight a call: others are due as well.
+local function gives(lane)
+  local low, high = bounds_of(lane)
+  local most, interval = window_of(lane)
+  local room = math.min(8, most - redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high), plain + limit - #ids)
+  lanes[lane] = true
+  if room <= 0 or rest_of(lane) > now_ms then return end
+  if interval > 0 then room = 1 end
+  -- what was replaced while it was leased has a place that is not its own: it waits, others pass
+  for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, most > 1 and room + most or room)) do
+    local id = id_of(entry, lane)
+    if room == 0 or due_of(entry, lane) > now_ms then break end
+    if not redis.call('ZSCORE', KEYS[LANES + 1], id) then
+      scores[id] = redis.call('ZSCORE', KEYS[2], id)
+      if scores[id] then
+        ids[#ids + 1], room = id, room - 1
+      else
+        redis.call('ZREM', KEYS[LANES], entry) -- another program's
+      end
+    end
+  end
+end
+-- go(group): the keyed ones of these leave their lanes for their places.
+local function go(group)
+  for _, id in ipairs(group) do
+    local lane = lane_of(id)
+    if lane then
+      local _, interval = window_of(lane)
+      leave_lane(id, lane, scores[id] or redis.call('ZSCORE', KEYS[2], id))
+      redis.call('ZADD', KEYS[LANES + 1], 0, id)
+      if interval > 0 then
+        -- what this call is late by is made up for, up to a little; a rest of a clock that went back is over
+        local turn = math.max(rest_of(lane), now_ms - math.min(interval, 50)) + interval
+        redis.call('ZADD', KEYS[LANES + 3], string.format('%.3f', turn), lane)
+      end
+    end
+  end
+end
+if keyed then
+  for _, lane in ipairs(redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)) do
+    if lane_of(lane) ~= lane then
+      revoked_ends(lane, lanes)
+    elseif #ids < plain + limit and list_of(topic_of(lane)) then
+      gives(lane)
+    end
+  end
+end
 local moved, oldest, newest, failure = 0, -1, -1, nil
 -- wakes are drawn in the order in which topics had something: the order of a table is another on each server
 local arrived, in_turn, moved_by_topic = {}, {}, {}
@@ -79,8 +133,10 @@ local function arrives(topic, count)
   arrived[topic] = (arrived[topic] or 0) + count
 end
 if #ids > 0 then
-  oldest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[1]))
-  newest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[#ids]))
+  if plain > 0 then
+    oldest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[1]))
+    newest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[plain]))
+  end
   local groups, order = by_topic(ids)
   for _, topic in ipairs(order) do
     local known, group = is_topic(topic), groups[topic]
@@ -91,7 +147,8 @@ if #ids > 0 then
       redis.call('ZREM', KEYS[2], unpack(group))
     elseif list then
       -- the removal comes first: then the server does not refuse the rest for want of memory, and a full one drains
-      if #order == 1 then
+      if keyed then go(group) end
+      if #order == 1 and #ids == plain then
         redis.call('ZREMRANGEBYRANK', KEYS[2], 0, #group - 1)
       else
         redis.call('ZREM', KEYS[2], unpack(group))
@@ -99,8 +156,16 @@ if #ids > 0 then
       local pushed = redis.pcall('RPUSH', list, unpack(group))
       if type(pushed) == 'table' then
         local back = {}
-        for i, id in ipairs(group) do back[i * 2 - 1], back[i * 2] = now_ms, id end
-        redis.call('ZADD', KEYS[2], unpack(back))
+        for _, id in ipairs(group) do
+          local lane = keyed and lane_of(id)
+          if lane then
+            enter_lane(id, lane, now_ms, true)
+          else
+            back[#back + 1], back[#back + 2] = now_ms, id
+          end
+        end
+        if keyed then free_places(group, lanes) end
+        if #back > 0 then redis.call('ZADD', KEYS[2], unpack(back)) end
         failure = pushed
       else
         moved = moved + #group
@@ -133,6 +198,7 @@ if next_lapse <= steady_ms and not failure then
       die(id, spent and 'lost with its worker' or 'format')
       redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
       redis.call('ZREM', KEYS[4], id)
+      if keyed then free_places({id}, lanes) end
       buried = buried + 1
     else
       local list = list_of(topic)
@@ -155,6 +221,12 @@ if next_lapse <= steady_ms and not failure then
   lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
   next_lapse = tonumber(lapsed[2] or 'never') or math.huge
 end
+local next_alarm = math.huge
+if keyed then
+  ring_all(lanes)
+  local first = redis.call('ZRANGE', KEYS[LANES + 2], 0, 0, 'WITHSCORES')
+  next_alarm = tonumber(first[2] or 'never') or math.huge
+end
 if failure then return failure end
 
 local window = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')
@@ -171,7 +243,8 @@ if next_trim <= steady_ms then next_trim = steady_ms elseif next_trim < steady_m
 
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local next_due = tonumber(head[2] or 'never') or math.huge
-local next_ms = math.max(0, math.min(next_due, next_lapse - ahead_ms, next_trim - ahead_ms))
+if LANES and next_due >= FAR then next_due = math.huge end
+local next_ms = math.max(0, math.min(next_due, math.ceil(next_alarm), next_lapse - ahead_ms, next_trim - ahead_ms))
 if full or #lacking > 0 then next_ms = now_ms end
 local wake_at = next_ms < math.huge and string.format('%.0f', next_ms) or ''
 note_steady(KEYS[1], now_ms, meta[3], meta[4])

@@ -1,5 +1,5 @@
 -- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
--- USES: epoch, guard, count, begin, record, topic, ghost, ghosts, die
+-- USES: epoch, guard, count, begin, rouse, record, topic, ghost, ghosts, die, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST
@@ -8,23 +8,30 @@
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
 -- KEYS 8 destination LIST or STREAM, not ours
+-- KEYS 9 keys ZSET, where the engine has keys
+-- KEYS 10 placed ZSET, where the engine has keys
+-- KEYS 11 alarms ZSET, where the engine has keys
+-- KEYS 12 rests ZSET, where the engine has keys
+-- KEYS 13 holds HASH, where the engine has keys
+-- KEYS 14 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 how many at most, up to 1,000
--- ARGV 4 right | left: the end of the list to push to; or stream: an entry for each, with the fields id, payload and, of a task
+-- ARGV 3 bell channel
+-- ARGV 4 how many at most, up to 1,000
+-- ARGV 5 right | left: the end of the list to push to; or stream: an entry for each, with the fields id, payload and, of a task
 --         with headers, headers (a JSON object)
--- ARGV 5 about how many entries the stream keeps, or '': the last entry trims it
+-- ARGV 6 about how many entries the stream keeps, or '': the last entry trims it
 -- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'behind', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
 -- COST O(n), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
 --         dropped and do not count as forwarded: the entries behind them are looked at. If some are left, call
 --         again at once
-local wanted = tonumber(ARGV[3])
+local wanted = tonumber(ARGV[4])
 local haunted = redis.call('HLEN', KEYS[4]) > 0
 local aged = redis.call('HLEN', KEYS[5]) > 0
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
-local topic, streamed = string.match(KEYS[3], '[^/]*$'), ARGV[4] == 'stream'
+local topic, streamed = string.match(KEYS[3], '[^/]*$'), ARGV[5] == 'stream'
 if streamed then redis.call('XLEN', KEYS[8]) else redis.call('LLEN', KEYS[8]) end
 local payloads, headers, sent, odd, reasons, met = {}, {}, {}, {}, {}, {}
 local ids, stale, at, taken, ended = {}, {}, 0, 0, false
@@ -91,9 +98,9 @@ if #payloads > 0 then
       local fields = {'*', 'id', id, 'payload', payloads[i]}
       if headers[id] then fields[6], fields[7] = 'headers', headers[id] end
       local entry
-      if ARGV[5] ~= '' and i == #sent then
+      if ARGV[6] ~= '' and i == #sent then
         -- only the last one trims: all or none
-        entry = redis.pcall('XADD', KEYS[8], 'MAXLEN', '~', ARGV[5], unpack(fields))
+        entry = redis.pcall('XADD', KEYS[8], 'MAXLEN', '~', ARGV[6], unpack(fields))
       else
         entry = redis.pcall('XADD', KEYS[8], unpack(fields))
       end
@@ -105,7 +112,7 @@ if #payloads > 0 then
       end
       added[i] = entry
     end
-  elseif ARGV[4] == 'left' then
+  elseif ARGV[5] == 'left' then
     refused = redis.pcall('LPUSH', KEYS[8], unpack(payloads))
   else
     refused = redis.pcall('RPUSH', KEYS[8], unpack(payloads))
@@ -117,6 +124,13 @@ if #payloads > 0 then
 end
 redis.call('LTRIM', KEYS[3], taken, -1)
 for of, number in pairs(dropped) do haunt(of, -number) end
+if LANES and lanes_from(9) then
+  local lanes = {}
+  free_places(odd, lanes)
+  free_places(sent, lanes)
+  local first = ring_all(lanes)
+  if first < math.huge then rouse(first) end
+end
 if #sent > 0 then
   redis.call('HDEL', KEYS[2], unpack(sent))
   if aged then redis.call('HDEL', KEYS[5], unpack(sent)) end

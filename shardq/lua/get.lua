@@ -1,5 +1,5 @@
 -- get: reads tasks as they are now.
--- USES: epoch, guard, count, steady, state, record
+-- USES: epoch, guard, count, steady, state, record, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -24,6 +24,10 @@ while taken < #ARGV - 2 and bytes < 1048576 do
     if bytes >= 1048576 then break end
     taken = taken + 1
     local state, at = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
+    if state == 'scheduled' and tonumber(at) >= FAR then
+      local due = tonumber(at) - FAR
+      state, at = due <= now_ms and 'held' or state, string.format('%.0f', due)
+    end
     if state == 'leased' then at = string.format('%.0f', at - ahead_ms) end
     if records[i] then
       bytes = bytes + #records[i]

@@ -1,4 +1,4 @@
--- page: returns a page of the ids that are scheduled, leased or dead: by their instants, and those of one instant by
+-- page: returns a page of the ids that are scheduled, held, leased or dead: by their instants, and those of one instant by
 -- their bytes, or exactly the other way round. An id keeps its place in this order wherever it is, so the pages of all
 -- shards are merged by it.
 -- USES: epoch, guard, lease, topic
@@ -9,7 +9,7 @@
 -- KEYS 5 lease HASH
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 scheduled | leased | dead
+-- ARGV 3 scheduled (without a key) | keyed (scheduled, with one) | held | leased | dead
 -- ARGV 4 instant at which the page begins, in ms, or '-inf'; newest first '+inf'
 -- ARGV 5 id of that instant after which it begins, or '' for all ids of that instant
 -- ARGV 6 instant at which it ends, itself not included, in ms, or '+inf'; newest first '-inf'
@@ -19,21 +19,27 @@
 -- ARGV 10 how many to look at at most, up to 1,000
 -- ARGV 11 newest for the latest instant first, or ''
 -- ARGV 12 failed for tasks with an attempt that failed only, or ''; not with newest
+-- ARGV 13 key, or '' for all tasks
 -- RETURNS {'ok', now_us, 1 when nothing follows, else 0, looked at, instant of the last one looked at, its id, {id, instant, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page
 -- COST O(log² N + n). With failed O(m log m) where no more than 4,000 tasks, m, have an entry in lease
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]
 local from, after, to, newest = ARGV[4], ARGV[5], not string.find(ARGV[6], 'inf') and tonumber(ARGV[6]), ARGV[11] == 'newest'
 local failed = ARGV[12] == 'failed'
-local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], math.max(0, tonumber(ARGV[9])), tonumber(ARGV[10])
--- by bytes, as a ZSET: `<` goes by the server's locale
-local function follows(id, other)
-  for i = 1, math.min(#id, #other) do
-    local ours, theirs = string.byte(id, i), string.byte(other, i)
-    if ours ~= theirs then return ours > theirs end
-  end
-  return #id > #other
+-- what has a key stands FAR behind its instant
+local shift, key = (ARGV[3] == 'keyed' or ARGV[3] == 'held') and FAR or 0, ARGV[13]
+if ARGV[3] == 'scheduled' and newest then
+  if from == '+inf' then from = far(0) end
+elseif ARGV[3] == 'scheduled' then
+  to = math.min(to or FAR, FAR)
+elseif shift > 0 then
+  local first = ARGV[3] == 'held' and FAR or FAR + now_ms + 1
+  local begin_ms = from == '-inf' and first or tonumber(from) + FAR
+  if begin_ms < first then begin_ms, after = first, '' end
+  from, to = string.format('%.0f', begin_ms), to and to + FAR
+  if ARGV[3] == 'held' then to = math.min(to or math.huge, FAR + now_ms + 1) end
 end
+local topic, wanted, holder, most, look = ARGV[7], string.sub(ARGV[7], 2), ARGV[8], math.max(0, tonumber(ARGV[9])), tonumber(ARGV[10])
 local function held(entry)
   local _, _, _, token = lease_of(entry)
   local name = string.match(token, '^(.*):[%d#]+$') or token
@@ -100,10 +106,11 @@ while looked < look and not at_end and not full do
       break
     end
     looked = looked + 1
-    last = {page[i * 2], id}
-    if (topic == '' or topic_of(id) == wanted) and (holder == '' or held(entries[i])) and (not failed or has_failed(entries[i])) then
+    last = {shift > 0 and string.format('%.0f', at - shift) or page[i * 2], id}
+    local matches = (topic == '' or topic_of(id) == wanted) and (key == '' or string.match(id, '^[^/]*/([^/]+)/') == key)
+    if matches and (holder == '' or held(entries[i])) and (not failed or has_failed(entries[i])) then
       items[#items + 1] = id
-      items[#items + 1] = page[i * 2]
+      items[#items + 1] = last[1]
     end
   end
   step = step * 2

@@ -19,9 +19,9 @@
 -- ARGV 3 how many ids to draw from each of due, leased, dead and lease, at most; where one of the first three has no more than
 --         32 times as many, and no more than 6,400, all of them are told instead: that takes a millisecond
 -- ARGV 4.. topics
--- RETURNS {'ok', now_us, scheduled, leased, dead, due of the head in ms or '', {late, reaped, buried, forwarded, dispatched and died of retired topics}, {topic, dispatched, …},
+-- RETURNS {'ok', now_us, scheduled, held, leased, dead, due of the first scheduled in ms or '', {late, reaped, buried, forwarded, dispatched and died of retired topics}, {topic, dispatched, …},
 --         {tasks in each list given, …}, {ms that the head of each is known to be ready, or -1 without one, …},
---         {{topic, how many of those drawn from due, …}, likewise from leased, likewise from dead, likewise of those drawn from lease
+--         {{topic, how many of those drawn that are scheduled, …}, likewise held, likewise from leased, likewise from dead, likewise of those drawn from lease
 --         that are due with an attempt that failed, with the others under a line feed, how many are in lease, 0 if all of these are leased},
 --         {topic, how many of it died, …},
 --         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
@@ -30,7 +30,9 @@
 local most = tonumber(ARGV[3])
 -- a key of another type fails here, in a line of its own, by which the caller names it: what needs it would fail, too, and a
 -- look would say that all is well
-local scheduled = redis.call('ZCARD', KEYS[2])
+local waiting = redis.call('ZCARD', KEYS[2])
+local keyed = redis.call('ZCOUNT', KEYS[2], far(0), '+inf') > 0
+local held = keyed and redis.call('ZCOUNT', KEYS[2], far(0), far(now_ms)) or 0
 local leased = redis.call('ZCARD', KEYS[3])
 local dead = redis.call('ZCARD', KEYS[4])
 redis.call('HLEN', KEYS[7])
@@ -52,10 +54,25 @@ local function by_topic(ids, topic)
 end
 -- ids in their order cost a tenth of ids drawn at random
 local whole = math.max(most, math.min(32 * most, 6400))
-local function drawn(key, held)
+local function drawn(key, count)
   if most == 0 then return {} end
-  if held <= whole then return by_topic(redis.call('ZRANGE', key, 0, -1), topic_of) end
+  if count <= whole then return by_topic(redis.call('ZRANGE', key, 0, -1), topic_of) end
   return by_topic(redis.call('ZRANDMEMBER', key, most), topic_of)
+end
+local function drawn_due()
+  if most == 0 or not keyed then return drawn(KEYS[2], waiting), {} end
+  local flat, scheduled, on_hold = {}, {}, {}
+  if waiting <= whole then
+    flat = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
+  else
+    flat = redis.call('ZRANDMEMBER', KEYS[2], most, 'WITHSCORES')
+  end
+  for i = 1, #flat, 2 do
+    local score = tonumber(flat[i + 1])
+    local ids = score >= FAR and score <= FAR + now_ms and on_hold or scheduled
+    ids[#ids + 1] = flat[i]
+  end
+  return by_topic(scheduled, topic_of), by_topic(on_hold, topic_of)
 end
 -- each leased task has an entry: if there are no more than these, none has failed and waits
 if entries <= leased then entries = 0 end
@@ -122,11 +139,18 @@ for from = 1, #topics, 2000 do
     if count then died[#died + 1], died[#died + 2] = topics[from + i * 2 - 2], count end
   end
 end
-local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+if keyed then
+  local id = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. far(now_ms), '+inf', 'LIMIT', 0, 1)[1]
+  local first = id and redis.call('ZSCORE', KEYS[2], id)
+  local at = math.min(tonumber(head) < FAR and tonumber(head) or math.huge, first and tonumber(first) - FAR or math.huge)
+  head = at < math.huge and string.format('%.0f', at) or nil
+end
+local drawn_scheduled, drawn_held = drawn_due()
 local answer = {
-  'ok', string.format('%.0f', now_us), scheduled, leased, dead,
-  head[2] or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded', 'dispatched', 'died'), topics, lengths, waited,
-  {drawn(KEYS[2], scheduled), drawn(KEYS[3], leased), drawn(KEYS[4], dead), retrying(), entries}, died,
+  'ok', string.format('%.0f', now_us), waiting - held, held, leased, dead,
+  head or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded', 'dispatched', 'died'), topics, lengths, waited,
+  {drawn_scheduled, drawn_held, drawn(KEYS[3], leased), drawn(KEYS[4], dead), retrying(), entries}, died,
   {redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'), unpack(redis.call('HMGET', KEYS[1], 'trimmed', 'trimmed_at'))},
 }
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server

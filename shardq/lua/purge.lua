@@ -1,6 +1,6 @@
 -- purge: removes the tasks of one topic, or of all, that are not leased: in each call a part of the ready list, of due and
 -- of dead.
--- USES: epoch, guard, count, begin, topic, place, ghost
+-- USES: epoch, guard, count, begin, rouse, topic, place, ghost, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -10,18 +10,26 @@
 -- KEYS 7 why HASH
 -- KEYS 8 ghost HASH
 -- KEYS 9 ready LIST
+-- KEYS 10 keys ZSET, where the engine has keys
+-- KEYS 11 placed ZSET, where the engine has keys
+-- KEYS 12 alarms ZSET, where the engine has keys
+-- KEYS 13 rests ZSET, where the engine has keys
+-- KEYS 14 holds HASH, where the engine has keys
+-- KEYS 15 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
--- ARGV 3 topic of the ready list; of due and dead too, unless ARGV 4 is all
--- ARGV 4 topic | all
--- ARGV 5 where the scan of due goes on: the answer's, '0' to begin, 'end' when it is done
--- ARGV 6 the same for dead
--- ARGV 7 about how many to look at, up to 1,000
+-- ARGV 3 bell channel
+-- ARGV 4 topic of the ready list; of due and dead too, unless ARGV 5 is all
+-- ARGV 5 topic | all
+-- ARGV 6 where the scan of due goes on: the answer's, '0' to begin, 'end' when it is done
+-- ARGV 7 the same for dead
+-- ARGV 8 about how many to look at, up to 1,000
 -- RETURNS {'ok', removed, left in the ready list, where due goes on, where dead goes on} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC what a call removes; tasks pushed while the calls go on may stay
 -- COST O(n log N)
-local count = tonumber(ARGV[7])
+local count = tonumber(ARGV[8])
 local removed = 0
+local keyed, lanes = LANES and lanes_from(10, 3), {}
 local function remove(ids)
   if #ids == 0 then return end
   redis.call('HDEL', KEYS[2], unpack(ids))
@@ -54,22 +62,28 @@ if #ids > 0 then
     end
   end
   redis.call('LTRIM', KEYS[9], #ids, -1)
-  if dropped > 0 then haunt(ARGV[3], -dropped) end
+  if dropped > 0 then haunt(ARGV[4], -dropped) end
   removed = removed + #going
   remove(going)
+  if keyed then free_places(going, lanes) end
 end
 local function scanned(key, from)
   if from == 'end' then return from end
   local page
-  if ARGV[4] == 'all' or ARGV[3] == '' then
+  if ARGV[5] == 'all' or ARGV[4] == '' then
     page = redis.call('ZSCAN', key, scan_from(from), 'COUNT', count)
   else
-    page = redis.call('ZSCAN', key, scan_from(from), 'COUNT', count, 'MATCH', ARGV[3] .. '/*')
+    page = redis.call('ZSCAN', key, scan_from(from), 'COUNT', count, 'MATCH', ARGV[4] .. '/*')
   end
   local going = {}
   for i = 1, #page[2], 2 do
     local id = page[2][i]
-    if ARGV[4] == 'all' or topic_of(id) == ARGV[3] then
+    local lane = keyed and key == KEYS[3] and lane_of(id)
+    if ARGV[5] == 'all' or topic_of(id) == ARGV[4] then
+      if lane then
+        leave_lane(id, lane, page[2][i + 1])
+        lanes[lane] = true
+      end
       going[#going + 1] = id
       if #going == 1000 then
         remove(going)
@@ -81,5 +95,7 @@ local function scanned(key, from)
   remove(going)
   return page[1] == '0' and 'end' or scan_on(page[1])
 end
-local due, dead = scanned(KEYS[3], ARGV[5]), scanned(KEYS[6], ARGV[6])
+local due, dead = scanned(KEYS[3], ARGV[6]), scanned(KEYS[6], ARGV[7])
+local first = keyed and ring_all(lanes) or math.huge
+if first < math.huge then rouse(first) end
 return {'ok', removed, redis.call('LLEN', KEYS[9]), due, dead}

@@ -1,14 +1,21 @@
 -- push: stores new tasks under ids that were made for them and are sent once. After a lost answer push_unique is sent.
--- USES: epoch, guard, instant, rouse, record, dated
+-- USES: epoch, guard, instant, rouse, record, dated, topic, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
 -- KEYS 4 topics HASH
+-- KEYS 5 keys ZSET, where the engine has keys
+-- KEYS 6 placed ZSET, where the engine has keys
+-- KEYS 7 alarms ZSET, where the engine has keys
+-- KEYS 8 rests ZSET, where the engine has keys
+-- KEYS 9 holds HASH, where the engine has keys
+-- KEYS 10 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 t: of how many topics the tasks are
--- ARGV 5.. t times: topic; then for each task, at most 1,000 or 1 MiB: id, due (ms; <= 0 a negated delay, > 0 an instant), record
+-- ARGV 5.. t times: topic; then for each task, at most 1,000 or 1 MiB: id, due (ms; <= 0 a negated delay, > 0 an instant; a blank behind it says of
+--         an id with a key that its lane has another shard by an earlier number), record
 -- RETURNS {'ok'} | {'collided', id, …} nothing written, make other ids for these | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC all tasks or none
 -- COST O(n log N)
@@ -23,6 +30,22 @@ for i = 5 + topics, #ARGV, 3 do
   if at < first then first = at end
 end
 if n == 0 then return {'ok'} end
+local keyed, lanes, entering, shutting = LANES and lanes_from(5, 3), {}, {}, {}
+if keyed then
+  first = math.huge
+  for j = 1, n do
+    local id, at = ids[j], scores[j * 2 - 1]
+    local lane = lane_of(id)
+    if lane then
+      lanes[lane] = true
+      scores[j * 2 - 1] = far(at)
+      entering[#entering + 1], entering[#entering + 2] = 0, entry_of(id, lane, at)
+      if string.byte(ARGV[3 + topics + j * 3], -1) == 32 then shutting[#shutting + 1] = lane end
+    elseif at < first then
+      first = at
+    end
+  end
+end
 local taken = redis.call('HMGET', KEYS[2], unpack(ids))
 local collided
 for i = 1, n do
@@ -35,11 +58,14 @@ if collided then return collided end
 -- due before task: should the second be refused, an id without a record is dropped at its claim, while a record
 -- without an id would stay for ever
 redis.call('ZADD', KEYS[3], unpack(scores))
+if #entering > 0 then redis.call('ZADD', KEYS[LANES], unpack(entering)) end
+for _, lane in ipairs(shutting) do shut_lane(lane) end
 redis.call('HSET', KEYS[2], unpack(records))
 -- a topic is listed from its first task on, and is not idle
 for i = 5, 4 + topics do
   redis.pcall('HSETNX', KEYS[4], ARGV[i], 0)
   redis.pcall('HDEL', KEYS[1], 'idle/' .. ARGV[i])
 end
-rouse(first)
+if #entering > 0 then first = math.min(first, ring_all(lanes)) end
+if first < math.huge then rouse(first) end
 return {'ok'}

@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: epoch, guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost
+-- USES: epoch, guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -11,6 +11,12 @@
 -- KEYS 9 seen ZSET
 -- KEYS 10 moved HASH
 -- KEYS 11 topics HASH
+-- KEYS 12 keys ZSET, where the engine has keys
+-- KEYS 13 placed ZSET, where the engine has keys
+-- KEYS 14 alarms ZSET, where the engine has keys
+-- KEYS 15 rests ZSET, where the engine has keys
+-- KEYS 16 holds HASH, where the engine has keys
+-- KEYS 17 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -26,7 +32,8 @@
 -- ATOMIC all tasks in one step, each by the conflict table
 -- COST O(n log N)
 local answers, first = {'ok'}, math.huge
-local steady_ms = steady(now_ms, meta[3], meta[4])
+local keyed, lanes = LANES and lanes_from(12, 3), {}
+local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
 -- a key of the wrong type fails here, before anything is written
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[4])
@@ -49,7 +56,8 @@ if resent then
 end
 local function ours(id, trace, i) return trace and (sent[id .. '\n' .. trace] or 0) >= i end
 for i = 6, #ARGV, 5 do
-  local id, at, record, mode, dedup = ARGV[i], instant(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+  local id, spec, record, mode, dedup = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+  local at = instant(spec)
   local own, own_ms, last_ms -- for resends only: a member of seen that no other push asks for
   if not dedup then
     dedup, own_ms, last_ms = string.match(ARGV[i + 4], '^(%d+)%-(%d+)%-?(%d*)$')
@@ -58,7 +66,9 @@ for i = 6, #ARGV, 5 do
     last_ms = tonumber(last_ms)
   end
   local present = redis.call('HGET', KEYS[2], id)
-  local state = present and state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) or 'gone'
+  local state, score = 'gone', nil
+  if present then state, score = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6]) end
+  local lane = keyed and lane_of(id)
   local window = not present and (resent or mode ~= 'replace') and tonumber(redis.call('ZSCORE', KEYS[9], id) or 0)
   local open, answer = window and window > steady_ms
   local known = own and resent and tonumber(redis.call('ZSCORE', KEYS[9], own) or 0) > steady_ms
@@ -81,14 +91,23 @@ for i = 6, #ARGV, 5 do
   else
     answer = present and 'replaced' or 'pushed'
     -- due first: refused (no memory, no permission), it has changed nothing; later ones leave the id in one place at least
-    redis.call('ZADD', KEYS[3], at, id)
+    if lane then
+      if state == 'scheduled' then leave_lane(id, lane, score) end
+      enter_lane(id, lane, at)
+      if string.byte(spec, -1) == 32 then shut_lane(lane) end
+      lanes[lane] = true
+    else
+      redis.call('ZADD', KEYS[3], at, id)
+    end
     if state == 'ready' then
       local counted = redis.pcall('HSET', KEYS[8], id, ghosts_with(KEYS[8], id))
       if type(counted) == 'table' then
         redis.call('ZREM', KEYS[3], id)
+        if lane then leave_lane(id, lane, FAR + at) end
         return counted
       end
       haunt(topic_of(id), 1)
+      if lane then free_places({id}, lanes) end
     end
     redis.call('HSET', KEYS[2], id, dated(record))
     redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on, and is not idle
@@ -97,6 +116,8 @@ for i = 6, #ARGV, 5 do
     if state == 'leased' then
       redis.call('HSET', KEYS[5], id, lease_entry(0, 0, '', '~' .. token))
       redis.call('ZREM', KEYS[4], id)
+      -- its handler runs on: the place is taken until its lease would have ended, or it is told
+      if lane then redis.call('ZADD', KEYS[LANES + 2], string.format('%.0f', score - ahead_ms), id) end
     elseif present and string.sub(token, 1, 1) ~= '~' then
       -- the failures of the task before; an entry with '~' has none, and still has to tell its holder 'replaced'
       redis.call('HDEL', KEYS[5], id)
@@ -106,12 +127,13 @@ for i = 6, #ARGV, 5 do
       redis.call('HDEL', KEYS[7], id)
     end
     if dedup > 0 then redis.call('ZADD', KEYS[9], steady_ms + dedup - mark_of(nonce_of(record)), id) end
-    if at < first then first = at end
+    if not lane and at < first then first = at end
   end
   if own and not known and answer ~= 'moving' and answer ~= 'elsewhere' and string.sub(answer, 1, 8) ~= 'refused:' then
     redis.call('ZADD', KEYS[9], steady_ms + own_ms, own)
   end
   answers[#answers + 1] = answer
 end
+if keyed then first = math.min(first, ring_all(lanes)) end
 if first < math.huge then rouse(first) end
 return answers

@@ -1,6 +1,6 @@
 -- put: stores tasks that were taken out of another shard. A second put changes nothing: the first used the mark up. A task
 -- that is here already, because a failover undid its take, stays as it is.
--- USES: epoch, guard, begin, rouse, topic
+-- USES: epoch, guard, begin, rouse, topic, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -9,6 +9,12 @@
 -- KEYS 6 why HASH
 -- KEYS 7 staged HASH
 -- KEYS 8 topics HASH
+-- KEYS 9 keys ZSET, where the engine has keys
+-- KEYS 10 placed ZSET, where the engine has keys
+-- KEYS 11 alarms ZSET, where the engine has keys
+-- KEYS 12 rests ZSET, where the engine has keys
+-- KEYS 13 holds HASH, where the engine has keys
+-- KEYS 14 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -17,6 +23,7 @@
 -- ATOMIC every task whose mark is still there
 -- COST O(n log N)
 local ids, marks = {}, {}
+local keyed, lanes = LANES and lanes_from(9, 3), {}
 for i = 4, #ARGV, 2 do
   local n = #ids + 1
   ids[n], marks[n] = ARGV[i], ARGV[i] .. '|' .. string.match(ARGV[i + 1], '^[^|]*')
@@ -33,7 +40,13 @@ for n, id in ipairs(ids) do
   if open[n] and redis.call('HEXISTS', KEYS[2], id) == 0 then
     local parcel = ARGV[n * 2 + 3]
     local kind, score, lease, why, at = string.match(parcel, '^[^|]*|[^|]*|(%a+)|([^|]*)|(%d+)|(%d+)|()')
-    if kind == 'due' then
+    local lane = keyed and lane_of(id)
+    -- also for a dead one: it may be requeued while its lane still gives elsewhere
+    if lane then shut_lane(lane) end
+    if lane and kind ~= 'dead' then
+      enter_lane(id, lane, tonumber(score) - FAR, kind == 'first')
+      lanes[lane] = true
+    elseif kind == 'due' then
       due[#due + 1], due[#due + 2] = score, id
       if tonumber(score) < first then first = tonumber(score) end
     else
@@ -58,5 +71,6 @@ for topic in pairs(topics) do
   redis.pcall('HDEL', KEYS[1], 'idle/' .. topic)
 end
 redis.call('HDEL', KEYS[7], unpack(marks))
+if keyed then first = math.min(first, ring_all(lanes)) end
 if first < math.huge then rouse(first) end
 return {'ok'}

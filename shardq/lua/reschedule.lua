@@ -1,5 +1,5 @@
 -- reschedule: gives a task that nobody holds another due time.
--- USES: epoch, guard, count, instant, rouse, state, topic, ghost
+-- USES: epoch, guard, count, instant, rouse, state, topic, ghost, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -7,6 +7,12 @@
 -- KEYS 5 dead ZSET
 -- KEYS 6 ghost HASH
 -- KEYS 7 moved HASH
+-- KEYS 8 keys ZSET, where the engine has keys
+-- KEYS 9 placed ZSET, where the engine has keys
+-- KEYS 10 alarms ZSET, where the engine has keys
+-- KEYS 11 rests ZSET, where the engine has keys
+-- KEYS 12 holds HASH, where the engine has keys
+-- KEYS 13 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
@@ -16,19 +22,30 @@
 -- ATOMIC
 -- COST O(log N)
 local id, at = ARGV[4], instant(ARGV[5])
-local state = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+local keyed, lanes = LANES and lanes_from(8, 3), {}
+local lane = keyed and lane_of(id)
+local state, score = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 if state == 'leased' then return {'ok', 'running'} end
 if state == 'gone' and redis.call('HEXISTS', KEYS[7], id) == 1 then return {'ok', 'moving'} end
 if state == 'dead' or state == 'gone' then return {'ok', state} end
 local ghosts = state == 'ready' and ghosts_with(KEYS[6], id)
-redis.call('ZADD', KEYS[3], at, id)
+if lane then
+  if state == 'scheduled' then leave_lane(id, lane, score) end
+  enter_lane(id, lane, at)
+  lanes[lane] = true
+else
+  redis.call('ZADD', KEYS[3], at, id)
+end
 if ghosts then
   local counted = redis.pcall('HSET', KEYS[6], id, ghosts)
   if type(counted) == 'table' then
     redis.call('ZREM', KEYS[3], id)
+    if lane then leave_lane(id, lane, FAR + at) end
     return counted
   end
   haunt(topic_of(id), 1)
+  if lane then free_places({id}, lanes) end
 end
-rouse(at)
+local first = lane and ring_all(lanes) or at
+if first < math.huge then rouse(first) end
 return {'ok', 'moved'}

@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed).
--- USES: epoch, guard, begin, rouse, lease, topic, die, reason
+-- USES: epoch, guard, begin, rouse, lease, topic, die, reason, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -9,13 +9,19 @@
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
 -- KEYS 8 topics HASH
+-- KEYS 9 keys ZSET, where the engine has keys
+-- KEYS 10 placed ZSET, where the engine has keys
+-- KEYS 11 alarms ZSET, where the engine has keys
+-- KEYS 12 rests ZSET, where the engine has keys
+-- KEYS 13 holds HASH, where the engine has keys
+-- KEYS 14 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 a: how many acks follow, at most 1,000
 -- ARGV 5 t: under how many tokens they are
 -- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then for each other:
---         retry | bury | back, id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own
+--         retry | bury | back | hold (of an id with a key: its lane gives nothing for the delay), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
 --         (a retry that had no attempt left) | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
@@ -26,11 +32,14 @@ redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 local answers = {'ok'}
-local function verdict(position, entry, token)
+local keyed, lanes, told = LANES and lanes_from(9, 5), {}, {}
+local function verdict(position, entry, token, id)
   local failures, lapses, limit, present = lease_of(entry)
   if token ~= '' and present == token then return true, failures, lapses, limit end
   answers[#answers + 1] = position
-  answers[#answers + 1] = (token ~= '' and present == '~' .. token) and 'replaced' or 'lost'
+  local replaced = token ~= '' and present == '~' .. token
+  answers[#answers + 1] = replaced and 'replaced' or 'lost'
+  if replaced and keyed then told[#told + 1] = lane_of(id) and id end
   return false
 end
 local acks, tokens = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -42,7 +51,7 @@ if acks > 0 then
     for position = at + 1, at + tonumber(ARGV[i + 1]) do
       local entry = entries[position]
       -- most entries of one claim are alike
-      if (entry and entry == known) or verdict(position, entry, token) then
+      if (entry and entry == known) or verdict(position, entry, token, ids[position]) then
         good, known = good + 1, entry
         ids[good] = ids[position]
       end
@@ -54,15 +63,16 @@ if acks > 0 then
     redis.call('HDEL', KEYS[2], unpack(ids, 1, good))
     redis.call('HDEL', KEYS[4], unpack(ids, 1, good))
     redis.call('ZREM', KEYS[3], unpack(ids, 1, good))
+    if keyed then free_places({unpack(ids, 1, good)}, lanes) end
   end
 end
 local position, first, rewritten = acks, math.huge, 0
 for i = 6 + acks + tokens * 2, #ARGV, 6 do
   local verb, id, token, delay_ms, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   position = position + 1
-  local good, failures, lapses, limit = verdict(position, redis.call('HGET', KEYS[4], id), token)
+  local good, failures, lapses, limit = verdict(position, redis.call('HGET', KEYS[4], id), token, id)
   if good then
-    if verb ~= 'back' then failures = failures + 1 end
+    if verb ~= 'back' and verb ~= 'hold' then failures = failures + 1 end
     local spent = verb == 'retry' and failures + lapses >= tonumber(limit ~= '' and limit or ARGV[i + 5])
     begin()
     if verb == 'bury' or spent then
@@ -73,10 +83,19 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
       end
     else
       local at = math.ceil(now_us / 1000) + delay_ms
-      redis.call('ZADD', KEYS[5], at, id)
+      local lane = keyed and lane_of(id)
+      if lane then
+        local _, _, front = window_of(lane)
+        local ahead = verb == 'hold' or verb == 'back' and delay_ms == 0 or verb == 'retry' and front
+        enter_lane(id, lane, verb == 'hold' and at - delay_ms or at, ahead)
+        -- a hold that lasts longer stays
+        if verb == 'hold' then rest(lane, math.max(at, tonumber(redis.call('HGET', KEYS[LANES + 4], lane) or 0)), true) end
+      else
+        redis.call('ZADD', KEYS[5], at, id)
+        if at < first then first = at end
+      end
       -- not begun: its next dispatch is the one that counts
       if verb == 'back' and delay_ms == 0 then redis.pcall('HINCRBY', KEYS[8], topic_of(id), -1) end
-      if at < first then first = at end
       -- the reason is for people: where it is refused it is left out
       local record = verb == 'retry' and rewritten < 1048576 and redis.pcall('HGET', KEYS[2], id)
       local noted = type(record) == 'string' and with_reason(record, reason)
@@ -87,7 +106,12 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
     end
     redis.call('HSET', KEYS[4], id, lease_entry(failures, lapses, limit, ''))
     redis.call('ZREM', KEYS[3], id)
+    if keyed then free_places({id}, lanes) end
   end
+end
+if keyed then
+  for _, id in ipairs(told) do revoked_ends(id, lanes) end
+  first = math.min(first, ring_all(lanes))
 end
 if first < math.huge then rouse(first) end
 return answers

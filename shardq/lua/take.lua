@@ -1,5 +1,5 @@
 -- take: takes tasks out of this shard, and keeps each as a parcel in moved until it is put at its target.
--- USES: epoch, guard, begin, record
+-- USES: epoch, guard, begin, record, topic, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -7,22 +7,29 @@
 -- KEYS 5 dead ZSET
 -- KEYS 6 why HASH
 -- KEYS 7 moved HASH
+-- KEYS 8 keys ZSET, where the engine has keys
+-- KEYS 9 placed ZSET, where the engine has keys
+-- KEYS 10 alarms ZSET, where the engine has keys
+-- KEYS 11 rests ZSET, where the engine has keys
+-- KEYS 12 holds HASH, where the engine has keys
+-- KEYS 13 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 number under which the target has reserved them
 -- ARGV 4 shard they go to
 -- ARGV 5.. ids, at most 1,000
 -- RETURNS {'ok', id, parcel, …} those that were scheduled or dead here; a parcel is
---         'number|target|due or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'behind', epoch} | {'missing'}
+--         'number|target|due, first (at the front of its lane) or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC a task is here, or in moved
 -- COST O(n log N), at most about 1 MiB of records; what is not taken is taken next time
 local ids = {}
+local keyed, leaving = LANES and lanes_from(8, 3), {}
 for i = 5, #ARGV do ids[#ids + 1] = ARGV[i] end
 -- most shards have nothing in these, and are then not asked for each task
 local no_dead, no_leases = redis.call('ZCARD', KEYS[5]) == 0, redis.call('HLEN', KEYS[4]) == 0
 local answer, moved, taken, bytes, at = {'ok'}, {}, {}, 0, 0
 local was_due, was_dead, was_leased = {}, {}, {}
-local due_parcel, dead_parcel = ARGV[3] .. '|' .. ARGV[4] .. '|due|', ARGV[3] .. '|' .. ARGV[4] .. '|dead|'
+local due_parcel, dead_parcel = ARGV[3] .. '|' .. ARGV[4] .. '|', ARGV[3] .. '|' .. ARGV[4] .. '|dead|'
 while at < #ids and bytes < 1048576 do
   -- records are read in chunks: each may be 1 MiB
   local chunk = {}
@@ -34,11 +41,18 @@ while at < #ids and bytes < 1048576 do
   for i, id in ipairs(chunk) do
     at = at + 1
     local record, score = records[i], due[i] or dead[i]
+    local lane, kind = keyed and due[i] and lane_of(id), 'due|'
+    -- a lane leaves once nothing of it is given here any more
+    if lane and gate_of(lane) ~= 'closed' then score = nil end
     if record and score then
+      if lane then
+        leaving[#leaving + 1], leaving[#leaving + 2], leaving[#leaving + 3] = id, lane, score
+        if redis.call('ZSCORE', KEYS[LANES], entry_of(id, lane)) then kind = 'first|' end
+      end
       bytes = bytes + #record
       local lease, parcel = leases[i] or ''
       if due[i] then
-        parcel = due_parcel .. score .. '|' .. #lease .. '|0|' .. lease .. record
+        parcel = due_parcel .. kind .. score .. '|' .. #lease .. '|0|' .. lease .. record
       else
         local why = redis.call('HGET', KEYS[6], id) or ''
         parcel = dead_parcel .. score .. '|' .. #lease .. '|' .. #why .. '|' .. lease .. why .. record
@@ -56,6 +70,7 @@ if #taken > 0 then
   begin() -- a user who may not remove must not add either: the task would be in two places
   redis.call('HSET', KEYS[7], unpack(moved))
   redis.call('HDEL', KEYS[2], unpack(taken))
+  for i = 1, #leaving, 3 do leave_lane(leaving[i], leaving[i + 1], leaving[i + 2]) end
   if #was_due > 0 then redis.call('ZREM', KEYS[3], unpack(was_due)) end
   if #was_dead > 0 then
     redis.call('ZREM', KEYS[5], unpack(was_dead))

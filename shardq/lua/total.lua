@@ -1,5 +1,5 @@
--- total: adds up the counters of a page of a shard's topics, and counts its scheduled and ready tasks.
--- USES: epoch, guard, count
+-- total: adds up the counters of a page of a shard's topics, and counts its scheduled, held and ready tasks.
+-- USES: epoch, guard, count, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -10,7 +10,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 where to go on: the answer's, '0' to begin
 -- ARGV 4 about how many topics
--- RETURNS {'ok', where to go on, '0' at the end, topics of the page, topics of the shard, dispatched, died, scheduled, ready} |
+-- RETURNS {'ok', where to go on, '0' at the end, topics of the page, topics of the shard, dispatched, died, scheduled, held, ready} |
 --         {'stale', epoch} | {'behind', epoch} | {'missing'}. Of the first page also what was counted of retired topics
 -- ATOMIC one page; all pages together where they have as many topics as the shard has at the last: else begin anew
 -- COST O(n)
@@ -26,9 +26,10 @@ for from = 1, #flat, 2000 do
   for i = from, math.min(from + 1998, #flat), 2 do fields[#fields + 1] = 'died/' .. flat[i] end
   for _, count in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do died = died + count_of(count) end
 end
--- a record is scheduled, leased, dead, or ready
+-- a record is in due, leased, dead, or ready
 local scheduled = redis.call('ZCARD', KEYS[3])
 local placed = scheduled + redis.call('ZCARD', KEYS[4]) + redis.call('ZCARD', KEYS[5])
 local ready = math.max(0, redis.call('HLEN', KEYS[2]) - placed)
 local topics = is_first and page[1] == '0' and #flat / 2 or redis.call('HLEN', KEYS[6])
-return {'ok', page[1], #flat / 2, topics, dispatched, died, scheduled, ready}
+local held = redis.call('ZCOUNT', KEYS[3], far(0), far(now_ms))
+return {'ok', page[1], #flat / 2, topics, dispatched, died, scheduled - held, held, ready}

@@ -5,6 +5,7 @@
 -- KEYS 1 meta HASH                      one key: number, name, type
 -- KEYS 8.. ready LIST, …                one for each of a list, from that number on
 -- KEYS 8+topics.. waiting ZSET, …       a second such run, behind the first
+-- KEYS 9 keys ZSET, where the engine has keys    behind all others, in such an engine only
 -- ARGV 1 epoch                          likewise
 -- RETURNS … -- ATOMIC … -- COST …
 """
@@ -20,6 +21,8 @@ from shardq.core.scripts import script
 FOLDER = resources.files("shardq") / "lua"
 
 NAMES = sorted(file.name.removesuffix(".lua") for file in FOLDER.iterdir() if file.name.endswith(".lua"))
+
+OF_LANES = re.compile(r"^-- KEYS .*, where the engine has keys\n", re.MULTILINE)
 
 TYPES = {"HASH", "ZSET", "LIST", "SET", "STRING"}
 
@@ -43,6 +46,8 @@ class Contract:
     purpose: str
     uses: list[str]
     keys: list[Slot]
+    lanes: list[tuple[str, str, str]]
+    """Number, name and type of the further keys in an engine that has keys."""
     words: list[Slot]
     fields: set[str]
     """The other lines: RETURNS, ATOMIC, COST."""
@@ -73,7 +78,8 @@ def contract(name: str) -> Contract:
         title=titled[1],
         purpose=titled[2],
         uses=[part.strip() for part in uses[0].split(",")] if uses else [],
-        keys=_slots(head, "KEYS"),
+        keys=_slots(OF_LANES.sub("", head), "KEYS"),
+        lanes=re.findall(r"^-- KEYS (\d+(?:\+\S+)?) (\w+) (\w+), where the engine has keys$", head, re.MULTILINE),
         words=_slots(head, "ARGV"),
         fields=set(re.findall(r"^-- (RETURNS|ATOMIC|COST)\b", head, re.MULTILINE)),
         head=head,
@@ -103,6 +109,10 @@ def touched(whole: str, what: str) -> set[int]:
     firsts: dict[str, int] = {}
     numbers: set[int] = set()
     for line in whole.splitlines():
+        # of what lanes have, the six come last; `due` is told by its number
+        line = re.sub(rf"\b{what}\[(LANES[^\]]*|DUE)\]", "", line)
+        if what == "KEYS":
+            numbers |= {_value(due, {}) for due in re.findall(r"\blanes_from\([^,]+, (\d+)\)", line)}
         firsts |= dict.fromkeys(re.findall(r"\bfor (\w+), \w+ in ipairs\(", line), 1)
         for variable, first in re.findall(r"\bfor (\w+) = ([^,]+),", line):
             firsts[variable] = _value(first, firsts)

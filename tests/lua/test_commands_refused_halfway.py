@@ -35,7 +35,7 @@ LATER = at(10_000_000)
 READS = {
     "EXISTS", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "INFO", "LLEN",
     "LPOS", "LRANGE", "TIME", "XLEN", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE", "ZRANK",
-    "ZSCAN", "ZSCORE",
+    "ZLEXCOUNT", "ZRANGEBYLEX", "ZSCAN", "ZSCORE",
 }  # fmt: skip
 
 
@@ -116,11 +116,11 @@ def removes(call: Call[Any]) -> set[str]:
             return {id}
         case "settle", [_, _, _, 1, 1, str(id), _, _]:
             return {id}
-        case "cancel_tag", [_, _, _, "tag", _]:
+        case "cancel_tag", [_, _, _, _, "tag", _]:
             return {"due", "later", "stale", "ready", "mail/ready", "dead"}
         case "trim", _:
             return {"dead"}
-        case "purge", [_, _, _, scope, *_]:
+        case "purge", [_, _, _, _, scope, *_]:
             return {"due", "later", "stale", "dead", "ready" if scope == "topic" else "mail/ready"}
     return set()
 

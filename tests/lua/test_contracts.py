@@ -53,7 +53,7 @@ def test_the_head_is_whole(each: Contract) -> None:
     unread = [
         line
         for line in each.head.splitlines()[1 + each.purpose.count("\n") :]
-        if not re.match(r"-- (USES: |(KEYS|ARGV) \d+(\+\w+)?(\.\.)? |RETURNS |ATOMIC|COST |        )", line)
+        if not re.match(r"-- (USES: |(KEYS|ARGV) \d+(\+[\w*]+)?(\.\.)? |RETURNS |ATOMIC|COST |        )", line)
     ]
     assert unread == []
 
@@ -67,6 +67,26 @@ def test_numbers_follow_each_other(each: Contract, what: str) -> None:
     # runs come last, and begin where the others end
     assert all(slot.many and slot.number == len(single) + 1 for slot in many)
     assert len(many) <= (2 if what == "keys" else 1)
+
+
+LANES = [
+    ("keys", "ZSET"),
+    ("placed", "ZSET"),
+    ("alarms", "ZSET"),
+    ("rests", "ZSET"),
+    ("holds", "HASH"),
+    ("gates", "HASH"),
+]
+
+
+def test_the_keys_of_lanes_follow_the_others(each: Contract) -> None:
+    assert bool(each.lanes) == ("lane" in each.uses)
+    names = [(name, type) for _, name, type in each.lanes]
+    assert names in ([], LANES, [*LANES, ("due", "ZSET")])
+    runs = sum(key.many for key in each.keys)
+    begin = len(each.keys) - runs + 1
+    behind = {0: "", 1: "+topics", 2: "+2*topics"}[runs]
+    assert [number for number, *_ in each.lanes] == [f"{begin + n}{behind}" for n in range(len(names))]
 
 
 def test_every_key_has_a_type_and_a_name_of_ours(each: Contract) -> None:

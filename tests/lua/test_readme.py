@@ -9,7 +9,9 @@ import pytest
 
 from shardq.core.dispatcher.sharing import shares
 from shardq.core.fleet.report import Report
+from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.slots import slot_of, table, tag
 from shardq.core.layout.topology import ColdTable, Topology
 from shardq.core.model.record import codec_named, decode_record, encode_head, encode_record
@@ -44,6 +46,14 @@ def code(cell: str) -> list[str]:
 
 SCRIPTS = {row[0]: row for row in rows("script", width=4)}
 
+LANES = ["keys", "placed", "alarms", "rests", "holds", "gates"]
+"""The keys that *lanes* stands for."""
+
+
+def keys_of(name: str) -> list[tuple[str, str, str]]:
+    """Of each key in the head of a script its number, name and type."""
+    return re.findall(r"^-- KEYS (\S+)(?: or \d+)? (\w+) ([A-Z]+)", contract(name).head, re.MULTILINE)
+
 
 def test_every_script_has_one_row() -> None:
     assert sorted(SCRIPTS) == NAMES
@@ -52,8 +62,9 @@ def test_every_script_has_one_row() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_has_the_keys_of_its_script_in_order(name: str) -> None:
-    keys = re.findall(r"`(\w+)`(…?)", SCRIPTS[name][1])
-    assert keys == [(key.name, "…" if key.many else "") for key in contract(name).keys]
+    cell = SCRIPTS[name][1].replace(" *lanes*", "".join(f" `{key}`" for key in LANES))
+    keys = re.findall(r"`(\w+)`(…?)", cell)
+    assert keys == [(key, "…" if number.endswith("..") else "") for number, key, _ in keys_of(name)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,6 +74,11 @@ def test_a_row_has_the_arguments_of_its_script(name: str) -> None:
     cell = SCRIPTS[name][2]
     told = [] if cell == "—" else cell.split("; ")
     assert [word.startswith("… ") for word in told] == [word.many for word in words]
+
+
+def test_every_script_on_lanes_says_what_it_does_to_them() -> None:
+    told = [name for row in rows("script on lanes", width=2) for name in row[0].split(", ")]
+    assert sorted(told) == [name for name in NAMES if "lane" in contract(name).uses]
 
 
 def test_every_answer_of_a_script_is_told() -> None:
@@ -81,7 +97,7 @@ def test_every_field_of_a_report_has_a_row() -> None:
 def test_every_key_and_channel_has_a_row() -> None:
     shard, whole = shard_keys("orders", 5), control_keys("orders")
     names = [shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
-    names += [getattr(shard, field) for field in shard.__dataclass_fields__ if field not in ("shard", "slot", "prefix")]
+    names += [getattr(shard, field) for field in list(shard.__dataclass_fields__)[4:]]
     names += [
         whole.topology,
         whole.settings,
@@ -106,8 +122,8 @@ def test_the_type_of_every_key_is_the_one_of_the_scripts() -> None:
         for title in code(row[0])
     }
     for name in NAMES:
-        for key in contract(name).keys:
-            assert key.name == "destination" or told[key.name] == key.type
+        for _, key, kind in keys_of(name):
+            assert key == "destination" or told[key] == kind
 
 
 def test_every_field_of_the_topology_has_a_row() -> None:
@@ -121,7 +137,8 @@ def test_every_field_of_a_meta_is_told() -> None:
     written = set(re.findall(r"'(?:HSET|HINCRBY)', KEYS\[1\], '(\w+)'", bodies)) - {"tokens"}
     written |= set(re.findall(r"KEYS\[1\], 'wake_at', wake_at, '(\w+)'", bodies)) | {"topology", "since", "numbers"}
     written |= set(re.findall(r"'(clock|ahead)', string.format", contract("dispatch").whole))
-    written |= {f"{kind}/TOPIC" for kind in re.findall(r"(?:'HINCRBY', KEYS\[1\],|local field =) '(\w+)/'", bodies)}
+    fields = r"(?:'(?:HSET|HINCRBY)', KEYS\[1\],|local field =) '(\w+)/'"
+    written |= {f"{kind}/TOPIC" for kind in re.findall(fields, bodies)}
     assert written == set(code(told))
 
 
@@ -130,7 +147,7 @@ def test_the_parts_of_the_picture_are_states_and_scripts() -> None:
     for word in ("push", "dispatch", "claim", "forward", "reschedule", "requeue", "cancel"):
         assert word in picture
         assert word in NAMES
-    for verb in ("ack", "retry", "back", "bury"):
+    for verb in ("ack", "retry", "back", "hold", "bury"):
         assert verb in picture
         assert verb in contract("settle").head
 
@@ -153,6 +170,14 @@ def test_shards_of_ids(row: Row) -> None:
     assert _murmur3(id.encode()) & 16383 == bucket
     for count, shard in zip((1, 2, 3, 16, 64, 1000), told, strict=True):
         assert Topology(epoch=1, shards=count).shard_of(id) == table(count)[bucket] == shard
+
+
+@pytest.mark.parametrize("row", rows("id with a key", width=4), ids=lambda row: str(row[0]))
+def test_shards_of_ids_with_a_key(row: Row) -> None:
+    (id,), (lane,), bucket, shard = code(row[0]), code(row[1]), int(row[2]), int(row[3])
+    assert lane_of(id) == lane
+    assert _murmur3(lane.encode()) & 16383 == bucket
+    assert Topology(epoch=1, shards=16, features=(KEYS,)).shard_of(id) == table(16)[bucket] == shard
 
 
 def test_tables_of_buckets_made_one_by_one() -> None:

@@ -130,15 +130,15 @@ FULL: State = {
 PEEKS = {
     "an empty shard": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
-        ["ok", NOW, 0, 0, 0, "", [None] * 6, [], [], [], [[], [], [], [], 0], [], [0, None, None]],
+        ["ok", NOW, 0, 0, 0, 0, "", [None] * 6, [], [], [], [[], [], [], [], [], 0], [], [0, None, None]],
     ),
     "a full one": Case(
         lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10).at(NOW),
         [
-            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"], [2, 1, 0]),
+            *("ok", NOW, 2, 0, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"], [2, 1, 0]),
             *(
                 [0, 0, -1],
-                [["", 1, "news", 1], ["", 1], ["", 2, "mail", 1], ["\n", 3, "news", 1], 4],
+                [["", 1, "news", 1], [], ["", 1], ["", 2, "mail", 1], ["\n", 3, "news", 1], 4],
                 ["mail", "12"],
                 [3, "8", "5"],
             ),
@@ -149,24 +149,24 @@ PEEKS = {
     "one waits for a retry": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
         [
-            *("ok", NOW, 1, 0, 0, f"{T}", [None] * 6, [], [], []),
-            *([["", 1], [], [], ["", 1], 1], [], [0, None, None]),
+            *("ok", NOW, 1, 0, 0, 0, f"{T}", [None] * 6, [], [], []),
+            *([["", 1], [], [], [], ["", 1], 1], [], [0, None, None]),
         ],
         {"due": {"a": T}, "lease": {"a": "1:0::"}},
     ),
     "all with an entry are leased": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
         [
-            *("ok", NOW, 0, 2, 0, "", [None] * 6, [], [], []),
-            *([[], ["", 2], [], [], 0], [], [0, None, None]),
+            *("ok", NOW, 0, 0, 2, 0, "", [None] * 6, [], [], []),
+            *([[], [], ["", 2], [], [], 0], [], [0, None, None]),
         ],
         {"leased": {"a": T, "b": T}, "lease": {"a": "0:0::tok", "b": "1:0::tok"}},
     ),
     "none drawn": Case(
         lambda keys: observe.peek(keys, EPOCH, []).at(NOW),
         [
-            *("ok", NOW, 2, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"]),
-            *([], [], [[], [], [], [], 4], ["mail", "12"], [3, "8", "5"]),
+            *("ok", NOW, 2, 0, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"]),
+            *([], [], [[], [], [], [], [], 4], ["mail", "12"], [3, "8", "5"]),
         ],
         FULL,
     ),
@@ -184,6 +184,7 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
     assert counts == observe.ShardCounts(
         now_us=T * 1000,
         scheduled=2,
+        held=0,
         leased=1,
         dead=3,
         head_ms=T + 70,
@@ -200,7 +201,7 @@ def test_peek_as_a_value(shard: Shard, keys: ShardKeys) -> None:
         died_lately=3,
         trimmed=8,
         trimmed_ms=5,
-        drawn={"scheduled": {"": 1, "news": 1}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
+        drawn={"scheduled": {"": 1, "news": 1}, "held": {}, "leased": {"": 1}, "dead": {"": 2, "mail": 1}},
         retrying={"\n": 3, "news": 1},
         entries=4,
     )
@@ -353,7 +354,7 @@ def test_a_look_that_may_not_be_noted(shard: Shard, keys: ShardKeys, command: st
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0).at(NOW))[8:10] == [[1, 0], [0, -1]]
+        assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0).at(NOW))[9:11] == [[1, 0], [0, -1]]
     shard.do("ACL", "DELUSER", user)
 
 

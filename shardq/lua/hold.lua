@@ -1,0 +1,33 @@
+-- hold: has a lane give nothing until an instant, or lets it go on.
+-- USES: epoch, guard, begin, instant, rouse, topic, lane
+-- KEYS 1 meta HASH
+-- KEYS 2 due ZSET
+-- KEYS 3 keys ZSET, where the engine has keys
+-- KEYS 4 placed ZSET, where the engine has keys
+-- KEYS 5 alarms ZSET, where the engine has keys
+-- KEYS 6 rests ZSET, where the engine has keys
+-- KEYS 7 holds HASH, where the engine has keys
+-- KEYS 8 gates HASH, where the engine has keys
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 lane
+-- ARGV 5 until when (ms; <= 0 a negated delay, > 0 an instant), '' to let it go on, or 'shut': it moves here, with its hold
+-- RETURNS {'ok', 1 when this change has opened it here, else 0} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- ATOMIC
+-- COST O(log N)
+if not (LANES and lanes_from(3, 2)) then return {'ok', 0} end
+begin()
+local lane, first = ARGV[4], nil
+if ARGV[5] == 'shut' then
+  shut_lane(lane)
+elseif ARGV[5] == '' and gate_of(lane) == 'shut' then
+  redis.call('HSET', KEYS[LANES + 4], lane, '0') -- the one that comes along is over, too
+elseif ARGV[5] == '' then
+  redis.call('HDEL', KEYS[LANES + 4], lane)
+else
+  rest(lane, instant(ARGV[5]), true)
+end
+first = ring(lane)
+if first then rouse(first) end
+return {'ok', gate_of(lane) == 'open' and 1 or 0}

@@ -1,0 +1,61 @@
+-- lanes: returns a page of the lanes of which something waits, is ready or is leased, in the order of their bytes, and sets their
+-- alarms: settings may have changed. Takes away the places of ids that have none by right. Where a failed task is no
+-- longer waited for, it leaves the front of its lane.
+-- USES: epoch, guard, begin, rouse, topic, lane
+-- KEYS 1 meta HASH
+-- KEYS 2 task HASH
+-- KEYS 3 due ZSET
+-- KEYS 4 keys ZSET, where the engine has keys
+-- KEYS 5 placed ZSET, where the engine has keys
+-- KEYS 6 alarms ZSET, where the engine has keys
+-- KEYS 7 rests ZSET, where the engine has keys
+-- KEYS 8 holds HASH, where the engine has keys
+-- KEYS 9 gates HASH, where the engine has keys
+-- ARGV 1 epoch
+-- ARGV 2 now_us or ''
+-- ARGV 3 bell channel
+-- ARGV 4 bytes from which on the page begins, or ''
+-- ARGV 5 how many at most
+-- RETURNS {'ok', places that were taken away, {lane, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- ATOMIC one page
+-- COST O(n log N)
+local most, from, found, lanes, mended = tonumber(ARGV[5]), ARGV[4] == '' and '-' or '[' .. ARGV[4], {}, {}, 0
+if not (LANES and lanes_from(4, 3)) then return {'ok', 0, {}} end
+begin()
+while #found < most do
+  local lane
+  for i = 0, 1 do
+    local first = redis.call('ZRANGEBYLEX', KEYS[LANES + i], from, '+', 'LIMIT', 0, 1)[1]
+    local of = first and lane_of(first)
+    if first and not of then redis.call('ZREM', KEYS[LANES + i], first) end -- another program's
+    if of and (not lane or follows(lane, of)) then lane = of end
+  end
+  if not lane then break end
+  local low, high = bounds_of(lane)
+  for _, id in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES + 1], low, high, 'LIMIT', 0, 100)) do
+    local waits = redis.call('ZSCORE', KEYS[3], id) or redis.call('HEXISTS', KEYS[2], id) == 0
+    if waits and not redis.call('ZSCORE', KEYS[LANES + 2], id) then
+      free_places({id}, lanes)
+      mended = mended + 1
+    end
+  end
+  -- it need not wait for a retry any more
+  local _, _, front = window_of(lane)
+  for _, entry in ipairs(front and {} or redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10)) do
+    local id, at = id_of(entry, lane), due_of(entry, lane)
+    if entry == entry_of(id, lane) and at > now_ms then
+      leave_lane(id, lane, FAR + at)
+      enter_lane(id, lane, at)
+    end
+  end
+  lanes[lane], from, found[#found + 1] = true, '[' .. string.sub(lane, 1, -2) .. '0', lane
+end
+-- what is over: of a rate the last turn counts for a while
+redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.0f', now_ms - 86400000))
+local holds = redis.call('HSCAN', KEYS[LANES + 4], 0, 'COUNT', 100)[2]
+for i = 1, #holds, 2 do
+  if tonumber(holds[i + 1]) <= now_ms then redis.call('HDEL', KEYS[LANES + 4], holds[i]) end
+end
+local first = ring_all(lanes)
+if first < math.huge then rouse(first) end
+return {'ok', mended, found}
