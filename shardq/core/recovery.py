@@ -28,7 +28,7 @@ from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import AwaitsRepair, declare, may_repair, newest_copy, open_shards, refresh
-from shardq.errors import AnotherEngine, EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
+from shardq.errors import AccessDenied, AnotherEngine, EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -372,6 +372,11 @@ def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) 
                 yield from open_shards(cache, [keys])
             except AwaitsRepair:
                 yield Pause(_pause_s(round))
+            except AccessDenied:
+                # who may not tell it waits for the process that made the change, which does
+                if round >= REPAIR_ROUND:
+                    raise
+                yield Pause(_pause_s(round))
     elif fault.stamp.engine and known.engine and fault.stamp.engine != known.engine:
         raise AnotherEngine(cache.name, known=known.engine, found=fault.stamp.engine, shard=keys.shard)
     elif known.epoch <= fault.epoch and known.stamp != fault.stamp:
@@ -422,7 +427,7 @@ def call_shards(cache: TopologyCache, requests: Mapping[K, Request[T]]) -> Opera
         epoch = cache.topology.stamp
         calls: list[tuple[_Keyed[K, T], Call[T]]] = []
         for key, (keys, make) in left.items():
-            call = make(keys, epoch)
+            call = make(cache.keys(keys.shard), epoch)  # those of the engine as it is now: it may have taken up keys
             if key in doubted:
                 call = call.after_loss()
             calls.append((_Keyed(keys, call, key), call))

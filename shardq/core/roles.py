@@ -32,7 +32,7 @@ class Role:
     @property
     def allowed(self) -> list[str]:
         """The commands to allow, sorted."""
-        inner = (found for name in self.scripts for found in _INNER.findall(script(name).text))
+        inner = (found for name in self.scripts for found in _INNER.findall(script(name, keyed=True).text))
         return sorted({*self.commands, *map(str.lower, inner)} - (_NOTING if self.looks_only else set()))
 
 
@@ -52,7 +52,9 @@ _READING = _CONNECTING | _role("learn", "hgetall hget hlen hscan spublish wait i
 # Every role but a viewer may meet a resharding and have to complete it: it puts tasks that are on their way where they
 # go. So even a producer runs reserve, put and clear, and asks the replicas.
 _EVERYBODY = _READING | _role(
-    "open reserve put clear seal", "", "meta due task leased lease dead why ghost seen moved staged topics copy"
+    "open reserve put clear seal",
+    "",
+    "meta due task leased lease dead why ghost seen moved staged topics copy keys placed alarms rests holds gates",
 )
 # Lists of ready tasks, and who waits for them, are written by those who give tasks out, take them, or remove all.
 _GIVING = _role("", "", "ready waiting looks")
@@ -65,7 +67,7 @@ _BY_ID = _role("get cancel cancel_tag reschedule", "")
 _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys", "schedules")
 
 _LOOKING = _role(
-    "peek page page_ready forecast fleet get schedules",
+    "peek page page_ready forecast fleet get schedules tally",
     "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
     " hrandfield zrandmember hstrlen zmscore lpos llen lrange pubsub|shardnumsub",
 )
@@ -91,14 +93,15 @@ ROLES = {
     | _role("wake permit release renew get", "")
     | _role("heartbeat fleet dispatch forward trim retire peek", "exists llen rpush time zrangebyscore cluster|nodes")
     | _role("total history", "getrange", "members reports unreached history")
-    | _role("take remember forget stock swept unmark", "hmget zrange zscan"),
+    | _role("take remember forget stock swept unmark", "hmget zrange zscan")
+    | _role("lanes close open_lanes", "zrangebylex"),
     "operator": _EVERYBODY
     | _GIVING
     | _COMMANDING
     | _BY_ID
     | _SCHEDULING
     | _LOOKING
-    | _role("push purge requeue restore unmark", "zadd"),
+    | _role("push purge requeue restore unmark lanes hold", "zadd"),
     "viewer": replace(_READING | _LOOKING, looks_only=True),
 }  # fmt: skip
 """Name → role."""

@@ -23,8 +23,8 @@ class TopologyCache:
     def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.control: ControlKeys = control_keys(name)
-        self.keys: Callable[[int], ShardKeys] = partial(shard_keys, name)  # the keys of a shard
         self.topology: Topology = topology  # the present topology; learn and replace alone set it
+        self.keys: Callable[[int], ShardKeys] = self._keys_of(topology)  # the keys of a shard
         self.before: Topology | None = None  # the one that was known before it
         self.heard_at: float = time.monotonic()
         """When the engine was there last: its topology was read, or one of its shards has answered."""
@@ -59,8 +59,12 @@ class TopologyCache:
 
     def _set(self, topology: Topology) -> None:
         self.before, self.topology = self.topology, topology
+        self.keys = self._keys_of(topology)
         self.heard_at = time.monotonic()
         self.awaits_repair = False
+
+    def _keys_of(self, topology: Topology) -> Callable[[int], ShardKeys]:
+        return partial(shard_keys, self.name, keyed=topology.is_keyed)
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
         """Calls ``listener`` with every newer topology, from the thread that learnt it. Returns a function that ends

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ class Crowd:
 
 
 def opened(
-    engines: Engines, single: Server, name: str, shards: int, processes: int, limit: dict[str, int]
+    engines: Engines, single: Server, name: str, shards: int, processes: int, limit: dict[str, Any]
 ) -> list[Engine]:
     """Engines that stand for processes, over a backlog of a limited topic."""
     first = engines.opened(single.url, name=name, shards=shards)

@@ -34,6 +34,13 @@ def test_the_names_of_a_shard() -> None:
         "staged": "shardq:{orders:1.061o}:staged",
         "copy": "shardq:{orders:1.061o}:copy",
         "bell": "shardq:{orders:1.061o}:bell",
+        "keyed": False,
+        "keys": "shardq:{orders:1.061o}:keys",
+        "placed": "shardq:{orders:1.061o}:placed",
+        "alarms": "shardq:{orders:1.061o}:alarms",
+        "rests": "shardq:{orders:1.061o}:rests",
+        "holds": "shardq:{orders:1.061o}:holds",
+        "gates": "shardq:{orders:1.061o}:gates",
     }
     assert keys.ready("email") == "shardq:{orders:1.061o}:ready/email"
     assert keys.ready("") == "shardq:{orders:1.061o}:ready/"
@@ -82,7 +89,7 @@ def test_no_two_names_are_the_same() -> None:
             made += dataclasses.asdict(shard_keys(name, shard)).values()
         made += dataclasses.asdict(control_keys(name)).values()
     made = [value for value in made if isinstance(value, str)]
-    assert len(made) == 3 * (20 * 16 + 13)
+    assert len(made) == 3 * (20 * 22 + 13)
     assert len(made) == len(set(made))
 
 

@@ -40,6 +40,7 @@ ROWS = [
     Row("delay", -1, "delay can't be", "--delay"),
     Row("at", float("nan"), "at can't be", "--at"),
     Row("topic", "a topic", "topic can't be", "--topic"),
+    Row("key", "a/b", "the key", "--key"),
     Row("id", "a/b", "the id", "--id", lines=False),
     Row("on_conflict", "replace", "on_conflict=", "--on-conflict"),
     Row("dedup", 5, "dedup=5", "--dedup"),

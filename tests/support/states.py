@@ -9,7 +9,8 @@ from shardq.core.model.task import State
 from shardq.engine.stats import Stats
 from tests.support.waiting import wait_until
 
-STATES: tuple[State, ...] = get_args(State)
+STATES: tuple[State, ...] = tuple(state for state in get_args(State) if state != "held")
+"""Those of a task without a key."""
 
 FAR_S = 3600.0
 """A delay that is longer than any test."""

@@ -31,7 +31,7 @@ def push(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
     topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
     # By hand, as every push goes through here.
-    chosen = script("push")
+    chosen = script("push", keys.keyed)
     return Call(
         keys.slot,
         [epoch, NOW, keys.bell, len(topics), *topics, *tasks],
@@ -94,7 +94,7 @@ def _answers(answer: list[Any]) -> list[Answer]:
 
 
 def cancel(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Outcome]:
-    call = Call.of("cancel", keys, [epoch, NOW, id], _outcome)
+    call = Call.of("cancel", keys, [epoch, NOW, keys.bell, id], _outcome)
     return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
 
 
@@ -161,13 +161,13 @@ def get(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Found | None]:
 
 
 def state(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Outcome]:
-    """Tells what a task is: scheduled, ready, running, dead or gone. Raises Moving."""
+    """Tells what a task is: scheduled (or held), ready, running, dead or gone. Raises Moving."""
 
     def decode(answer: list[Any]) -> Outcome:
         word = body(answer)[0][0]
         if word == b"moving":
             raise Moving()
-        return Outcome.RUNNING if word == b"leased" else Outcome(word.decode())
+        return Outcome({b"leased": "running", b"held": "scheduled"}.get(word) or word.decode())
 
     return Call.of("get", keys, [epoch, NOW, id], decode)
 

@@ -40,6 +40,7 @@ class Claim:
     crowds: list[int]  # the number of processes that wait for each topic; 0 unless the caller registers
     dropped: int  # entries that are worth nothing: stale ones, and those of expired tasks
     foreign: frozenset[int] = frozenset()  # positions of ids that are no text: another program has stored them
+    fence: int = 0  # of the first; each of the others has the next number. 0 where the engine has no keys
 
 
 def claim(
@@ -70,7 +71,7 @@ def claim(
 
 
 def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
-    left, crowds, dropped, text, records, pasts = body(answer)
+    left, crowds, dropped, text, records, pasts, *leased_us = body(answer)
     past = iter(pasts)
     ids = text.decode(errors=FOREIGN).split("\n") if records else []
     return Claim(
@@ -82,6 +83,8 @@ def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
         crowds,
         dropped,
         frozenset() if text.isascii() else frozenset(position for position, id in enumerate(ids) if is_foreign(id)),
+        # no script gives more than MAX_CLAIM, nor takes less than a microsecond
+        leased_us[0] * MAX_CLAIM if leased_us else 0,
     )
 
 
@@ -163,6 +166,10 @@ class SettleSnooze(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int
 
 
+class SettleHold(SettleSnooze, frozen=True, gc=False):
+    """The same, and what else has the key of the task waits, too."""
+
+
 OtherSettlement = SettleRetry | SettleBury | SettleGiveBack | SettleSnooze
 
 
@@ -192,6 +199,8 @@ def settle(
                 words += ("bury", other.id, other.token, 0, other.reason, 0)
             case SettleGiveBack():
                 words += ("back", other.id, other.token, 0, "", 0)
+            case SettleHold():
+                words += ("hold", other.id, other.token, other.delay_ms, "", 0)
             case SettleSnooze():
                 words += ("back", other.id, other.token, other.delay_ms, "", 0)
     ids += [other.id for other in others]

@@ -133,7 +133,17 @@ def open_shard(
         return call
 
     flags, numbers = ["1" if flag else "0" for flag in (anew, whatever)], ",".join(map(str, topology.numbers))
-    words: list[Word] = [topology.stamp, copy.text, flags[0], topology.since, numbers, flags[1], word, copy.since]
+    words: list[Word] = [
+        topology.stamp,
+        copy.text,
+        flags[0],
+        topology.since,
+        numbers,
+        flags[1],
+        word,
+        keys.bell,
+        copy.since,
+    ]
     return Call.of("open", keys, words + _flat(copy.settings), decode, resend=again)
 
 

@@ -140,7 +140,7 @@ def forward(
     return Call.of(
         "forward",
         keys,
-        [epoch, NOW, limit, side, "" if maxlen is None else maxlen],
+        [epoch, NOW, keys.bell, limit, side, "" if maxlen is None else maxlen],
         lambda answer: Forwarded(*body(answer)),
         topics=(topic,),
         also=(to,),

@@ -14,7 +14,11 @@ from shardq.core.layout.words import id_of, number_of
 
 LOOK = 1000  # the most ids that one call looks at, in about half a millisecond of the server
 
-SortedState = Literal["scheduled", "leased", "dead"]  # a state whose tasks have an instant, by which they are in order
+SortedState = Literal["scheduled", "held", "leased", "dead"]
+"""A state whose tasks have an instant, by which they are in order."""
+
+Part = Literal[SortedState, "keyed"]
+"""Scheduled tasks with a key are in an order of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,13 @@ class IdPage:
 def page(
     keys: ShardKeys,
     epoch: Epoch,
-    state: SortedState,
+    state: Part,
     span: Span,
     *,
     topic: str | None = None,
     holder: str | None = None,
     failed: bool = False,
+    key: str | None = None,
     count: int,
     look: int = LOOK,
 ) -> Call[IdPage]:
@@ -57,7 +62,7 @@ def page(
         [
             *(epoch, NOW, state, span.begin_ms, span.after, span.end_ms),
             *("" if topic is None else f"={topic}", holder or "", count, look, "newest" if span.newest else ""),
-            "failed" if failed else "",
+            *("failed" if failed else "", key or ""),
         ],
         _id_page,
     )
@@ -153,7 +158,9 @@ START = Purged(0, 0, "0", "0")
 
 
 def purge(keys: ShardKeys, epoch: Epoch, topic: str, *, scope: Literal["topic", "all"], go_on: Purged) -> Call[Purged]:
-    return Call.of("purge", keys, [epoch, NOW, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,))
+    return Call.of(
+        "purge", keys, [epoch, NOW, keys.bell, topic, scope, go_on.due, go_on.dead, CHUNK], _purged, topics=(topic,)
+    )
 
 
 def _purged(answer: list[Any]) -> Purged:
@@ -173,7 +180,7 @@ class TagPage:
 
 
 def cancel_tag(keys: ShardKeys, epoch: Epoch, tag: str, cursor: str, *, count: int) -> Call[TagPage]:
-    return Call.of("cancel_tag", keys, [epoch, NOW, cursor, tag, count], _tag_page)
+    return Call.of("cancel_tag", keys, [epoch, NOW, keys.bell, cursor, tag, count], _tag_page)
 
 
 def _tag_page(answer: list[Any]) -> TagPage:

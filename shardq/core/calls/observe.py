@@ -21,6 +21,7 @@ class ShardCounts:
 
     now_us: int
     scheduled: int
+    held: int
     leased: int
     dead: int
     head_ms: int | None  # due time of the first scheduled task
@@ -54,7 +55,7 @@ class ShardCounts:
         return None if self.head_ms is None else self.now_us / 1e6 - self.head_ms / 1e3
 
 
-Drawn = Literal["scheduled", "leased", "dead"]
+Drawn = Literal["scheduled", "held", "leased", "dead"]
 """A state of which ids are drawn to tell their topics: its set is too large to be gone through."""
 
 DRAWN: tuple[Drawn, ...] = get_args(Drawn)
@@ -66,13 +67,14 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0)
     """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
 
     def decode(answer: list[Any]) -> ShardCounts:
-        now, scheduled, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
+        now, scheduled, held, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
         late, reaped, buried, forwarded, *retired = map(number_of, meta)
         *drawn_of_states, drawn_retrying, entries = drawn
         died_lately, trimmed, trimmed_ms = deaths
         return ShardCounts(
             now_us=int(now),
             scheduled=scheduled,
+            held=held,
             leased=leased,
             dead=dead,
             head_ms=number_of(head) if head else None,
@@ -107,6 +109,7 @@ class Total:
     dispatched: int
     died: int
     scheduled: int
+    held: int
     ready: int
 
 

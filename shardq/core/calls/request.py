@@ -118,17 +118,20 @@ class Call(Command[T]):
         """The call of a script in ``lua/``, with the keys that its head names. ``topics``: those of the keys that are
         one for each topic. ``also``: further keys, which are not ours.
         """
-        chosen = script(name)
+        chosen = script(name, keys.keyed)
         names = chosen.named(keys)
         if topics is not None:
             names = [key for each in names for key in ((each,) if type(each) is str else map(each, topics))]
+        if also:
+            at = -6 if keys.keyed else None  # those of lanes are the last
+            names = [*names[:at], *also, *(names[at:] if at else ())]
         return cls(
             keys.slot,
             words,
             decode,
             retry_for_s=retry_for_s,
             script=chosen,
-            keys=(*names, *also) if also else names,
+            keys=names,
             resend=resend,
         )
 

@@ -37,7 +37,7 @@ BATCH_BYTES = 1 << 20
 WINDOWS = 1000  # ends of dedup windows in one script call
 
 
-_PARCEL = re.compile(rb"[^|]*\|(\d{1,4})\|(?:due|dead)\|([^|]*)\|(\d{1,7})\|(\d{1,7})\|")
+_PARCEL = re.compile(rb"[^|]*\|(\d{1,4})\|(?:due|first|dead)\|([^|]*)\|(\d{1,7})\|(\d{1,7})\|")
 """The beginning of the stored text, as ``put`` reads it: target, instant, and the lengths of lease entry and reason."""
 
 
@@ -223,6 +223,11 @@ def unreadable(keys: ShardKeys) -> Command[list[str]]:
 def moving_tasks(keys: ShardKeys) -> Command[int]:
     """The number of tasks that are moving out of this shard."""
     return Command(keys.slot, ("HLEN", keys.moved), int)
+
+
+def moving_ids(keys: ShardKeys) -> Command[list[str]]:
+    """The ids of all of them."""
+    return Command(keys.slot, ("HKEYS", keys.moved), lambda found: list(map(id_of, found)))
 
 
 def meta_fields(keys: ShardKeys, *fields: str) -> Command[list[bytes | None]]:

@@ -234,7 +234,7 @@ class AheadWatch:
 @dataclass(slots=True)
 class Prefetch:
     """Decides how many deliveries a worker holds: enough that no thread waits for the next trip; so few that none waits
-    here that an idle worker elsewhere could take. Learns from finished jobs.
+    here that an idle worker elsewhere could take. Learns from finished jobs. Of a key no more are held than may be out.
     """
 
     concurrency: int

@@ -16,7 +16,7 @@ from shardq.core.calls.consume import SettleStatus
 from shardq.core.consumer.ahead import Ahead, BegunClaim
 from shardq.core.consumer.claiming import GIVE_BACK_S, ask_lengths, claim, give_back, give_back_leases
 from shardq.core.consumer.claims import AskLengths, ClaimNotes, Claims, Sleep, WaitStrategy
-from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
+from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
 from shardq.core.consumer.settling import (
     SettlementsByShard,
     acks_of,
@@ -435,6 +435,14 @@ class AsyncConsumer(OfOneProcess):
         """
         await self._decide(deliveries, Snooze(delay))
 
+    async def hold(self, deliveries: Delivery | Iterable[Delivery], delay: float | dt.timedelta) -> None:
+        """Has the keys of tasks wait for ``delay``. The tasks go back to the front of their keys; that counts no
+        attempt. The topic of a task without a key is paused for so long.
+
+        >>> await consumer.hold(delivery, 60)
+        """
+        await self._decide(deliveries, Hold(delay))
+
     async def _decide(self, deliveries: Delivery | Iterable[Delivery], decision: Retry | Bury | Snooze) -> None:
         settlements = by_shard(
             (each, noted(settlement_after(each, decision), each.past)) for each in one_or_many(deliveries)
@@ -451,8 +459,8 @@ class AsyncConsumer(OfOneProcess):
         ...     await handle(delivery.payload)
 
         It retries them after ``delay`` seconds; None: after ``Backoff()``, as workers do. The exception goes on to the
-        caller. ``Retry``, ``Bury`` and ``Snooze`` work as in a worker's handlers, and end the block without an
-        exception. KeyboardInterrupt, SystemExit or a cancellation is not a failure of the block: it goes on, and the
+        caller. ``Retry``, ``Bury``, ``Snooze`` and ``Hold`` work as in a worker's handlers, and end the block without
+        an exception. KeyboardInterrupt, SystemExit or a cancellation is not a failure of the block: it goes on, and the
         deliveries are given back, without an attempt. Raises LeaseLost for deliveries given to another consumer
         meanwhile, or settled in the block; if an exception goes on, that is a note on it, and in the log.
         """

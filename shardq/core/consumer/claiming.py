@@ -393,13 +393,14 @@ class _Trip:
         tags: tuple[str, ...]
         for shard, claimed in self.given:
             pasts, token, tokens = claimed.pasts, self.token, claimed.tokens
-            failures, lapses, attempt, past = 0, 0, 1, ""
-            alike = not pasts and not tokens and not claimed.foreign
+            failures, lapses, attempt, past, fence = 0, 0, 1, "", 0
+            alike = not pasts and not tokens and not claimed.foreign and not claimed.fence
             for position, (id, record) in enumerate(zip(claimed.ids, claimed.records, strict=True)):
                 topic = id.partition("/")[0] if "/" in id else ""  # without a call: this is done for each task
                 if not alike:
                     failures, lapses = pasts.get(position, (0, 0))
                     attempt = failures + lapses + 1
+                    fence = claimed.fence and claimed.fence + position
                     past = last_reason(record) or "" if failures else ""
                     token = tokens.get(position, self.token)
                     if position in claimed.foreign:
@@ -431,7 +432,7 @@ class _Trip:
                         continue
                 # By position, and not by a generator, as above.
                 deliveries.append(
-                    Delivery(id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past)
+                    Delivery(id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past, fence)
                 )
         return deliveries
 

@@ -115,8 +115,12 @@ class Claims:
         self.planner: ClaimPlanner = ClaimPlanner(self.topics, weights, ready_counts)
         self.limiter: RateLimiter = RateLimiter(cache, lease_ms, ready_counts.denials)
         self.unreachable: UnreachableShards = ready_counts.unreachable
-        self.left_out: frozenset[str] = frozenset()
+        self._left_out: frozenset[str] = frozenset()
         """Topics that the worker of this consumer can't handle now."""
+        self._on_hold: dict[str, float] = {}
+        """Topic of which this consumer alone takes nothing → the monotonic time until which it does not."""
+        self.said_holds = set[str]()
+        """Those of these topics that the log has named."""
         self.waiter: Waiter | None = None
         """The waiter of the present claim; None unless it waits."""
         self.recovery: Recovery = Recovery(cache)
@@ -136,9 +140,34 @@ class Claims:
         self.unreachable.note(shard, why, took_s)
         self.ready_counts.learn(shard, dict.fromkeys(topics, 0), time.monotonic())
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The topics that are not claimed now."""
+        return self._left_out | self.on_hold if self._on_hold else self._left_out
+
+    @property
+    def on_hold(self) -> frozenset[str]:
+        """The topics of which this consumer alone takes nothing now."""
+        now = time.monotonic()
+        return frozenset(topic for topic, until in self._on_hold.copy().items() if until > now)
+
     def leave_out(self, topics: frozenset[str]) -> None:
         """Leaves these topics out of claims from now on, and ends a claim that waits. May be called from any thread."""
-        self.left_out = topics
+        if topics != self._left_out:
+            self._left_out = topics
+            self._wake()
+
+    def hold(self, delays: Mapping[str, int]) -> None:
+        """Takes nothing of topics for so many ms, and ends a claim that waits. May be called from any thread."""
+        now = time.monotonic()
+        self._on_hold |= {topic: now + delay_ms / 1000 for topic, delay_ms in delays.items()}
+        self._wake()
+
+    def hold_ends_in(self, now: float) -> float:
+        """The seconds until the next topic is taken again, of those that this consumer alone does not take."""
+        return min((until - now for until in self._on_hold.copy().values() if until > now), default=math.inf)
+
+    def _wake(self) -> None:
         waiter = self.waiter
         if waiter is not None:
             waiter.wake()
@@ -158,9 +187,10 @@ class Claims:
         """The wanted topics that are neither paused nor forwarded; of one that serves a route, those that have it.
         ``only``: among these.
         """
-        wanted = self.wanted_topics() if self.left_out else self.topics
+        left_out = self.left_out if self._left_out or self._on_hold else frozenset()
+        wanted = self.wanted_topics() if left_out else self.topics
         if only is not None:
-            wanted = sorted((topic for topic in only if topic not in self.left_out), key=self.ranks.__getitem__)
+            wanted = sorted((topic for topic in only if topic not in left_out), key=self.ranks.__getitem__)
         if not topology.paused and not topology.routes and not self.forwarded and self.route is None:
             return wanted
         if self.route is not None:
@@ -299,4 +329,4 @@ class WaitStrategy:
         alarms = waiters.sleeps_denied(self.waiter, denied)
         for topic, at in denied.items():
             pause = min(pause, at - now + (0.0 if topic in alarms else BEHIND_S))
-        return Sleep(min(pause, self.until - now))
+        return Sleep(min(pause, self.until - now, self.claims.hold_ends_in(now)))

@@ -6,6 +6,7 @@ import datetime as dt
 import random
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from shardq.core.model.checks import due_spec, is_seconds, reason_text
 from shardq.core.model.printable import quoted
@@ -16,7 +17,7 @@ class Retry(Exception):
     """Raised by a handler, or in a ``settling`` block: try again after ``delay`` seconds (None: by the backoff). Counts
     as a failed attempt.
 
-    ``Retry``, ``Bury`` and ``Snooze`` count also as the only exception of a group, such as a task group makes.
+    ``Retry``, ``Bury``, ``Snooze`` and ``Hold`` count also as the only exception of a group, as a task group makes one.
 
     >>> @worker.on("mail")
     ... def send(delivery):
@@ -69,6 +70,26 @@ class Snooze(Exception):
         snooze_ms(delay)
         self.delay = delay
         super().__init__(f"again after {delay}")
+
+
+class Hold(Snooze):
+    """Raised by a handler, or in a ``settling`` block: the task's key waits for ``delay`` seconds, or a timedelta, as
+    after an answer 429 with ``Retry-After``. The task goes back to the front of its key. That is no failure, and counts
+    no attempt. If the task has no key, its topic is paused for so long, for the whole fleet.
+
+    >>> @worker.on("webhook")
+    ... def send(delivery):
+    ...     answer = post(delivery.payload)
+    ...     if answer.status == 429:
+    ...         raise shardq.Hold(int(answer.headers["Retry-After"]))
+    """
+
+    def __init__(self, delay: float | dt.timedelta) -> None:
+        super().__init__(delay)
+        self.args: tuple[Any, ...] = (
+            f"a key is to wait for {delay}: only a worker's handler, or a settling block, can raise this; elsewhere "
+            "call consumer.hold(delivery, delay), or engine.hold(topic, key=…, until=…)",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

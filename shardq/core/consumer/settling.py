@@ -18,6 +18,7 @@ from shardq.core.calls.consume import (
     OtherSettlement,
     SettleBury,
     SettleGiveBack,
+    SettleHold,
     SettleRetry,
     SettleSnooze,
     SettleStatus,
@@ -25,9 +26,11 @@ from shardq.core.calls.consume import (
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
 from shardq.core.consumer.claims import Claims
-from shardq.core.consumer.policy import Bury, Retry, Snooze, reason_of
+from shardq.core.consumer.holding import delays_of_topics, pause_topics
+from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, reason_of
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import lane_of
 from shardq.core.model.attempts import holder_of, with_attempt
 from shardq.core.model.checks import due_spec, reason_text
 from shardq.core.model.task import Delivery
@@ -56,6 +59,7 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
     """
     parts: list[Sequence[Leased]] = []
     requests: dict[int, Request[SettleStatuses]] = {}
+    held_up: list[SettleHold] = []
     for shard, (acks, others) in settlements.items():
         keys = claims.cache.keys(shard)
         for at in range(0, len(acks), consume.MAX_CLAIM):
@@ -64,6 +68,11 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
         for some in _slices(others, OTHERS_PER_CALL):
             parts.append(some)
             requests[len(requests)] = keys, partial(_settle_others, claims, some)
+            for each in some:
+                if isinstance(each, SettleHold) and lane_of(each.id) is None:
+                    held_up.append(each)
+    if holds := delays_of_topics(held_up) if held_up else {}:
+        claims.hold(holds)  # before the trip: what this consumer would claim meanwhile would meet the same
     statuses: dict[str, SettleStatus] = {}
     done: list[Leased] = []
     errors: dict[str, ShardqError] = {}
@@ -75,6 +84,8 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
             done += parts[number]
     if permits := permits_of(done):
         yield from claims.limiter.released(permits)
+    if holds:
+        yield from pause_topics(claims, holds)
     if errors:
         first = next(iter(errors.values()))
         if not done:
@@ -172,6 +183,8 @@ def settlement_after(
     match failure:
         case Bury():
             return SettleBury(id, token, reason_text(failure.reason))
+        case Hold():
+            return SettleHold(id, token, policy.snooze_ms(failure.delay))
         case Snooze():
             return SettleSnooze(id, token, policy.snooze_ms(failure.delay))
         case Retry():

@@ -3,8 +3,8 @@
 ``dispatcher`` puts the parts together: ``membership`` says which processes live and what they can't reach, ``sharing``
 which shards each of them serves, and a ``poller`` thread serves each of them, woken by the shard's bell. ``forwarding``
 serves the routes of a poller, and knows which of them fail; ``forwarder`` serves those to lists on other nodes, and
-those with a rate. ``retiring`` takes unused topics off the lists. The engine adds threads of its own, such as the
-scheduler of recurring tasks; all other forwarding is in ``features/sinks``.
+those with a rate. ``retiring`` takes unused topics off the lists, ``resuming`` ends pauses. The engine adds threads of
+its own, such as the scheduler of recurring tasks; all other forwarding is in ``features/sinks``.
 """
 
 from shardq.core.dispatcher.dispatcher import Dispatcher, Sinks

@@ -19,6 +19,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
 from shardq.core.layout.topology import Topology
+from shardq.core.resharding.lane_keeper import LaneKeeper
 from shardq.core.resharding.migrator import Migrator
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import SideThread, ended
@@ -91,9 +92,9 @@ class Dispatcher:
         self._forwarder = Forwarder(
             driver, cache, process=self.process, serves=lambda shard: shard in self._pollers, faults=self._faults
         )
-        self._mover = Migrator(
-            driver, cache, process=self.process, mine=lambda: sorted(self._pollers), members=lambda: len(self.members)
-        )
+        mine, members = (lambda: sorted(self._pollers)), (lambda: len(self.members))
+        self._mover = Migrator(driver, cache, process=self.process, mine=mine, members=members)
+        self._lanes = LaneKeeper(driver, cache, process=self.process, mine=mine, members=members)
         self.beside: tuple[SideThread, ...] = tuple(beside(self))
         self._unlearn = cache.on_change(self._topology_changed)
 
@@ -103,6 +104,7 @@ class Dispatcher:
         try:
             self._membership.join(deadline)
             self._mover.topology_changed(self._cache.topology)
+            self._lanes.topology_changed(self._cache.topology)
             for each in self.beside:
                 each.loop.start()
             if self._sinks is not None:
@@ -122,7 +124,7 @@ class Dispatcher:
             self._stopped = True
             pollers, self._pollers = list(self._pollers.values()), {}
         self._membership.stop()
-        others = [self._forwarder.loop, self._mover.loop, *(each.loop for each in self.beside)]
+        others = [self._forwarder.loop, self._mover.loop, self._lanes.loop, *(each.loop for each in self.beside)]
         for loop in others:
             loop.stop()
         self._tell_to_end(pollers)
@@ -198,6 +200,7 @@ class Dispatcher:
 
     def _topology_changed(self, topology: Topology) -> None:
         self._mover.topology_changed(topology)
+        self._lanes.topology_changed(topology)
         self._membership.loop.wake()
         with self._lock:
             self._faults.keep(topology, self._pollers)

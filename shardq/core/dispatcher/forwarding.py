@@ -168,7 +168,7 @@ class Forwarding:
     ) -> None:
         self._driver = driver
         self._connection = connection
-        self._keys = keys
+        self.keys = keys
         self._rouse = rouse
         self._faults = faults
         self._timeout = timeout
@@ -211,7 +211,7 @@ class Forwarding:
         parts = [routed[at : at + TOGETHER] for at in range(0, len(routed), TOGETHER)]
         while parts:
             some = parts.pop()
-            count = self._connection.call(consume.ready_lists(self._keys, some), timeout=self._timeout)
+            count = self._connection.call(consume.ready_lists(self.keys, some), timeout=self._timeout)
             if count == len(some):
                 self._known |= dict.fromkeys(some)
             elif count:
@@ -224,14 +224,14 @@ class Forwarding:
         """
         for topic in [topic for topic in self._refused if topic in given and topic not in ready]:
             # its tasks were cancelled, purged, or forwarded by another process
-            self._faults.works(topic, self._refused.pop(topic)[0], self._keys.shard)
+            self._faults.works(topic, self._refused.pop(topic)[0], self.keys.shard)
         for topic in [topic for topic, (route, _) in self._refused.items() if topology.routes.get(topic) != route]:
             del self._refused[topic]
-        others = [topic for topic in ready if needs_forwarder(self._driver, topology, topic, self._keys)]
+        others = [topic for topic in ready if needs_forwarder(self._driver, topology, topic, self.keys)]
         for topic in others:
             self._refused.pop(topic, None)
         if others:
-            self._rouse(self._keys.shard, others)
+            self._rouse(self.keys.shard, others)
         waits = {topic: self._serve(topic, topology, limit) for topic in ready if topic not in others}
         self._known = {topic: None for topic in self._known if topic in topology.open_routes and topic not in given}
         # what has more left comes after those that were not asked yet
@@ -247,7 +247,7 @@ class Forwarding:
         if (wait := self._refused.get(topic, (route, now))[1] - now) > 0:
             return wait
         call = dispatch.forward(
-            self._keys, topology.stamp, topic, to=route.key, side=route.way, limit=limit, maxlen=route.maxlen
+            self.keys, topology.stamp, topic, to=route.key, side=route.way, limit=limit, maxlen=route.maxlen
         )
         try:
             left = self._connection.call(call, timeout=self._timeout).left
@@ -255,8 +255,8 @@ class Forwarding:
             raise  # a node that does not answer is no fault of the list
         except ShardqError as exc:
             self._refused[topic] = route, now + RETRY_S
-            self._faults.failed(topic, route, self._keys.shard, exc)
+            self._faults.failed(topic, route, self.keys.shard, exc)
             return RETRY_S
         if self._refused.pop(topic, None) is not None:
-            self._faults.works(topic, route, self._keys.shard)
+            self._faults.works(topic, route, self.keys.shard)
         return 0.0 if left else math.inf

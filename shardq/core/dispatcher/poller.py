@@ -349,6 +349,8 @@ class Poller:
     def step(self) -> float:
         """Moves what is due. Returns for how many seconds there is nothing more to do."""
         topology = self._cache.topology
+        if (keys := self._cache.keys(self.keys.shard)) is not self.keys:  # the engine has taken up keys
+            self.keys = self._forwarding.keys = keys
         until_us, self._until_us = self._until_us, None
         routed = topology.open_routes if topology.routes else {}
         topics = self._forwarding.given(self._topics, topology) if routed else self._topics

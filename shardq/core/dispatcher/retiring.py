@@ -74,7 +74,7 @@ class Retirer(SideThread):
 def retire(cache: TopologyCache, *, rest: Callable[[], object] = lambda: None) -> Operation[None]:
     """Retires topics in all shards. ``rest`` is called between two calls."""
     topology = cache.topology
-    used = {*topology.paused, *topology.limits, *topology.routes}
+    used = set(topology.topics)
     idle: defaultdict[str, set[ShardKeys]] = defaultdict(set)
     for keys in cache.span():
         cursor: int | None = None

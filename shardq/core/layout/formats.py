@@ -29,7 +29,10 @@ SETTINGS = "settings"
 upgrade`` gives it to others: until then their settings are read, and not changed.
 """
 
-FEATURES: frozenset[str] = frozenset({COLD, SETTINGS})
+KEYS = "keys"
+"""Tasks may have keys (``Topology.is_keyed``): a shard has the KEYS of lanes."""
+
+FEATURES: frozenset[str] = frozenset({COLD, KEYS, SETTINGS})
 """The features that this build knows."""
 
 

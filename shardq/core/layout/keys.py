@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from shardq.core.layout.slots import MAX_SHARDS, slot_of, tag
 
@@ -25,6 +26,7 @@ class ShardKeys:
     shard: int
     slot: int
     prefix: str  # the beginning of every name of the shard, the colon included
+    keyed: bool  # True in an engine that has keys: scripts then take the names from ``keys`` on, too
     meta: str
     due: str
     task: str
@@ -40,6 +42,12 @@ class ShardKeys:
     staged: str
     copy: str
     bell: str  # the channel for a task that falls due earlier than the poller knows
+    keys: str
+    placed: str
+    alarms: str
+    rests: str
+    holds: str
+    gates: str
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -77,6 +85,7 @@ class ControlKeys:
     history: str
     changes: str
     news: str  # the channel for changes of the members, the topology, routes, pauses, limits and schedules
+    keyed: ClassVar[bool] = False
 
     def bucket(self, topic: str) -> str:
         """The tokens of a topic with a limited rate."""
@@ -96,15 +105,15 @@ class ControlKeys:
 
 
 # After its prefix a key or a channel has the name of its field.
-_OF_A_SHARD = [each.name for each in fields(ShardKeys)][3:]
+_OF_A_SHARD = [each.name for each in fields(ShardKeys)][4:]
 _OF_THE_WHOLE = [each.name for each in fields(ControlKeys)][2:]
 
 
 @functools.lru_cache(maxsize=4 * MAX_SHARDS)
-def shard_keys(name: str, shard: int) -> ShardKeys:
+def shard_keys(name: str, shard: int, keyed: bool = False) -> ShardKeys:
     """The names of shard ``shard`` of the engine ``name``."""
     prefix = f"shardq:{{{tag(name, shard)}}}:"
-    return ShardKeys(shard, slot_of(prefix), prefix, *(prefix + each for each in _OF_A_SHARD))
+    return ShardKeys(shard, slot_of(prefix), prefix, keyed, *(prefix + each for each in _OF_A_SHARD))
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,6 +21,8 @@ import mmh3
 import msgspec
 
 from shardq.core.layout import destinations, formats
+from shardq.core.layout.formats import KEYS
+from shardq.core.layout.lanes import hashed_part, lane_of
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
 from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw, text_of
 from shardq.errors import ShardqError
@@ -123,13 +125,24 @@ class Route(msgspec.Struct, frozen=True):
         return destinations.named(self.shown)
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """The limits of a topic, over the whole fleet."""
+class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The limits of a topic, over the whole fleet. ``lua/open.lua`` reads those of each key off the stored text."""
 
     rate: float | None = None
     """Tasks a second."""
     concurrency: int | None = None
     """Tasks at once."""
+    per_key: int | None = None
+    """Tasks of each key at once; None: one."""
+    per_key_rate: float | None = None
+    """Tasks a second of each key."""
+    on_failure: Literal["wait", "skip"] | None = None
+    """Whether a key waits for the retry of a task that failed, where it has one task at once; None: it waits."""
+
+    @property
+    def is_of_topic(self) -> bool:
+        """True if it limits the topic itself, and not only each of its keys."""
+        return self.rate is not None or self.concurrency is not None
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,6 +153,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The function of a route that ended with its last process: a process that has it takes the route up."""
     paused: bool = False
     """True if nothing of the topic is given out."""
+    paused_until: int = 0
+    """The instant at which the pause ends by itself, in epoch ms; 0: only ``resume`` ends it."""
     limit: Limit | None = None
 
     @property
@@ -239,9 +254,18 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return frozenset(topic for topic, known in self.topics.items() if known.paused)
 
     @cached_property
+    def pauses(self) -> Mapping[str, int]:
+        """Topic → the instant at which its pause ends by itself, in ms."""
+        return {topic: known.paused_until for topic, known in self.topics.items() if known.paused_until}
+
+    @cached_property
     def limits(self) -> Mapping[str, Limit]:
-        """Topic → its limits."""
-        return {topic: known.limit for topic, known in self.topics.items() if known.limit is not None}
+        """Topic → its limits, of topics that have one of their own."""
+        return {
+            topic: known.limit
+            for topic, known in self.topics.items()
+            if known.limit is not None and known.limit.is_of_topic
+        }
 
     @cached_property
     def open_routes(self) -> Mapping[str, Route]:
@@ -280,20 +304,45 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shard_of(self, id: str) -> int:
         """The shard that a new task of this id goes to. The whole id counts, its topic included."""
         # words.raw, without a call: this is done for each push
+        if self.is_keyed:
+            id = lane_of(id) or id
         return table(self.shards)[mmh3.hash(id.encode(errors=FOREIGN)) & _MASK]
 
     def shards_of(self, ids: Iterable[str | bytes]) -> list[int]:
         """``shard_of`` for many ids, in their order: checked ones, or ``words.raw`` of stored ones."""
         # the low bits of the hash are the same whether it is taken as signed or not
         owners = table(self.shards)
+        if self.is_keyed:
+            ids = map(hashed_part, ids)
         return [owners[hashed & _MASK] for hashed in map(mmh3.hash, ids)]
+
+    @cached_property
+    def is_keyed(self) -> bool:
+        """True if tasks may have keys."""
+        return KEYS in self.features
+
+    def share_of(self, members: int) -> float | None:
+        """The tasks a second that each thread of so many processes may move: two of each, where tasks may have keys."""
+        return None if self.move_rate is None else self.move_rate / max(1, members) / (1 + self.is_keyed)
+
+    def marked(self, words: list[Any], width: int) -> list[Any]:
+        """The words of tasks, ``width`` of each, as they are pushed to their homes: a lane that has another shard by an
+        earlier number has to be moved there first.
+        """
+        if not self.priors or not self.is_keyed:
+            return words
+        marked = list(words)
+        for at in range(0, len(words), width):
+            if lane_of(words[at]) is not None and len(self.homes(words[at])) > 1:
+                marked[at + 1] = f"{words[at + 1]} "
+        return marked
 
     def homes(self, id: str) -> list[int]:
         """The shards in which to look for an existing id, in the direction in which tasks move, the present one last.
 
         Between two look-ups a task moves on, never back; a shard that occurs twice keeps its last place.
         """
-        bucket = mmh3.hash(raw(id)) & _MASK
+        bucket = mmh3.hash(hashed_part(raw(id)) if self.is_keyed else raw(id)) & _MASK
         backwards = [table(count)[bucket] for count in (self.shards, *reversed(self.priors))]
         return list(dict.fromkeys(backwards))[::-1]
 
@@ -491,6 +540,8 @@ def _bounds_of(settings: TopicSettings) -> Iterator[_Bounds]:
     if settings.limit is not None:
         yield "concurrency", 1, settings.limit.concurrency
         yield "rate", sys.float_info.min, settings.limit.rate
+        yield "per_key", 1, settings.limit.per_key
+        yield "per_key_rate", sys.float_info.min, settings.limit.per_key_rate
     if settings.route is not None:
         yield "maxlen", 0, settings.route.maxlen
 

@@ -21,7 +21,9 @@ from typing import Any, TypeGuard, get_args
 
 import msgspec
 
+from shardq.core.layout.lanes import key_of, unique_of
 from shardq.core.layout.slots import MAX_SHARDS
+from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import OnConflict
 from shardq.errors import (
@@ -30,6 +32,7 @@ from shardq.errors import (
     DelayAndAt,
     InvalidDelay,
     InvalidId,
+    InvalidKey,
     InvalidName,
     InvalidOption,
     InvalidShardCount,
@@ -271,10 +274,24 @@ def check_id(unique: str) -> None:
     _check_characters(unique, "id", InvalidId, "replace them, and give the topic as topic=")
 
 
+def check_key(key: str) -> None:
+    """A key: one to 200 bytes, like an id."""
+    if not isinstance(key, str):
+        raise InvalidKey(f"a key can't be {quoted(key)}; give a str")
+    if not key:
+        raise InvalidKey("a key can't be empty; leave key= out for a task without one")
+    _check_characters(key, "key", InvalidKey, "of a URL give the host, or a digest")
+
+
 def check_whole_id(id: str) -> None:
-    """An id as push returned it: TOPIC/UNIQUE or UNIQUE."""
+    """An id as push returned it: TOPIC/UNIQUE or UNIQUE, with a key TOPIC/KEY/UNIQUE or /KEY/UNIQUE."""
     if not isinstance(id, str):
         raise InvalidId(f"an id can't be {type(id).__name__}; give the str that push returned")
+    if (key := key_of(id)) is not None:
+        check_topic(topic_of(id))
+        check_key(key)
+        check_id(unique_of(id))
+        return
     topic, slash, unique = id.partition("/")
     if slash:
         check_topic(topic)

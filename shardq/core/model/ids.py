@@ -2,7 +2,8 @@
 
 Called by the producer, for tasks pushed without ``id=`` and with, and by all that tells the topic of an id.
 
-An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic. A UNIQUE of ours is one number of 78 bits in 13
+An id is ``TOPIC/UNIQUE``, or just ``UNIQUE`` in the default topic; of a task with a key ``TOPIC/KEY/UNIQUE``, or
+``/KEY/UNIQUE``. A UNIQUE of ours is one number of 78 bits in 13
 characters:
 
     32 bits    seconds since the epoch: good until the year 2106
@@ -105,19 +106,22 @@ def full_id(topic: str, unique: str) -> str:
     return f"{topic}/{unique}" if topic else unique
 
 
-def schedule_id(topic: str, name: str) -> str:
-    """The beginning of the ids of all tasks of a schedule: of its occurrences, and of those of ``run()``."""
-    return full_id(topic, f"every-{name}@")
+def schedule_id(beginning: str, name: str) -> str:
+    """The beginning of the ids of all tasks of a schedule: of its occurrences, and of those of ``run()``. They begin
+    with its topic, or its topic and key.
+    """
+    return full_id(beginning, f"every-{name}@")
 
 
 _OF_SCHEDULE = re.compile(
-    r"((?:[^/]*/)?every-[A-Za-z0-9_.-]+@)(?:\d{4}-\d\d-\d\dT[\d:.]+Z(?:~\d+)?|run-[A-Za-z0-9_-]{13})"
+    r"((?:[^/]*/(?:[^/]+/)?)?every-[A-Za-z0-9_.-]+@)(?:\d{4}-\d\d-\d\dT[\d:.]+Z(?:~\d+)?|run-[A-Za-z0-9_-]{13})"
 )
 
 
 def bound_to(id: str) -> str:
-    """Returns what an encrypted payload is bound to: the whole id of its task, topic included. For a schedule that is
-    ``TOPIC/every-NAME@``: all its tasks have the payload that was encrypted when it was declared.
+    """Returns what an encrypted payload is bound to: the whole id of its task, topic and key included. For a schedule
+    that is ``TOPIC/every-NAME@``, or ``TOPIC/KEY/every-NAME@``: all its tasks have the payload that was encrypted when
+    it was declared.
 
     >>> shardq.codecs.bound_to("mail/order-42")
     'mail/order-42'

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict
 
 import msgspec
 
+from shardq.core.layout.lanes import key_of
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # checkers know it without its package
 
@@ -19,7 +21,7 @@ else:
     P = TypeVar("P")
 
 OnConflict = Literal["keep", "replace", "reject"]
-State = Literal["scheduled", "ready", "leased", "dead"]
+State = Literal["scheduled", "held", "ready", "leased", "dead"]
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +30,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay: float | dt.timedelta | None = None
     at: float | dt.datetime | None = None
     topic: str = ""
+    key: str | None = None
     id: str | None = None
     on_conflict: OnConflict = "keep"
     dedup: float | dt.timedelta | None = None
@@ -45,6 +48,7 @@ class PushOptions(TypedDict, total=False):
     delay: float | dt.timedelta | None
     at: float | dt.datetime | None
     topic: str
+    key: str | None
     id: str | None
     on_conflict: OnConflict
     dedup: float | dt.timedelta | None
@@ -200,9 +204,11 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     topic: str
+    key: str | None
     state: State
+    """``held``: it is due, and waits for its key."""
     due: dt.datetime | None
-    """The time at which it becomes due, or became due; None unless scheduled."""
+    """The time at which it becomes due, or became due; None unless scheduled or held."""
     deadline: dt.datetime | None
     """The end of its present lease; None unless leased."""
     holder: str | None
@@ -257,3 +263,12 @@ class Delivery(msgspec.Struct, Generic[P], frozen=True):
     tags: tuple[str, ...] = ()
     past: str = ""
     """The reason of the last attempt that failed, as it is stored with the task: the next one is added to it."""
+    fence: int = 0
+    """Grows with each lease of the task's key, as far as the clocks of its shard's masters agree. Store it with what a
+    handler writes, and refuse a write with a lower one. It is 0 until the engine has keys.
+    """
+
+    @property
+    def key(self) -> str | None:
+        """The key that the task was pushed with; None without one."""
+        return key_of(self.id)

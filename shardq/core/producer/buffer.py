@@ -52,7 +52,7 @@ class _Sending:
     __slots__ = ("done", "entries", "error", "receipts")
 
     def __init__(self) -> None:
-        self.entries: Entries = Entries()
+        self.entries: Entries = Entries(keyed=False)
         self.done: threading.Event = threading.Event()
         self.receipts: Sequence[Receipt] = ()
         """In the order of the entries."""
@@ -216,6 +216,7 @@ class Buffer(forks.OfOneProcess):
             entries.ids += packed.ids
             entries.fresh += packed.fresh
             entries.unique += packed.unique
+            entries.keyed = entries.keyed or packed.keyed
         return Pending(packed.ids[0], sending, position)
 
     def flush(self) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, TypeVar
 
-from shardq.core.calls import by_id
-from shardq.core.calls.request import Call, Epoch, Moving
+from shardq.core.calls import by_id, lanes
+from shardq.core.calls.request import Call, Epoch, Moving, Word
+from shardq.core.fleet.features import take_up_keys
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.words import shown_id
 from shardq.core.model.attempts import holder_of
 from shardq.core.model.checks import shown_instant
@@ -16,7 +18,7 @@ from shardq.core.model.ids import topic_of
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.core.operation import Operation
-from shardq.core.recovery import CallChain, Make, call_shards, walk_shards
+from shardq.core.recovery import CallChain, Make, call_shard, call_shards, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
@@ -75,6 +77,14 @@ def order(cache: TopologyCache, verb: Verb, id: str, due: int) -> Operation[Outc
     return requeue(cache, id, due) if verb == "requeue" else reschedule(cache, id, due)
 
 
+def hold(cache: TopologyCache, topic: str, key: str, until: Word) -> Operation[None]:
+    """Has a key give nothing until this due word; "" lets it go on. While it moves all of its shards are told."""
+    lane = of_key(topic, key)
+    yield from take_up_keys(cache)
+    for shard in cache.topology.homes(lane):
+        yield from call_shard(cache, cache.keys(shard), partial(lanes.hold, lane=lane, until=until))
+
+
 def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:
     """Sends a command for each of these ids: all together where the ids belong, and one by one where an id may be
     elsewhere. Returns, by id, the outcome or the error.
@@ -113,8 +123,9 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
     return TaskInfo(
         id=shown_id(id),
         topic=topic_of(shown_id(id)),
+        key=key_of(shown_id(id)),
         state=task.state,
-        due=instant if task.state == "scheduled" else None,
+        due=instant if task.state in ("scheduled", "held") else None,
         deadline=instant if task.state == "leased" else None,
         holder=holder_of(task.token) if task.state == "leased" else None,
         died=instant if task.state == "dead" else None,

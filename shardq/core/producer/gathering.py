@@ -84,7 +84,10 @@ class Gatherer:
             # One with less time than others have would take theirs.
             self._latest = max(self._latest, deadline)
             late = deadline < self._latest - LATE_S
-            if few or late or (entries.unique and (topology.priors or topology.is_cold(entries.ids[0]))):
+            alone = topology.priors or topology.is_cold(entries.ids[0]) if entries.unique else False
+            if entries.keyed:  # a lane that moves is marked
+                alone = alone or topology.priors or not topology.is_keyed
+            if few or late or alone:
                 return await self._push_alone(entries, deadline)
             waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
             shared = self._gather(entries, topology, waiting)

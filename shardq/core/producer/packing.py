@@ -19,10 +19,12 @@ import mmh3
 from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Epoch, Word
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import lane_of
 from shardq.core.model.checks import (
     check_dedup,
     check_headers,
     check_id,
+    check_key,
     check_max_attempts,
     check_on_conflict,
     check_throttle,
@@ -90,6 +92,13 @@ class Entries:
     """The ids of all, in the order of the tasks."""
     fresh: list[Word] = field(default_factory=list)
     unique: list[Word] = field(default_factory=list)
+    keyed: bool | None = None
+    """True if a task of them has a key; None: ``ids`` tell."""
+
+    @property
+    def have_keys(self) -> bool:
+        """True if a task of them has a key."""
+        return any(map(lane_of, self.ids)) if self.keyed is None else self.keyed
 
     @property
     def bytes(self) -> int:
@@ -135,13 +144,13 @@ class Packer:
 
     def one(self, task: Task) -> Entries:
         """Packs one task. Raises its BadInput."""
-        entries = Entries()
+        entries = Entries(keyed=False)
         self._add(entries, task)
         return entries
 
     def many(self, tasks: Iterable[Task]) -> Entries:
         """Packs all tasks, or raises the BadInput of the first bad one, with its position."""
-        entries = Entries()
+        entries = Entries(keyed=False)
         source = each_task(tasks)
         while some := list(itertools.islice(source, RUN)):
             if self._add_alike(entries, some):
@@ -205,6 +214,10 @@ class Packer:
             )
         if task.topic != "":
             check_topic(task.topic)
+        beginning = task.topic
+        if task.key is not None:
+            check_key(task.key)
+            beginning, entries.keyed = f"{task.topic}/{task.key}", True
         due = due_spec(task.delay, task.at)
         window = 0 if task.window is None else window_ms(task.window)
         dedup_ms = None if task.dedup is None else check_dedup(task.dedup, task.id)
@@ -222,10 +235,10 @@ class Packer:
         ):
             head = _head(task, due, window)
         if task.id is None:
-            id = self._ids.one(topic=task.topic)
+            id = self._ids.one(topic=beginning)
         else:
             check_id(task.id)
-            id = full_id(task.topic, task.id)
+            id = full_id(beginning, task.id)
         record = self._encode(task.payload, head, id)
         if window:
             [due] = spread([due], [id], window)
@@ -280,7 +293,7 @@ def batches(
         make = partial(by_id.push_unique, earlier="1")
     if len(words) == width:
         keys = cache.home(words[0])  # type: ignore[arg-type]  # the id
-        yield Batch(keys, make(keys, epoch, words), words, width)
+        yield Batch(keys, make(keys, epoch, cache.topology.marked(words, width)), words, width)
         return
     start = 0
     for size in sizes:
@@ -298,7 +311,7 @@ def batches(
                 places.sort(key=columns[1].__getitem__)
             keys = cache.keys(shard)
             for part in _bounded(_rows(columns, places), width, most):
-                yield Batch(keys, make(keys, epoch, part), part, width)
+                yield Batch(keys, make(keys, epoch, cache.topology.marked(part, width)), part, width)
 
 
 def _rows(columns: list[list[Word]], places: list[int]) -> list[Word]:
@@ -313,7 +326,7 @@ def _bounded(group: list[Word], width: int, most: int) -> Iterator[list[Word]]:
     step = most * width
     for start in range(0, len(group), step):
         part = group[start : start + step]
-        # Ids take at most 265 bytes each: only records can make a batch too large.
+        # Ids take at most 466 bytes each: only records can make a batch too large.
         if sum(map(len, part[2::width])) <= CALL_BYTES:  # type: ignore[arg-type]  # records are bytes
             yield part
         else:
@@ -352,6 +365,7 @@ def _plain(tasks: list[Task]) -> bool:
         1
         for task in tasks
         if task.id is not None
+        or task.key is not None
         or task.headers is not None
         or task.max_attempts is not None
         or task.expires is not None

@@ -12,6 +12,7 @@ from shardq.core.calls import by_id
 from shardq.core.calls.by_id import unique
 from shardq.core.calls.request import Call, Word
 from shardq.core.collector import uncollected
+from shardq.core.fleet.features import take_up_keys
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
@@ -160,6 +161,8 @@ def complete(
     """Stores the tasks of a push that are still to be sent. Tasks of one id are stored in their order, one call after
     the other: of two calls under way, either may be sent again after the other was executed.
     """
+    if not cache.topology.is_keyed and entries.have_keys:
+        yield from take_up_keys(cache)
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
         recovery = Recovery(cache)
         at_once, later = len(words), []
@@ -297,7 +300,9 @@ def push_unique(
                 elif answer != "elsewhere":
                     return answer  # type: ignore[no-any-return]  # what a yield gives back is untyped
             only_if_there = seen or way == "look"
-            last = by_id.push_unique(home, topology.stamp, words, earlier="1" if only_if_there else "0")
+            last = by_id.push_unique(
+                home, topology.stamp, topology.marked(words, UNIQUE), earlier="1" if only_if_there else "0"
+            )
             (answer,) = yield chain.next(home, last)
             if answer != "moving":
                 return seen or answer if answer == "elsewhere" else answer
@@ -312,12 +317,15 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
     ``in_doubt``: an earlier push of it may have been executed.
     """
     id, words = entries.ids[0], entries.fresh
+    if entries.keyed is not False and not cache.topology.is_keyed and entries.have_keys:
+        yield from take_up_keys(cache)
     if not words:
         receipt = receipt_of(id, (yield from push_unique(cache, entries.unique, in_doubt=in_doubt)))
         packer.pushed += 1
         return receipt
     topology = cache.topology
-    call = by_id.push(cache.keys(topology.shard_of(id)), topology.stamp, words)
+    marked = topology.marked(words, FRESH) if topology.priors else words
+    call = by_id.push(cache.keys(topology.shard_of(id)), topology.stamp, marked)
     try:
         if not in_doubt and not (yield call):
             cache.heard_at = time.monotonic()

@@ -80,7 +80,7 @@ class Stream:
         self._sizes = self._sizes or windows(self.cache.topology.shards)
         waits = False
         while not waits and not self.errors and not self.halted() and (tasks := self._taken(next(self._sizes))):
-            entries = Entries(tasks.ids, tasks.fresh, tasks.unique)
+            entries = Entries(tasks.ids, tasks.fresh, tasks.unique, tasks.keyed)
             deadline = time.monotonic() + self.timeout
             ids: list[str] = tasks.unique[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
             window = Window(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
@@ -96,6 +96,9 @@ class Stream:
             )
             if waits:
                 window.leftover.unique, tasks.unique = list(tasks.unique), []
+            if tasks.keyed and not self.cache.topology.is_keyed:
+                waits, window.leftover = True, Entries(tasks.ids, tasks.fresh, tasks.unique, keyed=True)
+                tasks.fresh, tasks.unique = [], []
             self._windows.append(window)
             for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
                 parts = batches(self.cache, epoch, words, width, sizes=[len(words) // width])

@@ -9,6 +9,7 @@ from its first step to its last: a shard that knows a newer one refuses it.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +17,18 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
+from shardq.core.calls import lanes as lane_calls
 from shardq.core.calls import node_info, resharding
 from shardq.core.calls.request import FIRST_PAGE, Command, next_page
 from shardq.core.calls.resharding import MovingTask
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put_or_deliver, taken
 from shardq.core.replicas import ReplicaBarrier
+from shardq.core.resharding.lanes import Lanes, closed, holds_left, misplaced_lanes
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
@@ -285,7 +289,9 @@ class MigrationPipeline:
         self._reserved, self._put = [], []
 
 
-def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate) -> Operation[bool]:
+def sweep(
+    cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate, known: Lanes | None = None
+) -> Operation[bool]:
     """Goes through a shard once, and moves what belongs elsewhere. If nothing does, and nothing is moving, notes that
     in the shard and returns True.
 
@@ -299,6 +305,12 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         yield resharding.swept(source, topology.stamp, topology.since)
         return True
     found, pipeline = False, MigrationPipeline(cache, topology, source, numbers, size=pace.size)
+    if topology.is_keyed and (lanes := (yield from misplaced_lanes(cache, source))):
+        found = True
+        free = [each.lane for each in (yield from closed(cache, source, lanes, known)) if each.waits]
+        yield from move_lanes(cache, source, free, pipeline, pace)
+    if topology.is_keyed and (yield from holds_left(cache, source)):
+        found = True
     for key in (source.due, source.dead):
         # From the latest on: what is due soon has mostly gone when its turn comes, and neighbours cost the servers
         # less. Tasks that fall between two pages, because others add and remove meanwhile, are found by the next sweep.
@@ -306,6 +318,8 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         while ids := (yield resharding.latest(source, key, kept + leaving, count=resharding.PAGE)):
             # Tasks of one target together, so that calls are few.
             misplaced = sorted(_misplaced(topology, source, ids), key=itemgetter(0))
+            if topology.is_keyed and key == source.due:
+                misplaced = [each for each in misplaced if lane_of(each[1]) is None]
             kept += len(ids) - len(misplaced)
             leaving += len(misplaced)
             for group in pace.groups(misplaced):
@@ -333,6 +347,32 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         return False
     yield resharding.swept(source, topology.stamp, topology.since)
     return True
+
+
+LANES = 200
+"""Lanes whose first tasks are looked up together."""
+
+
+def move_lanes(
+    cache: TopologyCache, source: ShardKeys, lanes: Sequence[str], pipeline: MigrationPipeline, pace: MoveRate
+) -> Operation[None]:
+    """Moves what waits in lanes that are closed, and of which nothing is ready or leased here any more."""
+    left = deque((lane, "") for lane in lanes)
+    while left and not (pace.stopped() or pipeline.held_up):
+        some = dict(left.popleft() for _ in range(min(LANES, len(left))))
+        looks = {lane: lane_calls.first_of(source, lane, after, count=pace.size) for lane, after in some.items()}
+        group: list[Misplaced] = []
+        for lane, entries in values((yield Many(looks))).items():
+            home = cache.topology.shard_of(lane)
+            group += [(home, lane_calls.id_of_entry(entry, lane)) for entry in entries]
+            if len(entries) == pace.size:
+                left.append((lane, entries[-1]))
+        for part in pace.groups(sorted(group, key=itemgetter(0))):
+            if not (pace.stopped() or pipeline.held_up):
+                yield from _paused(pipeline, pace, (yield from pipeline.advance(part)))
+    yield from pipeline.finish()
+    if pipeline.held_up:
+        yield from deliver_all(cache, source)
 
 
 def _paused(pipeline: MigrationPipeline, pace: MoveRate, done: int) -> Operation[None]:

@@ -152,10 +152,8 @@ class Migrator:
         return 0.0
 
     def _sweep(self, topology: Topology) -> None:
-        rate = topology.move_rate
-        share = None if rate is None else rate / max(1, self._members())
         # A thread that is left behind in a pause must not go on at its end.
-        pace = MoveRate(share, self._something_moved, self.loop.stopping.is_set)
+        pace = MoveRate(topology.share_of(self._members()), self._something_moved, self.loop.stopping.is_set)
         failure: ShardqError | None = None
         away: set[str] = set()  # nodes that do not answer: their other shards need not be tried
         for keys in run(self._driver, unswept(self._cache, self._mine()), CALL_TIMEOUT_S):

@@ -113,6 +113,8 @@ def _announce(cache: TopologyCache, shards: int, rate: float | None) -> Operatio
         if known.pending == shards or known.shards == shards:
             yield from check_writer(cache)
             return
+        if known.is_keyed and known.priors:
+            raise ChangeUnderWay(known.shards, shards, keyed=True)
         if (yield from declare(cache, known, known.following(pending=shards, move_rate=rate))):
             return
 
@@ -289,7 +291,7 @@ def estimate_resize(cache: TopologyCache, shards: int, node_of: Callable[[int], 
     for keys, counts in values(answers).items():
         size = yield resharding.record_bytes(keys)
         records = yield resharding.records(keys)
-        tasks = counts.scheduled + counts.dead
+        tasks = counts.scheduled + counts.held + counts.dead
         # Ready and leased tasks stay, and so do their bytes.
         holdings[keys.shard] = Holding(tasks, size * tasks // max(tasks, records, 1), node_of(keys.slot))
     return estimate(present, shards, holdings, lambda shard: node_of(cache.keys(shard).slot))

@@ -1,0 +1,155 @@
+"""lanes, close, open_lanes and hold: what is said to a shard about the lanes of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import behind
+from shardq.core.layout.words import id_of, text_of
+
+SCAN = 5000
+"""The gates of a look: a millisecond or two of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A lane of which nothing is given any more in a shard that it leaves."""
+
+    lane: str
+    out: int  # tasks that are ready or leased
+    waits: bool
+    rests: str  # the instants before which it rests, and is held, in ms, or ""
+    held: str
+
+
+def lanes(keys: ShardKeys, epoch: Epoch, start: str, *, count: int) -> Call[tuple[int, list[str]]]:
+    """A page of lanes, from these bytes on. Sets their alarms anew. Returns how many places it mended, too."""
+
+    def decode(answer: list[Any]) -> tuple[int, list[str]]:
+        mended, found = body(answer)
+        return mended, list(map(id_of, found))
+
+    return Call.of("lanes", keys, [epoch, NOW, keys.bell, start, count], decode)
+
+
+def close(keys: ShardKeys, epoch: Epoch, some: Sequence[str]) -> Call[list[Closed]]:
+    """Closes lanes. Returns what is there of them."""
+
+    def decode(answer: list[Any]) -> list[Closed]:
+        words = iter(body(answer))
+        return [
+            Closed(id_of(lane), out, waits == 1, rests.decode(), held.decode())
+            for lane, out, waits, rests, held in zip(words, words, words, words, words, strict=True)
+        ]
+
+    return Call.of("close", keys, [epoch, NOW, *some], decode)
+
+
+def open_lanes(keys: ShardKeys, epoch: Epoch, some: Iterable[Closed]) -> Call[None]:
+    words = [word for each in some for word in (each.lane, each.rests, each.held)]
+    return Call.of("open_lanes", keys, [epoch, NOW, keys.bell, *words], nothing)
+
+
+def first_of(keys: ShardKeys, lane: str, after: str, *, count: int) -> Command[list[str]]:
+    """The first members of ``keys`` of a lane, behind one; "" for the first of all."""
+    low = f"({after}" if after else f"[{lane}"
+    words = ("ZRANGEBYLEX", keys.keys, low, f"({behind(lane)}", "LIMIT", 0, count)
+    return Command(keys.slot, words, lambda found: list(map(id_of, found)))
+
+
+def id_of_entry(entry: str, lane: str) -> str:
+    """The id of such a member: behind the lane it has the due time in 15 digits, and a slash."""
+    return lane + entry[len(lane) + 16 :]
+
+
+Gate = Literal["closed", "shut"]
+"""Of a lane that moves: it leaves, or it is not here yet."""
+
+
+def gates(keys: ShardKeys, what: Gate, since: int, cursor: str) -> Command[tuple[str, list[str]]]:
+    """The next cursor, "0" at the end, and some lanes that have this gate in the change since that epoch."""
+    word = f"{what}:{since}".encode()
+
+    def decode(answer: list[Any]) -> tuple[str, list[str]]:
+        fields = iter(answer[1])
+        return text_of(answer[0]), [id_of(lane) for lane, gate in zip(fields, fields, strict=True) if gate == word]
+
+    return Command(keys.slot, ("HSCAN", keys.gates, cursor, "COUNT", SCAN), decode)
+
+
+def hold(keys: ShardKeys, epoch: Epoch, lane: str, until: Word) -> Call[None]:
+    """Has a lane give nothing until this due word; "" lets it go on."""
+    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, until], nothing)
+
+
+def shut(keys: ShardKeys, epoch: Epoch, lane: str) -> Call[bool]:
+    """Has a lane without tasks come here, with the hold that it has elsewhere. Returns True once it has."""
+    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, "shut"], lambda answer: body(answer)[0] == 1)
+
+
+def lanes_on_hold(keys: ShardKeys, cursor: str) -> Command[tuple[str, list[str]]]:
+    """The next cursor, "0" at the end, and some lanes that are or were on hold."""
+    words = ("HSCAN", keys.holds, cursor, "COUNT", SCAN)
+    return Command(keys.slot, words, lambda answer: (text_of(answer[0]), list(map(id_of, answer[1][::2]))))
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """What a shard has of a lane."""
+
+    lane: str
+    scheduled: int
+    held: int
+    ready: int
+    leased: int
+    oldest_ms: int | None  # due time of the oldest held task
+    retry_ms: int  # the instant of the retry that it waits for; 0 without one
+    rests_ms: float  # the instants before which it rests, and is on hold; 0 if never
+    held_ms: float
+    goes_on: bool  # True if it has an alarm: it gives its next by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Some lanes of a topic in one shard, the largest ones first."""
+
+    now_ms: int
+    is_whole: bool  # True if each lane was looked at
+    lanes: list[Tallied]
+
+
+def tally(keys: ShardKeys, epoch: Epoch, topic: str, *, count: int) -> Call[Tally]:
+    """Counts what the largest lanes of a topic have, so many at most."""
+
+    def tallied(
+        lane: bytes,
+        scheduled: int,
+        held: int,
+        ready: int,
+        leased: int,
+        oldest: bytes,
+        retry: bytes,
+        rests: bytes,
+        until: bytes,
+        on: int,
+    ) -> Tallied:
+        oldest_ms = int(oldest) if oldest else None
+        retry_ms, rests_ms, held_ms = int(retry or 0), float(rests or 0), float(until or 0)
+        return Tallied(id_of(lane), scheduled, held, ready, leased, oldest_ms, retry_ms, rests_ms, held_ms, on == 1)
+
+    def decode(answer: list[Any]) -> Tally:
+        now, is_whole, flat = body(answer)
+        words = iter(flat)
+        return Tally(int(now), is_whole == 1, [tallied(*each) for each in zip(*[words] * 10, strict=True)])
+
+    return Call.of("tally", keys, [epoch, NOW, topic, count], decode)
+
+
+def oldest_of(keys: ShardKeys, lane: str) -> Command[int | None]:
+    """The due time, in ms, of the first task that waits in a lane, without those that were put at its front."""
+    words = ("ZRANGEBYLEX", keys.keys, f"[{lane}{1:015d}", f"({behind(lane)}", "LIMIT", 0, 1)
+    return Command(keys.slot, words, lambda found: int(found[0][len(lane.encode()) :][:15]) if found else None)
