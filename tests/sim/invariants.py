@@ -12,6 +12,17 @@ from shardq.core.layout.keys import ShardKeys
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.values import Hash, List, SortedSet
 
+FAR = 4e15
+
+
+def _topic(id: bytes) -> bytes:
+    return id.partition(b"/")[0] if b"/" in id else b""
+
+
+def _lane(id: bytes) -> bytes | None:
+    """The lane of an id with a key."""
+    return id[: id.rindex(b"/") + 1] if id.count(b"/") == 2 else None
+
 
 class Violation(Exception):
     """Something that must never happen."""
@@ -23,6 +34,8 @@ class Shard:
 
     keys: ShardKeys
     space: Keyspace
+    at_once: int = 1000
+    """So many of a lane could be out from the beginning. Where more can, an alarm may lack until the lanes are rung."""
 
     def fields(self, key: str) -> Mapping[bytes, bytes]:
         value = self.space.keys.get(key.encode())
@@ -48,7 +61,7 @@ class Shard:
         ready: Counter[bytes] = Counter()
         for topic in topics:
             for id in (entries := self.entries(topic)):
-                if id.rpartition(b"/")[0] != topic.encode():
+                if _topic(id) != topic.encode():
                     raise Violation(f"{id!r} stands in the ready list of topic {topic!r} of {self.name}")
             ready.update(entries)
         for id in ready.keys() | ghost.keys():
@@ -72,12 +85,14 @@ class Shard:
         self._check_ghosts(ghost)
         if not is_rung:
             self._check_sleep(due, now_ms)
+        if keys.keyed:
+            self._check_lanes(ready)
 
     def _check_ghosts(self, ghost: Mapping[bytes, bytes]) -> None:
         """The ghosts of a topic are those of its ids."""
         of_ids: Counter[bytes] = Counter()
         for id, count in ghost.items():
-            of_ids[id.rpartition(b"/")[0]] += int(count)
+            of_ids[_topic(id)] += int(count)
         meta = self.fields(self.keys.meta)
         told = {field[7:]: int(count) for field, count in meta.items() if field.startswith(b"ghosts/")}
         if told != of_ids:
@@ -86,10 +101,50 @@ class Shard:
     def _check_sleep(self, due: Mapping[bytes, float], now_ms: float) -> None:
         """A poller that was not rung sleeps no longer than until the next due task."""
         wake_at = self.fields(self.keys.meta).get(b"wake_at")
+        due = {id: at for id, at in due.items() if at < FAR} | dict(self.scores(self.keys.alarms))
         if due and wake_at is not None and (not wake_at or float(wake_at) > max(min(due.values()), now_ms + 1)):
             raise Violation(
                 f"{self.name} sleeps until {wake_at!r}, and has a task due at {min(due.values()):.0f}, at {now_ms:.0f}"
             )
+
+    def _check_lanes(self, ready: Counter[bytes]) -> None:
+        """What of a lane is out has a place, no lane has more than its number, and each that can give has an alarm."""
+        keys = self.keys
+        due, leased, alarms, rests = (self.scores(key) for key in (keys.due, keys.leased, keys.alarms, keys.rests))
+        placed, waiting, holds = self.scores(keys.placed), self.scores(keys.keys), self.fields(keys.holds)
+        revoked = {each for each in alarms if each.count(b"/") == 2 and not each.endswith(b"/")}
+        out = {id for id, count in ready.items() if count and _lane(id)} | {id for id in leased if _lane(id)}
+        if set(placed) != out | revoked or out & revoked:
+            raise Violation(f"{self.name} has places of {set(placed)}, and out are {out}, revoked {revoked}")
+        entries: dict[bytes, list[tuple[float, bytes, float]]] = {}
+        for id, score in due.items():
+            lane = _lane(id)
+            if (lane is not None) != (score >= FAR):
+                raise Violation(f"{id!r} is due at {score:.0f} in {self.name}")
+            if lane is not None:
+                at = score - FAR
+                found = [when for when in {0.0, at} if lane + b"%015.0f" % when + id[len(lane) - 1 :] in waiting]
+                if len(found) != 1:
+                    raise Violation(f"{id!r} waits {len(found)} times in {self.name}")
+                entries.setdefault(lane, []).append((found[0], id, at))
+        if len(waiting) != sum(map(len, entries.values())):
+            raise Violation(f"{self.name} has {set(waiting)} in its lanes, and waiting are {entries}")
+        meta = self.fields(keys.meta)
+        for lane in entries.keys() | {_lane(id) for id in placed}:
+            assert lane is not None
+            most = int(meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")[0])
+            taken = sum(id.startswith(lane) for id in placed)
+            if taken > most:
+                raise Violation(f"{taken} of {lane!r} are out in {self.name}, of {most}")
+            first = min((entry for entry in entries.get(lane, []) if entry[1] not in placed), default=None)
+            gate = self.fields(keys.gates).get(lane, b"").partition(b":")
+            if b"," in meta.get(b"numbers", b"") and gate[2] == meta.get(b"since") and gate[0] in (b"shut", b"closed"):
+                if lane in alarms:
+                    raise Violation(f"{lane!r} is {gate[0].decode()} in {self.name}, and has an alarm")
+            elif first and taken < min(most, self.at_once):
+                at = max(first[2], rests.get(lane, 0.0), float(holds.get(lane, 0)))
+                if alarms.get(lane, float("inf")) > at + 0.01:
+                    raise Violation(f"{lane!r} in {self.name} can give at {at}, and its alarm is {alarms.get(lane)}")
 
     def check_at_rest(self, *, is_used: bool, twice: Set[str] = frozenset()) -> None:
         """What holds when nothing moves any more. ``twice``: the ids that may be left where they were moved from."""
@@ -111,6 +166,17 @@ class Shard:
         for what in names:
             if left := self.fields(getattr(self.keys, what)):
                 raise Violation(f"{what} of {self.name} has {dict(left)} at rest")
+
+
+def check_lanes(shards: Iterable[Shard]) -> None:
+    """Nothing of a lane is out in two shards, where one of them may give more of it."""
+    out: dict[bytes, str] = {}
+    for shard in shards:
+        for lane in {_lane(id) for id in shard.scores(shard.keys.placed)}:
+            if lane is not None and lane in out:
+                raise Violation(f"{lane!r} is out in {out[lane]} and in {shard.name}")
+            if lane is not None:
+                out[lane] = shard.name
 
 
 def check_once(shards: Iterable[Shard]) -> None:

@@ -24,8 +24,8 @@ class Shard:
     def __init__(self, **options: Any) -> None:
         self.space = Keyspace(lambda: T * 1000, **options)
         self.server = Server(self.space)
-        words: list[Word] = [EPOCH, "{}", "1", 1, "1", "0", "first", ""]
-        self.server.run(script("open"), [KEYS.meta, KEYS.copy], words)
+        words: list[Word] = [EPOCH, "{}", "1", 1, "1", "0", "first", "", ""]
+        self.server.run(script("open"), [KEYS.meta, KEYS.copy, KEYS.alarms, KEYS.gates], words)
 
     def ask(self, call: Call[Any]) -> Answer:
         return self.server.run(call.script, call.keys, call.words)

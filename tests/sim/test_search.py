@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests.sim.planted import PLANTED, Planted
@@ -24,6 +28,19 @@ def test_a_sample_finds_nothing(part: int) -> None:
         assert not tally.violations, tally.violations[0]
         assert not tally.undecided
         assert tally.states > 1
+
+
+@pytest.mark.slow
+@pytest.mark.promise
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_sample_with_keys_finds_nothing(at_once: int) -> None:
+    """Two tasks of one key, where so many of it may be out at once."""
+    groups = ["two", "ticks", "three", "changes"]
+    words = [sys.executable, "-m", "tests.sim", "search", "--group", *groups, "--every", "6007", "--jobs", "2"]
+    ended = subprocess.run(
+        words, env=os.environ | {"SHARDQ_SEARCH_KEYED": str(at_once)}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_all_interleavings_of_two_requests_are_few() -> None:

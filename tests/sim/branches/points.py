@@ -16,6 +16,7 @@ from tree_sitter import Node
 
 from shardq.core.scripts import Script
 from tests.sim.branches.scripts import Source, assembled, edited, nodes, sources
+from tests.sim.search.kinds import KEYED
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,6 @@ def points() -> list[Point]:
 
 
 @cache
-def instrumented() -> dict[str, Script]:
+def instrumented(*, keyed: bool = KEYED > 0) -> dict[str, Script]:
     """The scripts that tell their branches, by name: to be run in place of ours."""
-    return assembled(_found()[1])
+    return assembled(_found()[1], keyed=keyed)

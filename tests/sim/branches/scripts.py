@@ -12,8 +12,9 @@ from functools import cache
 import tree_sitter_lua
 from tree_sitter import Language, Node, Parser
 
-from shardq.core.scripts import Script
+from shardq.core.scripts import Script, without_lanes
 from tests.lua.contract import FOLDER, NAMES, contract
+from tests.sim.search.kinds import KEYED
 
 COMMON = "common/"
 
@@ -61,14 +62,15 @@ def users_of(file: str) -> list[str]:
     return [name for name in NAMES if file in files_of(name)]
 
 
-def assembled(changed: Mapping[str, bytes]) -> dict[str, Script]:
-    """The scripts that are others when these files are, by name."""
+def assembled(changed: Mapping[str, bytes], *, keyed: bool = KEYED > 0) -> dict[str, Script]:
+    """The scripts that are others when these files are, by name; ``keyed``: as they are in an engine that has keys."""
     scripts = {}
     for name in NAMES:
         files = files_of(name)
         if not changed.keys().isdisjoint(files):
-            text = b"".join(changed.get(file, sources()[file].text) for file in files)
-            scripts[name] = Script.of(name, text.decode())
+            texts = [(file.removeprefix(COMMON), changed.get(file, sources()[file].text).decode()) for file in files]
+            whole = "".join(text if keyed else without_lanes(file, text) for file, text in texts)
+            scripts[name] = Script.of(name, whole)
     return scripts
 
 

@@ -178,7 +178,7 @@ def _with_line_of(ours: Outcome, theirs: Outcome) -> Outcome:
     return replace(theirs, answer=replace(theirs.answer, line=ours.answer.line))
 
 
-_PARCEL = re.compile(rb"[^|]*\|[^|]*\|(?:due|dead)\|[^|]*\|(\d+)\|(\d+)\|")
+_PARCEL = re.compile(rb"[^|]*\|[^|]*\|(?:due|first|dead)\|[^|]*\|(\d+)\|(\d+)\|")
 
 
 def _unordered(step: Step, outcome: Outcome) -> Any:
@@ -186,8 +186,8 @@ def _unordered(step: Step, outcome: Outcome) -> Any:
     which push packs anew, and the order in which topics are listed.
     """
     answer = _headed(outcome.answer)
-    if step.script == "peek" and isinstance(answer, list) and len(answer) > 11:
-        answer[7], answer[11] = _pairs(answer[7]), _pairs(answer[11])
+    if step.script == "peek" and isinstance(answer, list) and len(answer) > 12:
+        answer[8], answer[12] = _pairs(answer[8]), _pairs(answer[12])
     return answer, outcome.messages, _headed(outcome.dump)
 
 

@@ -29,7 +29,7 @@ def compared(
     if branches is None:
         return _compared(Comparison, kind, first, seconds, calls)
     with counting(of_modules=False) as reached:
-        same = _compared(partial(Comparison, instead=instrumented()), kind, first, seconds, calls)
+        same = _compared(partial(Comparison, instead=instrumented(keyed=True)), kind, first, seconds, calls)
     branches += reached
     return same
 

@@ -27,7 +27,7 @@ from tests.sim.model.values import Hash, SortedSet, Text
 note_scripts(NAMES)
 
 NAME = "x"
-SHARDS = [shard_keys(NAME, number) for number in range(2)]
+SHARDS = [shard_keys(NAME, number, keyed=True) for number in range(2)]
 CONTROL = control_keys(NAME)
 TOPICS = ["", "mail", "sms"]
 
@@ -35,7 +35,8 @@ FIELDS = ["wake_at", "clock", "ahead", "epoch", "died/mail", "ghosts/mail", "idl
 PROCESSES = ["p1", "p2", "p3", "worker-0123456789ab"]
 TAGS = ["red", "blue"]
 SCHEDULES = ["nightly", "hourly"]
-_IDS = ["a", "b", "c", "d", "mail/a", "mail/b", "mail/c", "sms/a", "sms/b"]
+_IDS = ["a", "b", "c", "d", "mail/a", "mail/b", "mail/c", "sms/a", "sms/b", "/k/a", "mail/k/a", "mail/k/b", "mail/l/a"]
+_LANES = ["/k/", "mail/k/", "mail/l/", "sms/k/"]
 _ODD_IDS = ["", "/", "mail/", "ünï/x", "a|b", "x" * 80, "a\n7"]
 # none is large: a script goes on for as many steps as it is told
 _ODD_WORDS = [
@@ -78,7 +79,7 @@ class Sampler:
     def opening(self) -> list[Step]:
         """The first steps of a run."""
         shards = SHARDS if self._chance(0.95) else SHARDS[1:]
-        words = ["3", '{"shards":2}', "1", 1, "2", 0, "first", ""]
+        words = ["3", '{"shards":2}', "1", 1, "2", 0, "first", "", ""]
         steps = [_step("open", self._named("open", keys), words) for keys in shards]
         return [
             *steps,
@@ -294,6 +295,10 @@ class Sampler:
             ["HSET", keys.task, id, self._record()],
             ["ZADD", self._draw.choice([keys.due, keys.leased, keys.dead, keys.seen]), now - 500, id],
             ["ZADD", keys.due, self._draw.choice(["0.5", "1e300", "-3.25", f"{now}.0625"]), id],
+            ["ZADD", keys.placed, 0, f"{self._draw.choice(TOPICS)}/k/{id}"],
+            ["ZADD", keys.keys, 0, f"{self._draw.choice(TOPICS)}/k/{self._draw.choice([0, now]):015}/{id}"],
+            ["ZADD", keys.due, 4 * 10**15 + now, f"mail/k/{id}"],
+            ["HSET", keys.holds, "mail/k/", odd],
             ["RPUSH", keys.ready(self._draw.choice(TOPICS)), id, self._id()],
             ["SET", keys.ready(self._draw.choice(TOPICS)), odd],
             ["RPUSH", self._out(), odd],
@@ -313,8 +318,10 @@ class Sampler:
     # ---- the scripts
 
     def _named(self, name: str, keys: ShardKeys | ControlKeys, topics: Sequence[str] = (), *also: str) -> list[str]:
-        names = script(name).named(keys)
-        return [*(key for each in names for key in ([each] if isinstance(each, str) else map(each, topics))), *also]
+        names = script(name, keyed=True).named(keys)
+        named = [key for each in names for key in ([each] if isinstance(each, str) else map(each, topics))]
+        at = len(named) - 6  # those of lanes are the last
+        return [*named[:at], *also, *named[at:]] if also else named
 
     def _shard(self, name: str, words: Sequence[object], topics: Sequence[str] = (), *also: str) -> Built:
         return self._named(name, self.keys, topics, *also), [*self._guarded(), *words]
@@ -351,7 +358,7 @@ class Sampler:
     def _forward(self) -> Built:
         side = self._draw.choice(["right", "left", "stream", "stream"])
         kept = self._draw.choice(["", "", 0, 1, 5]) if side == "stream" else ""
-        words = [self._draw.choice([0, 1, 2, 500, 1000]), side, kept]
+        words = [self.keys.bell, self._draw.choice([0, 1, 2, 500, 1000]), side, kept]
         topic = self._draw.choice(TOPICS)
         return self._shard(
             "forward", words, [topic], f"{self.keys.prefix}{'out' if side == 'stream' else 'ready/theirs'}"
@@ -396,7 +403,7 @@ class Sampler:
         return self._shard("extend", [self.keys.bell, self._length(), *words])
 
     def _cancel(self) -> Built:
-        return self._shard("cancel", [self._id()])
+        return self._shard("cancel", [self.keys.bell, self._id()])
 
     def _reschedule(self) -> Built:
         return self._shard("reschedule", [self.keys.bell, self._id(), self._due()])
@@ -417,6 +424,9 @@ class Sampler:
 
     def _total(self) -> Built:
         return self._shard("total", [self._draw.choice([0, 0, 0, 7]), self._draw.choice([1, 1000])])
+
+    def _tally(self) -> Built:
+        return self._shard("tally", [self._draw.choice(TOPICS), self._draw.choice([0, 1, 20])])
 
     def _retire(self) -> Built:
         topics = self._some_topics()
@@ -467,6 +477,7 @@ class Sampler:
     def _purge(self) -> Built:
         topic = self._draw.choice(TOPICS)
         words = [
+            self.keys.bell,
             topic,
             self._draw.choice(["topic", "topic", "all"]),
             self._place(),
@@ -477,7 +488,10 @@ class Sampler:
 
     def _cancel_tag(self) -> Built:
         place = self._place().replace("end", "0")
-        return self._shard("cancel_tag", [place, self._draw.choice([*TAGS, "none", ""]), self._draw.choice([1, 1000])])
+        return self._shard(
+            "cancel_tag",
+            [self.keys.bell, place, self._draw.choice([*TAGS, "none", ""]), self._draw.choice([1, 1000])],
+        )
 
     def _stock(self) -> Built:
         return self._shard("stock", [self._place().replace("end", "0"), self._draw.choice([1, 1000])])
@@ -520,6 +534,27 @@ class Sampler:
     def _forget(self) -> Built:
         return self._shard("forget", self._windows())
 
+    def _some_lanes(self) -> list[str]:
+        return self._draw.sample(_LANES, self._draw.randrange(len(_LANES) + 1))
+
+    def _close(self) -> Built:
+        return self._shard("close", self._some_lanes())
+
+    def _open_lanes(self) -> Built:
+        at = self._now_ms()
+        instants = ["", "", at - 50, at + 50]
+        words = [word for lane in self._some_lanes() for word in (lane, *self._draw.choices(instants, k=2))]
+        return self._shard("open_lanes", [self.keys.bell, *words])
+
+    def _lanes(self) -> Built:
+        return self._shard(
+            "lanes", [self.keys.bell, self._draw.choice(["", "mail/", "mail/k0"]), self._draw.choice([1, 500])]
+        )
+
+    def _hold(self) -> Built:
+        until = self._draw.choice(["", self._due()])
+        return self._shard("hold", [self.keys.bell, self._draw.choice(_LANES), until])
+
     def _unmark(self) -> Built:
         return self._shard("unmark", [])
 
@@ -538,6 +573,7 @@ class Sampler:
             self._draw.choice(["2", "2", "4,2", "2,4", "12,2"]),
             int(self._chance(0.2)),
             self._draw.choice(["first", "other"]),
+            self.keys.bell,
             self._draw.choice(["", "", self._epoch(self.keys.meta), self._other_epoch(self.keys.meta)]),
             *self._settings(),
         ]
@@ -637,7 +673,7 @@ class Sampler:
 @functools.cache
 def _commands(name: str) -> list[str]:
     """The commands that a script may run."""
-    return sorted(set(re.findall(r"redis\.p?call\('([A-Z]+)'", script(name).text)) - {"TIME"})
+    return sorted(set(re.findall(r"redis\.p?call\('([A-Z]+)'", script(name, keyed=True).text)) - {"TIME"})
 
 
 _WEIGHTS = {

@@ -41,7 +41,7 @@ class Scene:
         return full_id(self.topic, "a")
 
     def _called(self, name: str, words: Sequence[Word], topics: Sequence[str] = ()) -> Step:
-        names = script(name).named(self.keys)
+        names = script(name, keyed=True).named(self.keys)
         keys = [key for each in names for key in ([each] if isinstance(each, str) else map(each, topics))]
         return _step(name, keys, [self.epoch, self.now_us, *words])
 
@@ -65,8 +65,8 @@ class Scene:
         return self._called("claim", words, [self.topic])
 
     def _forwarded(self, side: str, to: str) -> Step:
-        step = self._called("forward", [5, side, ""], [self.topic])
-        return replace(step, keys=(*step.keys, to.encode()))
+        step = self._called("forward", [self.keys.bell, 5, side, ""], [self.topic])
+        return replace(step, keys=(*step.keys[:-6], to.encode(), *step.keys[-6:]))
 
     def _leased(self, id: str, entry: str, score: int) -> list[Step]:
         return [
@@ -144,7 +144,7 @@ class Scene:
             _plain("HSET", keys.ghost, id, self.draw.choice((1, 2, "x"))),
         ]
         if self.draw.random() < 0.5:
-            return [*steps, self._called("purge", [topic, "topic", "0", "0", 1000], [topic])]
+            return [*steps, self._called("purge", [keys.bell, topic, "topic", "0", "0", 1000], [topic])]
         return [*steps, self._claimed()]
 
     def refused_halfway(self) -> list[Step]:
@@ -206,7 +206,7 @@ class Scene:
     def crowd_with_a_tag(self) -> list[Step]:
         """More tasks with a tag than one command removes."""
         fields = [word for number in range(MANY) for word in (f"t{number}", b"\x18\x00\x08\x81\xa1t\x91\xa3red")]
-        return [_plain("HSET", self.keys.task, *fields), self._called("cancel_tag", ["0", "red", 1000])]
+        return [_plain("HSET", self.keys.task, *fields), self._called("cancel_tag", [self.keys.bell, "0", "red", 1000])]
 
     def crowd_of_a_topic(self) -> list[Step]:
         """A page of a purge has more tasks than are removed at once. The answer tells how many they were."""
@@ -214,7 +214,7 @@ class Scene:
         tasks = [word for number in range(MANY) for word in (self._now_ms, full_id(topic, f"t{number}"))]
         return [
             _plain("ZADD", self.draw.choice((keys.due, keys.dead)), *tasks),
-            self._called("purge", [topic, "topic", "0", "0", 1000], [topic]),
+            self._called("purge", [keys.bell, topic, "topic", "0", "0", 1000], [topic]),
         ]
 
     def large_records(self) -> list[Step]:

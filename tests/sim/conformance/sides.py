@@ -59,7 +59,7 @@ class Model:
         self.space.restore(self._empty)
 
     def script(self, name: str) -> Script:
-        return self._instead.get(name) or script(name)
+        return self._instead.get(name) or script(name, keyed=True)
 
     def carry_out(self, step: Step, now_us: int = 0) -> Outcome:
         self._now_us = now_us
@@ -121,8 +121,10 @@ class Real:
         self.run_id = re.search(rb"run_id:(\w+)", self._main.ask("INFO", "server"))[1]  # type: ignore[index]
         self._main.ask("ACL", "SETUSER", USER, "on", "nopass", "+@all", "allkeys", "allchannels")
         self._user.ask("AUTH", USER, "any")
-        self._shas = {name: self._main.ask("SCRIPT", "LOAD", script(name).text) for name in NAMES}
-        self._telling = {name: self._main.ask("SCRIPT", "LOAD", _TELLING + script(name).text) for name in NOW_AT}
+        self._shas = {name: self._main.ask("SCRIPT", "LOAD", script(name, keyed=True).text) for name in NAMES}
+        self._telling = {
+            name: self._main.ask("SCRIPT", "LOAD", _TELLING + script(name, keyed=True).text) for name in NOW_AT
+        }
         self._dump = self._main.ask("SCRIPT", "LOAD", _DUMP)
         for channel in (*HEARD, _MARKER):
             self._ear.ask("SSUBSCRIBE", channel)

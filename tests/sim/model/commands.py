@@ -416,6 +416,14 @@ def zscore(space: Keyspace, key: bytes, member: bytes) -> Reply:
     return False if score is None else space.printed(score)
 
 
+@_command(3)
+def zrank(space: Keyspace, key: bytes, member: bytes) -> Reply:
+    present = space.read(key, SortedSet)
+    if present is None or member not in present.scores:
+        return False
+    return bisect_left(present.order, (present.scores[member], member))
+
+
 @_command(-3, "list")
 def zmscore(space: Keyspace, key: bytes, *members: bytes) -> Reply:
     present = space.read(key, SortedSet)
@@ -505,6 +513,41 @@ def zrangebyscore(space: Keyspace, key: bytes, least: bytes, most: bytes, *optio
         return ()
     found = present.order[start:stop][offset:]
     return _told(space, found if count < 0 else found[:count], scores=False)
+
+
+def _lexical(word: bytes) -> tuple[bytes, bool]:
+    """The end of a range by bytes, and if it is in it itself."""
+    if word in (b"-", b"+"):
+        return (b"" if word == b"-" else b"\xff" * 600), True
+    if word[:1] not in (b"[", b"("):
+        raise ModelError(f"a lexical range is not in the model with {word!r}")
+    return word[1:], word[:1] == b"["
+
+
+def _lexical_slice(present: SortedSet | None, least: bytes, most: bytes) -> tuple[int, int]:
+    """The ranks of the members from one bound to the other: all have the score 0."""
+    (low, at_low), (high, at_high) = _lexical(least), _lexical(most)
+    if present is None:
+        return 0, 0
+    start = bisect_left(present.order, (0.0, low if at_low else low + b"\0"))
+    stop = bisect_left(present.order, (0.0, high + b"\0" if at_high else high))
+    return start, max(start, stop)
+
+
+@_command(4)
+def zlexcount(space: Keyspace, key: bytes, least: bytes, most: bytes) -> int:
+    start, stop = _lexical_slice(space.read(key, SortedSet), least, most)
+    return stop - start
+
+
+@_command(-4, "list")
+def zrangebylex(space: Keyspace, key: bytes, least: bytes, most: bytes, *options: bytes) -> Reply:
+    if len(options) != 3 or options[0] != b"LIMIT" or _integer(options[1]) != 0:
+        raise ModelError(f"ZRANGEBYLEX is not in the model with {options}")
+    present = space.read(key, SortedSet)
+    start, stop = _lexical_slice(present, least, most)
+    found = present.order[start:stop] if present is not None else []
+    return _told(space, found[: _integer(options[2])], scores=False)
 
 
 @_command(4, writes=True)

@@ -115,7 +115,8 @@ def _of_expression(source: Source, node: Node) -> Iterator[Change]:
         if sign.type == "-" or (sign.type == "not" and not is_condition):
             yield _change(node, f"({source.of(operand)})", f"no {sign.type}")
     elif node.type == "number":
-        yield _change(node, str(int(source.of(node)) + 1), f"{source.of(node)} and one")
+        number = source.of(node)
+        yield _change(node, str((int(number) if number.isdigit() else float(number)) + 1), f"{number} and one")
     elif node.type in _LITERALS:
         yield _change(node, _LITERALS[node.type], f"{node.type} to {_LITERALS[node.type]}")
     elif node.type == "dot_index_expression" and (other := _OTHERS.get(source.of(node))):

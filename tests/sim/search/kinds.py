@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,23 +11,35 @@ from typing import Any
 import msgspec
 
 from shardq.core.calls import consume, dispatch, listing
-from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.core.calls.consume import (
+    Claim,
+    SettleAck,
+    SettleBury,
+    SettleGiveBack,
+    SettleHold,
+    SettleRetry,
+    SettleSnooze,
+)
 from shardq.core.calls.request import Epoch
+from shardq.core.edits import edit_topology
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.record import JSON, decode_record, encode_head, encode_record
 from shardq.core.model.task import Outcome, Receipt
 from shardq.core.operation import Operation
-from shardq.core.producer.by_id import cancel, get, requeue, reschedule
+from shardq.core.producer.by_id import cancel, get, hold, requeue, reschedule
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
 from shardq.core.recovery import Make, call_shards, put_in_force
+from shardq.core.resharding.lane_keeper import open_arrived
+from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, resize, unswept
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import declare as declare_topology
 from shardq.core.upkeep import open_shards, refresh
+from shardq.engine.control import with_limit
 from shardq.errors import Conflict, ShardqError, Unanswered
 from shardq.features.listing.bulk import Bulk, bulk_query, purge
 from tests.judge.model import Op
@@ -52,7 +65,21 @@ def _moving_id() -> str:
     return next(name for name in names if before.shard_of(name) != after.shard_of(name))
 
 
-ID = _moving_id()
+KEYED = int(os.environ.get("SHARDQ_SEARCH_KEYED", "0"))
+"""How many of a key may be out, in a search of tasks with a key; 0 in one of tasks without. All of a process are of
+one or the other.
+"""
+
+
+def _moving_lane() -> str:
+    before, after = Topology(epoch=1, shards=BEFORE), Topology(epoch=1, shards=AFTER)
+    lanes = (f"/k{number}/" for number in range(100))
+    return next(lane for lane in lanes if before.shard_of(lane) != after.shard_of(lane))
+
+
+LANE = _moving_lane()
+ID = f"{LANE}b" if KEYED else _moving_id()
+OTHER = f"{LANE}a"
 """It belongs elsewhere under the other number of shards."""
 
 Judged = Callable[[Any], list[Op]]
@@ -122,7 +149,7 @@ def order_judged(kind: Any, delay_ms: int, number: int) -> Judged:
         if isinstance(result, Outcome):
             op.outcome = "" if result is Outcome.UNKNOWN else str(result)
         elif kind == "get" and not isinstance(result, ShardqError):
-            op.outcome = "gone" if result is None else result.state
+            op.outcome = "gone" if result is None else result.state.replace("held", "scheduled")
         elif not isinstance(result, Unanswered):
             return []
         return [op]
@@ -280,6 +307,9 @@ def moving(cache: TopologyCache, numbers: MoveTokens) -> Operation[bool]:
         if cache.topology.stamp != topology.stamp:
             return False
         yield from sweep(cache, keys, numbers, MoveRate())
+    if KEYED:
+        for keys in cache.span():
+            yield from open_arrived(cache, keys)
     shards = cache.span()
     if not (yield from forget_priors(cache)):
         return False
@@ -367,7 +397,25 @@ SCHEDULE = [
     Kind("retraction", _retraction, _retraction_judged, is_short=False),
 ]
 
-STEADY: Sequence[Kind] = [*PUSHES, *ORDERS, *SETTLEMENTS, *SERVICE, *BULK]
+
+def _holding(until: int | str, cache: TopologyCache, number: int) -> Operation[Any]:
+    return hold(cache, TOPIC, LANE.split("/")[1], until)
+
+
+def _more_at_once(cache: TopologyCache, number: int) -> Operation[Any]:
+    limit = Limit(per_key=KEYED + 1)
+    yield from edit_topology(cache, partial(with_limit, topic=TOPIC, limit=limit))
+    yield from ring_lanes(cache, TOPIC)
+
+
+OF_KEYS = [
+    _settle("hold", "snooze", SettleHold(ID, TOKEN, LATER_MS)),  # it may be let go at any time
+    Kind("put the key on hold", partial(_holding, -LATER_MS), _nothing_judged),
+    Kind("let the key go", partial(_holding, ""), _nothing_judged),
+    Kind("more at once", _more_at_once, _nothing_judged, is_short=False),
+]
+
+STEADY: Sequence[Kind] = [*PUSHES, *ORDERS, *SETTLEMENTS, *SERVICE, *BULK, *(OF_KEYS if KEYED else ())]
 
 KINDS: Sequence[Kind] = [*STEADY, *CHANGES]
 

@@ -46,7 +46,7 @@ def picture(shards: Sequence[Shard]) -> Picture:
             if b"%s|%s" % (id, number) in there.fields(there.keys.staged):
                 first, second = int(lease_bytes), int(lease_bytes) + int(why_bytes)
                 parts = rest[:first], rest[first:second], rest[second:]
-                tasks[id] = Stored(kind.decode(), instant, *parts)
+                tasks[id] = Stored(kind.decode().replace("first", "due"), instant, *parts)
         for member, until in shard.scores(keys.seen).items():
             windows[member] = max(windows.get(member, 0), math.ceil(until))
     return Picture(tasks, windows)

@@ -8,30 +8,37 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardq.core.calls import consume, dispatch, resharding
+from shardq.core.calls import by_id, consume, dispatch, lanes, resharding
 from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Command
+from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import shard_keys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Limit, Topology
+from shardq.core.model.record import JSON, encode_head, encode_record
 from shardq.core.operation import Confirm, Many, Operation, Pause
 from shardq.core.recovery import call_shards
+from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.migration import MoveTokens
 from shardq.core.resharding.resizing import resize
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import create_topology, refresh
+from shardq.core.upkeep import create_topology, open_shards, refresh
+from shardq.core.upkeep import declare as declare_topology
 from shardq.errors import ShardqError
 from tests.judge.model import Op
-from tests.sim.invariants import Shard, Violation, check_once
+from tests.sim.invariants import Shard, Violation, check_lanes, check_once
 from tests.sim.model.keyspace import Keyspace, Snapshot
 from tests.sim.model.server import Failure, Server
 from tests.sim.search.kinds import (
     AFTER,
     BEFORE,
     ID,
+    KEYED,
+    LANE,
     LEASE_MS,
     LIMIT,
     NAME,
+    OTHER,
     TICK_MS,
     TOKEN,
     TOPIC,
@@ -45,7 +52,7 @@ from tests.sim.search.kinds import (
 from tests.sim.search.pictures import STILL, Picture, picture
 
 START_US = 1_700_000_000_000_000
-SHARDS = [shard_keys(NAME, shard) for shard in range(AFTER + 1)]
+SHARDS = [shard_keys(NAME, shard, KEYED > 0) for shard in range(AFTER + 1)]
 
 
 class World:
@@ -57,7 +64,7 @@ class World:
         self.server = Server(self.space)
         self.instead = instead
         self._rung: set[int] = set()
-        self.shards = [Shard(keys, self.space) for keys in SHARDS]
+        self.shards = [Shard(keys, self.space, KEYED) for keys in SHARDS]
         self._kept: dict[int, tuple[Snapshot, int, frozenset[int]]] = {}
         self._executed: dict[Any, tuple[Any, int]] = {}
         self._settled: dict[int, Ending] = {}
@@ -83,6 +90,7 @@ class World:
                 self._rung.add(number)
             shard.check([TOPIC], is_rung=number in self._rung, now_ms=self.now_us / 1000)
             check_once(self.shards)
+            check_lanes(self.shards)
         messages.clear()
         return raw
 
@@ -112,7 +120,13 @@ class World:
 
     def cache(self) -> TopologyCache:
         """The stored topology, as somebody new knows it."""
-        return TopologyCache(NAME, self.carry_out(create_topology(NAME, BEFORE)))
+        cache = TopologyCache(NAME, self.carry_out(create_topology(NAME, BEFORE)))
+        if KEYED and KEYS not in cache.topology.features:
+            known = cache.topology.with_topic(TOPIC, limit=Limit(per_key=KEYED))
+            following = known.following(features=(*known.features, KEYS))
+            assert self.carry_out(declare_topology(cache, cache.topology, following))
+            self.carry_out(open_shards(cache, cache.span()))
+        return cache
 
     def forget(self) -> None:
         """Begins anew, empty."""
@@ -173,13 +187,13 @@ class World:
             if parcel is not None:
                 number, target, kind = parcel.split(b"|", 3)[:3]
                 if b"%s|%s" % (id, number) in self.shards[int(target)].fields(self.shards[int(target)].keys.staged):
-                    return "scheduled" if kind == b"due" else "dead"
+                    return "dead" if kind == b"dead" else "scheduled"
         return "gone"
 
     def forwarded(self) -> list[bytes]:
         """What stands in the lists that topics are forwarded to."""
         lists = (self.space.keys.get(f"{keys.prefix}out".encode()) for keys in SHARDS)
-        return [payload for entries in lists if isinstance(entries, list) for payload in entries]
+        return [payload for entries in lists if isinstance(entries, list) for payload in entries if payload != b"77"]
 
 
 # ---- beginnings
@@ -260,6 +274,8 @@ def _brought(stage: str) -> Callable[[World], list[Op]]:
         topology = cache.topology
         source = cache.keys(Topology(epoch=1, shards=topology.priors[-1]).shard_of(ID))
         target = cache.home(ID)
+        if KEYED:
+            world._answered(lanes.close(source, topology.stamp, [LANE]))
         world._answered(resharding.reserve(target, topology.stamp, "m:1", [ID]))
         if stage == "reserved":
             return []
@@ -299,6 +315,34 @@ SIMPLE: Sequence[Beginning] = [
 """``lease over``: its lease is one of no length."""
 
 _RETRIED_IN_ITS_WINDOW = [_WINDOWED, _dispatched, _claimed(), _RETRIED]
+
+
+def _neighbour(*, state: str) -> Callable[[World], list[Op]]:
+    """Another task of the lane, in front."""
+
+    def step(world: World) -> list[Op]:
+        cache = world.cache()
+        words: list[Any] = [OTHER, 0, encode_record(JSON, 77, encode_head(nonce=77))]
+        (keys,) = cache.span()
+        world._answered(by_id.push(keys, cache.topology.stamp, words))
+        if state != "waiting":
+            _dispatched(world)
+        if state in ("leased", "lease over"):
+            length = LEASE_MS if state == "leased" else 0
+            world._answered(
+                consume.claim(keys, cache.topology.stamp, {TOPIC: 5}, max=5, lease_ms=length, token="other")
+            )
+        return []
+
+    return step
+
+
+if KEYED:
+    SIMPLE = [*SIMPLE] + [
+        Beginning(f"{name} beside one that is {state}", [_neighbour(state=state), *steps])
+        for name, steps in (("gone", []), ("scheduled", [_FAR]), ("due", [_PUSHED]), ("passed over", _READY))
+        for state in ("waiting", "ready", "leased", "lease over")
+    ]
 
 MOVING: Sequence[Beginning] = [
     Beginning(f"{name}, {stage}", [*steps, _resized(AFTER), *([_brought(stage)] if stage != "not moved" else [])])
@@ -369,13 +413,23 @@ def _drained(world: World, cache: TopologyCache) -> list[Op]:
         world.now_us += TICK_MS * 6000
         _dispatched(world)
         token = f"end{world.now_us}"
+        if KEYED:
+            world.carry_out(ring_lanes(cache, TOPIC))  # as after a change of settings that was cut off
+            _dispatched(world)
         for keys in cache.span():
             call = consume.claim(keys, cache.topology.stamp, {TOPIC: 10}, max=10, lease_ms=LEASE_MS, token=token)
-            claimed = world._answered(call)
-            if isinstance(claimed, Claim) and ID in claimed.ids:
-                met.append(claim_op(claimed, token))
-                world._answered(consume.settle(keys, cache.topology.stamp, [SettleAck(ID, token)]))
-                met.append(Op("ack", 0, outcome="done", token=token))
+            for _ in range(10):
+                claimed = world._answered(call)
+                if not isinstance(claimed, Claim) or not claimed.ids:
+                    break
+                for id in claimed.ids:
+                    if id == ID:
+                        met.append(claim_op(claimed, token))
+                    world._answered(consume.settle(keys, cache.topology.stamp, [SettleAck(id, token)]))
+                    if id == ID:
+                        met.append(Op("ack", 0, outcome="done", token=token))
+                if KEYED:
+                    _dispatched(world)
         del turn
     met.append(Op("get", 0, outcome=world.state_of_id()))
     return met
