@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardq.features.listing import BulkResult, Forecast, TaskPage
     from shardq.features.schedules import Every, Schedule
     from shardq.version import __version__
-    from shardq.worker import AsyncWorker, Backoff, Bury, NamedTask, Retry, Snooze, Worker
+    from shardq.worker import AsyncWorker, Backoff, Bury, Hold, NamedTask, Retry, Snooze, Worker
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
@@ -56,7 +56,7 @@ else:
         "shardq.core.resharding": "AsyncResize Resize",
         "shardq.features.schedules": "Every Schedule",
         "shardq.version": "__version__",
-        "shardq.worker": "Backoff Bury NamedTask Retry Snooze Worker",
+        "shardq.worker": "Backoff Bury Hold NamedTask Retry Snooze Worker",
         "shardq.worker.aio": "AsyncWorker",
     }
     __getattr__, __dir__ = lazily(
@@ -90,6 +90,7 @@ __all__ = [
     "NamedTask",
     "Backoff",
     "Bury",
+    "Hold",
     "Retry",
     "Snooze",
     # values

@@ -76,6 +76,10 @@ class InvalidId(BadInput):
     """A caller-given id is empty, too long, or has characters that are not allowed."""
 
 
+class InvalidKey(BadInput):
+    """A key is empty, too long, or has characters that are not allowed."""
+
+
 class InvalidOption(BadInput):
     """An option has a value outside what is allowed."""
 
@@ -311,12 +315,14 @@ class ChangeUnderWay(ShardqError):
     ...     engine.resize(dry_run=True).wait(timeout=600)   # of the change to error.pending
     """
 
-    def __init__(self, pending: int, wanted: int) -> None:
+    def __init__(self, pending: int, wanted: int, *, keyed: bool = False) -> None:
         self.pending = pending
-        super().__init__(
-            f"a change to {pending} shards is under way, so there can be none to {wanted} now; "
-            f"repeat that for {pending} to help it along, or wait until it is in force"
+        then = (
+            "tasks with keys move in one change at a time: wait until it is done, resize(dry_run=True).wait()"
+            if keyed
+            else f"repeat that for {pending} to help it along, or wait until it is in force"
         )
+        super().__init__(f"a change to {pending} shards is under way, so there can be none to {wanted} now; {then}")
 
 
 class IncompatibleVersion(ShardqError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from shardq.core.lazy import lazily
 from shardq.engine.control import Change, Rates
 from shardq.engine.health import Health
+from shardq.engine.keys import KeyList, KeyStats
 from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.engine.sync import Engine
 
@@ -20,4 +21,15 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazily(__name__, {"AsyncEngine": "shardq.engine.aio"})
 
-__all__ = ["AsyncEngine", "Change", "Engine", "Health", "Rates", "ShardStats", "Stats", "TopicStats"]
+__all__ = [
+    "AsyncEngine",
+    "Change",
+    "Engine",
+    "Health",
+    "KeyList",
+    "KeyStats",
+    "Rates",
+    "ShardStats",
+    "Stats",
+    "TopicStats",
+]

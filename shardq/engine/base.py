@@ -21,6 +21,7 @@ from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims, DispatcherLook
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
+from shardq.core.edits import edit_topology
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
@@ -32,9 +33,19 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import advice
 from shardq.engine.advice import Advice
-from shardq.engine.control import CountsByShard, RateMeter, edit_topology
+from shardq.engine.control import CountsByShard, RateMeter
 from shardq.engine.deaf import find_deaf
-from shardq.engine.health import MAX_DEAD, Examined, Health, find_deaths, find_out_of_use, find_unserved, judge
+from shardq.engine.health import (
+    MAX_DEAD,
+    MAX_READY_AGE_S,
+    Examined,
+    Health,
+    find_deaths,
+    find_out_of_use,
+    find_unserved,
+    judge,
+)
+from shardq.engine.keys import find_stuck_keys
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_NAME,
@@ -400,6 +411,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         *,
         subscriber: Subscriber | None,
         pollers: Driver | None = None,
+        max_ready_age: float = MAX_READY_AGE_S,
         max_dead: int = MAX_DEAD,
     ) -> Operation[Examined]:
         """Looks at the servers on which a shard was seen, and for dispatchers that serve each. ``pollers``: as of
@@ -420,11 +432,13 @@ class EngineBase(forks.OfOneProcess, ABC):
             text = f"it can't be told who serves the shards: {exc}"
             found.append(Advice("", "coverage", text, problem=not isinstance(exc, AccessDenied)))
             serving = None
+        fleet = serving.fleet if serving is not None else ()
         return Examined(
             found,
             serving,
             deaths=(yield from find_deaths(counts_by_shard, max_dead)),
-            deaf=(yield from find_deaf(self._map(), counts_by_shard, serving.fleet)) if serving is not None else (),
+            deaf=(yield from find_deaf(self._map(), counts_by_shard, fleet)) if serving is not None else (),
+            stuck_keys=(yield from find_stuck_keys(self._map(), counts_by_shard, fleet, max_ready_age)),
             # where some can't be seen, a look beyond them would take the time that the others have
             strays=(yield from find_out_of_use(self._map())) if len(seen) == len(counts_by_shard) else (),
         )

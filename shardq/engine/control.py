@@ -23,56 +23,17 @@ from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
-from shardq.core.layout.formats import SETTINGS
+from shardq.core.edits import edit_topology
+from shardq.core.fleet.features import take_up_keys
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
-from shardq.core.recovery import call_every_shard, catch_up, topology_in_force
+from shardq.core.recovery import call_every_shard, topology_in_force
+from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import check_writer, declare, open_shards, refresh
-from shardq.errors import BadInput, IncompatibleVersion, InvalidOption, ShardqError
-
-
-def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) -> Operation[Topology]:
-    """Publishes an edited topology under the next epoch; edits again when another process was first, or when shards
-    know a newer one that a failover has taken back. What ``edit`` refuses with BadInput is refused by the present
-    topology.
-
-    Published before the shards are told: a caller that is then refused as stale finds the newer one to read. While a
-    number of shards is announced nothing else may change: what follows it is settled.
-    """
-    while True:
-        known = yield from topology_in_force(cache)
-        try:
-            edited = edit(known)
-        except BadInput:
-            # by what this process knows, which may be old
-            yield from refresh(cache)
-            if cache.topology.stamp == known.stamp:
-                raise
-            continue
-        if edited == known:
-            # so it seems: this process may know an old one, and then there is something to change
-            yield from refresh(cache)
-            if cache.topology.stamp == known.stamp:
-                yield from check_writer(cache)
-                return known
-            continue
-        if edited.topics is not known.topics and SETTINGS not in edited.features:
-            yield from refresh(cache)
-            if cache.topology.stamp != known.stamp:
-                continue
-            raise IncompatibleVersion(
-                "nothing is changed: an earlier shardq created this engine, and keeps the settings of topics in a way "
-                "that this version only reads; run `shardq upgrade` first"
-            )
-        if (yield from declare(cache, known, edited.following())):
-            ahead = yield from open_shards(cache, cache.span())
-            if ahead is None:
-                return cache.topology
-            yield from catch_up(cache, *ahead)
+from shardq.errors import InvalidOption, ShardqError
 
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
@@ -84,10 +45,6 @@ def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
             "its tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
         )
     return edited
-
-
-def with_pause(topology: Topology, topic: str, *, pause: bool) -> Topology:
-    return topology.with_topic(topic, paused=pause)
 
 
 def with_limit(topology: Topology, topic: str, limit: Limit) -> Topology:
@@ -112,24 +69,30 @@ def configure_topics(
 ) -> Operation[dict[str, TopicSettings]]:
     """Sets the given ones of the settings of up to ``TOPICS_AT_ONCE`` topics. Returns those that this changes."""
     edited: dict[str, TopicSettings] = {}
+    ringing: list[str] = []
 
     def edit(topology: Topology) -> Topology:
-        nonlocal edited
+        nonlocal edited, ringing
         settings = {
             topic: msgspec.structs.replace(topology.settings_of(topic), **changes) for topic, changes in given.items()
         }
         for topic, each in settings.items():
             _check_together(topic, each)
         edited = {topic: each for topic, each in settings.items() if each != topology.settings_of(topic)}
+        ringing = [topic for topic, each in edited.items() if each.limit != topology.settings_of(topic).limit]
         return topology.with_topics(edited)
 
     if dry_run:
         edit((yield from topology_in_force(cache)))
     else:
+        if any((each.get("limit") or Limit()).per_key is not None for each in given.values()):
+            yield from take_up_keys(cache)
         yield from edit_topology(cache, edit)
         if edited:
             more = f" and {len(edited) - SHOWN:,} more" if len(edited) > SHOWN else ""
             yield from note(cache, f"topics configured: {', '.join(map(shown_topic, list(edited)[:SHOWN]))}{more}")
+        for topic in ringing:
+            yield from ring_lanes(cache, topic)
     return edited
 
 
@@ -334,7 +297,7 @@ def _between(before: dict[int, ShardCounts], now: dict[int, ShardCounts], second
     dispatched, taken = Counter[str](), Counter[str]()
     for shard in before.keys() & now.keys():
         old, new = before[shard], now[shard]
-        scheduled += new.scheduled - old.scheduled
+        scheduled += new.scheduled + new.held - old.scheduled - old.held
         forwarded += new.forwarded - old.forwarded
         reaped += new.reaped - old.reaped
         for topic in new.dispatched:

@@ -39,6 +39,7 @@ from shardq.core.upkeep import find_strays, refresh
 from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
 from shardq.engine.control import CountsByShard
 from shardq.engine.deaf import Deaf
+from shardq.engine.keys import StuckKey
 from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.cold.report import problems as problems_of_cold
@@ -91,6 +92,7 @@ Kind = (
         "deaf",
         "unknown_task",
         "stuck_worker",
+        "stuck_key",
         "deaths",
         "trimmed",
         "schedule",
@@ -172,6 +174,7 @@ class Examined:
     deaths: Sequence[tuple[str, str]] = ()
     """Topic and reason of the last tasks that died, where too many did."""
     deaf: Sequence[Deaf] = ()
+    stuck_keys: Sequence[StuckKey] = ()
     strays: Sequence[ShardKeys] = ()
     """The shards out of use that hold tasks."""
 
@@ -293,6 +296,7 @@ def judge(
         *own,
         *_overdue(stats.shards, max_late),
         *_stuck(fleet),
+        *_stuck_keys(examined.stuck_keys),
         *_not_healthy(others),
         *_unknown(fleet),
         *_deaf(examined.deaf),
@@ -508,6 +512,17 @@ def _stuck(fleet: Iterable[Member]) -> Iterator[Reason]:
                 f"{which}; see what it waits for, and give it a timeout"
             )
             yield Reason("stuck_worker", text)
+
+
+def _stuck_keys(keys: Sequence[StuckKey]) -> Iterator[Reason]:
+    """Keys that wait behind a task that is stuck."""
+    for topic, key, waited_s, task in keys:
+        text = (
+            f"topic {quoted_topic(topic)}: a task of the key {quoted(key)} has waited for {waited_s:,.0f} s behind "
+            f"task {task.id}, which has been running for {task.seconds:,.0f} s: see what that one waits for, "
+            "and give it a timeout"
+        )
+        yield Reason("stuck_key", text)
 
 
 def _unknown(fleet: Sequence[Member]) -> Iterator[Reason]:

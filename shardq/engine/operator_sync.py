@@ -13,22 +13,37 @@ from functools import partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import msgspec
+
 from shardq.core import upkeep
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
+from shardq.core.edits import edit_topology, with_pause
+from shardq.core.fleet.features import take_up_keys
 from shardq.core.fleet.member import Member, fleet
-from shardq.core.layout.topology import Limit, TopicSettings, Topology
-from shardq.core.model.checks import check_max_attempts, check_topic, checked_tags
+from shardq.core.layout.topology import TopicSettings, Topology
+from shardq.core.model.checks import check_key, check_max_attempts, check_topic, checked_tags, instant_ms, shown_instant
 from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.operation import Operation, run
+from shardq.core.producer import by_id
 from shardq.core.resharding.handle_sync import Resize
+from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.resizing import Estimate, estimate_resize, progress, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
 from shardq.engine.control import TOPICS_AT_ONCE, Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bounds
-from shardq.engine.options import STATS_TIMEOUT_S, check_resize, limit_of, route_of, settings_given, topics_given
+from shardq.engine.keys import KeyList, check_limit, largest_keys
+from shardq.engine.options import (
+    STATS_TIMEOUT_S,
+    OnFailure,
+    check_resize,
+    limit_of,
+    route_of,
+    settings_given,
+    topics_given,
+)
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_sync import TaskCommands
 from shardq.errors import InvalidOption
@@ -134,13 +149,19 @@ class OperatorCommands(TaskCommands, ABC):
             estimated,
         )
 
-    def pause(self, topic: str) -> None:
+    def pause(self, topic: str, *, until: float | dt.datetime | None = None) -> None:
         """Stops giving out the topic's tasks, over the whole fleet. Handlers finish, and tasks still become ready.
 
+        ``until``: an aware datetime or epoch seconds. The topic is given out again within about a second of it, as long
+        as some process dispatches; ``resume`` ends the pause before that. Without it, only ``resume`` does.
+
         >>> engine.pause("mail")
+        >>> engine.pause("mail", until=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=10))
         """
         check_topic(topic)
-        self._edit(partial(control.with_pause, topic=topic, pause=True), f"topic {shown_topic(topic)}: paused")
+        until_ms = 0 if until is None else instant_ms(until, "until")
+        what = f"topic {shown_topic(topic)}: paused" + (f" until {shown_instant(until_ms)}" if until_ms else "")
+        self._edit(partial(with_pause, topic=topic, pause=True, until_ms=until_ms), what)
 
     def resume(self, topic: str) -> None:
         """Gives out the topic's tasks again.
@@ -148,7 +169,21 @@ class OperatorCommands(TaskCommands, ABC):
         >>> engine.resume("mail")
         """
         check_topic(topic)
-        self._edit(partial(control.with_pause, topic=topic, pause=False), f"topic {shown_topic(topic)}: resumed")
+        self._edit(partial(with_pause, topic=topic, pause=False), f"topic {shown_topic(topic)}: resumed")
+
+    def hold(self, topic: str, *, key: str, until: float | dt.datetime | None) -> None:
+        """Has a key of a topic give nothing until an instant: an aware datetime or epoch seconds; None lets it go on.
+        What of it is leased ends, and what is ready already goes back.
+
+        >>> engine.hold("webhook", key="customer-7", until=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=10))
+        >>> engine.hold("webhook", key="customer-7", until=None)
+        """
+        check_topic(topic)
+        check_key(key)
+        until_ms = "" if until is None else instant_ms(until, "until")
+        what = f"topic {shown_topic(topic)}: key {key} " + ("goes on" if until is None else f"on hold until {until}")
+        holding = partial(by_id.hold, topic=topic, key=key, until=until_ms)
+        self._carry_out(lambda cache: noted(cache, holding(cache), what))
 
     def limit(
         self,
@@ -156,18 +191,30 @@ class OperatorCommands(TaskCommands, ABC):
         rate: float | EllipsisType | None = ...,
         *,
         concurrency: int | EllipsisType | None = ...,
+        per_key: int | None = None,
+        per_key_rate: float | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         """Limits the topic to ``rate`` tasks a second and ``concurrency`` at once, over all shards and workers of the
         fleet, in place of its earlier limits; ``limit(topic, None)`` lifts them. It holds at once, also for consumers
         that wait under the limit before. A forwarded topic takes a rate only: its tasks leave, and are not counted.
 
+        Of each key (``key=`` of a push) ``per_key`` tasks are out at once, that is ready or taken, and
+        ``per_key_rate`` become ready in a second. Without it one is, in due order. With one, a key waits for the retry
+        of a task that failed; with ``on_failure="skip"`` it goes on with the next.
+
         >>> engine.limit("invoice", rate=100, concurrency=20)
+        >>> engine.limit("webhook", per_key=20, per_key_rate=5)
         >>> engine.limit("invoice", None)
         """
-        limit = limit_of(topic, rate, concurrency)
-        bounds = "none" if limit == Limit() else f"rate {limit.rate}, concurrency {limit.concurrency}"
-        what = f"topic {shown_topic(topic)}: limits: {bounds}"
+        limit = limit_of(topic, rate, concurrency, per_key=per_key, per_key_rate=per_key_rate, on_failure=on_failure)
+        told = msgspec.structs.asdict(limit).items()
+        bounds = ", ".join(f"{name} {value}" for name, value in told if value is not None)
+        what = f"topic {shown_topic(topic)}: limits: {bounds or 'none'}"
+        if limit.per_key is not None:
+            self._carry_out(take_up_keys)
         self._edit(partial(control.with_limit, topic=topic, limit=limit), what)
+        self._carry_out(partial(ring_lanes, topic=topic))
 
     def configure(
         self,
@@ -185,9 +232,10 @@ class OperatorCommands(TaskCommands, ABC):
         are kept for ``dead_age`` seconds, ``dead_count`` at most; what is beyond that goes within five minutes.
 
         ``topics``: topic → a dict with ``rate`` and ``concurrency`` (as of ``limit``), ``forward`` with ``side`` and
-        ``maxlen`` (as of ``forward``; no function), ``pause``. What a topic's dict leaves out stays as it is; None or
-        False ends a limit or a route. Limits are set together: ``rate`` alone ends a ``concurrency``. All is checked
-        first, then set 500 topics at a time. ``dry_run=True`` sets nothing, and returns what would change.
+        ``maxlen`` (as of ``forward``; no function), ``pause`` (True, False, or a datetime). What a topic's dict leaves
+        out stays as it is; None or False ends a limit or a route. Limits are set together: ``rate`` alone ends a
+        ``concurrency``. All is checked first, then set 500 topics at a time. ``dry_run=True`` sets nothing, and returns
+        what would change.
 
         >>> engine.configure(max_attempts=10, dead_age=7 * 86_400)
         >>> engine.configure(topics={"mail": {"rate": 50, "pause": False}, "log": {"forward": "log-queue"}})
@@ -242,6 +290,19 @@ class OperatorCommands(TaskCommands, ABC):
         driver, deadline = self._begin_look()
         return self._look(driver, self._count(driver, deadline), deadline, shards=shards)
 
+    def keys(self, topic: str, *, limit: int = 20) -> KeyList:
+        """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, and what
+        each waits for. With more than 300 keys in a shard this is a sample: ``is_whole`` says so. No key with more than
+        a 300th of a shard's tasks is missed.
+
+        >>> for each in engine.keys("webhook", limit=5):
+        ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.until)
+        """
+        check_topic(topic)
+        check_limit(limit)
+        driver, deadline = self._begin_look()
+        return run(driver, largest_keys(self._map(), topic, limit), deadline=deadline)
+
     def health(
         self, max_late: float = MAX_LATE_S, max_ready_age: float = MAX_READY_AGE_S, max_dead: int = MAX_DEAD
     ) -> Health:
@@ -259,7 +320,13 @@ class OperatorCommands(TaskCommands, ABC):
         driver, deadline = self._begin_look()
         counts_by_shard = self._count(driver, deadline)
         stats = self._look(driver, counts_by_shard, deadline, shards=True)
-        asked = self._examine(driver, counts_by_shard, subscriber=self._present_subscriber(), max_dead=max_dead)
+        asked = self._examine(
+            driver,
+            counts_by_shard,
+            subscriber=self._present_subscriber(),
+            max_ready_age=max_ready_age,
+            max_dead=max_dead,
+        )
         return self._judge(stats, run(driver, asked, deadline=deadline), max_late, max_ready_age, max_dead)
 
     def _begin_look(self) -> tuple[Driver, float]:
@@ -301,6 +368,7 @@ class OperatorCommands(TaskCommands, ABC):
         interval: float | dt.timedelta | None = None,
         tz: str | None = None,
         topic: str = "",
+        key: str | None = None,
         payload: Any = None,
         jitter: float | dt.timedelta = 0.0,
         catch_up: CatchUp = "one",
@@ -320,9 +388,9 @@ class OperatorCommands(TaskCommands, ABC):
         occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
         ``start`` and ``end``: there are none before and after these instants. ``catch_up``: after a time in which no
         dispatcher ran, "one" run makes up for all that were missed, or "all" of them run, or "none".
-        ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``headers``,
-        ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task not claimed so many
-        seconds after its due time is buried instead of run late.
+        ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``key``,
+        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task not
+        claimed so many seconds after its due time is buried instead of run late.
 
         The schedule is kept in the engine, and served by the processes that have called ``start()``. Declared again, it
         stays as it is; with anything changed it takes the place of the other, and no occurrence is lost or doubled. It
@@ -334,6 +402,8 @@ class OperatorCommands(TaskCommands, ABC):
         """
         check_schedule_name(name)
         check_topic(topic)
+        if key is not None:
+            check_key(key)
         if max_attempts is not None:
             check_max_attempts(max_attempts)
         every = Every(
@@ -350,14 +420,16 @@ class OperatorCommands(TaskCommands, ABC):
             tags=tags,
             owner=owner,
         )
-        self._declare(name, every, topic, payload, max_attempts)
+        self._declare(name, every, topic, payload, max_attempts, key)
 
-    def _declare(self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None) -> None:
+    def _declare(
+        self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None, key: str | None = None
+    ) -> None:
         tags = () if every.tags is None else checked_tags(every.tags)
         head = encode_head(headers=every.headers, max_attempts=max_attempts, tags=tags)
-        id = schedule_id(topic, name)
+        id = schedule_id(topic if key is None else f"{topic}/{key}", name)
         record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head, id)
-        declaration = Declaration.of(every, topic=topic, record=record)
+        declaration = Declaration.of(every, topic=topic, key=key, record=record)
         self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
         if every.owner:
             self._declared.setdefault(every.owner, set()).add(name)
@@ -406,7 +478,7 @@ class OperatorCommands(TaskCommands, ABC):
         raise InvalidOption("schedule needs the name of a schedule, or the owner= of some: one of both")
 
     def _edit(self, edit: Callable[[Topology], Topology], what: str) -> None:
-        self._carry_out_noted(lambda cache: control.edit_topology(cache, edit), what)
+        self._carry_out_noted(lambda cache: edit_topology(cache, edit), what)
 
     def _carry_out_noted(self, make: Callable[[TopologyCache], Operation[T]], what: str = "") -> T:
         return self._carry_out(lambda cache: noted(cache, make(cache), what))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
@@ -30,6 +30,7 @@ from shardq.core.model.checks import (
     check_whole_id,
     due_spec,
     duration_ms,
+    instant_ms,
 )
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import quoted
@@ -213,31 +214,77 @@ def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None
     return due_spec(delay, at)
 
 
-def check_rate(rate: float | None) -> None:
+MOST_OF_KEY = 1000
+"""A dispatch counts those that are out."""
+
+
+def check_rate(rate: float | None, name: str = "rate") -> None:
     # Every process must be able to read what is stored: a bool is no number there.
     if isinstance(rate, bool) or (rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1e9)):
         raise InvalidOption(
-            f"rate={quoted(rate)} is not possible; give tasks a second, more than 0, or None for no limit"
+            f"{name}={quoted(rate)} is not possible; give tasks a second, more than 0, or None for no limit"
         )
 
 
-def limit_of(topic: str, rate: float | EllipsisType | None, concurrency: int | EllipsisType | None) -> Limit:
+OnFailure = Literal["wait", "skip"]
+"""Of a key that has one task at once: it waits for the retry of one that failed, or goes on with the next."""
+
+
+def limit_of(
+    topic: str,
+    rate: float | EllipsisType | None,
+    concurrency: int | EllipsisType | None,
+    *,
+    per_key: int | None = None,
+    per_key_rate: float | None = None,
+    on_failure: OnFailure | None = None,
+) -> Limit:
     check_topic(topic)
-    if rate is ... and concurrency is ...:
-        raise InvalidOption("limit needs rate= or concurrency=; limit(topic, None) lifts the limits of the topic")
+    if rate is ... and concurrency is ... and per_key is None:
+        if per_key_rate is not None:
+            raise InvalidOption(f"per_key_rate={quoted(per_key_rate)} needs per_key=: how many of a key at once")
+        raise InvalidOption(
+            "limit needs rate=, concurrency= or per_key=; limit(topic, None) lifts the limits of the topic"
+        )
     rate, concurrency = None if rate is ... else rate, None if concurrency is ... else concurrency
     check_rate(rate)
+    check_rate(per_key_rate, "per_key_rate")
+    if per_key is None and per_key_rate is not None:
+        raise InvalidOption(f"per_key_rate={quoted(per_key_rate)} needs per_key=: how many of a key at once")
+    whole = isinstance(per_key, int) and not isinstance(per_key, bool)
+    if per_key is not None and not (whole and 1 <= per_key <= MOST_OF_KEY):
+        raise InvalidOption(
+            f"per_key={quoted(per_key)} is not possible; give an int from 1 to {MOST_OF_KEY:,}: how many tasks of a "
+            "key may be out at once"
+        )
+    if on_failure not in (None, "wait", "skip"):
+        raise InvalidOption(f"on_failure={quoted(on_failure)} is not possible; use 'wait' or 'skip'")
+    if on_failure is not None and per_key != 1:
+        raise InvalidOption("on_failure= goes with per_key=1: with more at once a failed task holds up no other")
     if isinstance(concurrency, bool) or (
         concurrency is not None and not (isinstance(concurrency, int) and 1 <= concurrency <= 1_000_000)
     ):
         raise InvalidOption(
             f"concurrency={quoted(concurrency)} is not possible; give an int from 1, or None for no limit"
         )
-    return Limit(rate=rate, concurrency=concurrency)
+    return Limit(rate, concurrency, per_key, per_key_rate, on_failure)
 
 
-TOPIC_SETTINGS = ("rate", "concurrency", "forward", "side", "maxlen", "pause")
+TOPIC_SETTINGS = (
+    "rate",
+    "concurrency",
+    "per_key",
+    "per_key_rate",
+    "on_failure",
+    "forward",
+    "side",
+    "maxlen",
+    "pause",
+)
 """The settings of a topic that ``configure`` takes."""
+
+
+_LIMITS = TOPIC_SETTINGS[:5]
 
 
 def topics_given(topics: object, egress: Egress = registry.ANYWHERE) -> dict[str, dict[str, Any]]:
@@ -262,8 +309,9 @@ def _topic_given(topic: str, settings: object, egress: Egress) -> dict[str, Any]
             raise InvalidOption(f"there is no setting {quoted(name)}; there is {', '.join(TOPIC_SETTINGS)}")
     values = {name: None if value is False else value for name, value in settings.items()}
     given: dict[str, Any] = {}
-    if "rate" in values or "concurrency" in values:
-        limit = limit_of(topic, values.get("rate"), values.get("concurrency"))
+    if not values.keys().isdisjoint(_LIMITS):
+        of_keys = {name: values.get(name) for name in _LIMITS[2:]}
+        limit = limit_of(topic, values.get("rate"), values.get("concurrency"), **of_keys)
         given["limit"] = None if limit == Limit() else limit
     if "forward" in values:
         to, side = values["forward"], values.get("side") or "right"
@@ -273,9 +321,11 @@ def _topic_given(topic: str, settings: object, egress: Egress) -> dict[str, Any]
     elif "side" in values or "maxlen" in values:
         raise InvalidOption("side and maxlen go with forward")
     if "pause" in values:
-        if not isinstance(settings["pause"], bool):
-            raise InvalidOption(f"pause={quoted(settings['pause'])} is not possible; give True or False")
-        given["paused"] = settings["pause"]
+        pause = settings["pause"]
+        if not isinstance(pause, bool | dt.datetime):
+            raise InvalidOption(f"pause={quoted(pause)} is not possible; give True, False, or an aware datetime")
+        given["paused"] = pause is not False
+        given["paused_until"] = 0 if isinstance(pause, bool) else instant_ms(pause, "pause")
     return given
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
 from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher.resuming import Resumer
 from shardq.core.dispatcher.retiring import Retirer
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
@@ -69,7 +70,9 @@ class PartsFactory:
         """Not started yet. ``loader`` makes that of the cold store."""
 
         def beside(dispatcher: Dispatcher) -> tuple[SideThread, ...]:
-            usual: list[SideThread] = [make(driver, cache, dispatcher) for make in (Scheduler, Recorder, Retirer)]
+            usual: list[SideThread] = [
+                make(driver, cache, dispatcher) for make in (Scheduler, Recorder, Retirer, Resumer)
+            ]
             return tuple(usual if loader is None else [*usual, loader(dispatcher)])
 
         return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)

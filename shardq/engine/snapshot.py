@@ -78,7 +78,7 @@ class Snapshot:
             return self.unswept
         shares = leaving(self.topology.shards, self.topology.priors)
         in_wrong_shards = sum(
-            ((each.scheduled or 0) + (each.dead or 0)) * shares[each.shard]
+            ((each.scheduled or 0) + (each.held or 0) + (each.dead or 0)) * shares[each.shard]
             for each in self.stats.shards
             if each.shard < len(shares)
         )

@@ -4,6 +4,7 @@ counted where the server counts by topic, else estimated from ids that are drawn
 
 from __future__ import annotations
 
+import datetime as dt
 import heapq
 import math
 from collections import Counter, defaultdict
@@ -21,6 +22,7 @@ from shardq.core.fleet.lateness import OTHERS
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
+from shardq.core.model.checks import shown_instant
 from shardq.core.operation import succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard, Interval, Rates
@@ -43,12 +45,14 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     scheduled: int
+    held: int
+    """Tasks with a key that are due, and wait for their key."""
     retrying: int
     """The scheduled tasks with an attempt that failed: they wait for another one."""
     ready: int
     leased: int
     dead: int
-    estimated: Mapping[Literal["scheduled", "retrying", "leased", "dead"], int]
+    estimated: Mapping[Literal["scheduled", "held", "retrying", "leased", "dead"], int]
     """The counts that are estimates → by how many tasks they may be off, nineteen times of twenty: in a shard with many
     tasks in a state, only some ids are drawn to tell their topics. A topic with few tasks may show none.
     """
@@ -66,12 +70,14 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that left the ready list, for a consumer or a route; likewise."""
     paused: bool
     """True if its tasks are not given out."""
+    paused_until: dt.datetime | None
+    """The time at which that ends by itself."""
     limit: Limit | None
     route: Route | None
     """Where its payloads go; a URL without its secrets."""
 
     @property
-    def held(self) -> bool:
+    def keeps_back(self) -> bool:
         """True if its ready tasks are not for consumers now."""
         return self.paused or self.route is not None
 
@@ -85,7 +91,7 @@ def largest(topics: Mapping[str, TopicStats], most: int) -> dict[str, TopicStats
 
     def tasks(topic: str) -> int:
         each = topics[topic]
-        return each.scheduled + each.ready + each.leased + each.dead
+        return each.scheduled + each.held + each.ready + each.leased + each.dead
 
     kept = set(heapq.nsmallest(most, topics, key=lambda topic: (-tasks(topic), -topics[topic].dispatched, topic)))
     others = [each for topic, each in topics.items() if topic not in kept]
@@ -103,13 +109,14 @@ def largest(topics: Mapping[str, TopicStats], most: int) -> dict[str, TopicStats
         dispatched_per_s=sum(known["dispatched_per_s"]) if known["dispatched_per_s"] else None,
         taken_per_s=sum(known["taken_per_s"]) if known["taken_per_s"] else None,
         paused=False,
+        paused_until=None,
         limit=None,
         route=None,
     )
     return {topic: each for topic, each in topics.items() if topic in kept} | {OTHERS: rest}
 
 
-_SUMS = ("scheduled", "retrying", "ready", "leased", "dead", "dispatched", "died")
+_SUMS = ("scheduled", "held", "retrying", "ready", "leased", "dead", "dispatched", "died")
 
 
 def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Interval | None) -> dict[str, TopicStats]:
@@ -127,10 +134,11 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
             by_state[state].add(shard.drawn[state], getattr(shard, state))
         by_state[_RETRYING].add(shard.retrying, shard.entries)
     counted = {state: each.rounded() for state, each in by_state.items()}
-    names = {*ready, *dispatched, *topology.paused, *topology.limits, *topology.routes}
+    names = {*ready, *dispatched, *topology.topics}
     return {
         topic: TopicStats(
             scheduled=counted["scheduled"][topic],
+            held=counted["held"][topic],
             retrying=counted[_RETRYING][topic],
             ready=ready[topic],
             leased=counted["leased"][topic],
@@ -142,7 +150,8 @@ def topics_of(counts: Iterable[ShardCounts], topology: Topology, interval: Inter
             dispatched_per_s=interval.dispatched.get(topic, 0.0) if interval else None,
             taken_per_s=interval.taken.get(topic, 0.0) if interval else None,
             paused=topic in topology.paused,
-            limit=topology.limits.get(topic),
+            paused_until=shown_instant(ends) if (ends := topology.pauses.get(topic)) else None,
+            limit=topology.settings_of(topic).limit,
             route=route.masked if (route := topology.routes.get(topic)) else None,
         )
         for topic in sorted(names)
@@ -208,6 +217,7 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     """The reason why it could not be read, in which case each of its counts is None; None if it was."""
     scheduled: int | None = None
+    held: int | None = None
     ready: int | None = None
     leased: int | None = None
     dead: int | None = None
@@ -301,6 +311,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     is_blind: bool
     """True if no shard could be read, so that every total is 0 and says nothing."""
     scheduled: int
+    held: int
+    """Tasks with a key that are due, and wait for their key."""
     retrying: int
     """The scheduled tasks that wait for another attempt: the sum over ``topics``."""
     ready: int
@@ -396,7 +408,7 @@ class Here:
     dispatchers: tuple[str, ...] = ()
 
 
-_COUNTS = ("scheduled", "leased", "dead", "forwarded", "reaped", "buried", "head_age", "late_ms")
+_COUNTS = ("scheduled", "held", "leased", "dead", "forwarded", "reaped", "buried", "head_age", "late_ms")
 """The counts of a shard that its stats have as they are."""
 
 
@@ -440,6 +452,7 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         missing=tuple(keys.shard for keys, counts in seen.counts if isinstance(counts, ShardqError)),
         is_blind=not counted,
         scheduled=sum(counts.scheduled for counts in counted),
+        held=sum(counts.held for counts in counted),
         retrying=sum(topic.retrying for topic in topics.values()),
         ready=sum(sum(counts.ready.values()) for counts in counted),
         leased=sum(counts.leased for counts in counted),

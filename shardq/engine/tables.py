@@ -6,9 +6,10 @@ Called by ``shardq stats``, ``shards``, ``topics``, ``fleet``, ``every``, ``top`
 
 from __future__ import annotations
 
+import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from shardq.core.calls.observe import Drawn
@@ -16,8 +17,10 @@ from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member, servers, unserved
 from shardq.core.fleet.report import runs, together
 from shardq.core.layout.topology import Route, TopicSettings
+from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import shown_topic
 from shardq.engine.health import Health
+from shardq.engine.keys import KeyStats, Why
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
 from shardq.engine.stats import ShardStats, Stats, TopicStats, largest
 from shardq.features.listing.query import Group, grouped
@@ -188,7 +191,9 @@ SHARD = ShardColumn(
     lambda row: str(row.shard) if isinstance(row, ShardStats) else "all",
     value=lambda row: -row.shard if isinstance(row, ShardStats) else 1,  # shard 0 is first
 )
-COUNTS = (_count_of("scheduled", 1), _count_of("ready", 2), _count_of("leased", 6))
+_HELD: ShardColumn = replace(_count_of("held", 3), cell=lambda row: number(row.held) if row.held else "", optional=True)
+"""Stands there while a task waits for its key."""
+COUNTS = (_count_of("scheduled", 1), _HELD, _count_of("ready", 2), _count_of("leased", 6))
 DEAD = _count_of("dead", 5)
 DISPATCHED = _count_of("dispatched", 3)
 PER_SECOND: ShardColumn = _of("per s", _dispatched_per_s, per_second, 4)
@@ -275,6 +280,7 @@ def topics(health: Health, most: int | None = None) -> View[TopicRow]:
         (
             Column("topic", lambda row: shown_topic(row[0]), text=True, value=lambda row: row[0]),
             count("scheduled", 1),
+            *([count("held", 3)] if stats.held else []),
             *([count("retrying", 4)] if stats.retrying else []),
             _of("ready", lambda row: row[1].ready, stats.shown),
             _of("oldest", lambda row: row[1].oldest_ready, age, 2),
@@ -285,18 +291,56 @@ def topics(health: Health, most: int | None = None) -> View[TopicRow]:
             Column("set", settings, text=True),
         ),
         list(rows.items()),
-        lambda row: is_down(row[0]) or bool((row[1].oldest_ready or 0) > WAITS_S and not row[1].held),
+        lambda row: is_down(row[0]) or bool((row[1].oldest_ready or 0) > WAITS_S and not row[1].keeps_back),
         "no topic has had a task",
     )
+
+
+def keys(found: Sequence[KeyStats]) -> View[KeyStats]:
+    return View(
+        (
+            Column("key", lambda row: row.key, text=True),
+            _of("held", lambda row: row.held, number),
+            _of("oldest", lambda row: row.oldest, age, 2),
+            _of("ready", lambda row: row.ready, number, 3),
+            _of("leased", lambda row: row.leased, number, 3),
+            _of("scheduled", lambda row: row.scheduled, number, 4),
+            Column("waits for", waits_for, text=True),
+        ),
+        found,
+        empty="no task of the topic has a key",
+    )
+
+
+def waits_for(key: KeyStats) -> str:
+    """The reason why the held tasks of a key wait."""
+    if key.why is None:
+        return "-"
+    return _WAITS_FOR[key.why] + (f", until {instant(key.until)} UTC" if key.until is not None else "")
+
+
+_WAITS_FOR: Mapping[Why, str] = {
+    "per_key": "its ready and leased tasks",
+    "per_key_rate": "its rate",
+    "backoff": "a retry",
+    "hold": "the end of a hold",
+    "resize": "its move to another shard",
+}
 
 
 def topic_settings(topic: TopicStats | TopicSettings) -> str:
     """The pause, the limits and the route of a topic; empty without any."""
     parts = ["paused"] if topic.paused else []
+    if until := topic.paused_until:
+        parts = [f"paused until {instant(until if isinstance(until, dt.datetime) else shown_instant(until))}"]
     if topic.limit is not None:
         rate, at_once = topic.limit.rate, topic.limit.concurrency
         limits = [f"{rate:,g} a second"] if rate is not None else []
         limits += [f"{at_once:,} at once"] if at_once is not None else []
+        limits += [f"{topic.limit.per_key:,} of each key at once"] if topic.limit.per_key is not None else []
+        limits += (
+            [f"{topic.limit.per_key_rate:,g} a second of each key"] if topic.limit.per_key_rate is not None else []
+        )
         parts.append("at most " + ", ".join(limits))
     if topic.route is not None:
         parts.append(f"to {route(topic.route)}")

@@ -209,6 +209,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         delay: float | dt.timedelta | None = None,
         at: float | dt.datetime | None = None,
         topic: str = "",
+        key: str | None = None,
         id: str | None = None,
         on_conflict: OnConflict = "keep",
         dedup: float | dt.timedelta | None = None,
@@ -222,6 +223,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         **unknown: Never,
     ) -> Receipt:
         """Stores one task, due after ``delay`` seconds or ``at`` an instant; returns its id when it is stored.
+
+        ``key``: tasks of one key, such as a customer, are given out one at a time, in due order, unless
+        ``limit(topic, per_key=…)`` allows more; the full id is TOPIC/KEY/ID then.
 
         A push with an ``id`` of your own is idempotent. The full id includes the topic: TOPIC/ID. ``on_conflict``: keep
         a task that has the id already, replace it, or reject the push (raises Conflict). ``dedup``: remember the id for
@@ -246,6 +250,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             delay=delay,
             at=at,
             topic=topic,
+            key=key,
             id=id,
             on_conflict=on_conflict,
             dedup=dedup,
@@ -350,11 +355,12 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         """Returns a page of the tasks that match: a list with a ``cursor``, to give with the next call. The cursor is
         None at the end.
 
-        All commands on many tasks take this filter: ``topic``; ``state``, "scheduled", "ready", "leased" or "dead";
-        ``due=(from, to)``, two instants or None, for scheduled tasks; ``tag``, for which all other tasks are read, too;
-        or ``everything=True``. ``holder``: tasks leased by the consumer or worker of that name. ``newest``: dead tasks,
-        the latest deaths first. ``failed=True``: scheduled tasks that failed and wait for another attempt;
-        ``task.reason`` says why. Scheduled tasks come first, by due time, then ready, leased and dead ones.
+        All commands on many tasks take this filter: ``topic``; ``key``; ``state``, "scheduled", "held" (due, and
+        waiting for its key), "ready", "leased" or "dead"; ``due=(from, to)``, two instants or None, for scheduled and
+        held tasks; ``tag``, for which all other tasks are read, too; or ``everything=True``. ``holder``: tasks leased
+        by the consumer or worker of that name. ``newest``: dead tasks, the latest deaths first. ``failed=True``: tasks
+        that failed and wait for another attempt; ``task.reason`` says why. Scheduled tasks come first, by due time,
+        then held, ready, leased and dead ones.
 
         A call looks at 1,000 tasks of a shard at most. So a page may be shorter than ``limit``, even empty, and only
         the cursor marks the end. A walk through the pages lists each unchanged task once, even while shards are added
@@ -392,10 +398,10 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return self._dead(topic, **filter)
 
     async def _dead(self, topic: str | None, **filter: Unpack[Filter]) -> AsyncIterator[TaskInfo]:
-        tag = Query.checked(topic, **dead_filter(**filter)).tag
+        query = Query.checked(topic, **dead_filter(**filter))
         cursor = None
         while True:
-            page = await self.tasks(topic, state="dead", tag=tag, cursor=cursor)
+            page = await self.tasks(topic, state="dead", tag=query.tag, key=query.key, cursor=cursor)
             for task in page:
                 yield task
             if (cursor := page.cursor) is None:
@@ -429,8 +435,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         progress: Progress | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Cancels the tasks that match: scheduled, ready and dead ones. For the filter, see ``tasks``; for all tasks,
-        give ``everything=True``. ``reason``: tasks that died of it, or whose last attempt failed of it, as in
+        """Cancels the tasks that match and are not leased. For the filter, see ``tasks``; for all tasks, give
+        ``everything=True``. ``reason``: tasks that died of it, or whose last attempt failed of it, as in
         ``requeue_all``. To remove all tasks of a topic, ``purge`` is faster.
 
         It cancels each task by its id, page by page, and calls ``progress`` after each page; if that raises, the
@@ -458,7 +464,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         >>> print(await engine.purge("mail"), "tasks removed")
         """
         query = bulk_query("cancel", topic, name="purge", **filter)
-        if filter.get("failed") or any(filter.get(each) is not None for each in ("state", "due", "tag")):
+        if filter.get("failed") or any(filter.get(each) is not None for each in ("state", "due", "tag", "key")):
             return (await self._all("cancel", query)).done
         await self._store.opened(self._deadline())
         done = await self._store.purge(Bulk(self._map(), "cancel", query))

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.layout.words import number_of
 from shardq.core.model.checks import now_ms
@@ -36,7 +37,7 @@ from shardq.errors import Conflict, ShardqError
 from shardq.features.cold.relaying import COLD
 from shardq.features.embedded import locks
 from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.drain import Drained, Failing, drain
+from shardq.features.spool.drain import KEYED, Drained, Failing, drain
 from shardq.outbox.tables import Outbox
 
 log: logging.Logger = logging.getLogger("shardq.outbox")
@@ -148,7 +149,7 @@ class Mover:
 
     def _scan(self, connection: sa.Connection) -> float:
         """Moves the first rows that can be moved."""
-        if self.stuck and len(self.stuck.keys() - {COLD}) >= len(self._topology().span()):
+        if self.stuck and len(self.stuck.keys() - {COLD, KEYED}) >= len(self._topology().span()):
             return math.inf
         if not self.stuck or time.monotonic() >= self._pass_at:
             self._begin_pass()
@@ -219,9 +220,12 @@ class Mover:
         return bool(self.stuck) and isinstance(id, str) and any(shard in self.stuck for shard in self._homes(id))
 
     def _homes(self, id: str) -> list[int]:
-        """The shards that an id may be in, and ``COLD`` if it may be in the cold store."""
+        """The shards that an id may be in, ``COLD`` if it may be in the cold store, and ``KEYED`` if its key may be the
+        first.
+        """
         topology = self._topology()
-        return topology.homes(id) + [COLD] * self._cold.concerns(topology, id)
+        keyed = not topology.is_keyed and lane_of(id) is not None
+        return topology.homes(id) + [COLD] * self._cold.concerns(topology, id) + [KEYED] * keyed
 
     def _note_first(self, row: Any) -> None:
         for shard in self._homes(row.id):

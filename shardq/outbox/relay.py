@@ -24,7 +24,7 @@ from shardq.engine.internals import Internals
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.features.cold.relaying import COLD
-from shardq.features.spool.drain import cause_of
+from shardq.features.spool.drain import KEYED, cause_of
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
@@ -291,7 +291,7 @@ class OutboxRelay:
 
 
 def _named(shards: Sequence[int]) -> str:
-    """Shards in a sentence; ``COLD`` is the cold store."""
-    numbers = [str(shard) for shard in shards if shard != COLD]
+    """Shards in a sentence; ``COLD`` is the cold store, ``KEYED`` tasks with keys."""
+    numbers = [str(shard) for shard in shards if shard not in (COLD, KEYED)]
     names = [f"shard{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] if numbers else []
-    return " and ".join(names + ["the cold store"] * (COLD in shards))
+    return " and ".join(names + ["the cold store"] * (COLD in shards) + ["tasks with keys"] * (KEYED in shards))

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from shardq.core.calls.request import Word
+from shardq.core.layout.lanes import beginning_of
 from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named
@@ -38,6 +39,8 @@ replaced well before that.
 
 FAR_MS = round(1000 * (LEAST_AFTER_S + MARGIN_S))
 """Tasks that are due later may wait in the cold store of their engine, if it has one: their ids are made for that."""
+
+LONGEST_ID = 466  # TOPIC/KEY/UNIQUE: 64, 200 and 200 bytes
 
 LONGEST_NAME = 63  # PostgreSQL cuts longer names, and MySQL refuses those above 64
 
@@ -73,7 +76,7 @@ class RowPacker:
             words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
         if entries.fresh and due > created + FAR_MS:
-            made, id = id, made_before(task.topic)
+            made, id = id, made_before(beginning_of(id))
             record = self._packer.rebound(record, made, id)
         return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=created)
 

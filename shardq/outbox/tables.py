@@ -22,7 +22,7 @@ from shardq.core.producer.packing import each_task
 from shardq.engine.internals import Internals
 from shardq.engine.options import checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
-from shardq.outbox.rows import LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
+from shardq.outbox.rows import LONGEST_ID, LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -42,7 +42,9 @@ Statements: TypeAlias = Generator[tuple[Any, ...], Any, R]
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """SQLite numbers rows by itself in a column of type INTEGER only."""
 
-_ID = sa.String(330).with_variant(mysql.VARCHAR(330, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+_ID = sa.String(LONGEST_ID).with_variant(
+    mysql.VARCHAR(LONGEST_ID, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
 """MySQL takes "a" and "A" for the same otherwise."""
 
 
@@ -163,7 +165,7 @@ class Outbox:
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             for made in self._made(dialect):
                 connection.execute(made)
-            for statement in self._trigger(dialect):
+            for statement in (*self._trigger(dialect), *self._widening(connection)):
                 connection.exec_driver_sql(statement)
         if engine is not None:
             self.assign(connection, engine)
@@ -176,8 +178,21 @@ class Outbox:
             return False
         if not all(seen.has_index(name, str(index.name), schema) for index in self._indexes(dialect)):
             return False
+        if any(self._widening(connection)):
+            return False
         found = has_trigger(dialect, name, schema)
         return found is None or connection.exec_driver_sql(found).first() is not None
+
+    def _widening(self, connection: sa.Connection) -> Iterator[str]:
+        """Yields what makes room for ids with keys in a table of before. SQLite bounds no text."""
+        dialect = connection.dialect
+        modify = "MODIFY COLUMN id {} NOT NULL"
+        changes = {"postgresql": "ALTER COLUMN id TYPE {}", "mysql": modify, "mariadb": modify}
+        columns = sa.inspect(connection).get_columns(self.table.name, self.table.schema)
+        room = next(getattr(column["type"], "length", None) for column in columns if column["name"] == "id")
+        if dialect.name in changes and room is not None and room < LONGEST_ID:
+            table = dialect.identifier_preparer.format_table(self.table)
+            yield f"ALTER TABLE {table} {changes[dialect.name].format(_ID.compile(dialect=dialect))}"
 
     def assign(self, connection: sa.Connection, engine: Owner) -> None:
         """Writes whose tasks the rows are, unless that is written. Raises InvalidOption if they are another engine's.

@@ -98,6 +98,7 @@ def remove(cache: TopologyCache) -> Operation[None]:
     for shard, keys in shards.items():
         names = ["", *topics[shard]]
         removals[shard] = [keys.meta, keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ghost]
+        removals[shard] += [keys.keys, keys.placed, keys.alarms, keys.rests, keys.holds, keys.gates]
         removals[shard] += [keys.seen, keys.topics, keys.moved, keys.staged, keys.copy]
         removals[shard] += [*map(keys.ready, names), *map(keys.waiting, names)]
     control, limited = cache.control, cache.topology.limits

@@ -19,6 +19,7 @@ from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
+from shardq.core.layout.lanes import unique_of
 from shardq.core.model.attempts import parted
 from shardq.core.model.checks import clocks, duration_ms
 from shardq.core.model.ids import quoted_topic, topic_of
@@ -42,10 +43,13 @@ PATIENCE_S = 10.0
 
 LOOK_S = 0.02
 
+FAR_MS = 4e15
+"""A task with a key stands so far behind its due time in ``due`` (``lua/common/lane.lua``)."""
+
 MOST_SHOWN = 30
 MOST_PAYLOAD = 60
 
-_ORDER = {"ready": 0, "leased": 1, "scheduled": 2, "dead": 3}
+_ORDER = {"ready": 0, "leased": 1, "held": 2, "scheduled": 3, "dead": 4}
 
 SLACK_S = 30.0
 """In real time this may have passed between a push and an assertion about its delay, on a busy machine."""
@@ -63,7 +67,7 @@ class StoredTask:
     topic: str
     state: State
     due: dt.datetime | None
-    """None unless it is scheduled."""
+    """None unless it is scheduled or held."""
     payload: Any
     """A PayloadNotDecodable where it can't be decoded."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -94,12 +98,12 @@ class _Wanted:
     def _is(self, task: StoredTask) -> bool:
         if task.state not in self.states or (self.topic is not None and task.topic != self.topic):
             return False
-        if self.id is not None and self.id not in (task.id, task.id.partition("/")[2]):
+        if self.id is not None and self.id not in (task.id, unique_of(task.id)):
             return False
         return self.due is None or (task.due is not None and self.due[0] <= task.due <= self.due[1])
 
     def __str__(self) -> str:
-        words = [" or ".join(self.states), "task"]
+        words = [" or ".join(", ".join(self.states).rsplit(", ", 1)), "task"]
         if self.topic is not None:
             words.append(f"of topic {quoted_topic(self.topic)}")
         if self.id is not None:
@@ -182,7 +186,7 @@ def assert_pushed(
     delay: float | dt.timedelta | None = None,
     within: float | dt.timedelta | None = None,
 ) -> Operation[StoredTask]:
-    """Asserts that a task is scheduled or ready. Returns the first that is.
+    """Asserts that a task is scheduled, held or ready. Returns the first that is.
 
     ``due``: it is scheduled for that instant; ``delay``: for so many seconds from now. ``within``: or for up to so much
     less; by default nothing under a virtual clock, and 30 seconds in real time.
@@ -192,7 +196,7 @@ def assert_pushed(
     if due is not None and delay is not None:
         raise InvalidOption("give due or delay, not both")
     if due is None and delay is None:
-        return _present(engine, _Wanted(("scheduled", "ready"), topic, payload, id))
+        return _present(engine, _Wanted(("scheduled", "held", "ready"), topic, payload, id))
     latest = _now(engine) + dt.timedelta(milliseconds=_ms(delay, "delay")) if due is None else due
     latest = EPOCH + instant_us(latest) * US
     slack_ms = (0 if _is_virtual(engine) else SLACK_S * 1000) if within is None else _ms(within, "within")
@@ -204,11 +208,11 @@ def assert_pushed(
 def assert_not_pushed(
     engine: EngineBase, topic: str | None = None, payload: Any = ..., *, id: str | None = None
 ) -> Operation[None]:
-    """Asserts that no such task is scheduled or ready.
+    """Asserts that no such task is scheduled, held or ready.
 
     >>> shardq.testing.assert_not_pushed(engine, "invoice")
     """
-    wanted = _Wanted(("scheduled", "ready"), topic, payload, id)
+    wanted = _Wanted(("scheduled", "held", "ready"), topic, payload, id)
     matching, found = yield from _look(engine, wanted, patience_s=0.0)
     if matching:
         now, rest = _now(engine), [task for task in found if task not in matching]
@@ -220,8 +224,8 @@ def assert_not_pushed(
 
 @_on_either
 def tasks(engine: EngineBase, *, topic: str | None = None) -> Operation[list[StoredTask]]:
-    """Returns all tasks of an engine, or those of a topic: ready ones, leased ones, scheduled ones by their due times,
-    and dead ones.
+    """Returns all tasks of an engine, or those of a topic: ready ones, leased ones, held ones, scheduled ones by their
+    due times, and dead ones.
 
     >>> for task in shardq.testing.tasks(engine):
     ...     print(task.state, task.due, task.payload)
@@ -309,8 +313,9 @@ def _ms(value: float | dt.timedelta | None, name: str) -> int:
 
 
 def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
-    """Reads all tasks without claiming them: ready ones first, then leased, scheduled by due time, and dead ones."""
+    """Reads all tasks without claiming them: ready ones first, then leased, held, scheduled by due time, and dead."""
     found: list[StoredTask] = []
+    now = _now(engine)
     for keys in Internals(engine).cache.span():
         # In this order, so that a task that is dispatched meanwhile is met in its earlier state. The records come last:
         # a task that is done by then is not met at all.
@@ -323,7 +328,9 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
         due, leased, dead, why, records = (answers[at] for at in requests)
         for id, record in records.items():
             state: State = "scheduled" if id in due else "leased" if id in leased else "dead" if id in dead else "ready"
-            due_at = EPOCH + dt.timedelta(milliseconds=float(due[id])) if id in due else None
+            due_at = EPOCH + dt.timedelta(milliseconds=float(due[id]) % FAR_MS) if id in due else None
+            if due_at is not None and due_at <= now and float(due[id]) >= FAR_MS:
+                state = "held"
             reason = parted(why[id].decode(errors="replace"))[0] if id in why else None
             name = id.decode()
             task = StoredTask(name, topic_of(name), state, due_at, None, reason=reason)

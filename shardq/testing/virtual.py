@@ -11,6 +11,7 @@ import datetime as dt
 import math
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from shardq.core.calls import dispatch, listing
@@ -18,6 +19,7 @@ from shardq.core.calls.request import NOW, Call, Command
 from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS, needs_forwarder
 from shardq.core.dispatcher.retiring import EVERY_S, retire
 from shardq.core.drivers.routing import DriverBase
+from shardq.core.edits import edit_topology, without_ended_pauses
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, values
@@ -50,6 +52,9 @@ CHANGES_NO_INSTANT = frozenset(
 )
 """The scripts after which nothing of a shard is due earlier than before."""
 
+FREEING = frozenset(("forward", "cancel", "purge"))
+"""But where there are keys: the next task of a key may go then, as after an ack."""
+
 
 class VirtualTime:
     """The time of one clock, in whole ms: due times are."""
@@ -75,6 +80,8 @@ class VirtualPollers:
         self.handlers: set[str] = set()
         """The consumers of bound workers. Their leases end before time moves: they change no instant."""
         self._caller = secrets.token_hex(6)
+        self._claims = (0, 0)
+        """The instant of the last claim, and how many were made before it at that instant."""
         self._topics: dict[int, list[str]] = {}
         self._next_us: dict[int, int | None] = {}
         """Shard → its next instant of interest, as its last dispatch said."""
@@ -108,12 +115,20 @@ class VirtualPollers:
         if place is None:
             return
         if request.words[place] == NOW:
-            request.words = request.at(self.time.now_us).words
+            now_us = self.time.now_us
+            if name == "claim":  # the fences of two claims differ, though time stands still
+                self._claims = (now_us, min(999, self._claims[1] + 1) if self._claims[0] == now_us else 0)
+                now_us += self._claims[1]
+            request.words = request.at(now_us).words
         words = request.words
         # a settle that schedules nothing again; a claim of a bound worker, whose token is its name and a number
         only_acks = name == "settle" and len(words) == 5 + int(words[3]) + 2 * int(words[4])
         is_handled = name == "claim" and str(words[5]).rpartition(":")[0] in self.handlers
-        if name not in CHANGES_NO_INSTANT and not only_acks and not is_handled:
+        if Internals(self.engine).has_opened and self.cache.topology.is_keyed:
+            changes = name not in CHANGES_NO_INSTANT - FREEING
+        else:
+            changes = name not in CHANGES_NO_INSTANT and not only_acks and not is_handled
+        if changes:
             self._touched.add(request.slot)
 
     # ---- dispatching
@@ -147,7 +162,11 @@ class VirtualPollers:
             raise InvalidOption(f"the schedule {name!r} can't be served by this process: {why}")
 
     def catch_up(self, slot: int | None = None) -> Operation[None]:
-        """Dispatches what is due by now, in all shards or in those of a slot."""
+        """Dispatches what is due by now, in all shards or in those of a slot, and ends pauses whose time it is."""
+        now_ms = self.time.now_us / 1000
+        if min(self.cache.topology.pauses.values(), default=math.inf) <= now_ms:
+            yield from edit_topology(self.cache, partial(without_ended_pauses, now_ms=now_ms))
+            self.arrived.update(self.cache.topology.span())
         for keys in self.cache.span():
             if (slot is None or keys.slot == slot) and self._is_stale(keys):
                 yield from self.step(keys)
@@ -160,7 +179,8 @@ class VirtualPollers:
 
     def next_us(self) -> int | None:
         """The next instant at which there is something to do for a shard or a schedule, after ``catch_up``."""
-        instants = [*self._next_us.values(), self.schedules_us]
+        pauses = [until_ms * 1000 for until_ms in self.cache.topology.pauses.values()]
+        instants = [*self._next_us.values(), self.schedules_us, *pauses]
         return min((next_us for next_us in instants if next_us is not None), default=None)
 
     def step(self, keys: ShardKeys, at_us: int | None = None) -> Operation[None]:

@@ -9,7 +9,7 @@ runs a processor in each of several processes. ``sync`` and ``aio`` are the work
 
 from typing import TYPE_CHECKING
 
-from shardq.core.consumer.policy import Backoff, Bury, Retry, Snooze
+from shardq.core.consumer.policy import Backoff, Bury, Hold, Retry, Snooze
 from shardq.core.lazy import lazily
 from shardq.worker.named import NamedTask, Pusher
 from shardq.worker.sync import Worker
@@ -19,4 +19,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazily(__name__, {"AsyncWorker": "shardq.worker.aio"})
 
-__all__ = ["AsyncWorker", "Backoff", "Bury", "NamedTask", "Pusher", "Retry", "Snooze", "Worker"]
+__all__ = ["AsyncWorker", "Backoff", "Bury", "Hold", "NamedTask", "Pusher", "Retry", "Snooze", "Worker"]

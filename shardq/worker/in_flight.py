@@ -20,10 +20,11 @@ from typing import Literal
 
 import msgspec
 
-from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
+from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleHold, SettleRetry, SettleSnooze
 from shardq.core.consumer.ahead import STALE_S, Prefetch
-from shardq.core.consumer.policy import Bury, Retry, Snooze, alone, reason_of
+from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone, reason_of
 from shardq.core.consumer.settling import Settlement, noted, settlement_after
+from shardq.core.layout.lanes import lane_of
 from shardq.core.model.checks import reason_text
 from shardq.core.model.task import Delivery
 from shardq.worker.handlers import Handler, Hooks, UnknownTask
@@ -96,6 +97,7 @@ _OUTCOMES: Mapping[type[Settlement], Outcome] = {
     SettleRetry: "retried",
     SettleBury: "buried",
     SettleSnooze: "snoozed",
+    SettleHold: "snoozed",
 }
 
 
@@ -132,6 +134,9 @@ def settlement_of(job: Job, exc: BaseException) -> Settlement:
                 if handler.once.new(str(decided)):
                     what = "task %s has to wait: %s (said once for a name)"
                     tell(logging.ERROR, what, task.id, decided, extra=fields)
+            case Hold():
+                what, held = "task %s holds its %s for %s", "topic" if task.key is None else "key"
+                tell(logging.INFO, what, task.id, held, decided.delay, extra=fields)
             case Snooze():
                 tell(logging.DEBUG, "task %s is snoozed: %s", task.id, decided.delay, extra=fields)
             case _:
@@ -274,6 +279,15 @@ class InFlight:
         with self._lock:
             for job in jobs:
                 if job.stage == "held":
+                    self._finish(job, job.back())
+
+    def hold(self, held: Delivery) -> None:
+        """Gives back what nobody has begun of a key that waits from now on, or of a topic: that of a task without."""
+        lane = lane_of(held.id)
+        with self._lock:
+            for job in self._jobs:
+                same = job.delivery.topic == held.topic if lane is None else job.delivery.id.startswith(lane)
+                if same and job.stage == "held":
                     self._finish(job, job.back())
 
     def _finish(self, job: Job, settlement: Settlement | None) -> None:

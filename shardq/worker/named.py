@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, Unpack, overload
 
 from shardq.core.consumer.policy import Backoff
-from shardq.core.model.checks import check_topic
+from shardq.core.layout.lanes import of_key
+from shardq.core.model.checks import check_key, check_topic
 from shardq.core.model.ids import full_id
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import OF_OTHERS, PushOptions, Task, refuse_unknown
@@ -96,16 +97,20 @@ class NamedTask(Generic[P, R, T]):
         """
         return self.options().call(*args, **kwargs)
 
-    def cancel(self, id: str) -> Any:
-        """Cancels the task that was pushed with this ``id=``, or with the id that ``push`` returned, as
+    def cancel(self, id: str, *, key: str | None = None) -> Any:
+        """Cancels the task that was pushed with this ``id=`` and ``key=``, or with the id that ``push`` returned, as
         ``engine.cancel`` does. With an ``AsyncEngine`` it is awaited.
 
         >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         >>> send.cancel("welcome-ann")
         """
         engine: Any = getattr(self._push, "__self__", None)
-        whole = not isinstance(id, str) or "/" in id or not self.topic
-        return engine.cancel(id if whole else full_id(self.topic, id))
+        if not isinstance(id, str) or "/" in id:
+            return engine.cancel(id)
+        if key is not None:
+            check_key(key)
+            return engine.cancel(of_key(self.topic, key) + id)
+        return engine.cancel(full_id(self.topic, id))
 
     def options(self, **options: Unpack[CallOptions]) -> Pusher[P, T]:
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.

@@ -355,9 +355,8 @@ class Processor:
             blocked = self._coroutine_runner.blocked
         was_blocked, self._blocked, self._full = self._blocked, blocked, full
         left_out = full | self._coroutine_topics if blocked else full
-        if left_out != self._claims.left_out:
-            self._claims.leave_out(left_out)
-        if left_out:
+        self._claims.leave_out(left_out)
+        if self._claims.left_out:
             self._in_flight.give_back([job for job in jobs if self._unwanted(job)])
         for topic in full:
             if self._once.new(f"full {topic}"):
@@ -374,7 +373,8 @@ class Processor:
 
     def _unwanted(self, job: Job) -> bool:
         """True if the job can't be begun now, or must not be."""
-        return job.delivery.topic in self._full or (self._blocked and job.is_coroutine)
+        topic = job.delivery.topic
+        return topic in self._full or topic in self._claims.on_hold or (self._blocked and job.is_coroutine)
 
     def _extend(self, jobs: list[Job], *, timeout: float) -> None:
         if not jobs:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from shardq.core import forks
+from shardq.core.calls.consume import SettleHold
 from shardq.core.threads import ended
 from shardq.worker.functions import check_result
 from shardq.worker.handlers import Hooks
@@ -45,6 +46,8 @@ def conclude(in_flight: InFlight, hooks: Hooks, job: Job, failure: BaseException
         return
     settlement = settlement_of(job, failure)
     if in_flight.finish(job, settlement):
+        if isinstance(settlement, SettleHold):
+            in_flight.hold(job.delivery)
         call_hooks(hooks, job, settlement, failure)
 
 

@@ -212,6 +212,8 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "pause": lambda engine: engine.pause("other"),
     "resume": lambda engine: engine.resume("other"),
     "limit": lambda engine: engine.limit("other", rate=5),
+    "hold": lambda engine: engine.hold("other", key="ann", until=None),
+    "keys": lambda engine: engine.keys("other"),
     "configure": lambda engine: engine.configure(max_attempts=5),
     "forward": lambda engine: engine.forward("forwarded", to="a-list"),
     "every": lambda engine: engine.every("daily", interval=86_400, topic="daily"),

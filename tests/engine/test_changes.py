@@ -31,7 +31,7 @@ def test_each_command_of_an_operator_is_noted(engine: Engine) -> None:
     assert [change.what for change in reversed(found)][:-1] == [
         "topic mail: paused",
         "topic mail: resumed",
-        "topic mail: limits: rate 100, concurrency None",
+        "topic mail: limits: rate 100",
         "topic mail: limits: none",
         found[-5].what,
         "topic sms: forwarded no more",

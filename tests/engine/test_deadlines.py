@@ -107,6 +107,8 @@ ROWS = {
     "forward": [on_engine(lambda engine: engine.forward("mail", to="list"))],
     "pause": [on_engine(lambda engine: engine.pause("mail"))],
     "resume": [on_engine(lambda engine: engine.resume("mail"))],
+    "keys": [on_engine(lambda engine: engine.keys("mail"))],
+    "hold": [on_engine(lambda engine: engine.hold("mail", key="ann", until=None))],
     "limit": [on_engine(lambda engine: engine.limit("mail", rate=1))],
     "configure": [on_engine(lambda engine: engine.configure(max_attempts=9))],
     "resize": [
@@ -141,6 +143,7 @@ ROWS = {
     "consumer.ack": [on_consumer(lambda consumer: consumer.ack(_deliveries()))],
     "consumer.retry": [on_consumer(lambda consumer: consumer.retry(_deliveries(), delay=1))],
     "consumer.snooze": [on_consumer(lambda consumer: consumer.snooze(_deliveries(), 60))],
+    "consumer.hold": [on_consumer(lambda consumer: consumer.hold(_deliveries(), 60))],
     "consumer.bury": [on_consumer(lambda consumer: consumer.bury(_deliveries(), "of no use"))],
     "consumer.extend": [on_consumer(lambda consumer: consumer.extend(_deliveries(), 60))],
     "consumer.settling": [on_consumer(_settled)],

@@ -17,6 +17,7 @@ from shardq.errors import (
     DelayAndAt,
     InvalidDelay,
     InvalidId,
+    InvalidKey,
     InvalidName,
     InvalidOption,
     InvalidShardCount,
@@ -148,7 +149,9 @@ def test_another_due_time(engine: Engine, untouched: Callable[[], None]) -> None
     [
         ("", InvalidId, "an id can't be empty"),
         ("/x", InvalidId, "the id '/x' begins with '/'; an id is TOPIC/UNIQUE, or just UNIQUE in the default topic"),
-        ("a/b/c", InvalidId, "has '/' at position 1"),
+        ("a//c", InvalidId, "has '/' at position 0"),
+        ("a/b/c/d", InvalidId, "has '/' at position 1"),
+        ("a/" + "k" * 201 + "/c", InvalidKey, "has 201 bytes in UTF-8; 200 are allowed"),
         ("a/", InvalidId, "an id can't be empty"),
         ("a b/c", InvalidTopic, "a topic can't be 'a b'"),
         ("a\x00", InvalidId, "control characters"),

@@ -15,6 +15,7 @@ from shardq.errors import Unavailable
 EMPTY = ShardCounts(
     now_us=0,
     scheduled=0,
+    held=0,
     leased=0,
     dead=0,
     head_ms=None,

@@ -121,7 +121,7 @@ def test_what_is_set_for_a_topic(running: Engine, engines: Engines, url: str) ->
             "letters": (False, None, Route("nowhere")),
             "mail": (True, None, None),
         }
-        assert {topic for topic, each in stats.topics.items() if each.held} == {"letters", "mail"}
+        assert {topic for topic, each in stats.topics.items() if each.keeps_back} == {"letters", "mail"}
 
 
 def test_of_many_tasks_the_topics_are_estimated(engines: Engines, url: str, name: str) -> None:

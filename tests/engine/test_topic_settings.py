@@ -18,6 +18,8 @@ from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
+from tests.support.states import state_of
+from tests.support.waiting import wait_until
 
 MANY = 1000
 
@@ -210,10 +212,10 @@ def test_thousands_are_set_in_some_changes_and_read_by_pages(engine: Engine, eng
     ("topics", "text"),
     [
         ({"a b": {"rate": 1}}, "a b"),
-        ({"mail": 5}, "topic 'mail': 5 is not possible; give a dict of rate, concurrency, forward"),
+        ({"mail": 5}, "topic 'mail': 5 is not possible; give a dict of rate, concurrency, per_key, "),
         ({"mail": {"rat": 1}}, "topic 'mail': there is no setting 'rat'; there is rate, concurrency"),
         ({"mail": {"rate": -1}}, "topic 'mail': rate=-1 is not possible"),
-        ({"mail": {"pause": 1}}, "topic 'mail': pause=1 is not possible; give True or False"),
+        ({"mail": {"pause": 1}}, "topic 'mail': pause=1 is not possible; give True, False"),
         ({"mail": {"side": "left"}}, "topic 'mail': side and maxlen go with forward"),
         ({"mail": {"forward": "http//x"}}, "topic 'mail': to='http//x' is not possible"),
         ({"mail": {"forward": print}}, "topic 'mail': a function can't be configured; call forward"),
@@ -228,3 +230,16 @@ def test_what_is_wrong_is_named_and_nothing_is_set(engine: Engine, topics: Any, 
     with pytest.raises((InvalidOption, ValueError), match=text):
         engine.configure(topics={"good": {"rate": 1}} | topics if topics else topics)
     assert engine.topology.topics == {}
+
+
+def test_a_window_of_keys_holds_at_once(running: Engine) -> None:
+    running.configure(topics={"t": {"per_key": 2}})
+    assert running.topology.is_keyed, "a producer that may not begin with keys can push now"
+    ids = [running.push(n, topic="t", key="k") for n in range(4)]
+
+    def states() -> list[str]:
+        return [state_of(running, id) for id in ids]
+
+    wait_until(lambda: states() == ["ready", "ready", "held", "held"], "two are out")
+    running.configure(topics={"t": {"per_key": 3}})
+    wait_until(lambda: states() == ["ready", "ready", "ready", "held"], "three are out")

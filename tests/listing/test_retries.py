@@ -160,7 +160,7 @@ def test_the_reason_moves_with_its_task(running: Engine) -> None:
 def test_nothing_else_waits_for_a_retry(engine: Engine, more: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match="only"):
         engine.tasks(failed=True, **more)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="only scheduled tasks have a retry to wait for"):
+    with pytest.raises(InvalidOption, match="only scheduled and held tasks have a retry to wait for"):
         engine.requeue_all("mail", failed=True)
     with pytest.raises(InvalidOption, match="everything=True stands alone"):
         engine.cancel_all(everything=True, failed=True)

@@ -20,6 +20,7 @@ from shardq import (
     Consumer,
     Delivery,
     Engine,
+    Hold,
     PushError,
     Retry,
     Snooze,
@@ -154,11 +155,14 @@ def test_every_attempt_has_a_span(running: Engine, engines: Engines, spans: Span
             raise Bury("no such address")
         if delivery.payload == "snoozes":
             raise Snooze(3600)
+        if delivery.key is not None:
+            raise Hold(3600)
 
     handling(worker, kind, handle, backoff=AT_ONCE)
     with engines.working(worker):
         ids = {running.push(payload, topic="mail"): payload for payload in ("asks", "fails", "buries", "snoozes")}
-        spans.ended("process mail", 6)
+        ids[running.push("holds", topic="mail", key="ann")] = "holds"
+        spans.ended("process mail", 7)
     by_payload: dict[str, list[ReadableSpan]] = {payload: [] for payload in ids.values()}
     for span in spans.named("process mail"):
         by_payload[ids[told(span)["messaging.message.id"]]].append(span)
@@ -171,6 +175,7 @@ def test_every_attempt_has_a_span(running: Engine, engines: Engines, spans: Span
         "fails": [(1, "failed"), (2, "done")],
         "buries": [(1, "bury")],
         "snoozes": [(1, "snooze")],
+        "holds": [(1, "hold")],
     }
     assert all(len(set(map(parent_of, found))) == 1 for found in by_payload.values())
     asked, failed, buried = (by_payload[payload][0] for payload in ("asks", "fails", "buries"))

@@ -13,6 +13,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, Unanswered, Unavailable
+from shardq.cli.acl import rules
 from shardq.core.layout.keys import shard_keys
 from shardq.errors import DurabilityUnavailable, EngineClosed
 from shardq.features.spool.drain import Drain
@@ -339,3 +340,41 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
         own_server.resume()
         monkeypatch.setattr(Drain, "run", real)
     drained(path)
+
+
+def test_the_first_keys_of_an_engine_are_pushed_in_an_outage(make: Make, own_server: Server, path: Path) -> None:
+    engine = make().open()
+    own_server.kill()
+    ids = [engine.push(n, topic="webhook", key="customer-7", id=f"order-{n}") for n in range(3)]
+    assert ids == [f"webhook/customer-7/order-{n}" for n in range(3)]
+    own_server.start()
+    drained(path)
+    engine.start()
+    consumer = engine.consumer("webhook")
+    for id in ids:
+        [delivery] = claim(consumer, 1)
+        assert delivery.id == id
+        assert consumer.claim(2) == []
+        consumer.ack(delivery)
+
+
+def test_who_may_not_begin_with_keys_replays_all_others(
+    make: Make, engines: Engines, own_server: Server, path: Path, name: str
+) -> None:
+    """Tasks with keys wait for whoever may."""
+    admin = engines.opened(own_server.url, name=name, shards=1)
+    own_server.ask("ACL", "SETUSER", "shop", "nopass", *rules(["producer"], name=name))
+    engine = make(url=f"redis://shop:x@{own_server.address}").open()
+    own_server.pause()
+    keyed = engine.push("keyed", key="k", id="mine", delay=FAR_S)
+    plain = engine.push("plain", delay=FAR_S)
+    gone = engine.push("gone", key="k", id="gone", delay=FAR_S)
+    assert engine.cancel(gone) is Outcome.SPOOLED
+    assert outcomes([keyed, plain, gone]) == {"spooled"}
+    own_server.resume()
+    wait_until(lambda: seen(path).waiting == 3, "all others are replayed", timeout=60)
+    assert state_of(admin, plain) == "scheduled"
+    wait_until(lambda: any("engine.limit" in each for each in engine.health().reasons), "it says what to do")
+    admin.limit("t", per_key=1)
+    drained(path)
+    assert (state_of(admin, keyed), state_of(admin, gone)) == ("scheduled", "gone")

@@ -315,6 +315,15 @@ def test_paused_topics_wait_until_they_are_resumed(clock: Clock, engine: shardq.
     assert seen.payloads == ["open", "paused"]
 
 
+def test_a_pause_ends_at_its_instant(clock: Clock, engine: shardq.Engine) -> None:
+    seen = Seen(clock, engine, "mail")
+    clock.bind(seen.worker)
+    engine.pause("mail", until=clock.now() + dt.timedelta(minutes=1))
+    engine.push("paused", delay=1, topic="mail")
+    clock.advance(hours=1)
+    assert seen.calls == [(60, "paused", 1)]
+
+
 def test_dead_tasks_are_removed_at_their_age(clock: Clock) -> None:
     engine = clock.adopt(shardq.Engine(dead_age=86_400, shards=1))
     engine.push("hi", max_attempts=1)

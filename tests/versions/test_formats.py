@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shardq import Engine
+from shardq import Engine, Task
+from shardq.core.edits import edit_topology
+from shardq.core.fleet.features import use_feature
 from shardq.core.layout import formats
 from shardq.core.layout.keys import control_keys
-from shardq.engine.control import edit_topology
-from shardq.engine.versions import upgrade, use_feature
+from shardq.engine.versions import upgrade
 from shardq.errors import IncompatibleVersion
 from tests.cli.shell import Shell
 from tests.support.engines import SHARDS, Engines
@@ -250,6 +251,31 @@ def test_a_feature_is_used_when_no_process_lives_that_lacks_it(url: str, name: s
     assert asked(producer).startswith(f"IncompatibleVersion: the engine uses '{PLANTED}', which this shardq")
     assert (knowing.stop(), producer.stop()) == (0, 0)
     assert engine.stats().scheduled == 2
+    engine.close()
+
+
+@pytest.mark.slow
+def test_keys_are_taken_up_when_no_process_lives_that_lacks_them(url: str, name: str, begin: Begin) -> None:
+    lacking, producer = begin("member"), begin("producer")
+    engine = Engine(url, name=name).open()
+    wait_until(lambda: len(engine.fleet()) == 2, "both are members", timeout=SOON_S)
+    for take_up in (
+        lambda: engine.push("x", key="k"),
+        lambda: list(engine.push_iter([Task("x", key="k")])),
+        lambda: engine.limit("t", per_key=1),
+        lambda: engine.configure(topics={"t": {"per_key": 1}}),
+        lambda: engine.hold("t", key="k", until=None),
+        lambda: engine.every("tick", interval=60, key="k"),
+    ):
+        with pytest.raises(IncompatibleVersion, match=f"'keys' live still: the dispatcher .*:{lacking.pid}"):
+            take_up()
+    assert (asked(lacking), asked(producer)) == ("pushed", "pushed")
+    assert lacking.stop() == 0
+    wait_until(lambda: not engine.fleet(), "it has signed off", timeout=SOON_S)
+    id = engine.push("x", key="k", delay=60)
+    assert engine.get(id) is not None
+    assert asked(producer).startswith("IncompatibleVersion: the engine uses 'keys', which this shardq")
+    assert producer.stop() == 0
     engine.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_type_hints
 import pytest
 
 from shardq import Backoff, Conflict, Engine, Task
-from shardq.errors import InvalidDelay
+from shardq.errors import InvalidDelay, InvalidKey
 from shardq.worker.handlers import UNKNOWN_S
 from shardq.worker.named import CallOptions
 from tests.support.engines import Engines
@@ -78,6 +78,25 @@ def test_a_pushed_call_takes_the_options_of_a_push(engines: Engines, running: En
     with pytest.raises(InvalidDelay):
         engines.done(send.options(delay=-1).push())
     assert engines.done(send.options(topic="other", id="mine", delay=FAR_S).push()) == "other/mine"
+
+
+def test_a_call_may_have_a_key(engines: Engines, running: Engine) -> None:
+    keys: list[Any] = []
+
+    @running.task(topic="webhook", name="send")
+    def send(text: str) -> None:
+        keys.append(text)
+
+    id = engines.done(send.options(key="ann", id="one").push("a"))
+    [other] = running.push_many([send.options(key="ben").call("b")])
+    assert (id, other.startswith("webhook/ben/")) == ("webhook/ann/one", True)
+    with engines.working(running.worker()):
+        wait_until(lambda: sorted(keys) == ["a", "b"], "both are called")
+    engines.done(send.options(key="ann", id="two", delay=FAR_S).push("a"))
+    assert engines.done(send.cancel("two")) == "gone"
+    assert engines.done(send.cancel("two", key="ann")) == "cancelled"
+    with pytest.raises(InvalidKey):
+        send.cancel("two", key="a/b")
 
 
 def test_a_task_is_cancelled_by_the_id_that_it_was_given(engines: Engines, running: Engine) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardq.core.calls.request import Word
+from shardq.core.layout.lanes import beginning_of, lane_of
 from shardq.core.layout.topology import ColdTable, Topology
 from shardq.core.model.checks import check_topic, duration_ms, shown_instant
 from shardq.core.model.ids import topic_of
@@ -97,7 +98,7 @@ class Cold:
         own = {id for id in map(str, entries.unique[::UNIQUE]) if is_cold(id)}
         if not own and not self.has_far(entries):
             return None
-        split, began_ms = Split(), math.ceil(self.store.now_ms)
+        split, began_ms = Split(near=Entries(keyed=entries.keyed)), math.ceil(self.store.now_ms)
         far_ms, last_ms = began_ms + self.store.horizon.far_ms, (LAST_BUCKET + 1) * HOUR_MS
         by_place = bucket_of(began_ms) + IN_PARTITIONS  # what is in later buckets is found by its name
         words: list[Any] = entries.fresh
@@ -109,7 +110,8 @@ class Cold:
                 bucket, topic, tags = due // HOUR_MS, topic_of(id), None
                 if has_head(record):
                     record, tags = dated(record, began_ms), tags_text(undecoded(record).tags)
-                name = spelled(topic, Place(bucket, seq)) if bucket > by_place else ""
+                named = bucket > by_place or lane_of(id) is not None
+                name = spelled(beginning_of(id), Place(bucket, seq)) if named else ""
                 far[id] = Row(bucket, seq, due, topic, tags, record, name)
             else:
                 near += (id, word, record)
@@ -127,7 +129,7 @@ class Cold:
         """Returns the tasks at other places: theirs were taken."""
         seqs = self._sequences.take(len(rows))
         others = [
-            row._replace(seq=seq, name=row.name and spelled(row.topic, Place(row.bucket, seq)))
+            row._replace(seq=seq, name=row.name and spelled(row.beginning, Place(row.bucket, seq)))
             for row, seq in zip(rows, seqs, strict=True)
         ]
         return [

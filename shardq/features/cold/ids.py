@@ -4,7 +4,7 @@ Such an id names the row: ``.`` and twelve characters, of which four are the hou
 it was pushed (its *bucket*), and eight a number (its *sequence*). No other id that is made here begins with a dot.
 
 What the outbox stores has its id before anybody knows whether the engine has a table. Such an id has random bits in
-their place, and is found by its name.
+their place, and is found by its name. So is a task with a key: a row that is found by its place has its topic only.
 
 A sequence begins with the time in steps of sixteen seconds, and ends with a number that starts at random in each step
 and counts up. So what is pushed one after the other lies side by side in the table's index, whoever pushes it, which
@@ -53,32 +53,32 @@ def bucket_of(due_ms: int) -> int:
     return due_ms // HOUR_MS
 
 
-def spelled(topic: str, place: Place) -> str:
+def spelled(beginning: str, place: Place) -> str:
     """The id of the task that was pushed to a place."""
     # without the first of the characters of an id, which has none of these bits
-    return full_id(topic, _MARK + spell(place.bucket << _SEQUENCE_BITS | place.seq)[1:])
+    return full_id(beginning, _MARK + spell(place.bucket << _SEQUENCE_BITS | place.seq)[1:])
 
 
 def spelled_all(places: Iterable[tuple[str, int, int]]) -> list[str]:
-    """The ids of many tasks, each by its topic and its place. Fast where sequences follow each other."""
+    """The ids of many tasks, each by its beginning and its place. Fast where sequences follow each other."""
     begins: dict[tuple[str, int], str] = {}
     ids: list[str] = []
     run, middle = -1, ""
-    for topic, bucket, seq in places:
-        begin = begins.get((topic, bucket))
+    for beginning, bucket, seq in places:
+        begin = begins.get((beginning, bucket))
         if begin is None:
-            begin = begins[topic, bucket] = spelled(topic, Place(bucket, 0))[:-_SEQUENCE_CHARACTERS]
+            begin = begins[beginning, bucket] = spelled(beginning, Place(bucket, 0))[:-_SEQUENCE_CHARACTERS]
         if seq >> 12 != run:
             run, middle = seq >> 12, spell(seq)[-_SEQUENCE_CHARACTERS:-2]
         ids.append(begin + middle + ENDS[seq & 4095])
     return ids
 
 
-def made_before(topic: str) -> str:
+def made_before(beginning: str) -> str:
     """A new id for a task whose engine may have a table, or none."""
     bits = 6 * LENGTH - 6
     number = int.from_bytes(os.urandom(bits // 8), "big") | 1 << bits - 1
-    return full_id(topic, _MARK + spell(number)[1:])
+    return full_id(beginning, _MARK + spell(number)[1:])
 
 
 def place_in(id: str) -> Place | None:

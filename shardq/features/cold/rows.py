@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from shardq.core.layout.lanes import beginning_of
 from shardq.core.model.task import OnConflict
 from shardq.features.cold.ids import Place, spelled
 
@@ -49,6 +50,11 @@ class Row(NamedTuple):
     @property
     def id(self) -> str:
         return self.name or spelled(self.topic, Place(self.bucket, self.seq))
+
+    @property
+    def beginning(self) -> str:
+        """The part of its id before the place."""
+        return beginning_of(self.name) if self.name else self.topic
 
     @property
     def place(self) -> Place:

@@ -20,6 +20,8 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from shardq.core import forks
+from shardq.core.layout.lanes import lane_of
+from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
 from shardq.errors import InvalidUrl, ServerFault, Unanswered, Unavailable
 from shardq.features.cold import statements as sql
@@ -95,6 +97,7 @@ class Filtered:
     begin_ms: int | None = None
     end_ms: int | None = None
     tag: str | None = None
+    key: str | None = None
 
     @property
     def first_bucket(self) -> int:
@@ -106,7 +109,8 @@ class Filtered:
 
     @property
     def values(self) -> dict[str, Any]:
-        return {"topic": self.topic, "begin": self.begin_ms, "before": self.end_ms, "tag": f"\n{self.tag}\n"}
+        times = {"begin": self.begin_ms, "before": self.end_ms}
+        return {"topic": self.topic, "tag": f"\n{self.tag}\n", "key": f"/{self.key}/", **times}
 
     def conditions(self, find_in: str) -> Iterator[str]:
         """``find_in``: the function that finds a text in another."""
@@ -118,6 +122,8 @@ class Filtered:
             yield "due < :before"
         if self.tag is not None:
             yield f"{find_in}(tags, :tag) > 0"
+        if self.key is not None:
+            yield f"{find_in}(id, :key) > 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,8 +435,7 @@ class Store(ABC):
         yield self.text(by_name), {"name": id, "far": self.horizon.far_ms}
 
     def _at(self, id: str, place: Place) -> dict[str, Any]:
-        topic = id.rpartition("/")[0]
-        return {"bucket": place.bucket, "seq": place.seq, "topic": topic, "far": self.horizon.far_ms}
+        return {"bucket": place.bucket, "seq": place.seq, "topic": topic_of(id), "far": self.horizon.far_ms}
 
     # ---- for those who move rows to Redis
 
@@ -487,6 +492,8 @@ class Store(ABC):
         return self.attempt(lambda session, _: self._page(session, asked, after, limit), deadline)
 
     def _page(self, session: Session, asked: Filtered, after: Place | str, limit: int) -> Page:
+        if asked.key is not None and not isinstance(after, str):
+            return Page([], "")  # rows with keys have names
         filters = "".join(f" AND {each}" for each in asked.conditions(self.find_in))
         values = asked.values | {"far": self.horizon.far_ms, "look": LOOK - 1, "most": limit}
         if isinstance(after, str):
@@ -583,5 +590,5 @@ def row_of(columns: Sequence[Any]) -> Row:
 
 def _place_of(id: str) -> Place | None:
     """The place of a row that an id names; None where only its name does."""
-    place = place_in(id)
+    place = place_in(id) if lane_of(id) is None else None
     return place if place is not None and place.bucket <= LAST_BUCKET else None

@@ -17,6 +17,7 @@ import msgspec
 
 from shardq.core.calls.request import Word
 from shardq.core.collector import uncollected
+from shardq.core.layout.lanes import key_of
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
@@ -182,7 +183,7 @@ class AsyncColdStore(AsyncTaskStore):
                 rows, outcomes = chunk, dict.fromkeys(range(len(chunk)), failed)
             with uncollected():
                 # by its place, also where it is found by its name
-                made = spelled_all((row.topic, row.bucket, row.seq) for row in rows)
+                made = spelled_all((row.beginning, row.bucket, row.seq) for row in rows)
                 told = dict(zip(itertools.islice(ids, len(rows)), map(Receipt, made), strict=True))
             for id, outcome in zip(list(told), map(outcomes.get, range(len(rows))), strict=True) if outcomes else ():
                 if outcome == "near":
@@ -441,7 +442,7 @@ class AsyncColdStore(AsyncTaskStore):
 
 def filtered(query: Query) -> Filtered:
     """The rows that a query asks for."""
-    return Filtered(query.topic, query.begin_ms, query.end_ms, query.tag)
+    return Filtered(query.topic, query.begin_ms, query.end_ms, query.tag, query.key)
 
 
 def info_of(row: Row, record: Decoded) -> TaskInfo:
@@ -449,6 +450,7 @@ def info_of(row: Row, record: Decoded) -> TaskInfo:
     return TaskInfo(
         id=row.id,
         topic=row.topic,
+        key=key_of(row.id),
         state="scheduled",
         due=shown_instant(row.due),
         deadline=None,

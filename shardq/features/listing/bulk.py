@@ -56,9 +56,9 @@ from shardq.features.listing import pages
 from shardq.features.listing.query import Filter, Place, Query, cause_of
 
 STATES: Mapping[Verb, tuple[State, ...]] = {
-    "cancel": ("scheduled", "ready", "dead"),
+    "cancel": ("scheduled", "held", "ready", "dead"),
     "requeue": ("dead",),
-    "reschedule": ("scheduled", "ready"),
+    "reschedule": ("scheduled", "held", "ready"),
 }
 """The states of the tasks that a command can be given for."""
 
@@ -105,7 +105,7 @@ def bulk_query(verb: Verb, topic: str | None = None, *, name: str = "", **filter
     query = Query.checked(topic, **filter)
     if topic is None and all(each is None or each is False for each in filter.values()):
         raise InvalidOption(
-            f'{name or verb + "_all"} needs topic="name" ("" is the default topic), state=, due= or tag=, or '
+            f'{name or verb + "_all"} needs topic="name" ("" is the default topic), key=, state=, due= or tag=, or '
             f"everything=True for all tasks that can be {DONE[verb]}"
         )
     states = tuple(each for each in STATES[verb] if each in query.states)
@@ -145,7 +145,8 @@ class Bulk:
         self._first_ends: Mapping[tuple[int, str], int] = {}
         self._haunted: set[str] = set()
         # A tag alone is cancelled without missing a task.
-        is_tag_alone = query.tag is not None and query.topic is None and query.states == STATES["cancel"] and not reason
+        is_tag_alone = query.tag is not None and query.topic is query.key is None and not reason
+        is_tag_alone = is_tag_alone and query.states == STATES["cancel"]
         self._tag_walk = TagWalk(cache, query.tag or "") if is_tag_alone and not count_only else None
         self._matched = self._done = self._looked_at = 0
         self._others: Counter[Outcome] = Counter()
@@ -179,6 +180,7 @@ class Bulk:
         which += ["waiting for a retry"] if query.failed else []
         ended = "died" if query.states == ("dead",) else "failed"
         which += [f"{ended} of {self.reason}"] if self.reason is not None else []
+        which += [f"key {query.key}"] if query.key is not None else []
         which += [f"tag {query.tag}"] if query.tag is not None else []
         which += [f"due {query.begin_ms or ''}..{query.end_ms or ''} ms"] if query.begin_ms or query.end_ms else []
         done = self.so_far.done
@@ -204,7 +206,8 @@ class Bulk:
             self._place = yield from self._begin(self._place)
             if self._place is None:
                 return False
-        if self._place.state == "ready" and self.verb == "reschedule" and self._ready_ends is None:
+        # before a page that may be of ready ones
+        if self._place.state != "scheduled" and self.verb == "reschedule" and self._ready_ends is None:
             self._ready_ends = yield from self._ends()
         entries, self._place = yield from pages.following(self._cache, self._query, self._place, PAGE)
         entries = [entry for entry in entries if entry.id not in self._haunted]
@@ -241,8 +244,9 @@ class Bulk:
         elif self.verb == "reschedule" and self.due <= 0:
             self.due = now_ms - self.due
         if self.verb == "reschedule" and self.due <= now_ms:
-            self._query = msgspec.structs.replace(self._query, states=("scheduled",))
-            return first if first.state == "scheduled" else None
+            left = tuple(state for state in self._query.states if state != "ready")
+            self._query = msgspec.structs.replace(self._query, states=left)
+            return first if first.state in left else None
         if self.verb == "reschedule" and "ready" in self._query.states and first.state != "ready":
             self._first_ends = yield from pages.ready_ends(self._cache)
         return first
@@ -287,7 +291,7 @@ class Bulk:
         """True if a rescheduled task may have come back to that place."""
         if self.verb != "reschedule" or place.at is None:
             return False
-        if self._ready_ends is None:
+        if place.state != "ready" or self._ready_ends is None:
             return place.at == self.due
         return place.at > self._ready_ends.get((place.shard, place.topic), 0)
 

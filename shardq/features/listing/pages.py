@@ -1,10 +1,10 @@
 """Reads the ids of a page, and their tasks. Operations, for both drivers.
 
-*Scheduled, leased and dead* tasks have an instant (due time, deadline, death), and are listed by it across all shards;
-those of one instant by the bytes of their ids; dead ones also exactly the other way round. Every shard gives the first
-of its own behind the place of the cursor, and they are merged. A shard stops after so many ids; what others have behind
-that point waits for the next page, so a page has no gap. The place of a task is a function of the task, and not of the
-shard that it is in.
+*Scheduled, held, leased and dead* tasks have an instant (due time, deadline, death), and are listed by it across all
+shards; those of one instant by the bytes of their ids; dead ones also exactly the other way round. Every shard gives
+the first of its own behind the place of the cursor, and they are merged. A shard stops after so many ids; what others
+have behind that point waits for the next page, so a page has no gap. The place of a task is a function of the task, and
+not of the shard that it is in.
 
 *Ready* tasks have no instant. They are listed shard by shard and topic by topic, as they stand in their lists.
 
@@ -24,10 +24,11 @@ import msgspec
 
 from shardq.core.calls import by_id, listing, observe, resharding
 from shardq.core.calls.by_id import Found
-from shardq.core.calls.listing import LOOK, IdPage, SortedState, Span
+from shardq.core.calls.listing import LOOK, IdPage, Part, SortedState, Span
 from shardq.core.calls.request import Moving
 from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import key_of
 from shardq.core.layout.words import MOST, id_of, raw
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import TaskInfo
@@ -107,22 +108,27 @@ def _sorted(cache: TopologyCache, query: Query, state: SortedState, place: Place
         newest=query.newest,
     )
     shards = len(cache.topology.span())
-    make = partial(
-        listing.page,
-        state=state,
-        span=span,
-        topic=query.topic,
-        holder=query.holder,
-        failed=query.failed,
-        count=min(limit, 2 * limit // shards + SPARE),
-        look=LOOK,
-    )
+    parts: list[Part] = [state]
+    if state == "scheduled" and cache.topology.is_keyed:
+        parts.append("keyed")
     found: dict[str, Entry] = {}
     ends: list[tuple[int, bytes]] = []
-    for keys, page in (yield from _in_every_shard(cache, make)):
-        found.update((id, Entry(id, Place(state, at, id), keys)) for at, id in page.ids)
-        if not page.whole:
-            ends.append(_order(page.last))
+    for part in parts:
+        make = partial(
+            listing.page,
+            state=part,
+            span=span,
+            topic=query.topic,
+            holder=query.holder,
+            failed=query.failed,
+            key=query.key,
+            count=min(limit, 2 * limit // shards + SPARE),
+            look=LOOK,
+        )
+        for keys, page in (yield from _in_every_shard(cache, make)):
+            found.update((id, Entry(id, Place(state, at, id), keys)) for at, id in page.ids)
+            if not page.whole:
+                ends.append(_order(page.last))
     entries = sorted(found.values(), key=_order_of, reverse=query.newest)
     known_to: tuple[int, bytes] | None = None
     if ends:
@@ -196,9 +202,10 @@ def _ready(cache: TopologyCache, query: Query, place: Place, limit: int) -> Oper
     entries: list[Entry] = []
     for keys, topic in lists:
         page = pages[keys, topic]
-        ids = page.ids[: limit - len(entries)]
+        matching = [each for each in page.ids if query.key is None or key_of(each[1]) == query.key]
+        ids = matching[: limit - len(entries)]
         entries += [Entry(id, Place("ready", at, "", keys.shard, topic), keys, id in page.haunted) for at, id in ids]
-        if len(ids) < len(page.ids):
+        if len(ids) < len(matching):
             return entries, entries[-1].place
         if not page.whole:
             return entries, Place("ready", page.last, "", keys.shard, topic)

@@ -17,7 +17,7 @@ from zlib import crc32
 import msgspec
 
 from shardq.core.layout.words import UNDECODABLE, id_of, is_foreign, raw
-from shardq.core.model.checks import check_name, check_tag, check_topic, instant_ms
+from shardq.core.model.checks import check_key, check_name, check_tag, check_topic, instant_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import State, TaskInfo
 from shardq.errors import InvalidOption
@@ -29,6 +29,9 @@ STATES: tuple[State, ...] = get_args(State)
 """In the order in which a task goes through them, and in which they are listed."""
 
 
+WAITING: tuple[State, ...] = ("scheduled", "held")
+"""The states of tasks that are not given out yet."""
+
 MAX_LIMIT = 1000
 
 
@@ -39,6 +42,7 @@ class Filter(TypedDict, total=False):
     due: Due | None
     """From an instant on and before another, each an aware datetime or epoch seconds, or None for an open end."""
     tag: str | None
+    key: str | None
     failed: bool
     """True for scheduled tasks with an attempt that failed: those that wait for another one."""
     everything: bool
@@ -90,6 +94,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     """The latest deaths first."""
     failed: bool = False
     """Only those with an attempt that failed."""
+    key: str | None = None
 
     @classmethod
     def checked(
@@ -100,6 +105,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         due: Due | None = None,
         tag: str | None = None,
         failed: bool = False,
+        key: str | None = None,
         everything: bool = False,
         holder: str | None = None,
         newest: bool = False,
@@ -109,14 +115,16 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             raise InvalidOption(f"everything={quoted(everything)} is not possible; give True for all tasks")
         if not isinstance(failed, bool):
             raise InvalidOption(f"failed={quoted(failed)} is not possible; give True for tasks that wait for a retry")
-        if everything and any(each is not None for each in (topic, state, due, tag, failed or None, holder)):
+        if everything and any(each is not None for each in (topic, state, due, tag, key, failed or None, holder)):
             raise InvalidOption(
-                "everything=True stands alone: leave it out, or topic=, state=, due=, tag=, failed= and holder="
+                "everything=True stands alone: leave it out, or topic=, key=, state=, due=, tag=, failed= and holder="
             )
         if topic is not None:
             check_topic(topic)
         if tag is not None:
             check_tag(tag)
+        if key is not None:
+            check_key(key)
         if state is not None and state not in STATES:
             raise InvalidOption(
                 f"state={quoted(state)} is not possible; use one of {', '.join(map(repr, STATES))}, or none"
@@ -124,18 +132,18 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         states = STATES if state is None else tuple(each for each in STATES if each == state)
         begin_ms = end_ms = None
         if due is not None:
-            states = _only("scheduled", states, f"due={quoted(due)}", "a due time")
+            states = _only(WAITING, states, f"due={quoted(due)}", "a due time")
             begin_ms, end_ms = _bounds(due)
         if failed:
-            states = _only("scheduled", states, "failed=True", "a retry to wait for")
+            states = _only(WAITING, states, "failed=True", "a retry to wait for")
         if holder is not None:
             check_name(holder, of="consumer")
-            states = _only("leased", states, f"holder={quoted(holder)}", "a holder")
+            states = _only(("leased",), states, f"holder={quoted(holder)}", "a holder")
         if not isinstance(newest, bool):
             raise InvalidOption(f"newest={quoted(newest)} is not possible; give True for the latest deaths first")
         if newest:
-            states = _only("dead", states, "newest=True", "a time of death")
-        return cls(states, topic, begin_ms, end_ms, tag, holder, newest, failed)
+            states = _only(("dead",), states, "newest=True", "a time of death")
+        return cls(states, topic, begin_ms, end_ms, tag, holder, newest, failed, key)
 
     @property
     def first(self) -> Place:
@@ -172,9 +180,9 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             raise InvalidOption(_MALFORMED.format(cursor))
         if data[4:8] != asked:
             raise InvalidOption(
-                f"the cursor {quoted(cursor)} is of another query, or of another engine; give the same topic=, state=, "
-                "due=, tag=, failed=, holder= and newest= as in the call that returned it (the same instants in due=), "
-                "or no cursor to begin"
+                f"the cursor {quoted(cursor)} is of another query, or of another engine; give the same topic=, key=, "
+                "state=, due=, tag=, failed=, holder= and newest= as in the call that returned it (the same instants "
+                "in due=), or no cursor to begin"
             )
         return msgspec.structs.replace(place, id=id_of(place.foreign), foreign=b"") if place.foreign else place
 
@@ -194,6 +202,7 @@ def dead_filter(
     state: State | None = "dead",
     due: Due | None = None,
     tag: str | None = None,
+    key: str | None = None,
     failed: bool = False,
     everything: bool = False,
 ) -> Filter:
@@ -201,7 +210,7 @@ def dead_filter(
     Query.checked(state=state, due=due, failed=failed)
     if state != "dead":
         raise InvalidOption(f"state={quoted(state)} matches no dead task: leave it out, or use tasks()")
-    return {"tag": tag, "everything": everything}
+    return {"tag": tag, "key": key, "everything": everything}
 
 
 def check_limit(limit: int) -> None:
@@ -213,15 +222,14 @@ def check_limit(limit: int) -> None:
         )
 
 
-def _only(state: State, states: tuple[State, ...], given: str, what: str) -> tuple[State, ...]:
-    """The one state whose tasks have what a filter asks for."""
-    if state not in states:
-        raise InvalidOption(
-            f"{given} was given with state={quoted(states[0])}, but only {state} tasks have {what}; use "
-            f"state={quoted(state)}, or "
-            "leave one of them out"
-        )
-    return (state,)
+def _only(having: tuple[State, ...], states: tuple[State, ...], given: str, what: str) -> tuple[State, ...]:
+    """The states whose tasks have what a filter asks for."""
+    if left := tuple(each for each in states if each in having):
+        return left
+    raise InvalidOption(
+        f"{given} was given with state={quoted(states[0])}, but only {' and '.join(having)} tasks have {what}; use "
+        f"state={quoted(having[0])}, or leave one of them out"
+    )
 
 
 def _bounds(due: Due) -> tuple[int | None, int | None]:

@@ -227,7 +227,7 @@ def _note_pushes(wishes: dict[str, _Wish], note: Note, now: float, *, lost: bool
 
 def _note_command(wishes: dict[str, _Wish], note: Note, now: float, *, lost: bool) -> None:
     words = arguments(note)
-    each = words[3 if note.script == "reschedule" else 2].decode()
+    each = words[3].decode()  # behind the bell
     wish = wishes.setdefault(each, _Wish())
     if note.script == "cancel":
         wish.push, wish.due, wish.cancelled = None, None, True

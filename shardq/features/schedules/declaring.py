@@ -12,6 +12,7 @@ from typing import Any
 
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
+from shardq.core.fleet.features import take_up_keys
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
@@ -64,6 +65,8 @@ def _take_back(cache: TopologyCache, name: str) -> Operation[bool]:
 
 def declare(cache: TopologyCache, name: str, declaration: Declaration) -> Operation[None]:
     """Writes it down. The dispatcher that pushes takes back what was pushed by an earlier declaration."""
+    if declaration.key is not None:
+        yield from take_up_keys(cache)  # a build that knows no keys would push without
 
     def decide(entry: Entry | Unreadable | None, now_ms: int) -> Change | None:
         following = declared(entry, declaration, now_ms)
@@ -142,7 +145,7 @@ def run_now(cache: TopologyCache, packer: Packer, name: str) -> Operation[Receip
     record = declaration.record
     if declaration.expires_ms is not None:
         record = with_expiry(record, -declaration.expires_ms)
-    id = packer.new_id(f"{schedule_id(declaration.topic, name)}run-")
+    id = packer.new_id(f"{schedule_id(declaration.beginning, name)}run-")
     return (yield from pushing.push_one(cache, packer, Entries(ids=[id], fresh=[id, 0, record])))
 
 
@@ -224,6 +227,7 @@ def _shown(entry: Entry, codec: Codec, now_ms: int) -> Schedule:
         interval=None if declaration.interval_ms is None else declaration.interval_ms / 1000,
         tz=declaration.tz,
         topic=declaration.topic,
+        key=declaration.key,
         payload=payload,
         jitter=declaration.jitter_ms / 1000,
         catch_up=declaration.catch_up,
@@ -241,7 +245,7 @@ def _shown(entry: Entry, codec: Codec, now_ms: int) -> Schedule:
 
 def _payload(entry: Entry, codec: Codec) -> Any:
     """Raises PayloadNotDecodable."""
-    id = schedule_id(entry.declaration.topic, entry.name)
+    id = schedule_id(entry.declaration.beginning, entry.name)
     return decode_record(entry.declaration.record, own=codec, id=id).payload
 
 

@@ -16,7 +16,7 @@ import mmh3
 import msgspec
 
 from shardq.core.layout.words import UNDECODABLE
-from shardq.core.model.checks import MAX_AT_MS, check_topic
+from shardq.core.model.checks import MAX_AT_MS, check_key, check_topic, check_whole_id
 from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import encoded_parts
 from shardq.errors import BadInput, PayloadNotDecodable
@@ -57,10 +57,11 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     expires_ms: int | None = None  # an occurrence that is not begun so long after its time is worth nothing
     overlap: Overlap = "allow"
     owner: str = ""
+    key: str | None = None
     declared_ms: int = 0  # the instant at which it took the place of another one
 
     @classmethod
-    def of(cls, every: Every, *, topic: str, record: bytes) -> Declaration:
+    def of(cls, every: Every, *, topic: str, key: str | None, record: bytes) -> Declaration:
         return cls(
             cron=None if every.cron is None else " ".join(every.cron.split()),
             interval_ms=every.interval_ms,
@@ -74,11 +75,17 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             expires_ms=every.expires_ms,
             overlap=every.overlap,
             owner=every.owner,
+            key=key,
         )
 
     def timetable(self) -> Timetable:
         """Raises InvalidOption where it can't be computed."""
         return timetable(self.cron, self.interval_ms, self.tz, start_ms=self.start_ms, end_ms=self.end_ms)
+
+    @property
+    def beginning(self) -> str:
+        """The part of the ids of its tasks before their names."""
+        return self.topic if self.key is None else f"{self.topic}/{self.key}"
 
     @property
     def times(self) -> str:
@@ -88,7 +95,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def tasks(self) -> str:
         """A text that is equal for declarations that push the same tasks at the same times."""
-        return _digest(self.times, self.topic, self.jitter_ms, self.record, self.expires_ms, self.overlap)
+        return _digest(self.times, self.beginning, self.jitter_ms, self.record, self.expires_ms, self.overlap)
 
 
 def _digest(*parts: object) -> str:
@@ -103,7 +110,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_ms: int  # the instant at which it was paused, resumed, removed, or declared first
     times: str  # Declaration.times of the occurrences that since_ms counts
     tasks: str = ""  # Declaration.tasks of those in batch
-    topic: str = ""  # the topic of those in batch
+    topic: str = ""  # the topic of those in batch, and their key: the beginning of their ids
     jitter_ms: int = 0
     """Likewise."""
     batch: tuple[int, ...] = ()  # the occurrences that are to be pushed, or were pushed last
@@ -209,7 +216,7 @@ class Entry:
         ahead = [at for at in self.state.batch if self.pushed_due(at) > now_ms]
         state = msgspec.structs.replace(
             self.state,
-            topic=declaration.topic,
+            topic=declaration.beginning,
             jitter_ms=declaration.jitter_ms,
             tasks=declaration.tasks,
             batch=(*ahead, *occurrences),
@@ -270,7 +277,7 @@ class Entry:
             changed_ms=state.changed_ms,
             times=declaration.times,
             tasks=declaration.tasks,
-            topic=declaration.topic,
+            topic=declaration.beginning,
             jitter_ms=declaration.jitter_ms,
             last_ms=self._last_before([*retract, *((id, at) for id, at, _ in stay)], now_ms),
             last_id=state.last_id,
@@ -349,13 +356,15 @@ def _check_declaration(declaration: Declaration) -> None:
     if not 0 <= declaration.jitter_ms <= MOST_JITTER_S * 1000:
         raise BadInput(f"its jitter is {declaration.jitter_ms} ms")
     check_topic(declaration.topic)
+    if declaration.key is not None:
+        check_key(declaration.key)
     encoded_parts(declaration.record)
     _check_instants(declaration.start_ms, declaration.end_ms, declaration.expires_ms, declaration.declared_ms)
 
 
 def _check_state(state: State) -> None:
     """Likewise, for what no process can have noted."""
-    check_topic(state.topic)
+    check_whole_id(schedule_id(state.topic, "any"))
     if not (0 <= state.jitter_ms <= MOST_JITTER_S * 1000 and 0 <= state.pushed <= len(state.batch)):
         raise BadInput(f"{state.pushed} of {len(state.batch)} are pushed, with a jitter of {state.jitter_ms} ms")
     stays = [at for _, *both in state.stay for at in both]

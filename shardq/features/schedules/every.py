@@ -256,6 +256,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
     tz: str = UTC
     topic: str = ""
+    key: str | None = None
     payload: Any = None
     """None where it can't be decoded."""
     jitter: float = 0.0

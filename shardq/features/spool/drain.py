@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from shardq.core.calls import by_id as calls
+from shardq.core.fleet.features import take_up_keys
+from shardq.core.layout.lanes import lane_of
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import by_id, pushing
@@ -25,9 +27,11 @@ from shardq.core.producer.pushing import Way
 from shardq.core.recovery import Make
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import (
+    AccessDenied,
     ColdTopic,
     Conflict,
     EngineClosed,
+    IncompatibleVersion,
     PushError,
     ServerFault,
     ShardqError,
@@ -72,6 +76,10 @@ class Drained:
         return [(seq, f"{type(error).__name__}: {error}") for seq, error in self.failed]
 
 
+KEYED = -2
+"""In the place of a shard: tasks with keys, as this process may not be the first to push one."""
+
+
 @dataclass(slots=True)
 class Failing:
     """The shards that take nothing at the moment, and why. A command whose id may be there waits, and so does every
@@ -83,9 +91,11 @@ class Failing:
 
     @property
     def all_fail(self) -> bool:
-        return len(self.errors) >= max(1, self.shards)
+        return len(self.errors.keys() - {KEYED}) >= max(1, self.shards)
 
     def concerns(self, cache: TopologyCache, id: str) -> bool:
+        if KEYED in self.errors and lane_of(id) is not None:
+            return True
         return bool(self.errors) and any(shard in self.errors for shard in cache.topology.homes(id))
 
     def judge(self, cache: TopologyCache, spooled: Spooled, error: ShardqError | None, result: Drained) -> None:
@@ -116,6 +126,11 @@ def drain(
     """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
     result = Drained()
     failing.shards = cache.topology.shards
+    if not cache.topology.is_keyed and any(lane_of(each.command.id) for each in layer):
+        try:
+            yield from take_up_keys(cache)
+        except (AccessDenied, IncompatibleVersion) as exc:
+            failing.errors[KEYED] = exc  # these wait, and hold up no others
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]

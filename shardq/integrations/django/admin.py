@@ -103,7 +103,7 @@ class DeadTaskAdmin(admin.ModelAdmin):
         except ShardqError as exc:
             messages.error(request, f"The task can't be read: {exc}")
         if task is None:
-            messages.warning(request, f"There is no task “{id:.330}”: it is done, was removed, or never was.")
+            messages.warning(request, f"There is no task “{id:.466}”: it is done, was removed, or never was.")
             return HttpResponseRedirect(self._url(None))
         row, reason = _row(self._url(id), request.GET, task), printable(task.reason or "", keep="\n\t")
         shown = {"row": row, "task": task, "fields": _fields(task, row), "payload": _text(task.payload)}

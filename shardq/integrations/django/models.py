@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from django.db import models
 
-from shardq.outbox.rows import NAME
+from shardq.outbox.rows import LONGEST_ID, NAME
 
 
 class OutboxTask(models.Model):
     """A task that waits to be moved to the engine. ``outbox.push`` makes it."""
 
     seq: int = models.BigAutoField(primary_key=True)
-    id: str = models.CharField(max_length=330)
+    id: str = models.CharField(max_length=LONGEST_ID)
     kind: str = models.CharField(max_length=10, default="push")
     due: int = models.BigIntegerField()
     record: bytes = models.BinaryField()
@@ -96,7 +96,7 @@ class StoredResult(models.Model):
 class DeadTask(models.Model):
     """A dead task, for the admin: "change" allows to requeue, "delete" to remove. There is no table of it."""
 
-    id: str = models.CharField(primary_key=True, max_length=330)
+    id: str = models.CharField(primary_key=True, max_length=LONGEST_ID)
 
     class Meta:
         managed = False

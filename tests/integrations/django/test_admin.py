@@ -81,7 +81,7 @@ def test_dead_tasks_are_listed_filtered_found_and_paged(site: Site, monkeypatch:
         assert shown(client.get(LIST, {"q": urgent})) == [urgent]
         assert said(client.get(LIST, {"q": alive})) == ["The task is not dead, but scheduled."]
         assert shown(client.get(LIST, {"q": "default/nobody"})) == []
-        assert len(said(client.get(LIST, {"q": "a/b/c"}))) == 1, "what is wrong with that id"
+        assert len(said(client.get(LIST, {"q": "a/b/c/d"}))) == 1, "what is wrong with that id"
         assert said(client.get(LIST, {"cursor": "nonsense"}))[0].startswith("Dead tasks can't be read: the cursor")
         assert said(client.get(LIST, {"backend": "other"})) == ["TASKS has no backend “other” of shardq."]
         page = client.get(f"{LIST}{quote(ids[0])}/change/").content.decode()

@@ -84,6 +84,7 @@ async def operating() -> None:
     await engine.pause("mail")
     await engine.resume("mail")
     await engine.limit("mail", rate=100)
+    assert_type(await engine.keys("mail", limit=5), shardq.engine.KeyList)
     await engine.configure(dead_count=1000)
     await engine.forward("emails", to=send)
     assert_type(await engine.purge(everything=True), int)
@@ -123,6 +124,7 @@ async def consuming() -> None:
     await consumer.retry(deliveries[0], delay=HOUR)
     await consumer.bury(deliveries[0], "of no use")
     await consumer.snooze(deliveries[0], HOUR)
+    await consumer.hold(deliveries[0], HOUR)
     async for delivery in consumer:
         assert_type(delivery, shardq.Delivery)
     consumer.close()

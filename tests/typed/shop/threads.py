@@ -50,6 +50,9 @@ def invoice(delivery: shardq.Delivery) -> None:
         raise shardq.Retry(delay=60, reason="later")
     if delivery.attempt == 2:
         raise shardq.Snooze(HOUR)
+    if delivery.attempt == 3 and delivery.key is not None:
+        assert_type(delivery.fence, int)
+        raise shardq.Hold(HOUR)
     raise shardq.Bury("of no use")
 
 
@@ -79,6 +82,7 @@ def pushing() -> None:
         {"order": 42},
         delay=HOUR,
         topic="mail",
+        key="ann",
         id="order-42",
         on_conflict="replace",
         dedup=60,
@@ -106,7 +110,7 @@ def pushing() -> None:
         buffer.close()
     assert_type(send.push("ann"), shardq.Receipt)
     assert_type(send.call("ann"), shardq.Task)
-    later = send.options(delay=5, id="one", durability="fsynced", tags=["a"])
+    later = send.options(delay=5, key="ann", id="one", durability="fsynced", tags=["a"])
     assert_type(later.push("ann", text="hello"), shardq.Receipt)
     by_name: shardq.NamedTask[[str], str, shardq.Receipt] = engine.task(topic="names")(str.upper)
     assert_type(by_name.push("ann"), shardq.Receipt)
@@ -165,7 +169,7 @@ def operating() -> None:
     assert_type(stats, shardq.Stats)
     assert_type(stats.shards, list[shardq.engine.ShardStats])
     assert_type(stats.topics["mail"], shardq.engine.TopicStats)
-    assert_type(stats.topics["mail"].held, bool)
+    assert_type(stats.topics["mail"].held, int)
     assert_type(stats.rates, shardq.engine.Rates | None)
     assert_type(stats.spool, shardq.features.spool.commands.SpoolStats | None)
     assert_type(stats.replay, ReplayStats | None)
@@ -178,6 +182,8 @@ def operating() -> None:
     engine.resume("mail")
     engine.limit("mail", rate=100, concurrency=20)
     engine.limit("mail", None)
+    engine.limit("mail", per_key=20, per_key_rate=5)
+    assert_type(engine.keys("mail", limit=5), shardq.engine.KeyList)
     engine.configure(max_attempts=10, dead_age=HOUR, dead_count=1000)
     assert_type(stats.settings, shardq.core.layout.topology.EngineSettings)
     assert_type((stats.settings.max_attempts, stats.settings.dead_age), tuple[int, float])
@@ -228,6 +234,7 @@ def consuming() -> None:
     consumer.retry(deliveries[0], delay=HOUR, reason="later")
     consumer.bury(deliveries[0], "of no use")
     consumer.snooze(deliveries, 60)
+    consumer.hold(deliveries, 60)
     consumer.extend(deliveries, 60)
     for delivery in engine.consumer({"high": 5, "low": 1}):
         assert_type(delivery, shardq.Delivery)

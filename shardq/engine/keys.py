@@ -1,0 +1,185 @@
+"""The largest keys of a topic, and the keys that wait behind a task that is stuck: the operations, for both engines."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from shardq.core.calls import lanes
+from shardq.core.calls.lanes import Tallied, Tally
+from shardq.core.calls.request import Call, Command, Epoch
+from shardq.core.fleet.member import Member, workers
+from shardq.core.fleet.report import RunningTask
+from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import key_of, lane_of
+from shardq.core.layout.topology import Limit
+from shardq.core.model.ids import topic_of
+from shardq.core.operation import Many, Operation, succeeded
+from shardq.core.recovery import call_every_shard
+from shardq.core.topology_cache import TopologyCache
+from shardq.engine.control import CountsByShard
+from shardq.errors import InvalidOption
+
+MOST = 500
+"""Keys that one call returns at most: a shard takes some milliseconds to tell them."""
+
+Why = Literal["per_key", "per_key_rate", "backoff", "hold", "resize"]
+"""What a key waits for: for one of its tasks that is ready or leased, as ``per_key`` are; for its turn by its rate; for
+the retry of a task that failed; for the end of a ``hold``; for its move to another shard.
+"""
+
+
+class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of one key of a topic.
+
+    >>> for each in engine.keys("webhook"):
+    ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.until)
+    """
+
+    key: str
+    scheduled: int
+    held: int
+    """Tasks that are due, and wait for the key."""
+    ready: int
+    leased: int
+    oldest: float | None
+    """Seconds since the first of the held tasks was due; None: none is held."""
+    why: Why | None
+    """What the held tasks wait for: ``per_key`` or ``per_key_rate`` of the limit, the ``backoff`` after a failure, the
+    end of a ``hold``, or a ``resize`` that moves the key. None: none is held, or the next one becomes ready now.
+    """
+    until: dt.datetime | None
+    """The instant, in UTC, at which a ``per_key_rate``, ``backoff`` or ``hold`` lets the next one go."""
+
+    @property
+    def size(self) -> int:
+        """The tasks that are due: held, ready and leased."""
+        return self.held + self.ready + self.leased
+
+
+class KeyList(list[KeyStats]):
+    """The largest keys of a topic.
+
+    >>> keys = engine.keys("webhook", limit=5)
+    >>> print([each.key for each in keys], "all" if keys.is_whole else "of those that were looked at")
+    """
+
+    def __init__(self, keys: Iterable[KeyStats] = (), *, is_whole: bool = True) -> None:
+        super().__init__(keys)
+        self.is_whole = is_whole
+        """False if not every key was looked at: a shard could not be read, or has many keys. A shard looks at 300 with
+        held tasks, and at a sample of the others: no key with more than a 300th of the tasks that wait is missed.
+        """
+
+
+def largest_keys(cache: TopologyCache, topic: str, limit: int) -> Operation[KeyList]:
+    """The keys of a topic with the most tasks that are due, over all shards."""
+    if not cache.topology.is_keyed:
+        return KeyList()
+
+    def make(keys: ShardKeys, epoch: Epoch) -> Call[Tally]:
+        return lanes.tally(keys, epoch, topic, count=limit).briefly()
+
+    answers = yield from call_every_shard(cache, make)
+    found = succeeded(answers)
+    if not found:
+        raise next(error for _, error in answers if isinstance(error, Exception))
+    window = cache.topology.settings_of(topic).limit or Limit()
+    by_key: dict[str, KeyStats] = {}
+    for tally in found.values():
+        for each in tally.lanes:
+            stats = _stats_of(each, tally.now_ms, window)
+            # while a key moves, two shards have some of it
+            by_key[stats.key] = _together(stats, by_key[stats.key]) if stats.key in by_key else stats
+    keys = sorted(by_key.values(), key=lambda each: (-each.size, each.key))[:limit]
+    return KeyList(keys, is_whole=len(found) == len(answers) and all(tally.is_whole for tally in found.values()))
+
+
+def check_limit(limit: int) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
+        raise InvalidOption(f"limit={limit!r} is not possible; give the number of keys, from 1 to {MOST}")
+
+
+def _stats_of(lane: Tallied, now_ms: int, window: Limit) -> KeyStats:
+    why, until_ms = _why(lane, now_ms, window) if lane.held else (None, None)
+    return KeyStats(
+        key=key_of(lane.lane) or "",
+        scheduled=lane.scheduled,
+        held=lane.held,
+        ready=lane.ready,
+        leased=lane.leased,
+        oldest=None if lane.oldest_ms is None else max(0, now_ms - lane.oldest_ms) / 1000,
+        why=why,
+        until=None if until_ms is None else dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC),
+    )
+
+
+def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float | None]:
+    if lane.held_ms > now_ms:
+        return "hold", lane.held_ms
+    if lane.ready + lane.leased >= (window.per_key or 1):
+        return "per_key", None
+    if not lane.goes_on:
+        return "resize", None
+    if lane.retry_ms > now_ms:
+        return "backoff", lane.retry_ms
+    # of a clock that went back, beyond that: scripts then count it as over
+    longest_ms = (window.per_key or 1) * 1000 / window.per_key_rate if window.per_key_rate else float("inf")
+    if now_ms < lane.rests_ms <= now_ms + longest_ms:
+        return "per_key_rate", lane.rests_ms
+    return None, None
+
+
+def _together(one: KeyStats, other: KeyStats) -> KeyStats:
+    chosen = one if one.why is not None else other
+    return msgspec.structs.replace(
+        chosen,
+        scheduled=one.scheduled + other.scheduled,
+        held=one.held + other.held,
+        ready=one.ready + other.ready,
+        leased=one.leased + other.leased,
+        oldest=max((each.oldest for each in (one, other) if each.oldest is not None), default=None),
+    )
+
+
+class StuckKey(NamedTuple):
+    """A key whose tasks wait, as those that are out of it have been running for long."""
+
+    topic: str
+    key: str
+    waited_s: float
+    running: RunningTask
+    """The one that has been running longest, of as many as the key may have at once."""
+
+
+def find_stuck_keys(
+    cache: TopologyCache, counts_by_shard: CountsByShard, fleet: Sequence[Member], max_age_s: float
+) -> Operation[list[StuckKey]]:
+    """Finds keys of which a task has waited for longer than this, and so have handlers been running for all that may be
+    out. Only tasks that workers report as their longest are known. No request is made where none is of a key.
+    """
+    topology, seen = (
+        cache.topology,
+        {keys: counts for keys, counts in succeeded(counts_by_shard).items() if counts.held},
+    )
+    running = defaultdict[str, list[RunningTask]](list)
+    for task in (each for worker in workers(fleet) for each in worker.longest if each.seconds > max_age_s):
+        if lane := lane_of(task.id):
+            running[lane].append(task)
+    wanted: dict[tuple[ShardKeys, str], Command[int | None]] = {}
+    for lane, tasks in running.items():
+        window = topology.settings_of(topic_of(lane)).limit or Limit()
+        if len(tasks) >= (window.per_key or 1):
+            homes = map(cache.keys, topology.homes(lane))
+            wanted |= {(keys, lane): lanes.oldest_of(keys, lane).briefly() for keys in homes if keys in seen}
+    found: dict[tuple[ShardKeys, str], int | None] = succeeded((yield Many(wanted)))
+    stuck = []
+    for (keys, lane), due_ms in found.items():
+        if due_ms is not None and (waited_s := seen[keys].now_us / 1e6 - due_ms / 1e3) > max_age_s:
+            longest = max(running[lane], key=lambda task: task.seconds)
+            stuck.append(StuckKey(topic_of(lane), key_of(lane) or "", waited_s, longest))
+    return sorted(stuck, key=lambda each: -each.waited_s)

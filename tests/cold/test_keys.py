@@ -1,0 +1,69 @@
+"""Tasks with keys in the table: found by their whole ids, and one at a time once they are loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardq import Engine, Outcome, Task
+from shardq.features.cold.ids import place_in
+from tests.cold.conftest import DAY_S, Make
+from tests.cold.test_commands import in_redis, walked
+from tests.support.states import claim
+from tests.support.waiting import wait_until
+
+FAR_S = 30 * DAY_S
+
+
+def in_table(engine: Engine) -> int:
+    return engine.stats().cold.tasks or 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("topic", ["webhook", ""])
+@pytest.mark.parametrize("own", [None, "order-42"])
+def test_a_far_one_is_a_row(make: Make, url: str, name: str, topic: str, own: str | None) -> None:
+    engine = make(cold_topics=["webhook", ""])
+    id = engine.push({"n": 1}, delay=FAR_S, topic=topic, key="customer-7", id=own)
+    assert id.startswith(f"{topic}/customer-7/")
+    assert (place_in(id) is not None) is (own is None)
+    info = engine.get(id)
+    assert info is not None
+    assert (info.id, info.topic, info.state, info.payload) == (id, topic, "scheduled", {"n": 1})
+    assert [task.id for task in walked(engine, topic=topic)] == [id]
+    assert engine.reschedule(id, delay=2 * FAR_S) is Outcome.MOVED
+    assert engine.cancel(id.replace("customer-7", "customer-8")) is Outcome.GONE
+    assert engine.cancel(id) is Outcome.CANCELLED
+    assert engine.cancel(id) is Outcome.GONE
+    assert in_table(engine) == in_redis(url, name) == 0
+
+
+def test_many_at_once(make: Make) -> None:
+    engine = make()
+    tasks = [Task(n, delay=FAR_S, topic="webhook", key=f"customer-{n % 3}" if n % 3 else None) for n in range(9)]
+    ids = engine.push_many(tasks)
+    assert [len(id.split("/")) for id in ids] == [2, 3, 3] * 3
+    for n, id in enumerate(ids):
+        info = engine.get(id)
+        assert info is not None
+        assert (info.id, info.payload) == (id, n)
+    assert {task.id for task in walked(engine, key="customer-1")} == set(ids[1::3])
+    assert engine.cancel_all(topic="webhook", key="customer-1").done == 3
+    assert {task.id for task in walked(engine)} == {*ids[0::3], *ids[2::3]}
+    assert engine.cancel_all(topic="webhook").done == 6
+    assert in_table(engine) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("soon")
+def test_loaded_ones_come_one_at_a_time(make: Make) -> None:
+    """The engine has no keys before the first is loaded."""
+    engine = make(cold_after=1.0)
+    ids = [engine.push(n, delay=3 + n / 1000, topic="webhook", key="customer-7") for n in range(3)]
+    assert in_table(engine) == 3
+    engine.start()
+    wait_until(lambda: in_table(engine) == 0, "all are loaded")
+    consumer = engine.consumer("webhook")
+    for id in ids:
+        [delivery] = claim(consumer, 1)
+        assert delivery.id == id
+        assert consumer.claim(2) == []
+        consumer.ack(delivery)
