@@ -79,16 +79,17 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
 
     roles:
       producer    pushes; looks for, cancels and reschedules tasks by id;
-                  cancels by tag
+                  cancels by tag; the first key needs an operator's limit
       worker      claims and settles tasks; declares and removes schedules
       dispatcher  `shardq run`, engine.start(): creates the engine, so start
                   `shardq run --create` first; moves tasks when they are due,
                   forwards them, moves them between shards
-      operator    dashboard, stats, health, doctor, fleet, topics, shards,
+      operator    dashboard, stats, health, doctor, fleet, topics, keys, shards,
                   resize, list, peek, forecast, get, cancel, reschedule, requeue,
-                  purge, pause, resume, limit, configure, upgrade, forward
+                  purge, pause, resume, hold, limit, configure, upgrade,
+                  forward
       viewer      a dashboard with --read-only, stats, health, fleet, topics,
-                  shards, list, peek, forecast, get: it can change nothing
+                  keys, shards, list, peek, forecast, get: it can change nothing
       all         all of these
 
     No role may run `shardq engines`, which looks through all keys of the server.

@@ -220,6 +220,9 @@ def configure(given: Given, file: Path | None, dry_run: bool, **changes: Any) ->
       concurrency = 8
       pause = false
 
+      [topics.webhook]
+      per_key = 20               (of each key; and per_key_rate, on_failure)
+
       [topics.log]
       forward = "stream:log"     (what `shardq forward` takes as --to)
       maxlen = 100000            (or side = "left", of a list)

@@ -91,7 +91,7 @@ def _look(url: str | None, name: str) -> Found:
     try:
         with Engine(url, name=name, timeout=STATS_TIMEOUT_S) as engine:
             stats, fleet, topology = engine.stats(), engine.fleet(), engine.topology
-            tasks = None if stats.is_blind else stats.scheduled + stats.ready + stats.leased + stats.dead
+            tasks = None if stats.is_blind else stats.scheduled + stats.held + stats.ready + stats.leased + stats.dead
             since = max(0.0, time.time() - topology.created / 1000) if topology.created else None
             return Found(name, topology.shards, tasks, len(fleet), since)
     except ShardqError as exc:

@@ -22,6 +22,7 @@ from shardq.features.schedules.every import check_schedule_name
 @click.option("--interval", type=TIME, help="Or how often: 30s, 5m, 1h30m.")
 @click.option("--tz", metavar="ZONE", help="With --cron: the time zone, such as Europe/Berlin. Default: UTC.")
 @click.option("--topic", metavar="TOPIC", help="Default: the default topic.")
+@click.option("--key", metavar="KEY", help="The key of its tasks: they run one at a time with all others of it.")
 @click.option("--jitter", type=TIME, help="Delay each task by a random time up to this.")
 @click.option(
     "--catch-up",
@@ -102,7 +103,7 @@ def _declare(given: Given, name: str, payload: str | None, chosen: dict[str, Any
     content = None if payload is None else raw_json(payload, "text is written as '\"text\"'")
     # what is wrong with it is told before an engine of a new name is made
     check_schedule_name(name)
-    Every(**{option: value for option, value in chosen.items() if option not in ("topic", "max_attempts")})
+    Every(**{option: value for option, value in chosen.items() if option not in ("topic", "key", "max_attempts")})
     with opened(given, create=True) as engine:
         engine.every(name, payload=content, **chosen)
         [declared] = [each for each in engine.schedules() if each.name == name]

@@ -18,7 +18,7 @@ from shardq.cli.output import complain, payload_shown, say, tell, with_payload
 from shardq.cli.session import looking
 from shardq.cli.table import Table
 from shardq.core.fleet.member import workers
-from shardq.core.model.checks import check_tag
+from shardq.core.model.checks import check_key, check_tag
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.quantities import Bound
@@ -39,6 +39,7 @@ class Filter:
     due: tuple[Bound, Bound] | None = None
     tag: str | None = None
     failed: bool = False
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if self.due is not None and self.state not in (None, "scheduled"):
@@ -49,7 +50,8 @@ class Filter:
             )
 
     def __bool__(self) -> bool:
-        return any(each is not None for each in (self.topic, self.state, self.due, self.tag, self.failed or None))
+        given = (self.topic, self.state, self.due, self.tag, self.failed or None, self.key)
+        return any(each is not None for each in given)
 
     def arguments(self, engine: Engine) -> dict[str, Any]:
         """The arguments of an engine's command. Lengths of time count from the server's now."""
@@ -66,6 +68,7 @@ class Filter:
                 raise click.UsageError("--due: that is before the year 1 or after the year 9999") from None
         failed = self.failed or None
         found = {"topic": self.topic, "state": self.state, "due": due, "tag": self.tag, "failed": failed}
+        found["key"] = self.key
         return {name: value for name, value in found.items() if value is not None}
 
     def of(self, what: str) -> str:
@@ -77,6 +80,8 @@ class Filter:
         text = f"{state} {what}" if state else what
         if self.topic is not None:
             text += f" of the topic {quoted_topic(self.topic)}"
+        if self.key is not None:
+            text += f" with the key {self.key!r}"
         if self.tag is not None:
             text += f" with the tag {self.tag!r}"
         if self.failed:
@@ -86,12 +91,20 @@ class Filter:
         return text
 
 
+def _checked_key(key: str) -> str:
+    check_key(key)
+    return key
+
+
 def _checked_tag(tag: str) -> str:
     check_tag(tag)
     return tag
 
 
 _topic = click.option("--topic", metavar="TOPIC", help="Only tasks of this topic; '' is the default topic.")
+_key = click.option(
+    "--key", type=Read("key", _checked_key), help="Only tasks with this key. Without --topic, this looks at every task."
+)
 _tag = click.option(
     "--tag",
     type=Read("tag", _checked_tag),
@@ -100,7 +113,9 @@ _tag = click.option(
 
 
 def filter_options(states: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """Adds --topic and --tag, and with ``states`` --state, --failed and --due. The command is given a ``filter``."""
+    """Adds --topic, --key and --tag, and with ``states`` --state, --failed and --due. The command is given a
+    ``filter``.
+    """
     due = click.option(
         "--due",
         type=DUE,
@@ -109,7 +124,7 @@ def filter_options(states: tuple[str, ...] = ()) -> Callable[[F], F]:
     )
     failed = click.option("--failed", is_flag=True, help="Only tasks that failed and wait for a retry.")
     more = (click.option("--state", type=click.Choice(states), help="Only tasks in this state."), failed, due)
-    return packed("filter", Filter, _topic, _tag, *(more if states else ()))
+    return packed("filter", Filter, _topic, _key, _tag, *(more if states else ()))
 
 
 def _shown(bound: Bound) -> str:
@@ -129,7 +144,7 @@ REASON = 120
 PAYLOAD = 60
 """Characters of a payload that are shown."""
 
-_WHEN = {"scheduled": "due (UTC)", "leased": "lease ends (UTC)", "dead": "died (UTC)"}
+_WHEN = {"scheduled": "due (UTC)", "held": "due (UTC)", "leased": "lease ends (UTC)", "dead": "died (UTC)"}
 _WHY = {"leased": "held by", "dead": "reason"}
 
 

@@ -136,7 +136,7 @@ def lateness_shown(lateness: Lateness) -> dict[str, int | None]:
 
 
 _ARGUMENT = re.compile(
-    r"""\b(delay|at|topic|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|shards|name|
+    r"""\b(delay|at|topic|key|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|per_key|per_key_rate|on_failure|shards|name|
      cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,

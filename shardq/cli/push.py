@@ -48,6 +48,7 @@ from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
 task_options: Final = joined(
     due_options,
     click.option("--topic", default="", metavar="TOPIC", help="Default: the default topic."),
+    click.option("--key", metavar="KEY", help="Tasks with one key run one at a time, in the order of their due times."),
     click.option(
         "--on-conflict",
         type=click.Choice(["keep", "replace", "reject"]),
@@ -96,6 +97,7 @@ def push(
       shardq push 'plain text' --text --at 2030-01-31T12:00:00Z
       shardq push '{"user": 42}' --delay 1d --window 2h --tag user-42 --tag digest
       shardq push '"there is news"' --id news-42 --throttle 5m
+      shardq push '{"event": "paid"}' --topic webhook --key customer-7
 
     `shardq push-file` pushes the lines of a file.
     """

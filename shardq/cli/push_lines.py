@@ -110,6 +110,7 @@ class InputLine(msgspec.Struct, forbid_unknown_fields=True):
     delay: float | str | None = None
     at: float | str | None = None
     topic: str | None = None
+    key: str | None = None
     id: str | None = None
     on_conflict: OnConflict | None = None
     dedup: float | str | None = None

@@ -194,6 +194,7 @@ def _shown(health: Health) -> dict[str, object]:
         "ok": health.ok,
         "reasons": health.reasons,
         "scheduled": seen.scheduled,
+        "held": seen.held,
         "ready": seen.ready,
         "leased": seen.leased,
         "dead": seen.dead,

@@ -111,7 +111,7 @@ class Spread:
 
     def _shard_shown(self, shard: ShardStats) -> dict[str, Any]:
         topology, keys, sweep = self._seen.topology, self._keys[shard.shard], self._seen.sweeps.get(shard.shard)
-        counts = {state: getattr(shard, state) for state in ("scheduled", "ready", "leased", "dead")}
+        counts = {state: getattr(shard, state) for state in ("scheduled", "held", "ready", "leased", "dead")}
         return {
             "shard": shard.shard,
             "tag": self._tag(shard.shard),
@@ -179,7 +179,7 @@ class Spread:
 
 def held(row: ShardStats | Stats) -> int:
     """Tasks of all states."""
-    return (row.scheduled or 0) + (row.ready or 0) + (row.leased or 0) + (row.dead or 0)
+    return (row.scheduled or 0) + (row.held or 0) + (row.ready or 0) + (row.leased or 0) + (row.dead or 0)
 
 
 def fullest(counts: list[int]) -> float | None:

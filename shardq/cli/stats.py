@@ -161,7 +161,9 @@ def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
     for own in ("lateness", "dispatchers", "connections", "failing_routes", "relays"):
         del fields[own]
     if health.stats.is_blind:
-        fields |= dict.fromkeys(("scheduled", "retrying", "ready", "leased", "dead", "dispatched", "forwarded", "died"))
+        fields |= dict.fromkeys(
+            ("scheduled", "held", "retrying", "ready", "leased", "dead", "dispatched", "forwarded", "died")
+        )
     fields["topics"] = shown_topics(health.stats, largest(health.stats.topics, tables.MOST_TOPICS))
     if health.stats.schedules is not None:
         del fields["schedules"]["pushed"]

@@ -31,7 +31,7 @@ from shardq.features.listing.bulk import DONE, STATES, BulkResult
 SHOWN = 20
 """Ids of running tasks that are shown; of more only the number is."""
 
-ENDED = """with --topic, --state, --due, --tag or --all (not with ids):
+ENDED = """with --topic, --key, --state, --due, --tag or --all (not with ids):
   0         all that matched were done
   1         some were not, because workers had them, or nothing was done
   130, 143  ended by Ctrl-C or SIGTERM, after the page under way; run the

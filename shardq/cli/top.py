@@ -259,7 +259,7 @@ def _verdict(look: Snapshot, width: int, *, most: int) -> list[Text]:
 
 def _figures(snapshots: Snapshots, look: Snapshot, width: int) -> list[Text]:
     stats, rates = look.stats, look.stats.rates
-    states = ("scheduled", "ready", "leased", "dead")
+    states = ("scheduled", *(["held"] if stats.held else []), "ready", "leased", "dead")
     counts = "  ".join(f"{state} {stats.shown(getattr(stats, state))}" for state in states)
     per_s = "rates: the second look tells"
     if rates is not None:

@@ -1,7 +1,8 @@
-"""topics, pause, resume, limit, forward and purge: commands on whole topics."""
+"""topics, pause, resume, limit, hold, forward and purge: commands on whole topics, and on a key of one."""
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import fnmatch
 import sys
@@ -11,15 +12,16 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from shardq.cli.options import RATE, Given, Whole, command, shared
+from shardq.cli.options import INSTANT, RATE, TIME, Given, Whole, command, joined, shared
 from shardq.cli.output import complain, in_options, say
 from shardq.cli.session import looking, opened
 from shardq.cli.table import show
-from shardq.core.model.checks import check_topic
+from shardq.core.model.checks import check_topic, instant_ms, shown_instant
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, Stats, tables
 from shardq.engine.internals import Internals
-from shardq.engine.options import MAX_LENGTH, route_of
+from shardq.engine.keys import MOST
+from shardq.engine.options import MAX_LENGTH, MOST_OF_KEY, route_of
 from shardq.engine.stats import TopicStats
 from shardq.errors import ShardqError
 
@@ -58,12 +60,36 @@ def topics(given: Given, match: str | None, limit: int) -> None:
         complain(in_options(reason))
 
 
+@command("Show the largest keys of a topic, and what they wait for.")
+@click.argument("topic")
+@click.option("--limit", type=Whole(1, MOST), default=20, show_default=True, help="Show so many keys at most.")
+@shared
+def keys(given: Given, topic: str, limit: int) -> None:
+    """Show the keys of TOPIC with the most tasks: how many are held (due, and waiting for their key), for how long
+    the oldest of these has waited, and why: for other tasks of the key that are ready or leased, its rate, a retry,
+    the end of a hold, or a resize that moves the key.
+
+    Of a topic with more than 300 keys in a shard a sample is looked at. It has each key with more than a 300th of
+    the shard's waiting tasks.
+
+    example:
+      shardq keys webhook
+      shardq keys webhook --limit 5
+      shardq keys webhook --json | jq -r 'select(.why == "hold").key'
+    """
+    with looking(given) as engine:
+        found = engine.keys(topic, limit=limit)
+    show(given, tables.keys(found), lambda row: dict(msgspec.to_builtins(row)))
+    if not found.is_whole:
+        complain("note: a sample of the keys was looked at; there may be more of the smaller ones")
+
+
 def shown_topics(seen: Stats, of: Mapping[str, TopicStats]) -> dict[str, dict[str, Any]]:
     """These topics as JSON. Where no shard could be read, the counts are null."""
     topics: dict[str, dict[str, Any]] = msgspec.to_builtins(of)
     if seen.is_blind:
         for fields in topics.values():
-            fields |= dict.fromkeys(("scheduled", "ready", "leased", "dead", "dispatched", "died"))
+            fields |= dict.fromkeys(("scheduled", "held", "ready", "leased", "dead", "dispatched", "died"))
     return topics
 
 
@@ -73,7 +99,11 @@ def _hint(engine: Engine, topic: str) -> None:
         topics = engine.stats().topics
     except ShardqError:
         return
-    used = [name for name, each in topics.items() if each.scheduled or each.ready or each.leased or each.dispatched]
+    used = [
+        name
+        for name, each in topics.items()
+        if each.scheduled or each.held or each.ready or each.leased or each.dispatched
+    ]
     if topic not in used:
         close = difflib.get_close_matches(topic, used, n=1)
         shown = (
@@ -84,21 +114,45 @@ def _hint(engine: Engine, topic: str) -> None:
         complain(f"note: topic {quoted_topic(topic)} has had no task yet" + (f"; {shown}" if used else ""))
 
 
+_until = joined(
+    click.option("--for", "delay", type=TIME, help="For this time from now: 90s, 10m, 1d."),
+    click.option("--until", type=INSTANT, help="2030-01-31T12:00:00Z, or seconds since 1970."),
+)
+
+
+def _end(engine: Engine, delay: float | None, until: float | dt.datetime | None) -> dt.datetime | None:
+    """The instant that --for or --until names, by the server's clock."""
+    if delay is not None:
+        until = engine.forecast("hour").now.timestamp() + delay
+    return None if until is None else shown_instant(instant_ms(until, "the end"))
+
+
+def _told(end: dt.datetime | None) -> str:
+    return "" if end is None else f" until {tables.instant(end)} UTC"
+
+
 @command("Hold a topic's tasks back from workers.")
 @click.argument("topic")
+@_until
 @shared
-def pause(given: Given, topic: str) -> None:
+def pause(given: Given, topic: str, delay: float | None, until: float | dt.datetime | None) -> None:
     """Stop giving tasks of TOPIC to workers, or to the list it is forwarded to, for all processes. Running tasks
-    finish, and due tasks still become ready. `shardq topics` shows which topics are paused.
+    finish, and due tasks still become ready. `shardq topics` shows which topics are paused. `shardq hold` holds back
+    one key of a topic.
 
     example:
       shardq pause email
+      shardq pause email --for 10m
       shardq pause ''      (the default topic)
     """
+    if delay is not None and until is not None:
+        raise click.UsageError("give --for or --until, or none to pause it until `shardq resume`")
     with opened(given) as engine:
-        engine.pause(topic)
+        end = _end(engine, delay, until)
+        engine.pause(topic, until=end)
         _hint(engine, topic)
-    given.answer({"topic": topic, "paused": True}, f"topic {quoted_topic(topic)} is paused")
+    fields = {"topic": topic, "paused": True} | ({} if end is None else {"until": end.isoformat()})
+    given.answer(fields, f"topic {quoted_topic(topic)} is paused{_told(end)}")
 
 
 @command("Give a paused topic's tasks to workers again.")
@@ -119,29 +173,77 @@ def resume(given: Given, topic: str) -> None:
 @click.argument("topic")
 @click.option("--rate", type=RATE, help="At most this rate: 100, 0.5/s, 50k/s, 3M/day. Without a unit, a second.")
 @click.option("--concurrency", type=Whole(1), help="Tasks leased at once, at most.")
+@click.option("--per-key", type=Whole(1, MOST_OF_KEY), help="Tasks of one key ready or leased at once, at most.")
+@click.option("--per-key-rate", type=RATE, help="With --per-key: each key gives out its tasks at this rate, at most.")
+@click.option(
+    "--on-failure",
+    type=click.Choice(["wait", "skip"]),
+    help="With --per-key 1: what a key does while a failed task waits for its retry. Default: wait.",
+)
 @click.option("--off", is_flag=True, help="End the limits.")
 @shared
-def limit(given: Given, topic: str, rate: float | None, concurrency: int | None, off: bool) -> None:
+def limit(given: Given, topic: str, off: bool, **limits: Any) -> None:
     """Limit TOPIC over all shards and workers together. New limits replace the old ones at once, also for workers
     that wait under them. A place under --concurrency becomes free when its task is settled (done, retried or dead),
     by any consumer, or two seconds after its lease. Limits apply to a forwarded topic, too; but --concurrency
     is refused with a list or a stream on the same server, because a task that has left can't be counted.
 
+    Tasks that were pushed with --key run one at a time for each key, in the order of their due times. --per-key
+    allows more.
+
     example:
       shardq limit invoice --rate 100 --concurrency 20
+      shardq limit webhook --per-key 20 --per-key-rate 5
+      shardq limit account --per-key 1 --on-failure skip
       shardq limit invoice --rate 0.5      (one every two seconds, any number at once)
       shardq limit invoice --off
     """
-    if off == (rate is not None or concurrency is not None):
-        raise click.UsageError("give --rate, --concurrency or both, or --off to end the limits")
+    chosen = {name for name, value in limits.items() if value is not None}
+    if off == bool(chosen):
+        raise click.UsageError("give --rate, --concurrency or --per-key, or --off to end the limits")
+    if chosen & {"per_key_rate", "on_failure"} and "per_key" not in chosen:
+        raise click.UsageError("--per-key-rate and --on-failure go with --per-key")
     with opened(given) as engine:
-        engine.limit(topic, rate=rate, concurrency=concurrency)
+        engine.limit(topic, **limits)
         if not off:
             _hint(engine, topic)
+    rate, concurrency, per_key, per_key_rate = (
+        limits[name] for name in ("rate", "concurrency", "per_key", "per_key_rate")
+    )
     often = "any number a second" if rate is None else f"{rate:,g} a second"
     at_once = "any number at once" if concurrency is None else f"{concurrency:,} at once"
-    now = "no longer limited" if off else f"limited to {often}, {at_once}"
-    given.answer({"topic": topic, "rate": rate, "concurrency": concurrency}, f"topic {quoted_topic(topic)} is {now}")
+    of_key = "" if per_key is None else f"; of each key to {per_key:,} at once"
+    of_key += "" if per_key_rate is None else f", {per_key_rate:,g} a second"
+    now = "no longer limited" if off else f"limited to {often}, {at_once}{of_key}"
+    given.answer({"topic": topic, **limits}, f"topic {quoted_topic(topic)} is {now}")
+
+
+@command("Hold a key's tasks back from workers.")
+@click.argument("topic")
+@click.argument("key")
+@_until
+@click.option("--off", is_flag=True, help="Let the key go on.")
+@shared
+def hold(given: Given, topic: str, key: str, delay: float | None, until: float | dt.datetime | None, off: bool) -> None:
+    """Give out no tasks of KEY in TOPIC until then, and let all other keys go on. Running tasks finish.
+
+    example:
+      shardq hold webhook customer-7 --for 10m
+      shardq hold webhook customer-7 --until 2030-01-31T12:00:00Z
+      shardq hold webhook customer-7 --off
+    """
+    if (delay is not None) + (until is not None) + off != 1:
+        raise click.UsageError("give --for, --until, or --off to let the key go on")
+    with opened(given) as engine:
+        end = _end(engine, delay, until)
+        engine.hold(topic, key=key, until=end)
+        if not off:
+            _hint(engine, topic)
+    now = f"on hold{_told(end)}" if end is not None else "no longer on hold"
+    given.answer(
+        {"topic": topic, "key": key, "until": end and end.isoformat()},
+        f"key {key!r} of the topic {quoted_topic(topic)} is {now}",
+    )
 
 
 @command("Remove all tasks of a topic, or all.")
@@ -176,7 +278,9 @@ def _question(engine: Engine, topic: str | None) -> str:
     if topic is not None:
         return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"
     seen = engine.stats()
-    return f"Remove all tasks {where}: {seen.scheduled:,} scheduled, {seen.ready:,} ready, {seen.dead:,} dead?"
+    return (
+        f"Remove all tasks {where}: {seen.scheduled + seen.held:,} scheduled, {seen.ready:,} ready, {seen.dead:,} dead?"
+    )
 
 
 @command("Send a topic's payloads to a list, a stream or a URL.")

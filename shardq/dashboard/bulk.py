@@ -188,8 +188,8 @@ async def count(request: Request, form: Form) -> Response:
     if verb == "requeue":
         if arguments.pop("state") not in (None, "dead") or arguments.pop("due") is not None or filter.failed:
             raise InvalidOption("dead tasks are requeued, of a topic or all: leave state, due and failed out")
-        arguments["everything"] = arguments["topic"] is None and not filter.tag
-        filter = TaskFilter(topic=filter.topic, state="dead", tag=filter.tag)
+        arguments["everything"] = not (filter.topic or filter.key or filter.tag)
+        filter = TaskFilter(topic=filter.topic, state="dead", key=filter.key, tag=filter.tag)
     else:
         arguments["everything"] = not filter.fields
     arguments["reason"] = form.text("reason") or None

@@ -28,7 +28,7 @@ from shardq.features.listing.forecast import LABELS, NAMES, STEPS, Horizon, chec
 BUSIEST = 5
 """Topics that the overview names."""
 
-TOPIC_COLUMNS = ("topic", "scheduled", "ready", "dead", "taken/s", "oldest")
+TOPIC_COLUMNS = ("topic", "scheduled", "held", "ready", "dead", "taken/s", "oldest")
 """Their columns there."""
 
 FULL = 0.9

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 
 from shardq.engine.control import drawn_of_a_shard, whole_of_a_shard
+from shardq.engine.keys import KeyList
 from shardq.engine.snapshot import Snapshot, Snapshots, behind
 from shardq.engine.stats import ShardStats, Stats
 from shardq.engine.sync import Engine
@@ -64,6 +65,12 @@ have none, one or two reports by turns.
 
 FORECAST_S = 10.0
 """The time for which a forecast is shown: it is some sixty look-ups in every shard."""
+
+KEYS_S = 2.0
+"""The same for the largest keys of a topic: some milliseconds of every shard."""
+
+MOST_KEPT = 100
+"""Readings that are kept: a topic each, and some of the history and forecasts."""
 
 TIMELINE_S = 30.0
 """The same for the overview, which asks as long as it is open: a row of the history comes each minute."""
@@ -124,7 +131,7 @@ class SharedSnapshots:
         self._news = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._kept: dict[tuple[str, Horizon], tuple[float, Any]] = {}
+        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
 
     @property
     def is_running(self) -> bool:
@@ -148,6 +155,7 @@ class SharedSnapshots:
     def expire(self) -> None:
         """Makes the next page take a snapshot, however fresh the last one is: something was changed."""
         self._taken_at = float("-inf")
+        self._kept = {each: found for each, found in self._kept.items() if each[0] != "keys"}
 
     async def watch(self, *, for_s: float, every_s: float | None = None) -> AsyncGenerator[None]:
         """Yields at once and after each snapshot, for so long, or until ``end``. ``every_s``: the time between two, for
@@ -185,12 +193,18 @@ class SharedSnapshots:
         past = await self._keep("history", horizon, lambda engine: engine.history(horizon), TIMELINE_S)
         return past, await self.forecast(horizon, TIMELINE_S)
 
-    async def _keep(self, what: str, horizon: Horizon, call: Callable[[Engine], T], fresh_s: float) -> T:
+    async def keys(self, topic: str) -> KeyList:
+        """The largest keys of a topic."""
+        return await self._keep("keys", topic, lambda engine: engine.keys(topic), KEYS_S)
+
+    async def _keep(self, what: str, which: str, call: Callable[[Engine], T], fresh_s: float) -> T:
         async with self._lock:
-            read_at, found = self._kept.get((what, horizon), (float("-inf"), None))
+            read_at, found = self._kept.get((what, which), (float("-inf"), None))
             if found is None or time.monotonic() - read_at >= fresh_s:
                 found = await self._call(call)
-                self._kept[what, horizon] = time.monotonic(), found
+                if len(self._kept) >= MOST_KEPT:
+                    self._kept.clear()
+                self._kept[what, which] = time.monotonic(), found
             return cast(T, found)
 
     async def _run(self) -> None:
@@ -235,7 +249,7 @@ def interval_for(stats: Stats) -> float:
     """The time between two snapshots, so that they cost no server more than its share."""
     shards = max(1, len(stats.shards))
     drawn, whole = drawn_of_a_shard(shards) * shards, whole_of_a_shard(shards) * shards
-    states = (stats.scheduled, stats.leased, stats.dead)
+    states = (stats.scheduled, stats.held, stats.leased, stats.dead)
     ids_us = sum(count * TOLD_US if count <= whole else drawn * DRAWN_US for count in states)
     nodes = max(1, len({shard.node for shard in stats.shards}))
     cost_s = (shards * SHARD_US + ids_us) / 1e6 / nodes

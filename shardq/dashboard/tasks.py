@@ -58,7 +58,7 @@ NO_TASK = "There is no such task: it is done, was cancelled, or was never pushed
 _LONGEST = 200
 """Characters of a field: no filter that is possible has more."""
 
-_WHEN = {"scheduled": "due", "leased": "lease ends", "dead": "died"}
+_WHEN = {"scheduled": "due", "held": "due", "leased": "lease ends", "dead": "died"}
 
 _SAID = {
     Outcome.CANCELLED: "was cancelled",
@@ -88,6 +88,7 @@ class TaskFilter:
     tag: str = ""
     name: str = ""
     """A part of the task's name, which is in its payload: pages are read and searched."""
+    key: str = ""
 
     @classmethod
     def of(cls, field: Callable[[str], str | None]) -> TaskFilter:
@@ -119,6 +120,7 @@ class TaskFilter:
             "holder": self.holder or None,
             "failed": bool(self.failed),
             "tag": self.tag or None,
+            "key": self.key or None,
         }
 
     def sentence(self) -> str:
@@ -130,6 +132,7 @@ class TaskFilter:
         text = f"{self.state or ('scheduled' if waits else 'leased' if self.holder else 'all')} tasks"
         text += " that wait for a retry" if self.failed else ""
         text += f" of the topic {self.topic}" if self.topic else ""
+        text += f" of the key {self.key}" if self.key else ""
         text += f" with the tag {self.tag}" if self.tag else ""
         text += f", due {self.due}" if self.due else ""
         return text + (f", held by {self.holder}" if self.holder else "")
@@ -161,7 +164,7 @@ class Tab(NamedTuple):
 
     title: str
     tasks: str
-    """"" where it is not known: nobody counts by tag or by name."""
+    """"" where it is not known: nobody counts by key, tag or name."""
     address: str
     is_current: bool
 
@@ -169,15 +172,17 @@ class Tab(NamedTuple):
 async def tabs_of(request: Request, filter: TaskFilter, current: str) -> list[Tab]:
     """The states, with the counts of the topic that is listed, or of all."""
     snapshot = (await newest(request))["snapshot"]
-    kept = {name: word for name in ("topic", "tag", "name") if (word := getattr(filter, name))}
+    kept = {name: word for name in ("topic", "key", "tag", "name") if (word := getattr(filter, name))}
 
     def count(state: str) -> str:
-        if snapshot is None or filter.tag or filter.name:
+        if snapshot is None or filter.tag or filter.name or filter.key:
             return ""
         return _count_of(snapshot.stats, topic_named(filter.topic), state)
 
     queries: dict[str, dict[str, str]] = {"all": {}, "scheduled": {"state": "scheduled"}, "retrying": {"failed": "1"}}
     queries |= {state: {"state": state} for state in STATES}
+    if snapshot is not None and not snapshot.stats.held and current != "held":
+        del queries["held"]
     return [
         Tab(title, count(title), link_of("/tasks", **query, **kept), title == current)
         for title, query in queries.items()
@@ -220,6 +225,7 @@ async def tasks(request: Request) -> Response:
         is_first=cursor is None,
         verbs=[] if wrong else _verbs(filter),
         marks={verb: mark.title for verb, mark in MARKS.items() if listed in mark.states},
+        has_keys=not wrong and dashboard_of(request).engine.topology.is_keyed,
         wrong=wrong,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from shardq.core.fleet.lateness import Lateness
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import quoted
+from shardq.core.model.quantities import expiry
+from shardq.dashboard.formats import line
 from shardq.dashboard.web import (
     Form,
     Handler,
@@ -30,7 +33,7 @@ from shardq.dashboard.web import (
 from shardq.engine import tables
 from shardq.engine.sync import Engine
 from shardq.engine.tables import Column
-from shardq.errors import InvalidOption
+from shardq.errors import InvalidOption, ShardqError
 from shardq.features.schedules.every import check_schedule_name
 
 MOST = 75
@@ -64,12 +67,20 @@ async def topic(request: Request) -> dict[str, Any]:
     snapshot = found["snapshot"]
     fleet = snapshot.fleet if snapshot else []
     topic = snapshot.stats.topics.get(name) if snapshot else None
+    try:
+        keys = await dashboard_of(request).snapshots.keys(name) if topic else None
+    except ShardqError:
+        keys = None  # the snapshot says that the shards do not answer
     return found | {
         "name": name,
         "topic": topic,
         "settings": tables.topic_settings(topic).split("; ") if topic and tables.topic_settings(topic) else [],
         "live_query": {"topic": name},
         "dispatch": Lateness.total(each.dispatch_lateness.get(name, Lateness()) for each in fleet),
+        "keys": keys and drawn(tables.keys(keys), keys),
+        "whole": keys is not None and keys.is_whole,
+        "key_address": lambda row: link_of("/tasks", topic=shown_topic(name), key=row.key),
+        "has_keys": topic is not None and dashboard_of(request).engine.topology.is_keyed,
         "pickup": Lateness.total(each.pickup_lateness.get(name, Lateness()) for each in fleet),
     }
 
@@ -92,11 +103,37 @@ def _ask_to_pause(form: Form) -> tuple[str, str]:
 
 async def limit(request: Request, form: Form) -> Response:
     rate, concurrency = rate_of(form.text("rate"), "for no limit"), _whole(form.text("concurrency"))
+    per_key, per_key_rate = _whole(form.text("per_key")), rate_of(form.text("per_key_rate"), "for no limit")
     parts = [] if rate is None else [f"{rate:,g} tasks a second"]
     parts += [] if concurrency is None else [f"{concurrency:,} at once"]
+    parts += [] if per_key is None else [f"{per_key:,} of each key at once"]
+    parts += [] if per_key_rate is None else [f"{per_key_rate:,g} of each key a second"]
     said = f": {' and '.join(parts) or 'no limits'}, over the whole fleet"
-    set_limit = _on_topic(lambda engine, name: engine.limit(name, rate=rate, concurrency=concurrency), said)
-    return await set_limit(request, form)
+
+    def call(engine: Engine, name: str) -> Any:
+        before = engine.topology.settings_of(name).limit
+        mode = before.on_failure if before is not None and per_key == 1 else None
+        return engine.limit(
+            name, rate=rate, concurrency=concurrency, per_key=per_key, per_key_rate=per_key_rate, on_failure=mode
+        )
+
+    return await _on_topic(call, said)(request, form)
+
+
+async def hold(request: Request, form: Form) -> Response:
+    """Puts a key on hold, or lets it go on."""
+    name, key, word = form.text("topic"), "".join(form.all("key")[:1]), form.text("until")
+    try:
+        until = expiry(word) if word else None
+    except ValueError as exc:
+        raise InvalidOption(f"until: {exc}; leave it empty to let the key go on") from None
+    if isinstance(until, float):
+        until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=until)
+    await dashboard_of(request).change(lambda engine: engine.hold(name, key=key, until=until))
+    said = "goes on" if until is None else f"gives out nothing until {tables.instant(until.astimezone(dt.UTC))} UTC"
+    return done(
+        request, f"The key {line(key, 80)} of {shown_topic(name)} {said}.", back=link_of("/topics/one", topic=name)
+    )
 
 
 def _whole(text: str) -> int | None:
@@ -156,6 +193,7 @@ routes: list[Route] = [
     ),
     action("/topics/resume", _on_topic(lambda engine, name: engine.resume(name), " is given out again")),
     action("/topics/limit", limit),
+    action("/topics/hold", hold),
     page("/schedules", schedules),
     _schedule_button(
         "pause",

@@ -38,7 +38,7 @@ WAIT_S = 3.0
 FRESH_S = 1.0
 """A snapshot younger than this answers another scrape."""
 
-STATES = ("scheduled", "ready", "leased", "dead")
+STATES = ("scheduled", "held", "ready", "leased", "dead")
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -78,7 +78,8 @@ be missing.
 healthy | gauge | engine | | The verdict of health(): 1 if all is well, 0 if a reason is against it.
 unhealthy | gauge | engine | reason | 1 while health() has a reason of this kind, 0 while it has none.
 unseen_shards | gauge | engine | | Shards that could not be read; no count holds their tasks.
-tasks | gauge | engine | state topic | Tasks that are scheduled, ready, leased or dead.
+tasks | gauge | engine | state topic | Tasks that are scheduled, ready, leased or dead, or held: \
+due, and waiting for their key.
 retrying | gauge | engine | topic | Scheduled tasks with an attempt that failed: they wait for another one.
 died_total | counter | engine | topic | Tasks that died, counted by the servers; missing while a shard can't be read.
 head_age_seconds | gauge | engine | | How long the first scheduled task has been due; 0 if none is.

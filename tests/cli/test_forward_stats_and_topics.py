@@ -143,8 +143,8 @@ def test_topics(shardq: Shell, engine: Engine) -> None:
         ("letters", "0", "0", "to the list 'post box' by LPUSH"),
         ("mail", "1", "1", "paused"),
     ]
-    nothing = {"scheduled": 0, "retrying": 0, "leased": 0, "dead": 0, "died": 0, "estimated": {}}
-    nothing |= {"dispatched_per_s": None, "taken_per_s": None}
+    nothing = {"scheduled": 0, "held": 0, "retrying": 0, "leased": 0, "dead": 0, "died": 0, "estimated": {}}
+    nothing |= {"dispatched_per_s": None, "taken_per_s": None, "paused_until": None}
     one = nothing | {"ready": 1, "dispatched": 1, "oldest_ready": ANY, "paused": False, "limit": None, "route": None}
     assert shardq.run("topics", "--json").objects == [
         one | {"topic": ""},

@@ -127,8 +127,8 @@ def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> Non
     assert "limited to 5 at once, so it can't be forwarded" in done.err
     topics = {row["topic"]: (row["route"], row["limit"]) for row in shardq.run("topics", "--json").objects}
     assert topics == {
-        "mail": ({"to": "theirs", "side": "right", "maxlen": None, "keep": False}, {"rate": 5.0, "concurrency": None}),
-        "sms": (None, {"rate": None, "concurrency": 5}),
+        "mail": ({"to": "theirs", "side": "right", "maxlen": None, "keep": False}, {"rate": 5.0}),
+        "sms": (None, {"concurrency": 5}),
     }
 
 
@@ -141,8 +141,7 @@ def test_limit(shardq: Shell, engine: Engine) -> None:
     assert done.out == "topic 'mail' is limited to 1,000 a second, any number at once\n"
     assert shardq.run("limit", "mail", "--off", "--json").object == {
         "topic": "mail",
-        "rate": None,
-        "concurrency": None,
+        **dict.fromkeys(("rate", "concurrency", "per_key", "per_key_rate", "on_failure")),
     }
     engine.stats()
     assert engine.topology.limits == {}
@@ -160,8 +159,8 @@ def test_limit(shardq: Shell, engine: Engine) -> None:
         (["purge", "--topic", "a b", "--yes"], "a topic can't be 'a b'"),
         (["pause", "a b"], "a topic can't be 'a b'"),
         (["resume", "a b"], "a topic can't be 'a b'"),
-        (["limit", "x"], "give --rate, --concurrency or both, or --off"),
-        (["limit", "x", "--off", "--rate", "1"], "give --rate, --concurrency or both, or --off"),
+        (["limit", "x"], "give --rate, --concurrency or --per-key, or --off"),
+        (["limit", "x", "--off", "--rate", "1"], "give --rate, --concurrency or --per-key, or --off"),
         (["limit", "x", "--rate", "-1"], "--rate"),
         (["limit", "x", "--concurrency", "0"], "--concurrency"),
     ],

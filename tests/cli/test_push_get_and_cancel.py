@@ -55,6 +55,7 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("get", "email/x", "--json").object == {
         "id": "email/x",
         "topic": "email",
+        "key": None,
         "state": "scheduled",
         "due": FAR,
         "deadline": None,

@@ -68,6 +68,7 @@ def shop(url: str) -> Iterator[Engine]:
         engine.push_many([Task({"sku": n}, topic="stock") for n in range(40)])
         engine.consumer("report", name="reporter", lease=600).claim(1, wait=10)
         engine.push({"task": "shop.resize", "args": [42], "kwargs": {}}, topic="resize", delay=7200)
+        _hold(engine)
         worker = engine.worker(concurrency=8, name="mailer")
 
         @worker.on("resize")
@@ -109,6 +110,18 @@ def _fail(engine: Engine) -> None:
     consumer.close()
 
 
+def _hold(engine: Engine) -> None:
+    """Tasks of some accounts wait: for one that is leased, for a retry, and for the end of a hold."""
+    engine.push_many(
+        [Task({"event": n}, topic="account", key=f"account-{n % 12}") for n in range(60)]
+        + [Task({"event": n}, topic="account", key="the-noisy-one") for n in range(4000)]
+    )
+    consumer = engine.consumer("account", name="accounts-1", lease=600)
+    held = consumer.claim(6, wait=10)
+    consumer.retry(held[0], delay=900, reason=REASONS[0].format(5))
+    engine.hold("account", key="account-3", until=time.time() + 1800)
+
+
 def draw(page: Page, origin: str, folder: Path, pages: dict[str, str]) -> None:
     """Takes a picture of each page."""
     for width in WIDTHS:
@@ -135,6 +148,7 @@ def all_pages(engine: Engine) -> dict[str, str]:
     return pages | {
         "/tasks?failed=1": "tasks-retrying",
         "/topics/one?topic=mail": "topic",
+        "/topics/one?topic=account": "topic-keys",
         "/shards/number": "resize",
         "/tasks/bulk": "jobs",
         "/?span=hour": "overview-hour",
