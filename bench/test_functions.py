@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from bench.loads import PAYLOAD, spread_tasks
+from shardq import Task
 from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, ShardClaim
+from shardq.core.layout.formats import KEYS
 from shardq.core.layout.topology import Topology
 from shardq.core.model.ids import UNIQUE_LENGTH, Ids
 from shardq.core.model.record import JSON, decode_record, encode_record, record_encoder
@@ -56,6 +58,11 @@ def test_routing_1000_tasks_and_packing_their_calls(benchmark: Timing) -> None:
     assert len(benchmark(packed)) == SHARDS
 
 
+def test_packing_1000_tasks_with_keys(benchmark: Timing) -> None:
+    tasks = [Task(PAYLOAD, topic="mail", key=f"customer-{number % 100}") for number in range(1000)]
+    assert len(benchmark(packer().many, tasks).ids) == 1000
+
+
 def test_encoding_one_record(benchmark: Timing) -> None:
     assert benchmark(record_encoder(JSON), PAYLOAD, None, "") == encode_record(JSON, PAYLOAD)
 
@@ -80,3 +87,8 @@ def test_splitting_one_claim_over_16_shards(benchmark: Timing) -> None:
 def test_locating_one_id(benchmark: Timing) -> None:
     shard_of = Topology(epoch=1, shards=SHARDS).shard_of
     assert benchmark(shard_of, Ids().one()) in range(SHARDS)
+
+
+def test_locating_one_id_with_a_key(benchmark: Timing) -> None:
+    shard_of = Topology(epoch=1, shards=SHARDS, features=(KEYS,)).shard_of
+    assert benchmark(shard_of, Ids().one(topic="mail/customer-7")) in range(SHARDS)

@@ -111,6 +111,15 @@ def sections(inputs: Inputs) -> list[Section]:
             details={every: tables.figures(results.of("backlog"))},
             missing=without,
         ),
+        Section(
+            "Keys",
+            "The same tasks fall due with keys and without, in turns, in one shard, and one consumer takes them. With "
+            "“one behind the other” the next task of a key falls due when the one before is done; with “all at once” "
+            "they wait for each other. The lateness of quiet keys is from due to claimed, alone, beside a key that "
+            "has a backlog due from the first instant on, and beside ten on hold.",
+            table=tables.figures(results.of("keys")),
+            missing=without,
+        ),
         _nodes(inputs),
         Section(
             "Expanding under load",

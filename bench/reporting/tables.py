@@ -81,7 +81,8 @@ def memory(results: Results) -> str:
     ]
     rows += [
         [escape(figure.name.removeprefix("memory, ")), shown(figure.value), shown(figure.value - 100)]
-        for figure in results.curve("memory: id")
+        for curve in ("memory: id", "memory: key")
+        for figure in results.curve(curve)
     ]
     return table(("12,500 pending a shard", "bytes/task", "beside the payload"), rows, right=(1, 2)) if rows else ""
 
@@ -182,6 +183,14 @@ def markdown(results: Results | None, oldest: Results | None, found: Outcome | N
         ("flow", "due → claimed while 50,000", "from due to claimed while 50,000 tasks/s fall due"),
         ("idle", "idle, 64 shards", "idle, commands of a shard"),
         ("memory", "memory, 12,500", "a pending task of 100 B, everything included"),
+        ("keys", "100,000 keys × 3, one at a time, one b", "100,000 keys × 3, one of each at a time, no backlog"),
+        ("keys", "100,000 keys × 3, one at a time, all", "the same, all due at once"),
+        ("keys", "one key by itself, 1 ", "one key by itself, one at a time"),
+        ("keys", "one key by itself, 20 ", "one key by itself, 20 at a time"),
+        ("keys", "999 quiet keys, nothing", "999 quiet keys, from due to claimed, nothing else due"),
+        ("keys", "999 quiet keys, beside one with 1,000,000 due, 1 ", "beside a key with 1,000,000 due, one at a time"),
+        ("keys", "999 quiet keys, beside one with 1,000,000 due, 20 ", "the same, 20 at a time"),
+        ("memory", "memory, held", "a held task of 100 B, everything included"),
         ("expand", "4 → 16 shards, ", "`resize(16)` from 4 shards with 200,000 pending, in force after"),
         ("expand", "4 → 16 shards: a push", "a push meanwhile"),
     ):

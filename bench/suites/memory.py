@@ -1,5 +1,5 @@
-"""The server's bytes for a pending task, everything included: by payload, by length of the id, and by the number of
-tasks in a shard, since tables double at the powers of two.
+"""The server's bytes for a pending task, everything included: by payload, by length of the id, with a key, and by the
+number of tasks in a shard, since tables double at the powers of two.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from shardq.core.model.ids import UNIQUE_LENGTH
 PER_SHARD = 12_500
 
 PAYLOADS = (10, 100, 1_000, 4_096)
+KEYS = 1_000
+"""Among which the tasks with keys are divided."""
+
 ID_LENGTHS = (8, UNIQUE_LENGTH, 20, 36)
 
 FILLS = (
@@ -63,6 +66,8 @@ def _measure(stand: Stand) -> Iterator[Figure]:
         ours = " (as ours are)" if length == UNIQUE_LENGTH else ""
         name = f"id of {length} characters{ours}"
         yield _by(stand, name, {"id": length}, _tasks(length=length))
+    stand.say("tasks with keys")
+    yield _by(stand, "held: due, and waiting for its key", {"key": KEYS}, _held())
     yield from _fills(stand)
 
 
@@ -97,6 +102,10 @@ def _tasks(*, payload: str = PAYLOAD, length: int = 0) -> list[Task]:
     if not length:
         return tasks
     return [Task(task.payload, delay=task.delay, id=f"{number:0{length}}") for number, task in enumerate(tasks)]
+
+
+def _held() -> list[Task]:
+    return [Task(PAYLOAD, key=f"{number % KEYS:07}") for number in range(FEW_SHARDS * PER_SHARD)]
 
 
 def _fills(stand: Stand) -> Iterator[Figure]:

@@ -1,0 +1,182 @@
+"""Tasks with keys beside tasks without: rates, what a noisy key costs the others, and how fast one key goes by itself.
+
+The same tasks fall due with keys and without, in turns. One consumer takes them and acknowledges at once, in the
+process of the pollers. The rate counts from the due time to the last acknowledgement. *One behind the other*: the next
+task of a key falls due when the one before is done, so that nothing is held; *all at once*: they wait for each other.
+
+What a quiet key feels of a noisy one is measured in one shard, which all share: from due to claimed, from the first
+second on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from bench.children import Child
+from bench.consuming import CLAIM
+from bench.figures import Figure, Spent, lateness, middle, rate, server_cost
+from bench.loads import PAYLOAD, READY_S, push_ahead
+from bench.probing import CLAIMS
+from bench.stand import Stand, Suite
+from shardq import Engine, Task
+
+TOPIC = "keyed"
+
+ROUNDS = 3
+"""With keys and without take turns. The median of each counts."""
+
+PUSHED_PER_S = 40_000
+
+QUIET = 999
+QUIET_PER_S = 1_000
+HOLDS = 10
+GRACE_S = 1.0
+LEAD_S = 1.0
+
+
+def _measure(stand: Stand) -> Iterator[Figure]:
+    keys, each = stand.pick(200, 20_000, 100_000), 3
+    waves = [[(key, wave) for key in range(keys)] for wave in range(each)]
+    name = f"{keys:,} keys × {each}, one at a time"
+    yield from _beside(stand, f"{name}, one behind the other", waves, per_key=1, aim="≥ 0.4")
+    yield from _beside(stand, f"{name}, all at once", [list(itertools.chain(*waves))], per_key=1, aim="≥ 0.35")
+    keys, each = stand.pick(10, 200, 1_000), stand.pick(20, 300)
+    burst = [(key, number) for number in range(each) for key in range(keys)]
+    yield from _beside(stand, f"{keys:,} keys × {each}, 20 at once", [burst], per_key=20, aim="")
+    for per_key, count in ((1, stand.pick(100, 5_000)), (20, stand.pick(400, 40_000))):
+        stand.say(f"one key by itself, {count:,} tasks, {per_key} at once")
+        spent = _taken(stand, [[("k", number) for number in range(count)]], per_key=per_key)
+        yield rate(f"one key by itself, {per_key} at once", count, spent, reference=f"claims of {CLAIM}, 1 shard")
+    yield from _noisy(stand)
+    yield from _others(stand)
+
+
+SUITE = Suite("keys", "tasks with keys beside tasks without: rates, quiet keys beside a noisy one", _measure)
+
+Waves = Sequence[Sequence[tuple[object, int]]]
+"""Key and number of each task; the tasks of a wave fall due at one instant, when those before are done."""
+
+
+def _beside(stand: Stand, name: str, waves: Waves, *, per_key: int, aim: str) -> Iterator[Figure]:
+    count, keyed, plain = sum(map(len, waves)), list[Spent](), list[Spent]()
+    for number in range(ROUNDS):
+        stand.say(f"{name}: {count:,} tasks with keys and without, round {number + 1} of {ROUNDS}")
+        keyed.append(_taken(stand, waves, per_key=per_key))
+        plain.append(_taken(stand, waves, per_key=None))
+    with_keys, without = middle(keyed), middle(plain)
+    ratio = without.wall_s / with_keys.wall_s
+    told = f"{ratio:.2f} of {count / without.wall_s:,.0f}/s without keys{aim and f'; aim: {aim}'}"
+    yield rate(name, count, with_keys, reference=told, ratio=ratio)
+    yield server_cost(name, count, with_keys)
+    yield server_cost(f"{name}, without keys", count, without)
+
+
+def _taken(stand: Stand, waves: Waves, *, per_key: int | None) -> Spent:
+    """Measures from the due time of each wave until its last task is acknowledged. Without keys: None."""
+    whole = Spent()
+    with stand.engine(shards=1) as engine:
+        if per_key is not None:
+            engine.limit(TOPIC, per_key=per_key)
+        engine.start()
+        for wave in waves:
+            whole.add(_one_wave(stand, engine, wave, keyed=per_key is not None))
+    return whole
+
+
+def _one_wave(stand: Stand, engine: Engine, wave: Sequence[tuple[object, int]], *, keyed: bool) -> Spent:
+    def made(at: float) -> Iterator[Task]:
+        return (Task(PAYLOAD, at=at, topic=TOPIC, key=str(key) if keyed else None) for key, _ in wave)
+
+    due_s = _pushed(stand, engine, len(wave), made)
+    time.sleep(max(0.0, due_s - time.time() - READY_S))
+    with stand.metering() as spent:
+        _take(engine, len(wave))
+    spent.wall_s = time.time() - due_s
+    return spent
+
+
+def _pushed(stand: Stand, engine: Engine, count: int, made: Callable[[float], Iterable[Task]]) -> float:
+    """Pushes what falls due from an instant on that is to come. Returns that instant."""
+
+    def push(at: float) -> None:
+        for _ in engine.push_iter(made(at)):
+            pass
+
+    return push_ahead(stand, engine, LEAD_S + count / PUSHED_PER_S, push)
+
+
+def _take(engine: Engine, count: int) -> None:
+    consumer = engine.consumer(TOPIC, lease=300)
+    while count > 0:
+        deliveries = consumer.claim(CLAIM, wait=1.0)
+        consumer.ack(deliveries)
+        count -= len(deliveries)
+
+
+def _noisy(stand: Stand) -> Iterator[Figure]:
+    """The lateness of quiet keys: alone, beside one that has a backlog due from the first instant on, and beside ten on
+    hold.
+    """
+    noise, seconds = stand.pick(2_000, 200_000, 1_000_000), stand.pick(0.5, 5.0)
+    idle = 0.0
+    for beside, aim, per_key, backlog, holds in (
+        ("nothing else due", "", 1, 0, 0),
+        (f"beside one with {noise:,} due, 1 at once", "1.5 times that", 1, noise, 0),
+        (f"beside one with {noise:,} due, 20 at once", "10 ms more", 20, noise, 0),
+        (f"beside {HOLDS} on hold with {noise:,} due", "2 times that", 1, noise, HOLDS),
+    ):
+        stand.say(f"quiet keys, {beside}")
+        late_ms = _quiet(stand, per_key, backlog, holds, seconds)
+        told = f"alone p99 {idle:.3g} ms; aim: ≤ {aim}" if aim else ""
+        figure = lateness(f"{QUIET} quiet keys, {beside}", late_ms, expected=int(QUIET_PER_S * seconds), aim=told)
+        idle = idle or figure.percentiles["p99"]
+        yield figure
+
+
+def _quiet(stand: Stand, per_key: int, backlog: int, holds: int, seconds: float) -> list[float]:
+    count = int(QUIET_PER_S * seconds)
+    with stand.engine(shards=1) as engine, Child("bench.probing", CLAIMS, stand.url, engine.name, TOPIC) as child:
+        engine.limit(TOPIC, per_key=per_key)
+        for number in range(holds):
+            engine.hold(TOPIC, key=f"noisy-{number}", until=time.time() + 3600)
+        child.await_ready()
+        child.begin()
+        engine.start()
+
+        def made(at: float) -> Iterator[Task]:
+            source, begin_ms = random.Random(count), int(at * 1000)
+            for number in range(count):
+                due_ms = begin_ms + source.randrange(int(seconds * 1000))
+                yield Task(due_ms, at=due_ms / 1000, topic=TOPIC, key=f"quiet-{number % QUIET}")
+            for number in range(backlog):
+                yield Task(begin_ms, at=at, topic=TOPIC, key=f"noisy-{number % max(1, holds)}")
+
+        begin = _pushed(stand, engine, count + backlog, made)
+        time.sleep(max(0.0, begin + seconds + GRACE_S - time.time()))
+        engine.stop()
+        return [late_ms for _, late_ms, id in child.end() if f"{TOPIC}/quiet-" in id]
+
+
+def _others(stand: Stand) -> Iterator[Figure]:
+    """The rate of other keys in the shard of one that has very many waiting: its first one is running."""
+    count, waiting = stand.pick(400, 50_000), stand.pick(1_000, 100_000)
+    wave = [(key, 0) for key in range(count)]
+    alone, crowded = list[Spent](), list[Spent]()
+    for number in range(ROUNDS):
+        stand.say(f"{count:,} keys beside one with {waiting:,} waiting, round {number + 1} of {ROUNDS}")
+        for found, backlog in ((alone, 0), (crowded, waiting)):
+            with stand.engine(shards=1) as engine:
+                engine.limit(TOPIC, per_key=1)
+                engine.start()
+                if backlog:
+                    for _ in engine.push_iter(Task(PAYLOAD, topic=TOPIC, key="one") for _ in range(backlog)):
+                        pass
+                    engine.consumer(TOPIC, lease=600).claim(1, wait=30.0)
+                found.append(_one_wave(stand, engine, wave, keyed=True))
+    one, other = middle(alone), middle(crowded)
+    ratio = one.wall_s / other.wall_s
+    told = f"{ratio:.2f} of {count / one.wall_s:,.0f}/s without it; aim: ≥ 0.95"
+    yield rate(f"{count:,} keys beside one with {waiting:,} waiting", count, other, reference=told, ratio=ratio)
