@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from shardq.core import forks
-from shardq.core.consumer.policy import Bury, Retry, Snooze, alone
+from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
 from shardq.core.model.checks import check_headers
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import Delivery, Receipt, Task
@@ -283,6 +283,8 @@ def _note_failure(span: Span, exc: BaseException) -> None:
         match alone(exc):
             case Retry() as decided:
                 span.set_attributes({"shardq.outcome": "retry", "shardq.reason": str(decided.reason)})
+            case Hold():
+                span.set_attribute("shardq.outcome", "hold")
             case Snooze():
                 span.set_attribute("shardq.outcome", "snooze")
             case Bury() as decided:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def test_a_worker(run: Run) -> None:
     program.interrupt()
     lines = program.ends_well()
     assert (len(lines), lines[-1]) == (5, "stopped")
+
+
+def test_webhooks(run: Run) -> None:
+    lines = run("webhooks.py").ends_well()
+    assert lines[0] == "5000 customers got 3 events each, in order and one at a time"
+    assert re.fullmatch(r"customer-7 answered 429 and was left alone for [\d.]+ s; others got \d+ meanwhile", lines[1])
+    assert len(lines) == 2
 
 
 def test_forwarding(run: Run) -> None:

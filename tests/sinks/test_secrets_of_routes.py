@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine
+from shardq.core.edits import edit_topology
 from shardq.core.layout.topology import Route
 from shardq.core.operation import run
 from shardq.engine import control
@@ -29,7 +30,7 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 def stored(engine: Engine, topic: str, to: str) -> None:
     """Sets a route as one who may write to Redis does, and asks nobody."""
     edit = partial(control.with_route, topic=topic, route=Route(to))
-    run(Internals(engine).open_driver(), control.edit_topology(Internals(engine).cache, edit))
+    run(Internals(engine).open_driver(), edit_topology(Internals(engine).cache, edit))
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "SHARDQ_URL"])
