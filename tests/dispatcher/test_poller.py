@@ -221,7 +221,7 @@ def test_sixty_four_shards(url: str, name: str, servers: Servers) -> None:
         pollers = [thread for thread in threading.enumerate() if thread.name.startswith("shardq-poller-")]
         assert len(pollers) == 64
         nodes = len(servers.masters)
-        # a thread for each poller and each node's subscriptions, heartbeat, migrator, scheduler, history, pauses; no more
+        # a thread for each poller and each node's subscriptions, heartbeat, scheduler, history, unused topics, pauses
         assert threading.active_count() - threads <= 64 + nodes + 6
         own = 64 + nodes + 1  # pollers, subscribers, heartbeat; a poller may run before its subscriber has connected
         wait_until(lambda: counted("own", engine.stats()) == own, "every one has its connection")
