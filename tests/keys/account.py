@@ -111,8 +111,11 @@ class Taker:
             for shard, some in by_shard(group).items():
                 at = now_ms(driver, shard_keys(self._engine.name, shard).slot)
                 self._write("".join(f"end {each.id} {verb} {at:.0f}\n" for each in some))
+                sent = time.monotonic()
                 lost = self._told(consumer, verb, some)
-                self._write("".join(f"{'lost' if each.id in lost else 'done'} {each.id} {verb}\n" for each in some))
+                # sent again after a failover it may have met the end of its lease, and is told that it is done
+                done = "done" if time.monotonic() - sent < self._options.lease / 3 else "unknown"
+                self._write("".join(f"{'lost' if each.id in lost else done} {each.id} {verb}\n" for each in some))
 
     def _told(self, consumer: Any, verb: str, some: list[Delivery]) -> list[str]:
         """Returns the ids whose leases were over."""

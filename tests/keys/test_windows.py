@@ -107,6 +107,7 @@ def test_a_rate_whose_clock_went_back(running: Engine, servers: Servers, name: s
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_a_minutes_rate(url: str, name: str) -> None:
     """Of each of ten keys 5/s, within 2 %."""
     with Engine(url, name=name, shards=4) as engine:
