@@ -127,8 +127,8 @@ def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> Non
     assert "limited to 5 at once, so it can't be forwarded" in done.err
     topics = {row["topic"]: (row["route"], row["limit"]) for row in shardq.run("topics", "--json").objects}
     assert topics == {
-        "mail": ({"to": "theirs", "side": "right", "maxlen": None, "keep": False}, {"rate": 5.0}),
-        "sms": (None, {"concurrency": 5}),
+        "mail": ({"to": "theirs", "side": "right", "maxlen": None, "keep": False}, {"rate": 5.0, "concurrency": None}),
+        "sms": (None, {"rate": None, "concurrency": 5}),
     }
 
 

@@ -145,8 +145,10 @@ def test_the_fields_are_pinned() -> None:
         b"dead_count": b"7",
     }
     settings = {
-        b"email": b'{"route":{"to":"celery","side":"right","maxlen":null,"keep":false},"limit":{"concurrency":3}}',
-        b"sms": b'{"route":{"to":"out","side":"left","maxlen":null,"keep":false},"paused":true,"limit":{"rate":2.5}}',
+        b"email": b'{"route":{"to":"celery","side":"right","maxlen":null,"keep":false},'
+        b'"limit":{"rate":null,"concurrency":3}}',
+        b"sms": b'{"route":{"to":"out","side":"left","maxlen":null,"keep":false},"paused":true,'
+        b'"limit":{"rate":2.5,"concurrency":null}}',
         b"mail": b'{"ended":"python://shop.send"}',
     }
     assert topology.to_fields() == fields

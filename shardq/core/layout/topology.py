@@ -125,19 +125,23 @@ class Route(msgspec.Struct, frozen=True):
         return destinations.named(self.shown)
 
 
+def _none() -> None:
+    """A default that is stored, and shown, all the same."""
+
+
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a topic, over the whole fleet. ``lua/open.lua`` reads those of each key off the stored text."""
 
-    rate: float | None = None
+    rate: float | None = msgspec.field(default_factory=_none)
     """Tasks a second."""
-    concurrency: int | None = None
+    concurrency: int | None = msgspec.field(default_factory=_none)
     """Tasks at once."""
     per_key: int | None = None
     """Tasks of each key at once; None: one."""
     per_key_rate: float | None = None
     """Tasks a second of each key."""
     on_failure: Literal["wait", "skip"] | None = None
-    """Whether a key waits for the retry of a task that failed, where it has one task at once; None: it waits."""
+    """With one task of each key at once: a key waits for the retry of its failed task, or skips it. None: it waits."""
 
     @property
     def is_of_topic(self) -> bool:
