@@ -28,8 +28,8 @@ MOST = 500
 """Keys that one call returns at most: a shard takes some milliseconds to tell them."""
 
 Why = Literal["per_key", "per_key_rate", "backoff", "hold", "resize"]
-"""What a key waits for: for one of its tasks that is ready or leased, as ``per_key`` are; for its turn by its rate; for
-the retry of a task that failed; for the end of a ``hold``; for its move to another shard.
+"""A key waits for one of its tasks, as ``per_key`` are ready or leased; for its turn by its rate; for the retry of a
+task that failed; for the end of a ``hold``; or for its move to another shard.
 """
 
 
@@ -49,7 +49,7 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest: float | None
     """Seconds since the first of the held tasks was due; None: none is held."""
     why: Why | None
-    """What the held tasks wait for: ``per_key`` or ``per_key_rate`` of the limit, the ``backoff`` after a failure, the
+    """The held tasks wait for this: ``per_key`` or ``per_key_rate`` of the limit, the ``backoff`` after a failure, the
     end of a ``hold``, or a ``resize`` that moves the key. None: none is held, or the next one becomes ready now.
     """
     until: dt.datetime | None

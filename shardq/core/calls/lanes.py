@@ -67,7 +67,7 @@ def id_of_entry(entry: str, lane: str) -> str:
 
 
 Gate = Literal["closed", "shut"]
-"""Of a lane that moves: it leaves, or it is not here yet."""
+"""A lane that moves is ``closed`` in the shard that it leaves, and ``shut`` where it has not arrived yet."""
 
 
 def gates(keys: ShardKeys, what: Gate, since: int, cursor: str) -> Command[tuple[str, list[str]]]:
@@ -99,7 +99,7 @@ def lanes_on_hold(keys: ShardKeys, cursor: str) -> Command[tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Tallied:
-    """What a shard has of a lane."""
+    """A lane in one shard, counted."""
 
     lane: str
     scheduled: int

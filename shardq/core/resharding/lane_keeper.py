@@ -61,8 +61,6 @@ class LaneKeeper:
         self._round: list[int] = []
         """The shards that this round of repairs still has to look at; the first one from ``_start`` on."""
         self._start = ""
-        self.mended = 0
-        """Places that were of no task."""
         self.loop: Loop = Loop(
             "shardq-lanes",
             self._step,
@@ -108,7 +106,6 @@ class LaneKeeper:
         call = calls.lanes(keys, self._cache.topology.stamp, self._start, count=PAGE)
         mended, page = self._driver.call(call, timeout=CALL_TIMEOUT_S)
         if mended:
-            self.mended += mended
             log.warning("%d places of keys in shard %d were of tasks that are gone: freed", mended, keys.shard)
         self._start = behind(page[-1]) if len(page) == PAGE else ""
         if not self._start:
@@ -116,10 +113,8 @@ class LaneKeeper:
         return REPAIR_S if self._round else REPAIRED_S
 
 
-def open_arrived(cache: TopologyCache, target: ShardKeys, known: Lanes | None = None) -> Operation[bool]:
-    """Opens lanes that something has come here of, and that nothing is left of elsewhere. Returns True if it has met
-    none that has to wait.
-    """
+def open_arrived(cache: TopologyCache, target: ShardKeys, known: Lanes | None = None) -> Operation[None]:
+    """Opens lanes that something has come here of, and that nothing is left of elsewhere."""
     topology, known = cache.topology, known or Lanes()
     lanes = yield from _gates(cache, target, "shut", known)
     former: defaultdict[int, list[str]] = defaultdict(list)
@@ -140,7 +135,6 @@ def open_arrived(cache: TopologyCache, target: ShardKeys, known: Lanes | None = 
     going = [_merged(lane, told) for lane, told in states.items()]
     for at in range(0, len(going), PAGE):
         yield calls.open_lanes(target, topology.stamp, going[at : at + PAGE])
-    return len(going) == len(lanes)
 
 
 def move_closed(

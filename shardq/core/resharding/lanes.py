@@ -26,7 +26,7 @@ PAGE = 500
 
 @dataclass(slots=True)
 class Lanes:
-    """What one process knows of the lanes of one change."""
+    """The lanes of one change, as far as one process knows them."""
 
     since: int = 0
     sure: set[tuple[int, str]] = field(default_factory=set)

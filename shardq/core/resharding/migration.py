@@ -28,7 +28,7 @@ from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put_or_deliver, taken
 from shardq.core.replicas import ReplicaBarrier
-from shardq.core.resharding.lanes import Lanes, closed, holds_left, misplaced_lanes
+from shardq.core.resharding.lanes import closed, holds_left, misplaced_lanes
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
 
@@ -289,9 +289,7 @@ class MigrationPipeline:
         self._reserved, self._put = [], []
 
 
-def sweep(
-    cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate, known: Lanes | None = None
-) -> Operation[bool]:
+def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate) -> Operation[bool]:
     """Goes through a shard once, and moves what belongs elsewhere. If nothing does, and nothing is moving, notes that
     in the shard and returns True.
 
@@ -307,7 +305,7 @@ def sweep(
     found, pipeline = False, MigrationPipeline(cache, topology, source, numbers, size=pace.size)
     if topology.is_keyed and (lanes := (yield from misplaced_lanes(cache, source))):
         found = True
-        free = [each.lane for each in (yield from closed(cache, source, lanes, known)) if each.waits]
+        free = [each.lane for each in (yield from closed(cache, source, lanes)) if each.waits]
         yield from move_lanes(cache, source, free, pipeline, pace)
     if topology.is_keyed and (yield from holds_left(cache, source)):
         found = True
