@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardq.core.calls import node_info
-from shardq.core.drivers.conversations import VOLATILE
+from shardq.core.drivers.replica_tracker import VOLATILE
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Confirm, Histories, Operation
 from shardq.core.topology_cache import TopologyCache

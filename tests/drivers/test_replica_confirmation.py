@@ -69,7 +69,7 @@ def test_what_follows_a_promoted_master_is_waited_for(
     carriers: Carriers, own_server: Server, replica: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others that followed its master come to it within moments: that it has no replica yet does not hold for long."""
-    monkeypatch.setattr("shardq.core.drivers.conversations.ALONE_S", 60.0)
+    monkeypatch.setattr("shardq.core.drivers.replica_tracker.ALONE_S", 60.0)
     replica.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")
     replica.ask("REPLICAOF", "NO", "ONE")
     carrier = carriers.opened(replica.url)

@@ -212,5 +212,7 @@ def wait(slot: int, replicas: int, *, timeout_ms: int) -> Command[int]:
 
 
 def wait_aof(slot: int, *, timeout_ms: int) -> Command[int]:
-    """1 when what this connection wrote is on the master's disk. An error where that is never known."""
+    """Tries WAITAOF: an error where the master has no append-only file, or does not know it. ``drivers.disk`` says why
+    its answer says little.
+    """
     return Command(slot, ("WAITAOF", 1, 0, timeout_ms), lambda answer: int(answer[0]))

@@ -26,7 +26,7 @@ from typing import TypeVar
 from shardq.core.calls import consume, dispatch, node_info
 from shardq.core.calls.dispatch import Entry, append
 from shardq.core.dispatcher.forwarding import RouteFaults, needs_forwarder, reaches
-from shardq.core.drivers.conversations import REMEMBERED_S, WAIT_MS
+from shardq.core.drivers.replica_tracker import REMEMBERED_S, WAIT_MS
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of

@@ -19,10 +19,11 @@ from typing import Any, Generic, TypeVar
 from shardq.core import forks
 from shardq.core.calls.request import Call, Command, pack
 from shardq.core.drivers.aioconnection import Answer, AsyncConnection, AsyncConnectionPool, open_async_connection, probe
-from shardq.core.drivers.conversations import CONVERSATION_S, Confirmation, adrive
+from shardq.core.drivers.conversations import adrive
 from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, left_behind
+from shardq.core.drivers.replica_tracker import CONVERSATION_S, Confirmation
 from shardq.core.drivers.retry import Deadline, RetryingCall, RetryStep, Spare
 from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
 from shardq.core.drivers.settings import Settings
@@ -268,7 +269,14 @@ class AsyncDriver(DriverBase):
             self._replica_tracker.confirm(seals, self.node_of, disk=disk), partial(self._confirmed, deadline)
         )
 
-    async def _confirmed(self, deadline: float, asked: Confirmation) -> str | Fault | None:
+    async def _confirmed(self, deadline: float, asked: Sequence[Confirmation]) -> list[str | Fault | None]:
+        told = await asyncio.gather(*(self._talk(deadline, each) for each in asked), return_exceptions=True)
+        for each in told:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in told if not isinstance(each, BaseException)]
+
+    async def _talk(self, deadline: float, asked: Confirmation) -> str | Fault | None:
         within = min(self.settings.connect_timeout, deadline - time.monotonic())
         if within <= 0:
             return OVERDUE

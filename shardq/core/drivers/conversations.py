@@ -1,5 +1,5 @@
-"""Conversations with one server, written once and driven by threads and by asyncio: the handshake of a new connection,
-and the question whether replicas have what was written. No I/O.
+"""Conversations with one server, written once and driven by threads and by asyncio; the first of them is the handshake
+of a new connection. ``replica_tracker`` and ``disk`` have the others. No I/O.
 
 A conversation is a generator. It yields its next step and is resumed with the outcome, or with its ShardqError thrown
 in; its return value is the result. The operations of engines (``operation``) are driven in the same way.
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import ssl
-import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 from hiredis import ProtocolError
 
-from shardq.core.calls.node_info import info_fields
-from shardq.core.calls.request import Call, pack
+from shardq.core.calls.request import pack
 from shardq.core.drivers.credentials import Credentials
 from shardq.core.drivers.faults import ErrorReply, Fault, Reaction, of_reply
 from shardq.core.drivers.settings import Settings, bracketed
@@ -232,150 +230,3 @@ def _unfit(text: str, settings: Settings) -> Fault:
             "a node of a cluster has database 0 only, and a sentinel has none",
         )
     return dataclasses.replace(of_reply(text, asked=""), text=text)
-
-
-WAIT_MS = 1000  # time for the replicas to confirm: they do in a round trip. Longer than that they are behind.
-
-CONVERSATION_S = 5.0  # time for the whole of it
-
-ALONE_S = 1.0
-"""A node without replicas is taken to have none for this long, and not asked meanwhile. One that was promoted is, each
-time.
-"""
-
-REMEMBERED_S = 300.0
-"""A replica that is not connected counts for this long. After that neither a cluster nor Sentinel promotes it, as they
-are usually set up.
-"""
-
-INFO = Exchange(pack("INFO", "server", "replication", "persistence"), 1)
-
-VOLATILE = "volatile"
-"""The last word of the history of a server without replicas and append-only file."""
-
-DISK_MS = 3000  # time for the disk: with everysec it has all within a second, or two
-
-POLICY = Exchange(pack("CONFIG", "GET", "appendfsync"), 1)
-
-
-class Confirmation(NamedTuple):
-    """A conversation to be held on one connection to a node, which is used for nothing else meanwhile."""
-
-    address: str
-    conversation: Generator[Exchange, Any, str | Fault | None]
-
-
-class ReplicaTracker:
-    """The replicas of each node, as far as one driver knows of them, and its disk.
-
-    WAIT and WAITAOF are about the writes of one connection. So a small one is made first, on a connection that is used
-    for nothing else meanwhile: who has it has all that came before it, by whichever connection.
-
-    The name of a history is that of the replication stream and of the server's process: one that was started again may
-    have lost its last writes, and goes on in the same stream.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float]] = {}
-        """Address → how many replicas it had at most lately, and when it had them last."""
-        self._alone: dict[str, tuple[str, float]] = {}
-        """Address of a node without replicas → its history, and until when that is good."""
-        self._unsynced: dict[str, str] = {}
-        """Address of a node with ``appendfsync no`` → its history."""
-
-    def confirm(
-        self, seals: Sequence[Call[None]], node_of: Callable[[int], str], *, disk: bool
-    ) -> Generator[Confirmation, str | Fault | None, dict[int, str | None]]:
-        """Asks each node of these slots if its replicas, and its ``disk``, have all that was written until now. Returns
-        histories by slot, see ``operation.Confirm``.
-        """
-        addresses = {seal.slot: node_of(seal.slot) for seal in seals}
-        said: dict[str, str | None] = {}
-        for address, seal in {addresses[seal.slot]: seal for seal in seals}.items():
-            # what is cached may be of before a restart: that is known too late for the disk
-            history: str | Fault | None = None if disk else self._known(address)
-            if address and history is None:
-                history = yield Confirmation(address, self._asked(address, seal, disk=disk))
-            said[address] = None if isinstance(history, Fault) else history
-        return {slot: said[address] for slot, address in addresses.items()}
-
-    def _known(self, address: str) -> str | None:
-        """The history of a node that had no replica a moment ago, and need not be asked."""
-        history, until = self._alone.get(address, ("", 0.0))
-        return history if time.monotonic() < until else None
-
-    def _asked(self, address: str, seal: Call[None], *, disk: bool) -> Generator[Exchange, Any, str | Fault | None]:
-        """Returns the name of the node's history if all its replicas have what was written until now, None if that
-        can't be said, and the fault of a connection that can't be used any more.
-        """
-        text = _allowed((yield INFO), address)
-        if not isinstance(text, bytes):
-            return _fault(text)
-        fields = info_fields(text)
-        if fields.get(b"role") != b"master":
-            return None
-        history = f"{fields[b'master_replid'].decode()} {fields.get(b'run_id', b'').decode()}"
-        connected = sum(name.startswith(b"slave") and b"state=online" in value for name, value in fields.items())
-        # a master has a backlog when it had a replica, and one that was promoted because it was one itself
-        was_promoted = bool(fields[b"master_replid2"].strip(b"0"))
-        lost = fields.get(b"repl_backlog_active") == b"1" and not was_promoted
-        wanted = self._wanted(address, connected, before=int(lost))
-        keeps = fields.get(b"aof_enabled") == b"1"
-        if not wanted and not keeps:
-            history = f"{history} {VOLATILE}"
-        appends = disk and keeps
-        if not wanted and not was_promoted:  # others that followed its master come to it within moments
-            self._alone[address] = history, time.monotonic() + ALONE_S
-        if not wanted and not appends:
-            return history
-        sealed = yield Exchange(seal.packed_in_full(), 1)
-        if not isinstance(sealed, list) or sealed[0] != b"ok":
-            return _fault(sealed)
-        if wanted:
-            reached = _allowed((yield Exchange(pack("WAIT", wanted, WAIT_MS), 1)), address)
-            if not isinstance(reached, int) or reached < wanted:
-                return _fault(reached)
-        return (yield from self._on_disk(address, history)) if appends else history
-
-    def _on_disk(self, address: str, history: str) -> Generator[Exchange, Any, str | Fault | None]:
-        """The same for the disk of a server with an append-only file."""
-        if self._unsynced.get(address) == history:
-            return history
-        reached = yield Exchange(pack("WAITAOF", 1, 0, DISK_MS), 1)
-        if isinstance(reached, ErrorReply):
-            # Redis before 7.2 has no WAITAOF, and not each user may send it. Then it is time that tells: with everysec
-            # it is on the disk within two seconds, if the server lives so long. No server has so many replicas.
-            yield Exchange(pack("WAIT", 1_000_000, 2 * WAIT_MS + 100), 1)
-            text = yield INFO
-            same = isinstance(text, bytes) and info_fields(text).get(b"run_id", b"") == history.split(" ")[1].encode()
-            return history if same else _fault(text)
-        if isinstance(reached, list) and reached[0] == 1:
-            return history
-        if isinstance(reached, list):
-            told = yield POLICY
-            words = [*told, *told.values()] if isinstance(told, dict) else told
-            if isinstance(words, list) and b"no" in words:
-                self._unsynced[address] = history  # the operator has said that the disk does not matter
-                return history
-        return _fault(reached)
-
-    def _wanted(self, address: str, connected: int, *, before: int) -> int:
-        """The number of replicas to wait for. ``before``: the number that a node met first has had, for all we know."""
-        now = time.monotonic()
-        most, at = self._seen.setdefault(address, (before, now))
-        if connected >= most or now - at > REMEMBERED_S:
-            most, at = self._seen[address] = connected, now
-        return most
-
-
-def _fault(answer: Any) -> Fault | None:
-    return answer if isinstance(answer, Fault) else None
-
-
-def _allowed(answer: Any, address: str) -> Any:
-    if isinstance(answer, ErrorReply) and of_reply(answer.text, asked=address).error is AccessDenied:
-        raise AccessDenied(
-            f"{address}: whether replicas have what was written can't be asked: {answer.text}; "
-            "allow the user INFO, WAIT and WAITAOF: tasks are moved between shards only where that is known"
-        )
-    return answer

@@ -13,12 +13,13 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from shardq.core.calls.request import Command, pack
 from shardq.core.drivers.connection import CHUNK, FINISH_S, READ_TIMEOUT_S, Connection, ConnectionPool
+from shardq.core.drivers.conversations import Exchange
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_reply, unconnected
 from shardq.core.drivers.retry import RetryingCall, RetryStep, explained
 from shardq.core.drivers.router import NodeRouter
@@ -195,6 +196,20 @@ class BorrowedConnections:
         """Like ``Driver.call``, always on the same connection to a node while that is open."""
         retrying = RetryingCall(call, timeout=self._router.settings.timeout, deadline=self.deadline)
         return self._router.carry(retrying, self._trip)
+
+    def converse(self, address: str, conversation: Generator[Exchange, Any, T]) -> T | Fault:
+        """Holds a conversation on the same connection to a node. Returns its result, or why there is no connection."""
+        connection = self._connection(address, self.deadline)
+        if isinstance(connection, Fault):
+            return connection
+        try:
+            result = connection.converse(conversation, deadline=self.deadline)
+        except BaseException:
+            self._drop(address)
+            raise
+        if isinstance(result, Fault):
+            self._drop(address)
+        return result
 
     def close(self) -> None:
         """Gives all connections back."""

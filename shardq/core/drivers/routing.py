@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.drivers.conversations import ReplicaTracker
 from shardq.core.drivers.discover import Question, SlotMap, discover, greet
 from shardq.core.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.core.drivers.replica_tracker import ReplicaTracker
 from shardq.core.drivers.retry import Journal, RetryingCall, RetryStep, Spare, backoff_s, explained
 from shardq.core.drivers.settings import Settings
 from shardq.errors import EmbeddedFault, EngineClosed, ShardqError

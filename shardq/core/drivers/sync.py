@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.connection import Connection, ConnectionPool
-from shardq.core.drivers.conversations import CONVERSATION_S, Confirmation, drive
+from shardq.core.drivers.conversations import drive
 from shardq.core.drivers.faults import ErrorReply, Fault, of_connecting, of_reply
 from shardq.core.drivers.owned import BegunCall, BorrowedConnections, DedicatedConnection, PubSubConnection
 from shardq.core.drivers.pipelines import Pipelines
+from shardq.core.drivers.replica_tracker import CONVERSATION_S, Confirmation
 from shardq.core.drivers.retry import Deadline, RetryingCall, Spare, explained
 from shardq.core.drivers.router import NodeRouter
+from shardq.core.drivers.together import converse_together
 from shardq.errors import ShardqError, Unavailable
 
 K = TypeVar("K")
@@ -123,11 +125,30 @@ class Driver(NodeRouter):
             explained(connected, node, "the subscriber could not connect", timeout)
         ) from connected.cause
 
-    def _confirmed(self, deadline: float, asked: Confirmation) -> str | Fault | None:
+    def _confirmed(self, deadline: float, asked: Sequence[Confirmation]) -> list[str | Fault | None]:
         deadline = min(deadline, time.monotonic() + CONVERSATION_S)
-        return self._with_connection(
-            asked.address, deadline, lambda connection: connection.converse(asked.conversation, deadline=deadline)
-        )
+        taken: list[tuple[ConnectionPool, Connection]] = []
+        told: dict[str, str | Fault | None] = {}
+        try:
+            # in one order by all threads: so no two of them wait for a connection that the other one has
+            for address in sorted(each.address for each in asked):
+                pool = self.pool(address)
+                connection = pool.take(deadline)
+                if isinstance(connection, Fault):
+                    told[address] = connection
+                else:
+                    taken.append((pool, connection))
+            conversations = {each.address: each.conversation for each in asked}
+            talks = [(connection, conversations[connection.address]) for _, connection in taken]
+            results = converse_together(talks, deadline)
+        except BaseException:
+            for pool, connection in taken:
+                pool.drop(connection)
+            raise
+        for (pool, connection), result in zip(taken, results, strict=True):
+            told[connection.address] = result
+            pool.give(connection, result)
+        return [told[each.address] for each in asked]
 
     def _with_connection(self, address: str, deadline: float, talk: Callable[[Connection], T | Fault]) -> T | Fault:
         """Talks to a node over a connection of its pool, which takes it back unless it failed."""

@@ -4,7 +4,8 @@ WAIT is about the writes of its own connection, so it is sent on the connection 
 last write there, and a push may have written nothing: its task was stored before, by an earlier send or by another
 process. So each node that took a push gets one more write before the WAIT. Replication is a stream, and so is the
 append-only file: what confirms a later write confirms all before it. A connection that was lost between the push and
-the WAIT may have led to another server than the one there now, and confirms nothing.
+the WAIT may have led to another server than the one there now, and confirms nothing. How the disk is asked,
+``drivers.disk`` says: some servers answer WAITAOF too early.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal, TypeVar
 
 from shardq.core.calls import node_info
 from shardq.core.calls.request import Behind, Call, Command, Missing, Stale
+from shardq.core.drivers.disk import synced
 from shardq.core.drivers.owned import BorrowedConnections
 from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
@@ -41,6 +43,9 @@ Durability = Literal["replicated", "fsynced"]
 
 WAIT_MS = 2000
 """The time that replicas have to confirm. They do in a round trip; a replica that needs longer is no good copy now."""
+
+DISK_S = 5.0
+"""The time that a disk has. With everysec it needs one or two seconds, and more when it is busy."""
 
 PUSHES = ("push", "push_unique")
 
@@ -174,11 +179,9 @@ class Confirming:
                 epoch = exc.stamp
             except (Behind, Missing):
                 return 0  # it came back older, or with nothing
+        # So that the answer comes in time.
+        left_s = (self._loan.deadline - time.monotonic()) * 0.9
         if self._durability == "replicated":
-            return self._loan.call(node_info.wait(slot, wanted, timeout_ms=self._wait_ms))
-        return self._loan.call(node_info.wait_aof(slot, timeout_ms=self._wait_ms))
-
-    @property
-    def _wait_ms(self) -> int:
-        """The time for replicas, so that the answer comes in time. 0 would be for ever."""
-        return max(1, min(WAIT_MS, round((self._loan.deadline - time.monotonic()) * 900)))
+            # 0 would be for ever
+            return self._loan.call(node_info.wait(slot, wanted, timeout_ms=max(1, min(WAIT_MS, round(left_s * 1000)))))
+        return int(self._loan.converse(self._loan.address, synced(min(DISK_S, left_s))) == "synced")
