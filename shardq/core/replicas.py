@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from shardq.core.calls import node_info
 from shardq.core.drivers.replica_tracker import VOLATILE
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.operation import Confirm, Histories, Operation
+from shardq.core.operation import Confirm, Histories, Many, Operation
 from shardq.core.topology_cache import TopologyCache
 
 
@@ -27,8 +27,17 @@ class ReplicaBarrier:
         """The process of a server that loses what it wrote last when it ends, as it has neither replicas nor an
         append-only file; empty for others.
         """
-        words = self._histories[shard].split(" ")
-        return words[1] if VOLATILE in words[2:] else ""
+        run, _, rest = self._run(shard)
+        return run if rest == VOLATILE else ""
+
+    def ended(self, shards: Iterable[ShardKeys]) -> Operation[set[int]]:
+        """Returns the shards that may be served by another process than the one that confirmed last. What that one had
+        confirmed counts no more: ask again, before something is let go in its name. Behind a proxy that does not tell
+        the process, nothing is known to have ended.
+        """
+        served = {keys.shard: node_info.run_id(keys.slot) for keys in shards if self._run(keys.shard)[0]}
+        runs = (yield Many(served)) if served else []
+        return {shard for shard, run in runs if run != self._run(shard)[0]}
 
     def behind(self, shards: Iterable[ShardKeys], *, disk: bool = False) -> Operation[set[int]]:
         """Returns the shards whose replicas may lack something, or the ``disk`` of a server with an append-only file.
@@ -44,3 +53,7 @@ class ReplicaBarrier:
             if history is not None:
                 self._histories[keys.shard] = history
         return behind
+
+    def _run(self, shard: int) -> tuple[str, str, str]:
+        """The process of the server that confirmed last, a space, and what its history says after that."""
+        return self._histories[shard].partition(" ")[2].partition(" ")

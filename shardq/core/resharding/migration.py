@@ -128,7 +128,8 @@ class MigrationPipeline:
     A task is taken only when its mark is safe at the target, and cleared only when it is itself: on the replicas, if
     there are any, and on the disk of a server with an append-only file, in one history from before it was written. What
     is not does not go on: it is not taken, or not cleared. Where the disk takes its time, marks and tasks wait for it
-    in windows, and no task is on its way meanwhile.
+    in windows, and no task is on its way meanwhile. A window is taken and cleared over many trips, and each of them
+    makes sure that the processes which confirmed it still serve.
 
     The next sweep finds what was taken by a process that has died: it is in ``moved``.
     """
@@ -158,6 +159,8 @@ class MigrationPipeline:
         """Tasks that may be cleared."""
         self._waits_long = False
         """True once a disk took its time."""
+        self._is_fresh = False
+        """True when nothing was sent since the barrier confirmed last."""
 
     @property
     def held_up(self) -> bool:
@@ -180,6 +183,7 @@ class MigrationPipeline:
         Raises Stale when the topology is no longer the present one; what was taken arrives all the same.
         """
         group = yield from self._admit(group)
+        yield from self._hold_back()
         reserved = [
             _Reserved(self._cache.keys(home), self._numbers.next(self._barrier.volatile_run(home)), ids)
             for home, ids in _batches(group, resharding.BATCH)
@@ -227,6 +231,7 @@ class MigrationPipeline:
 
     def _trip(self, marked: Sequence[_Reserved], reserved: Sequence[_Reserved]) -> Operation[int]:
         """Clears, puts, takes and reserves. Returns how many tasks it took."""
+        self._is_fresh = False
         epoch, safe = self._topology.stamp, self._safe[:GROUP]
 
         def requests() -> Iterator[tuple[Literal["clear", "put", "take", "reserve"], Command[Any]]]:
@@ -266,6 +271,18 @@ class MigrationPipeline:
             self._behind |= {keys.shard for keys in ends if not self._barrier.knows(keys.shard)}
         return [] if self.held_up else [misplaced for misplaced in group if misplaced[0] not in self._behind]
 
+    def _hold_back(self) -> Operation[None]:
+        """Takes out what was confirmed by a process that has ended since: it may have been lost all the same. The next
+        sweep finds it in ``moved``, or takes it anew.
+        """
+        targets = {batch.keys.shard for batch in self._marked} | {moving_task.target for moving_task in self._safe}
+        if self._is_fresh or not targets:
+            return
+        ended = yield from self._barrier.ended([self._cache.keys(shard) for shard in sorted(targets)])
+        self._behind |= ended
+        self._marked = [batch for batch in self._marked if batch.keys.shard not in ended]
+        self._safe = [moving_task for moving_task in self._safe if moving_task.target not in ended]
+
     def _make_safe(self) -> Operation[None]:
         """Waits until marks and tasks are safe at their targets, and holds back those that are not."""
         ends = {batch.keys.shard for batch in self._reserved} | {moving_task.target for moving_task in self._put}
@@ -286,7 +303,7 @@ class MigrationPipeline:
             # the barrier may have heard of a restart between a mark and its take: what is put without a mark is nowhere
             and moving_task.run in ("", self._barrier.volatile_run(moving_task.target))
         ]
-        self._reserved, self._put = [], []
+        self._reserved, self._put, self._is_fresh = [], [], True
 
 
 def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: MoveRate) -> Operation[bool]:
