@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from tests.sim.world.disk import Policy
+from tests.sim.world.disk import Policy, ServerKind
 
 FaultKind = Literal[
     "cut", "lose", "part", "slow", "hold", "kill node", "lose power", "promote", "split", "lag", "freeze", "kill",
@@ -110,8 +110,7 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     timeout: float = 10.0
     """That of all engines."""
-    old: bool = False
-    """Servers are of an old version."""
+    server: ServerKind = "valkey9"
     clashing: bool = False
     """Processes make the same ids."""
     replay: float | None = None
@@ -181,7 +180,7 @@ def drawn(seed: int) -> Plan:
         programs,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
         timeout=draw.choice((10.0, 10.0, 10.0, 4.0, 1.5)),
-        old=draw.random() < 0.15,
+        server="redis7" if draw.random() < 0.15 else "valkey9",
         clashing=clashing,
         replay=10.0 if draw.random() < 0.2 else None,
     )
@@ -242,6 +241,7 @@ def forgetting(seed: int, kinds: Sequence[Forgetting] = FORGETTING) -> Plan:
         sizes=draw.choice(((1, 2), (1, 4), (2, 5), (1, 2, 3, 5))),
         pause=2.0 if changes == FEW else 0.5,
         disk=draw.choice((*disks, "rdb", "none")) if kind != "tail" else draw.choice((*disks, "rdb")),
+        server=draw.choice(("valkey9", "valkey9", "redis8", "redis7")),
     )
 
 

@@ -129,7 +129,7 @@ class Run:
             executed=self._executed,
             scripts=_scripts(),
             instead=instead or {},
-            old=plan.old,
+            kind=plan.server,
             disk=plan.disk,
             save_s=0.0 if plan.disk is None else SAVE_S,
         )
@@ -570,7 +570,7 @@ def _scripts() -> dict[str, Script]:
 
 def _scale(plan: Plan) -> Scale:
     if plan.disk is not None:
-        fsyncs = plan.disk in ("always", "everysec")
+        fsyncs = plan.disk in ("always", "everysec") and plan.server != "redis7"  # that does not know WAITAOF
         return Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=plan.pause, delays=LONG)
     return Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
 

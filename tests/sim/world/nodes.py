@@ -20,17 +20,24 @@ from shardq.core.scripts import Script
 from tests.sim.model.commands import COMMANDS
 from tests.sim.model.keyspace import Keyspace, Snapshot
 from tests.sim.model.server import Failure, Server, Status
-from tests.sim.world.disk import NO_FILE, Disk
+from tests.sim.world.disk import NO_FILE, Disk, ServerKind
 from tests.sim.world.hub import START_US
 from tests.sim.world.network import Link
 
 if TYPE_CHECKING:
     from tests.sim.world.servers import Servers
 
-VERSION = b"redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n"
+VERSIONS: dict[ServerKind, bytes] = {
+    "valkey9": b"redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n",
+    "redis8": b"redis_version:8.2.3\r\n",
+    "redis7": b"redis_version:7.0.15\r\n",
+}
 
 Executed = Callable[["Node", Link, Script, Sequence[bytes], Sequence[bytes], Any], None]
 """Told of every script, after it ran."""
+
+
+UNKNOWN = Failure(b"ERR unknown command 'WAITAOF', with args beginning with: '1' '0'")
 
 
 @dataclass
@@ -60,7 +67,7 @@ class Node:
         self.held_until_us = 0
         self.loads_until_us = 0
         self.space = space or Keyspace(
-            self.now_us, heard=self._heard, shuffle=servers.shuffle, hscan_without_values=not servers.old
+            self.now_us, heard=self._heard, shuffle=servers.shuffle, hscan_without_values=servers.kind != "redis7"
         )
         self.server = Server(self.space)
         self.offset = 0
@@ -155,7 +162,7 @@ class Node:
             link.answer(_array(b"pong", b""))
         elif verb == b"WAIT":
             self._wait(int(words[1]), int(words[2]), link.answer)
-        elif verb == b"WAITAOF" and self.disk is not None:
+        elif verb == b"WAITAOF" and self.disk is not None and self.servers.kind != "redis7":
             self._wait_aof(self.disk, int(words[1]), int(words[3]), link.answer)
         elif (fate := self.servers.net.fate(link)) == "request":
             link.cut()
@@ -166,6 +173,8 @@ class Node:
             else:
                 link.answer(answer)
             self._publish()
+        if self.disk is not None and self.is_up:
+            self.disk.tick()
 
     # ---- commands
 
@@ -181,9 +190,9 @@ class Node:
         if verb == b"INFO":
             return self._info()
         if verb == b"CONFIG":
-            return [b"appendonly", b"yes" if self._appends else b"no"] if words[2] == b"appendonly" else [b"save", b""]
+            return [word for name in words[2:] for word in (name, self._setting(name))]
         if verb == b"WAITAOF":
-            return [1, 0]
+            return UNKNOWN if self.servers.kind == "redis7" else [1, 0]
         if verb == b"MEMORY":
             return 1000
         if verb == b"HELLO":
@@ -204,6 +213,15 @@ class Node:
         if verb in COMMANDS and COMMANDS[verb].writes:
             self._wrote()
         return answer
+
+    def _setting(self, name: bytes) -> bytes:
+        """The value of a setting."""
+        policy = b"everysec" if self.disk is None else self.disk.policy.encode()
+        return {
+            b"appendonly": b"yes" if self._appends else b"no",
+            b"appendfsync": policy,
+            b"no-appendfsync-on-rewrite": b"no",
+        }.get(name, b"")
 
     def _keys(self, verb: bytes, words: list[bytes]) -> list[bytes]:
         if verb in (b"EVALSHA", b"EVAL"):
@@ -243,9 +261,10 @@ class Node:
             b"# Server\r\n%sredis_mode:%s\r\nrun_id:%s\r\nloading:%d\r\nrole:%s\r\nconnected_slaves:%d\r\n%s"
             b"master_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%d\r\nsecond_repl_offset:%d\r\n"
             b"repl_backlog_active:%d\r\nused_memory:%d\r\nmaxmemory:%d\r\nmaxmemory_policy:noeviction\r\n"
-            b"evicted_keys:0\r\naof_enabled:%d\r\nmaxclients:10000\r\nconnected_clients:%d\r\n"
+            b"evicted_keys:0\r\naof_enabled:%d\r\naof_pending_bio_fsync:%d\r\naof_last_write_status:ok\r\n"
+            b"aof_current_size:1000\r\naof_rewrites:0\r\ntotal_forks:0\r\nmaxclients:10000\r\nconnected_clients:%d\r\n"
             % (
-                VERSION,
+                VERSIONS[self.servers.kind],
                 b"cluster" if self.servers.is_cluster else b"standalone",
                 self.space.run_id,
                 self.loads_until_us > self.hub.now_us,
@@ -260,6 +279,7 @@ class Node:
                 1000 if full else 10,
                 1000,
                 self._appends,
+                self.disk is not None and self.disk.is_syncing,
                 len(self._readers),
             )
         )
@@ -328,19 +348,20 @@ class Node:
         self.hub.after(self.servers.draw.randint(200, 5000), self._replicate)
 
     def _wait(self, wanted: int, ms: int, answer: Callable[[bytes], None]) -> None:
-        if self.copy is None or not wanted:
-            answer(encoded(0))
+        has = int(self.copy is not None and self.copy.offset >= self.offset)
+        if has >= wanted:
+            answer(encoded(has))
             return
-        if self.copy.offset >= self.offset:
-            answer(encoded(1))
-            return
-        entry = (self.offset, answer)
-        self._waits.append(entry)
+        entry, is_up = (self.offset, answer), self.space.run_id
+        if wanted == 1 and self.copy is not None:
+            self._waits.append(entry)
 
         def over() -> None:
             if entry in self._waits:
                 self._waits.remove(entry)
                 answer(encoded(0))
+            elif (wanted > 1 or self.copy is None) and is_up == self.space.run_id:
+                answer(encoded(has))
 
         self.hub.after(ms * 1000, over)
 
@@ -362,7 +383,7 @@ class Node:
         self._is_busy = False
         self._waits.clear()
         if self.disk is not None:
-            self.disk.waits.clear()
+            self.disk.ends()
         self._known.clear()
         self.subscribers.clear()
         self.servers.net.cut(lambda link: link.peer is self)

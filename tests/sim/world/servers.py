@@ -11,7 +11,7 @@ from shardq.core.layout.slots import SLOTS, slot_of
 from shardq.core.scripts import Script
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.server import Failure
-from tests.sim.world.disk import Disk, Policy
+from tests.sim.world.disk import Disk, Policy, ServerKind
 from tests.sim.world.hub import Hub
 from tests.sim.world.network import Network
 from tests.sim.world.nodes import Copy, Executed, Node
@@ -32,7 +32,7 @@ class Servers:
         executed: Executed,
         scripts: Mapping[str, Script],
         instead: Mapping[str, Script],
-        old: bool = False,
+        kind: ServerKind = "valkey9",
         disk: Policy | None = None,
         save_s: float = 0.0,
     ) -> None:
@@ -40,7 +40,7 @@ class Servers:
         self.net = net
         self.draw = random.Random(f"{seed}/servers")
         self.shuffle = seed
-        self.old = old
+        self.kind: ServerKind = kind
         self.is_cluster = is_cluster
         self.replicated = replicated
         self.executed = executed
