@@ -192,12 +192,17 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
             code = WELL
             for check, found in _all_checks(engine, driver, everything=everything):
                 if not found:
-                    _show(given, check, OK[check])
+                    _show(given, check, OK[check] + (_disks(engine, driver) if check == "persistence" else ""))
                 for each in found:
                     code = max(code, _treat(given, driver, each, fix=fix))
         return code
 
     return bounded(given, look, timeout)
+
+
+def _disks(engine: Engine, driver: Driver) -> str:
+    slots = {driver.node_of(keys.slot): keys.slot for keys in Internals(engine).cache.span()}
+    return run(driver, checks.tell_disks(slots), STATS_TIMEOUT_S)
 
 
 def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Finding]]]:

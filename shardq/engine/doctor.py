@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from shardq.core.calls import observe, resharding
+from shardq.core.calls import node_info, observe, resharding
 from shardq.core.calls.node_info import Replication
 from shardq.core.fleet.member import fleet
 from shardq.core.layout.formats import FORMAT
@@ -74,6 +74,23 @@ OK = {
     "records": "the records that were looked at have a place, and the ids a record",
 }
 """Each check, in the order in which they are told → what is said when nothing was found."""
+
+
+def tell_disks(nodes: Mapping[str, int]) -> Operation[str]:
+    """Says which servers can't be asked if their disk has a write, behind ``OK["persistence"]``: it is no fault of the
+    engine, and shardq knows what to do. ``nodes``: one slot of each.
+    """
+    told: dict[str, str] = succeeded(
+        (yield Many({node: node_info.early_version(slot) for node, slot in nodes.items()}))
+    )
+    early = [f"{node} ({version})" for node, version in sorted(told.items()) if version]
+    if not early:
+        return ""
+    names = ", ".join(early[:EXAMPLES]) + (f" and {len(early) - EXAMPLES} more" * (len(early) > EXAMPLES))
+    return (
+        f"; {names} may answer WAITAOF before the disk has the write: with appendfsync everysec, durability='fsynced' "
+        "and resizes wait until INFO shows that it has, for 1.2 seconds or longer"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,17 @@ def found(shell: Shell, *words: str) -> dict[str, list[dict[str, Any]]]:
     return wrong
 
 
+def test_a_server_that_answers_waitaof_early_is_named(
+    shell: Shell, own: tuple[Engine, tuple[str, ...]], own_server: Server
+) -> None:
+    _, words = own
+    (persistence,) = (each for each in shell.run("doctor", "--json", *words).objects if each["check"] == "persistence")
+    version = str(own_server.ask("INFO", "server").get("valkey_version", ""))
+    told = f"{own_server.address} (Valkey {version}) may answer WAITAOF before the disk has the write"
+    assert (told in persistence["text"]) is bool(version)
+    assert persistence["ok"] is True
+
+
 def keys_of(engine: Engine, id: str) -> ShardKeys:
     return shard_keys(engine.name, engine.topology.shard_of(id))
 

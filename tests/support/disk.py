@@ -39,8 +39,17 @@ class WatchedServer(Server):
     @property
     def covered(self) -> int:
         """The bytes of the file that are on the disk for sure."""
-        lines = self._notes.read_text(encoding="ascii").split() if self._notes.exists() else []
-        return int(lines[-1]) if lines else 0
+        return self.covered_of(self.file)
+
+    def covered_of(self, file: Path) -> int:
+        lines = self._notes.read_text(encoding="utf-8").splitlines() if self._notes.exists() else []
+        noted = [line.rsplit(" ", 1) for line in lines]
+        return max((int(size) for path, size in noted if path == str(file)), default=0)
+
+    def has_on_disk(self, file: Path, what: bytes) -> bool:
+        """True if the file has these bytes, and an fsync has covered them."""
+        covered = self.covered_of(file)
+        return what in file.read_bytes()[:covered]
 
     def lose_power(self, draw: random.Random) -> tuple[int, int, int]:
         """Kills it, and leaves at least what an fsync covered of the file, and at most what was written. Returns the

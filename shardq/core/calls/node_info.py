@@ -163,6 +163,41 @@ def info_fields(text: bytes) -> dict[bytes, bytes]:
     return dict(row.partition(b":")[::2] for row in text.splitlines())
 
 
+def knows_waitaof(fields: Mapping[bytes, bytes]) -> bool:
+    """True if this server knows WAITAOF; ``fields`` of INFO."""
+    return b"valkey_version" in fields or _version(fields, b"redis_version") >= (7, 2)
+
+
+def answers_early(fields: Mapping[bytes, bytes]) -> bool:
+    """True if this server may answer WAITAOF before its disk has the write, under ``appendfsync everysec``. Redis 7.4
+    brought that, and 8.0 mended it; Valkey has had it since 8.0, and no version is known to have mended it.
+    """
+    if b"valkey_version" in fields:
+        return _version(fields, b"valkey_version") >= (8, 0)
+    return (7, 4) <= _version(fields, b"redis_version") < (8, 0)
+
+
+def _version(fields: Mapping[bytes, bytes], name: bytes) -> tuple[int, ...]:
+    """The first two numbers of a version; 0 for what is none."""
+    parts = fields.get(name, b"").split(b".")[:2]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)
+
+
+def early_version(slot: int) -> Command[str]:
+    """The name and version of the server of a slot, if it keeps an append-only file and may answer WAITAOF too early.
+    Empty otherwise.
+    """
+
+    def decode(text: bytes) -> str:
+        fields = info_fields(text)
+        if fields.get(b"aof_enabled") != b"1" or not answers_early(fields):
+            return ""
+        name, version = ("Valkey", b"valkey_version") if b"valkey_version" in fields else ("Redis", b"redis_version")
+        return f"{name} {fields[version].decode()}"
+
+    return Command(slot, ("INFO", "server", "persistence"), decode)
+
+
 def seal(meta: str, slot: int, epoch: Epoch) -> Call[None]:
     """A write to wait for: replicas that have it have everything that was written on the node before it."""
     return Call(slot=slot, words=[epoch, NOW], decode=nothing, script=script("seal"), keys=(meta,))

@@ -23,7 +23,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from shardq.core.calls.node_info import info_fields
+from shardq.core.calls.node_info import answers_early, info_fields, knows_waitaof
 from shardq.core.calls.request import pack
 from shardq.core.drivers.conversations import Exchange
 from shardq.core.drivers.faults import ErrorReply, Fault
@@ -42,26 +42,6 @@ _UNHEARD_OF = 1_000_000  # replicas that no server has: a WAIT for them is a pau
 
 _LOOK = Exchange(pack("INFO", "server", "persistence", "stats"), 1)
 _SETTINGS = Exchange(pack("CONFIG", "GET", "appendfsync", "no-appendfsync-on-rewrite"), 1)
-
-
-def knows_waitaof(fields: Mapping[bytes, bytes]) -> bool:
-    """True if this server knows WAITAOF; ``fields`` of INFO."""
-    return b"valkey_version" in fields or _version(fields, b"redis_version") >= (7, 2)
-
-
-def answers_early(fields: Mapping[bytes, bytes]) -> bool:
-    """True if this server may answer WAITAOF before its disk has the write. Redis 7.4 brought that, and 8.0 mended it;
-    Valkey has had it since 8.0, and no version is known to have mended it.
-    """
-    if b"valkey_version" in fields:
-        return _version(fields, b"valkey_version") >= (8, 0)
-    return (7, 4) <= _version(fields, b"redis_version") < (8, 0)
-
-
-def _version(fields: Mapping[bytes, bytes], name: bytes) -> tuple[int, ...]:
-    """The first two numbers of a version; 0 for what is none."""
-    parts = fields.get(name, b"").split(b".")[:2]
-    return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
 def synced(within_s: float) -> Generator[Exchange, Any, Synced | ErrorReply | Fault]:
