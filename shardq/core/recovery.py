@@ -188,8 +188,8 @@ class NotConfirmed(Unavailable):
     def __init__(self, shards: Iterable[int]) -> None:
         named = ", ".join(map(str, sorted(shards)))
         super().__init__(
-            f"tasks that move wait for the replicas, or the disk, of shard {named}, which do not confirm what was written "
-            "there: see that replicas are connected and keep up (`shardq stats`), and that the disk is not too busy"
+            f"tasks that move wait for the replicas, or the disk, of shard {named}, which do not confirm what was "
+            "written there: see that replicas are connected and keep up (`shardq stats`), and that the disk is not too busy"
         )
 
 
