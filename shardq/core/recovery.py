@@ -189,7 +189,7 @@ class NotConfirmed(Unavailable):
         named = ", ".join(map(str, sorted(shards)))
         super().__init__(
             f"tasks that move wait for the replicas, or the disk, of shard {named}, which do not confirm what was "
-            "written there: see that replicas are connected and keep up (`shardq stats`), and that the disk is not too busy"
+            "written there: see that replicas are connected and keep up (`shardq stats`), and that the disk does"
         )
 
 
