@@ -103,7 +103,7 @@ def _declare(given: Given, name: str, payload: str | None, chosen: dict[str, Any
     content = None if payload is None else raw_json(payload, "text is written as '\"text\"'")
     # what is wrong with it is told before an engine of a new name is made
     check_schedule_name(name)
-    Every(**{option: value for option, value in chosen.items() if option not in ("topic", "key", "max_attempts")})
+    Every(**{option: value for option, value in chosen.items() if option not in ("topic", "key")})
     with opened(given, create=True) as engine:
         engine.every(name, payload=content, **chosen)
         [declared] = [each for each in engine.schedules() if each.name == name]

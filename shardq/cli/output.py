@@ -30,6 +30,7 @@ import msgspec
 
 from shardq.core.dispatcher import Lateness
 from shardq.core.layout.words import UNENCODABLE
+from shardq.core.model.options import OPTIONS
 from shardq.core.model.printable import printable, printable_json
 
 STDOUT, STDERR = 1, 2
@@ -136,11 +137,13 @@ def lateness_shown(lateness: Lateness) -> dict[str, int | None]:
 
 
 _ARGUMENT = re.compile(
-    r"""\b(delay|at|topic|key|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|per_key|per_key_rate|on_failure|shards|name|
-     cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
+    rf"""\b({"|".join(option.name for option in OPTIONS)}|durability|to|rate|concurrency|per_key|per_key_rate|on_failure|
+     shards|name|cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,
 )
+
+_WORDS = {option.name: option.word for option in OPTIONS}
 
 _PHRASES = (
     (re.compile(r" \(timeout=\)"), ""),
@@ -157,8 +160,8 @@ def in_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
-        name = {"headers": "header", "tags": "tag"}.get(name, name.replace("_", "-"))
-        return f"--{name} {value.strip(chr(34))}" if value else f"--{name}"
+        flag = f"--{_WORDS.get(name, name).replace('_', '-')}"
+        return f"{flag} {value.strip(chr(34))}" if value else flag
 
     text = _ARGUMENT.sub(option, text)
     for pattern, words in _PHRASES:

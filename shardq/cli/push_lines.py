@@ -17,8 +17,9 @@ import msgspec
 
 from shardq.cli.serving import Ending
 from shardq.core.layout.words import UNDECODABLE
+from shardq.core.model.checks import OnConflict
 from shardq.core.model.quantities import expiry, instant, seconds
-from shardq.core.model.task import OnConflict, Task
+from shardq.core.model.task import Task
 from shardq.errors import BadInput, ShardqError
 
 CHUNK = 256 << 10

@@ -15,8 +15,9 @@ from shardq import AsyncEngine, Engine
 from shardq.cli.output import in_options
 from shardq.cli.push import push, push_file
 from shardq.cli.push_lines import InputLine
+from shardq.core.model.options import PushOptions, TaskOptions
 from shardq.core.model.record import JSON
-from shardq.core.model.task import PushOptions, Task, TaskOptions
+from shardq.core.model.task import Task
 from shardq.core.producer.packing import Packer
 from shardq.errors import BadInput
 from shardq.worker.named import CallOptions

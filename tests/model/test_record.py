@@ -22,12 +22,12 @@ from shardq.core.model.record import (
     codec_named,
     decode_payload,
     decode_record,
-    encode_head,
     encode_record,
     encoded_parts,
     record_encoder,
 )
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
+from tests.support.heads import encode_head
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 plain_values = st.recursive(

@@ -9,8 +9,9 @@ import pytest
 
 from shardq.core.model import checks
 from shardq.core.model.checks import MAX_AT_MS, MAX_TAGS, MAX_WINDOW_S
-from shardq.core.model.record import JSON, decode_record, encode_head, encode_record
+from shardq.core.model.record import JSON, decode_record, encode_record
 from shardq.errors import InvalidOption
+from tests.support.heads import encode_head
 
 
 @pytest.mark.parametrize(
