@@ -20,7 +20,7 @@ from shardq.cli.output import say, tell
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_ATTEMPTS, OnConflict
-from shardq.core.model.options import CONTENT, OPTIONS, Kind, Option
+from shardq.core.model.options import CONTENT, OPTIONS, Kind, Option, TaskOptions
 from shardq.core.model.quantities import due_range, expiry, instant, rate, seconds, size
 from shardq.engine.options import DEFAULT_NAME
 from shardq.errors import BadInput
@@ -277,12 +277,14 @@ def _of_task(option: Option) -> Callable[[F], F]:
         "instant": {"type": INSTANT},
         "expiry": {"type": EXPIRY},
         "text": {"metavar": metavar},
-        "choice": {"type": click.Choice(get_args(OnConflict)), "default": "keep", "show_default": True},
+        "choice": {"type": click.Choice(get_args(OnConflict)), "show_default": True},
         "count": {"type": Whole(1, MAX_ATTEMPTS)},
         "pairs": {"metavar": "KEY=VALUE"} | MANY | {"callback": _headers},
         "words": {"metavar": metavar} | MANY,
     }
-    return click.option(flag, option.name, help=option.help, **given[option.kind])
+    default = getattr(TaskOptions(), option.name)
+    more = {} if default is None else {"default": default}
+    return click.option(flag, option.name, help=option.help, **given[option.kind] | more)
 
 
 def task_options(*names: str) -> Callable[[F], F]:

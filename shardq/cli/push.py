@@ -29,7 +29,7 @@ from shardq.cli.table import progress
 from shardq.core.model.task import Receipt, Task
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
-from shardq.engine import Engine
+from shardq.engine import Engine, forms
 from shardq.engine.internals import Internals
 from shardq.engine.tables import counted, ranges
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
@@ -93,7 +93,7 @@ def push(
 
 
 def _tell(given: Given, receipt: Receipt) -> None:
-    given.answer({"id": str(receipt), "outcome": receipt.outcome, "state": receipt.state}, receipt)
+    given.answer(forms.receipt(receipt), receipt)
 
 
 # ---- the lines of a file
@@ -252,7 +252,7 @@ class FilePush:
         self.bad_lines += len(taken)
         if self.given.json:
             for number, receipt in stored:
-                tell({"line": number, "id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
+                tell(forms.receipt(receipt, line=number))
         elif self.ids and stored:
             say("\n".join(receipt for _, receipt in stored))
         for number, text in taken:

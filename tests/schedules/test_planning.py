@@ -201,7 +201,7 @@ def test_a_record_gets_an_expiry() -> None:
     assert decode_record(record).payload == {"n": 1}
     assert record[0] & 0b1000
     headed = with_expiry(encode_record(JSON, {"n": 1}, encode_head(max_attempts=3)), T)
-    assert (decode_record(headed).payload, decode_record(headed).max_attempts) == ({"n": 1}, 3)
+    assert (decode_record(headed).payload, decode_record(headed).content.max_attempts) == ({"n": 1}, 3)
     assert len(headed) > len(record)
 
 
