@@ -224,9 +224,10 @@ class Packer:
         if task.throttle is not None:
             dedup_ms = check_throttle(task.throttle, task.id, task.dedup, task.on_conflict)
         head = None
-        if task.id is not None or task.expires is not None or has_content(task):
+        content = task if has_content(task) else None
+        if content is not None or task.id is not None or task.expires is not None:
             expires = expiry_spec(task.expires, due, window_ms=window)
-            head = encode_head(task, expires=expires, nonce=None if task.id is None else new_nonce())
+            head = encode_head(content, expires=expires, nonce=None if task.id is None else new_nonce())
         if task.id is None:
             id = self._ids.one(topic=beginning)
         else:
