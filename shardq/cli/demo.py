@@ -26,7 +26,7 @@ import click
 import shardq
 from shardq.cli.demo_server import own_server
 from shardq.cli.options import Decimal, Given, Whole, command, sharing
-from shardq.cli.output import complain, lateness_shown, say, set_up_logging, tell
+from shardq.cli.output import complain, say, set_up_logging, tell
 from shardq.cli.serving import Ending
 from shardq.cli.table import ShardView
 from shardq.core.calls.request import Command
@@ -36,7 +36,7 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
 from shardq.core.threads import begun
-from shardq.engine import Engine, Stats
+from shardq.engine import Engine, Stats, forms
 from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_SHARDS
 from shardq.engine.parts import connected
@@ -128,7 +128,7 @@ def _show_result(given: Given, result: TrialResult, seen: Stats, *, elapsed_s: f
     counts, lateness = asdict(result), seen.lateness
     versions = {"shardq": shardq.__version__, "server": seen.server, "python": platform.python_version()}
     if given.json:
-        facts = {"ok": result.good, "elapsed_s": round(elapsed_s, 3), "lateness": lateness_shown(lateness)}
+        facts = {"ok": result.good, "elapsed_s": round(elapsed_s, 3), "lateness": forms.lateness(lateness)}
         tell(counts | facts | {"shards": len(seen.shards), "versions": versions})
     else:
         late = (milliseconds(each) for each in (lateness.p50_ms, lateness.p99_ms, lateness.max_ms))

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from shardq.cli.options import INSTANT, MANY, TIME, Given, command, content_options, raw_json, shared
-from shardq.cli.output import complain, with_payload
+from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.cli.table import show
-from shardq.engine import tables
+from shardq.engine import forms, tables
 from shardq.features.schedules import Every
 from shardq.features.schedules.every import check_schedule_name
 
@@ -103,12 +103,12 @@ def _declare(given: Given, name: str, payload: str | None, chosen: dict[str, Any
     content = None if payload is None else raw_json(payload, "text is written as '\"text\"'")
     # what is wrong with it is told before an engine of a new name is made
     check_schedule_name(name)
-    Every(**{option: value for option, value in chosen.items() if option not in ("topic", "key", "max_attempts")})
+    Every(**{option: value for option, value in chosen.items() if option not in ("topic", "key")})
     with opened(given, create=True) as engine:
         engine.every(name, payload=content, **chosen)
         [declared] = [each for each in engine.schedules() if each.name == name]
     following = f"{tables.recurrence(declared)}, next {tables.instant(declared.next)} UTC"
-    given.answer(with_payload(declared), f"schedule {name!r}: {following}")
+    given.answer(forms.schedule(declared), f"schedule {name!r}: {following}")
 
 
 def _prune(given: Given, owner: str, keep: tuple[str, ...]) -> None:
@@ -130,7 +130,7 @@ def _change(given: Given, name: str, verb: str) -> None:
 def _list(given: Given) -> None:
     with opened(given) as engine:
         schedules = engine.schedules()
-    show(given, tables.schedules(schedules), with_payload)
+    show(given, tables.schedules(schedules), forms.schedule)
     for schedule in schedules:
         if schedule.problem is not None and not given.json:
             complain(f"schedule {schedule.name!r} can't be served here: {schedule.problem}")

@@ -17,7 +17,7 @@ from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import Operation, run
-from shardq.engine import Engine, Health, control
+from shardq.engine import Engine, Health, control, forms
 from shardq.engine import doctor as checks
 from shardq.engine.advice import mute, named, unsaid
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
@@ -92,7 +92,7 @@ def health(given: Given, max_late: float, max_ready_age: float, max_dead: int, t
         with looking(given) as engine:
             seen = engine.health(max_late, max_ready_age, max_dead)
         if given.json:
-            tell(verdict_shown(seen))
+            tell(forms.verdict(seen))
         else:
             say_verdict(seen)
             for warning in unsaid(seen.warnings):
@@ -117,11 +117,6 @@ def say_verdict(seen: Health) -> None:
         say("ok")
 
 
-def verdict_shown(seen: Health) -> dict[str, Any]:
-    verdict = {"ok": seen.ok, "severity": seen.severity, "reasons": seen.reasons, "kinds": seen.kinds}
-    return verdict | {"warnings": seen.warnings}
-
-
 def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
     """Returns what the look does, or ``UNKNOWN`` when it fails or takes too long; a wrong command line is raised."""
     if not 0.1 <= timeout <= 3600:
@@ -135,8 +130,7 @@ def bounded(given: Given, look: Callable[[], int], timeout: float) -> int:
         why = f"no verdict within {timeout:g} s; a server does not answer, or give it longer with --timeout"
     except (ShardqError, OSError) as exc:
         why = str(exc)
-    verdict = {"ok": None, "severity": None, "reasons": [f"it can't be told: {why}"], "kinds": [], "warnings": []}
-    given.answer(verdict, f"can't tell: {in_options(why)}")
+    given.answer(forms.no_verdict(why), f"can't tell: {in_options(why)}")
     return UNKNOWN
 
 

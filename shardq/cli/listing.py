@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from shardq.cli.options import DUE, Given, Read, Whole, command, packed, shared
-from shardq.cli.output import complain, payload_shown, say, tell, with_payload
+from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
 from shardq.cli.table import Table
 from shardq.core.fleet.member import workers
@@ -23,7 +23,7 @@ from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.quantities import Bound
 from shardq.core.model.task import TaskInfo
-from shardq.engine import Engine
+from shardq.engine import Engine, forms
 from shardq.engine.tables import Column, age, instant, process
 from shardq.features.listing.query import MAX_LIMIT, STATES
 
@@ -191,7 +191,7 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
             for task in islice(tasks, most):
-                tell(with_payload(task))
+                tell(forms.task(task))
             more = False
         else:
             shown = state or ("leased" if holder else "scheduled" if waits else "dead" * newest)
@@ -257,8 +257,7 @@ def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None
         tasks = list(islice(_walk(engine, query, min(number, MAX_LIMIT)), number))
     if given.json:
         for task in tasks:
-            shown = with_payload(task)
-            tell({key: value for key, value in shown.items() if not (no_payload and key.startswith("payload"))})
+            tell(forms.task(task, is_private=no_payload))
         return
     if not tasks:
         say("none")
@@ -289,7 +288,7 @@ def _left(task: TaskInfo, *, now: dt.datetime) -> str:
 
 def _payload(task: TaskInfo) -> str:
     """The beginning of a payload on one line."""
-    [(field, value)] = payload_shown(task.payload).items()
+    [(field, value)] = forms.payload(task.payload).items()
     if not isinstance(value, str):
         value = msgspec.json.encode(value).decode()
     text = printable(f"base64 {value}" if field == "payload_base64" else value[: PAYLOAD + 1])

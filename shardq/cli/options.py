@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
 
 import click
 import msgspec
@@ -19,7 +19,8 @@ from click.core import ParameterSource
 from shardq.cli.output import say, tell
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.words import UNDECODABLE
-from shardq.core.model.checks import MAX_ATTEMPTS
+from shardq.core.model.checks import MAX_ATTEMPTS, OnConflict
+from shardq.core.model.options import CONTENT, OPTIONS, Kind, Option, TaskOptions
 from shardq.core.model.quantities import due_range, expiry, instant, rate, seconds, size
 from shardq.engine.options import DEFAULT_NAME
 from shardq.errors import BadInput
@@ -255,11 +256,6 @@ of_group: Final = joined(
 
 # ---- options of several commands
 
-due_options: Final = joined(
-    click.option("--delay", type=TIME, help="From now: 90, 1.5, 90s, 5m, 1h30m, 1d."),
-    click.option("--at", type=INSTANT, help="2030-01-31T12:00:00Z, or seconds since 1970."),
-)
-
 
 def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:
     pairs = [text.partition("=") for text in value]
@@ -272,9 +268,30 @@ def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 MANY: dict[str, Any] = {"multiple": True, "callback": lambda ctx, param, value: value or None}
 """An option that may be repeated: a tuple, or None."""
 
-content_options: Final = joined(
-    click.option("--header", "headers", metavar="KEY=VALUE", help="May be repeated.", **MANY | {"callback": _headers}),
-    click.option("--max-attempts", type=Whole(1, MAX_ATTEMPTS), help="The task is dead after N failed attempts."),
-    click.option("--tag", "tags", metavar="TAG", help="For `shardq cancel --tag`; may be repeated.", **MANY),
-)
+
+def _of_task(option: Option) -> Callable[[F], F]:
+    """The option of a push, as a command takes it."""
+    flag, metavar = f"--{option.word.replace('_', '-')}", option.word.upper()
+    given: dict[Kind, dict[str, Any]] = {
+        "seconds": {"type": TIME},
+        "instant": {"type": INSTANT},
+        "expiry": {"type": EXPIRY},
+        "text": {"metavar": metavar},
+        "choice": {"type": click.Choice(get_args(OnConflict)), "show_default": True},
+        "count": {"type": Whole(1, MAX_ATTEMPTS)},
+        "pairs": {"metavar": "KEY=VALUE"} | MANY | {"callback": _headers},
+        "words": {"metavar": metavar} | MANY,
+    }
+    default = getattr(TaskOptions(), option.name)
+    more = {} if default is None else {"default": default}
+    return click.option(flag, option.name, help=option.help, **given[option.kind] | more)
+
+
+def task_options(*names: str) -> Callable[[F], F]:
+    """Adds the options of a push with these names, in the order of the table; without any name, all but ``id``."""
+    return joined(*(_of_task(option) for option in OPTIONS if (option.name in names if names else option.name != "id")))
+
+
+due_options: Final = task_options("delay", "at")
+content_options: Final = task_options(*(option.name for option in CONTENT))
 """The options of a task that say neither when it is due nor under which id."""

@@ -14,7 +14,6 @@ that steers a terminal is printed as an escape, so no command has to.
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import io
 import logging
@@ -28,8 +27,7 @@ from typing import Any
 import click
 import msgspec
 
-from shardq.core.dispatcher import Lateness
-from shardq.core.layout.words import UNENCODABLE
+from shardq.core.model.options import OPTIONS
 from shardq.core.model.printable import printable, printable_json
 
 STDOUT, STDERR = 1, 2
@@ -108,39 +106,14 @@ def tell(value: Any) -> None:
     click.echo(printable_json(msgspec.json.encode(value)))  # bytes: JSON is UTF-8, whatever the terminal is
 
 
-def payload_shown(payload: Any) -> dict[str, Any]:
-    """A payload as a field of a JSON object: bytes as text if they are UTF-8, else in base64. What JSON can't say, such
-    as an extension of MessagePack, is shown as Python writes it.
-    """
-    if not isinstance(payload, bytes):
-        try:
-            msgspec.json.encode(payload)
-        except UNENCODABLE:
-            return {"payload_repr": repr(payload)}
-        return {"payload": payload}
-    try:
-        return {"payload": payload.decode()}
-    except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(payload).decode()}
-
-
-def with_payload(struct: Any) -> dict[str, Any]:
-    """A struct with a payload as the fields of a JSON object."""
-    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(struct, payload=None))
-    del fields["payload"]
-    return fields | payload_shown(struct.payload)
-
-
-def lateness_shown(lateness: Lateness) -> dict[str, int | None]:
-    return {"tasks": lateness.count, "p50_ms": lateness.p50_ms, "p99_ms": lateness.p99_ms, "max_ms": lateness.max_ms}
-
-
 _ARGUMENT = re.compile(
-    r"""\b(delay|at|topic|key|id|on_conflict|dedup|headers|max_attempts|expires|window|throttle|tags|durability|to|rate|concurrency|per_key|per_key_rate|on_failure|shards|name|
-     cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
+    rf"""\b({"|".join(option.name for option in OPTIONS)}|durability|to|rate|concurrency|per_key|per_key_rate|
+     on_failure|shards|name|cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,
 )
+
+_WORDS = {option.name: option.word for option in OPTIONS}
 
 _PHRASES = (
     (re.compile(r" \(timeout=\)"), ""),
@@ -157,8 +130,8 @@ def in_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
-        name = {"headers": "header", "tags": "tag"}.get(name, name.replace("_", "-"))
-        return f"--{name} {value.strip(chr(34))}" if value else f"--{name}"
+        flag = f"--{_WORDS.get(name, name).replace('_', '-')}"
+        return f"{flag} {value.strip(chr(34))}" if value else flag
 
     text = _ARGUMENT.sub(option, text)
     for pattern, words in _PHRASES:

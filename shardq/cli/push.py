@@ -20,18 +20,7 @@ from typing import Any, Final
 
 import click
 
-from shardq.cli.options import (
-    EXPIRY,
-    TIME,
-    Given,
-    Whole,
-    command,
-    content_options,
-    due_options,
-    joined,
-    raw_json,
-    shared,
-)
+from shardq.cli.options import Given, Whole, command, raw_json, shared, task_options
 from shardq.cli.output import complain, in_fields, say, tell
 from shardq.cli.push_lines import Feed, NumberedLine, longest, numbered
 from shardq.cli.serving import Ending, apart
@@ -40,38 +29,16 @@ from shardq.cli.table import progress
 from shardq.core.model.task import Receipt, Task
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
-from shardq.engine import Engine
+from shardq.engine import Engine, forms
 from shardq.engine.internals import Internals
 from shardq.engine.tables import counted, ranges
 from shardq.errors import Conflict, NotReplicated, PushError, ShardqError
 
-task_options: Final = joined(
-    due_options,
-    click.option("--topic", default="", metavar="TOPIC", help="Default: the default topic."),
-    click.option("--key", metavar="KEY", help="Tasks with one key run one at a time, in the order of their due times."),
-    click.option(
-        "--on-conflict",
-        type=click.Choice(["keep", "replace", "reject"]),
-        default="keep",
-        show_default=True,
-        help="What to do when a task has the id already.",
-    ),
-    click.option("--dedup", type=TIME, help="Remember the id for this time, even when its task is done."),
-    content_options,
-    click.option(
-        "--expires",
-        type=EXPIRY,
-        help="The task is dead, as expired, if no worker claims it by then: from now, or an instant.",
-    ),
-    click.option("--window", type=TIME, help="Spread tasks over this time, from the due time on."),
-    click.option("--throttle", type=TIME, help="Accept at most one push of an id in this time."),
-    click.option(
-        "--durability",
-        type=click.Choice(["replicated", "fsynced"]),
-        help="Wait until all replicas, or the disks, have the task; exit 1 if that takes too long.",
-    ),
+durable: Final = click.option(
+    "--durability",
+    type=click.Choice(["replicated", "fsynced"]),
+    help="Wait until all replicas, or the disks, have the task; exit 1 if that takes too long.",
 )
-"""All of them are arguments of ``Task``, but --durability."""
 
 
 def check_due(options: dict[str, Any]) -> None:
@@ -83,8 +50,9 @@ def check_due(options: dict[str, Any]) -> None:
 @click.argument("payload")
 @click.option("--text", is_flag=True, help="PAYLOAD is text, stored as a JSON string.")
 @click.option("--raw", is_flag=True, help="PAYLOAD is stored as it is, as bytes.")
-@click.option("--id", metavar="ID", help="An id of your own, so that the push can be repeated safely.")
-@task_options
+@task_options("id")
+@task_options()
+@durable
 @shared
 def push(
     given: Given, /, payload: str, text: bool, raw: bool, id: str | None, durability: Durability | None, **options: Any
@@ -125,7 +93,7 @@ def push(
 
 
 def _tell(given: Given, receipt: Receipt) -> None:
-    given.answer({"id": str(receipt), "outcome": receipt.outcome, "state": receipt.state}, receipt)
+    given.answer(forms.receipt(receipt), receipt)
 
 
 # ---- the lines of a file
@@ -147,7 +115,8 @@ WINDOW_BYTES = 8 << 20
 @click.option(
     "--from-line", type=Whole(1), default=1, help="Begin with line N; an interrupted push prints this number."
 )
-@task_options
+@task_options()
+@durable
 @shared
 def push_file(
     given: Given, /, path: str, strict: bool, ids: bool, from_line: int, durability: Durability | None, **options: Any
@@ -283,7 +252,7 @@ class FilePush:
         self.bad_lines += len(taken)
         if self.given.json:
             for number, receipt in stored:
-                tell({"line": number, "id": str(receipt), "outcome": receipt.outcome, "state": receipt.state})
+                tell(forms.receipt(receipt, line=number))
         elif self.ids and stored:
             say("\n".join(receipt for _, receipt in stored))
         for number, text in taken:

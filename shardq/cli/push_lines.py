@@ -12,13 +12,16 @@ import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from shardq.cli.serving import Ending
 from shardq.core.layout.words import UNDECODABLE
+from shardq.core.model.options import OPTIONS, Kind
 from shardq.core.model.quantities import expiry, instant, seconds
-from shardq.core.model.task import OnConflict, Task
+from shardq.core.model.task import Task
+from shardq.engine.forms import PushLine
 from shardq.errors import BadInput, ShardqError
 
 CHUNK = 256 << 10
@@ -103,25 +106,6 @@ ROOM_FOR_OPTIONS = 64 << 10
 """The bytes that a line may have beside its payload: headers take up to 8 KiB, and several times that escaped."""
 
 
-class InputLine(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a line."""
-
-    payload: msgspec.Raw
-    delay: float | str | None = None
-    at: float | str | None = None
-    topic: str | None = None
-    key: str | None = None
-    id: str | None = None
-    on_conflict: OnConflict | None = None
-    dedup: float | str | None = None
-    headers: dict[str, str] | None = None
-    max_attempts: int | None = None
-    expires: float | str | None = None
-    window: float | str | None = None
-    throttle: float | str | None = None
-    tags: list[str] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
     """A line that is a task, or a bad line with the ``reason``."""
@@ -141,7 +125,7 @@ def numbered(
     ``defaults`` are the options of tasks that don't give their own. ``check`` raises BadInput for a task that the
     engine would refuse.
     """
-    decode = msgspec.json.Decoder(InputLine).decode
+    decode = msgspec.json.Decoder(PushLine).decode
     number = 0
     for each in feed:
         if each is None:
@@ -169,15 +153,15 @@ def longest(max_payload: int) -> int:
     return max_payload + ROOM_FOR_OPTIONS
 
 
-_READ = {"delay": seconds, "at": instant, "dedup": seconds, "expires": expiry, "window": seconds, "throttle": seconds}
-"""Field that may be text → what reads it."""
+_READ: dict[Kind, Callable[[str], Any]] = {"seconds": seconds, "instant": instant, "expiry": expiry}
+"""Kind of an option that may be text → what reads it."""
 
 
-def _task(line: InputLine, defaults: Task) -> Task:
+def _task(line: msgspec.Struct, defaults: Task) -> Task:
     fields = {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}
-    for name, read in _READ.items():
-        if isinstance(text := fields.get(name), str):
-            fields[name] = read(text)
+    for option in OPTIONS:
+        if option.kind in _READ and isinstance(text := fields.get(option.name), str):
+            fields[option.name] = _READ[option.kind](text)
     if "delay" in fields or "at" in fields:
         fields = {"delay": None, "at": None} | fields  # its own due time stands in place of that of the options
     return msgspec.structs.replace(defaults, **fields)

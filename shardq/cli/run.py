@@ -11,13 +11,13 @@ import click
 import msgspec
 
 from shardq.cli.options import MANY, Given, Whole, command, setting, shared
-from shardq.cli.output import complain, going_on, lateness_shown, say, tell
+from shardq.cli.output import complain, going_on, say, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, check_one_process, child, http, log_option, served
 from shardq.cli.session import Ended, Looker, Told, opened
 from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
 from shardq.core.layout.slots import MAX_SHARDS
-from shardq.engine import Engine, Health
+from shardq.engine import Engine, Health, forms
 from shardq.engine.internals import Internals
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, POLLER, counted
 from shardq.worker.supervisor import ProcessSupervisor
@@ -155,7 +155,7 @@ def _look_at_all(engine: Engine) -> Health:
 def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) -> tuple[Told[Health], float]:
     """Shows the newest verdict and its stats, or the error that kept them away; and the seconds between two looks."""
     if given.json:
-        return lambda seen, trouble: tell(_shown(seen) if seen else {"error": trouble}), PLAIN_S
+        return lambda seen, trouble: tell(forms.serving(seen) if seen else {"error": trouble}), PLAIN_S
     with going_on():
         within = "" if processes == 1 else f" in {processes} processes"
         where = f"{counted(engine.topology.shards, 'shard')} at {Internals(engine).options.safe_url}"
@@ -181,23 +181,3 @@ def _said(seen: Health | None, processes: int) -> str:
         return f"polling in {processes} processes, {dispatchers} in all"
     ours = sum(shard.poller != "elsewhere" for shard in stats.shards)
     return f"polling {ours} of {counted(len(stats.shards), 'shard')}, {dispatchers} in all"
-
-
-def _shown(health: Health) -> dict[str, object]:
-    seen = health.stats
-    return {
-        "name": seen.name,
-        "shards": len(seen.shards),
-        "polling": [shard.shard for shard in seen.shards if shard.poller != "elsewhere"],
-        "failing": [shard.shard for shard in seen.shards if shard.poller == "failing"],
-        "dispatchers": len(seen.dispatchers),
-        "ok": health.ok,
-        "reasons": health.reasons,
-        "scheduled": seen.scheduled,
-        "held": seen.held,
-        "ready": seen.ready,
-        "leased": seen.leased,
-        "dead": seen.dead,
-        "dispatched": seen.dispatched,
-        "lateness": lateness_shown(seen.lateness),
-    }

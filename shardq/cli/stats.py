@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -16,20 +15,18 @@ import msgspec
 from shardq.cli.cold import shown as shown_cold
 from shardq.cli.config import settings_shown
 from shardq.cli.forecast import print_timeline
-from shardq.cli.health import exit_code, say_verdict, verdict_shown
+from shardq.cli.health import exit_code, say_verdict
 from shardq.cli.options import TIME, Given, command, shared
-from shardq.cli.output import complain, in_options, lateness_shown, say, tell
+from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.session import looking
 from shardq.cli.spool import opened_spool
 from shardq.cli.spool import shown as shown_spool
 from shardq.cli.table import ShardView, print_shards, print_view, show
-from shardq.cli.topics import shown_topics
-from shardq.core.fleet import Member
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.fleet.report import together
 from shardq.core.layout.destinations import named
 from shardq.core.model.ids import shown_topic
-from shardq.engine import Engine, Health, Stats, tables
+from shardq.engine import Engine, Health, Stats, forms, tables
 from shardq.engine.advice import unsaid
 from shardq.engine.health import of_spool, with_reasons
 from shardq.engine.stats import largest
@@ -84,7 +81,7 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
         while True:
             seen = _seen(engine, spool)
             if given.json:
-                tell(shown(seen, totals=totals))
+                tell(forms.stats(seen, largest(seen.stats.topics, tables.MOST_TOPICS), totals=totals))
             elif watch is not None and sys.stdout.isatty():
                 view = view or stack.enter_context(ShardView(*_columns(seen.stats)))
                 said = seen.reasons or [warning for warning in seen.warnings if warning == NO_DISPATCHER]
@@ -153,28 +150,6 @@ def _where(seen: Stats) -> str:
     return text
 
 
-def shown(health: Health, *, totals: bool = False) -> dict[str, Any]:
-    """The verdict and the stats as JSON, without the fields that only a process with pollers or relays can fill: this
-    one has none.
-    """
-    fields: dict[str, Any] = msgspec.to_builtins(health.stats)
-    for own in ("lateness", "dispatchers", "connections", "failing_routes", "relays"):
-        del fields[own]
-    if health.stats.is_blind:
-        fields |= dict.fromkeys(
-            ("scheduled", "held", "retrying", "ready", "leased", "dead", "dispatched", "forwarded", "died")
-        )
-    fields["topics"] = shown_topics(health.stats, largest(health.stats.topics, tables.MOST_TOPICS))
-    if health.stats.schedules is not None:
-        del fields["schedules"]["pushed"]
-    for shard in fields["shards"]:
-        for own in ("lateness", "poller", "poller_error", "poller_idle"):
-            del shard[own]
-    if totals:
-        fields["shards"] = []
-    return verdict_shown(health) | fields
-
-
 NO_PROCESS = "none: no dispatcher runs (`shardq run` starts one), and no worker"
 
 
@@ -210,14 +185,6 @@ def fleet(given: Given) -> None:
     """
     with looking(given) as engine:
         members = engine.fleet()
-    show(given, tables.fleet(members), member_fields)
+    show(given, tables.fleet(members), forms.member)
     if not members:
         complain(NO_PROCESS)
-
-
-def member_fields(member: Member) -> dict[str, Any]:
-    """A member as JSON: histograms as their quantiles."""
-    fields: dict[str, Any] = msgspec.to_builtins(member)
-    for name in ("dispatch_lateness", "pickup_lateness"):
-        fields[name] = {topic: lateness_shown(lateness) for topic, lateness in getattr(member, name).items()}
-    return fields

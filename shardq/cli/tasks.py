@@ -16,13 +16,13 @@ import msgspec
 
 from shardq.cli.listing import Filter, filter_options
 from shardq.cli.options import Given, command, due_options, joined, shared
-from shardq.cli.output import complain, say, tell, with_payload
+from shardq.cli.output import complain, say, tell
 from shardq.cli.serving import Ending
 from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.core.model.ids import full_id
 from shardq.core.producer.by_id import Verb
-from shardq.engine import Engine
+from shardq.engine import Engine, forms
 from shardq.engine.internals import Internals
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
@@ -190,12 +190,12 @@ def get(given: Given, id: str) -> int:
         if task is None:
             _hint(engine, id)
     if task is None:
-        given.answer({"id": id, "state": "gone"}, "gone")
+        given.answer(forms.gone(id), "gone")
         return 1
-    shown = with_payload(task)
     if given.json:
-        tell(shown)
+        tell(forms.task(task))
         return 0
+    shown = msgspec.to_builtins(forms.task(task))
     del shown["attempts"]
     for key, value in shown.items():
         if value is not None and (value or key not in ("headers", "tags")):

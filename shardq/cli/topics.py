@@ -6,7 +6,6 @@ import datetime as dt
 import difflib
 import fnmatch
 import sys
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import click
@@ -18,11 +17,10 @@ from shardq.cli.session import looking, opened
 from shardq.cli.table import show
 from shardq.core.model.checks import check_topic, instant_ms, shown_instant
 from shardq.core.model.ids import quoted_topic
-from shardq.engine import Engine, Stats, tables
+from shardq.engine import Engine, forms, tables
 from shardq.engine.internals import Internals
 from shardq.engine.keys import MOST
 from shardq.engine.options import MAX_LENGTH, MOST_OF_KEY, route_of
-from shardq.engine.stats import TopicStats
 from shardq.errors import ShardqError
 
 
@@ -54,8 +52,7 @@ def topics(given: Given, match: str | None, limit: int) -> None:
         fitting = {topic: each for topic, each in health.stats.topics.items() if fnmatch.fnmatchcase(topic, match)}
         health = msgspec.structs.replace(health, stats=msgspec.structs.replace(health.stats, topics=fitting))
     view = tables.topics(health, limit)
-    fields = shown_topics(health.stats, dict(view.rows))
-    show(given, view, lambda row: {"topic": row[0]} | fields[row[0]])
+    show(given, view, lambda row: forms.topic(health.stats, *row))
     for reason in health.reasons:
         complain(in_options(reason))
 
@@ -82,15 +79,6 @@ def keys(given: Given, topic: str, limit: int) -> None:
     show(given, tables.keys(found), lambda row: dict(msgspec.to_builtins(row)))
     if not found.is_whole:
         complain("note: a sample of the keys was looked at; there may be more of the smaller ones")
-
-
-def shown_topics(seen: Stats, of: Mapping[str, TopicStats]) -> dict[str, dict[str, Any]]:
-    """These topics as JSON. Where no shard could be read, the counts are null."""
-    topics: dict[str, dict[str, Any]] = msgspec.to_builtins(of)
-    if seen.is_blind:
-        for fields in topics.values():
-            fields |= dict.fromkeys(("scheduled", "held", "ready", "leased", "dead", "dispatched", "died"))
-    return topics
 
 
 def _hint(engine: Engine, topic: str) -> None:

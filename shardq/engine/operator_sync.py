@@ -8,10 +8,10 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -22,9 +22,11 @@ from shardq.core.edits import edit_topology, with_pause
 from shardq.core.fleet.features import take_up_keys
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
-from shardq.core.model.checks import check_key, check_max_attempts, check_topic, checked_tags, instant_ms, shown_instant
+from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
 from shardq.core.model.ids import schedule_id, shown_topic
+from shardq.core.model.options import ContentOptions
 from shardq.core.model.record import encode_head, record_encoder
+from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id
 from shardq.core.resharding.handle_sync import Resize
@@ -375,11 +377,9 @@ class OperatorCommands(TaskCommands, ABC):
         start: float | dt.datetime | None = None,
         end: float | dt.datetime | None = None,
         overlap: Overlap = "allow",
-        headers: Mapping[str, str] | None = None,
-        max_attempts: int | None = None,
         expires: float | dt.timedelta | None = None,
-        tags: Sequence[str] | None = None,
         owner: str = "",
+        **content: Unpack[ContentOptions],
     ) -> None:
         """Pushes a task of ``topic`` with this payload at every occurrence from now on, once over the whole fleet.
 
@@ -388,9 +388,9 @@ class OperatorCommands(TaskCommands, ABC):
         occurrences are its multiples since 1970. ``jitter``: an occurrence is due up to so many seconds later.
         ``start`` and ``end``: there are none before and after these instants. ``catch_up``: after a time in which no
         dispatcher ran, "one" run makes up for all that were missed, or "all" of them run, or "none".
-        ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``key``,
-        ``headers``, ``max_attempts`` and ``tags`` are those of each task, as with ``push``. ``expires``: a task not
-        claimed so many seconds after its due time is buried instead of run late.
+        ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``key``, and of
+        the ``content`` ``headers``, ``max_attempts`` and ``tags``, are those of each task, as with ``push``.
+        ``expires``: a task not claimed so many seconds after its due time is buried instead of run late.
 
         The schedule is kept in the engine, and served by the processes that have called ``start()``. Declared again, it
         stays as it is; with anything changed it takes the place of the other, and no occurrence is lost or doubled. It
@@ -404,8 +404,7 @@ class OperatorCommands(TaskCommands, ABC):
         check_topic(topic)
         if key is not None:
             check_key(key)
-        if max_attempts is not None:
-            check_max_attempts(max_attempts)
+        refuse_unknown("every", content.keys() - ContentOptions.__annotations__.keys())
         every = Every(
             cron=cron,
             interval=interval,
@@ -415,18 +414,14 @@ class OperatorCommands(TaskCommands, ABC):
             start=start,
             end=end,
             overlap=overlap,
-            headers=headers,
             expires=expires,
-            tags=tags,
             owner=owner,
+            **content,
         )
-        self._declare(name, every, topic, payload, max_attempts, key)
+        self._declare(name, every, topic, payload, key)
 
-    def _declare(
-        self, name: str, every: Every, topic: str, payload: Any, max_attempts: int | None, key: str | None = None
-    ) -> None:
-        tags = () if every.tags is None else checked_tags(every.tags)
-        head = encode_head(headers=every.headers, max_attempts=max_attempts, tags=tags)
+    def _declare(self, name: str, every: Every, topic: str, payload: Any, key: str | None = None) -> None:
+        head = encode_head(every)
         id = schedule_id(topic if key is None else f"{topic}/{key}", name)
         record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head, id)
         declaration = Declaration.of(every, topic=topic, key=key, record=record)
@@ -437,8 +432,9 @@ class OperatorCommands(TaskCommands, ABC):
     def _declare_recurring(self, functions: Iterable[Registered]) -> None:
         """Declares the schedules of tasks that are to be served: ``@engine.task(every=…)``."""
         for task, every in recurring(functions):
-            payload, max_attempts = call_of(task.name), task.attempts.max_attempts
-            self._declare(schedule_name(task.name), every, task.topic, payload, max_attempts)
+            if every.max_attempts is None:
+                every = msgspec.structs.replace(every, max_attempts=task.attempts.max_attempts)
+            self._declare(schedule_name(task.name), every, task.topic, call_of(task.name))
             for alias in task.aliases:
                 self._remove_call(alias)
 

@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
-from shardq.core.model.checks import due_spec
+from shardq.core.model.checks import OnConflict, due_spec
 from shardq.core.model.ids import shown_topic
-from shardq.core.model.task import AsyncReceipt, OnConflict, Outcome, Receipt, Task, TaskInfo, refuse_unknown
+from shardq.core.model.task import AsyncReceipt, Outcome, Receipt, Task, TaskInfo, refuse_unknown
 from shardq.core.operation import Operation
 from shardq.core.producer import pushing
 from shardq.core.producer.by_id import Verb

@@ -16,9 +16,10 @@ import msgspec
 from shardq.core.calls.request import Word
 from shardq.core.layout.lanes import beginning_of
 from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
+from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named
-from shardq.core.model.task import PushOptions, Task
+from shardq.core.model.task import Task
 from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.cold.ids import made_before

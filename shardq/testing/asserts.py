@@ -339,8 +339,10 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
             except PayloadNotDecodable as exc:
                 found.append(replace(task, payload=exc))
             else:
-                limit = stored.max_attempts
-                found.append(replace(task, payload=stored.payload, headers=stored.headers, max_attempts=limit))
+                content = stored.content
+                found.append(
+                    replace(task, payload=stored.payload, headers=content.headers, max_attempts=content.max_attempts)
+                )
     return sorted(found, key=lambda task: (_ORDER[task.state], task.due or EPOCH, task.id))
 
 

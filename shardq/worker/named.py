@@ -17,8 +17,9 @@ from shardq.core.consumer.policy import Backoff
 from shardq.core.layout.lanes import of_key
 from shardq.core.model.checks import check_key, check_topic
 from shardq.core.model.ids import full_id
+from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import quoted
-from shardq.core.model.task import OF_OTHERS, PushOptions, Task, refuse_unknown
+from shardq.core.model.task import OF_OTHERS, Task, refuse_unknown
 from shardq.core.producer.durable import Durability
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.schedules.every import Every

@@ -24,11 +24,12 @@ from shardq.codecs import bound_to, encrypted
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import tag
 from shardq.core.model.ids import Ids
-from shardq.core.model.record import JSON, MSGPACK, RAW, encode_head, encode_record
+from shardq.core.model.record import JSON, MSGPACK, RAW, encode_record
 from shardq.errors import PayloadNotAuthentic, PayloadNotEncodable
 from shardq.features.cold.ids import Sequences
 from shardq.outbox import Outbox, OutboxRelay
 from tests.support.engines import SHARDS, Engines
+from tests.support.heads import encode_head
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until

@@ -15,7 +15,7 @@ from cluster.node import Node
 from cluster.server import Server
 from shardq import Conflict, Delivery, Engine, Task
 from shardq.core.layout.keys import shard_keys
-from shardq.core.model.task import OnConflict
+from shardq.core.model.checks import OnConflict
 from tests.support.engines import SHARDS
 from tests.support.flow import flowing
 from tests.support.servers import Servers

@@ -22,7 +22,8 @@ from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import Topology
-from shardq.core.model.record import RAW, encode_head, encode_record
+from shardq.core.model.record import RAW, encode_record
+from tests.support.heads import encode_head
 
 R = TypeVar("R")
 

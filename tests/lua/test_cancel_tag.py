@@ -7,9 +7,10 @@ import pytest
 from shardq.core.calls import by_id, listing
 from shardq.core.calls.listing import TagPage
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.record import RAW, encode_head, encode_record
+from shardq.core.model.record import RAW, encode_record
 from shardq.core.model.task import Outcome
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record, text
+from tests.support.heads import encode_head
 
 TAGGED = record("a", tags=("red", "big"))
 PLAIN = record("b", nonce=7)

@@ -12,10 +12,11 @@ from shardq.core.calls import dispatch as calls
 from shardq.core.calls.dispatch import Forwarded
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.record import JSON, encode_head, encode_record
+from shardq.core.model.record import JSON, encode_record
 from shardq.errors import ServerFault
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 from tests.lua.test_claim import LIMITED, ODD, expiring
+from tests.support.heads import encode_head
 
 A, B, C = record("a"), record("b"), record("c")
 

@@ -9,8 +9,9 @@ from shardq.core.calls import by_id
 from shardq.core.calls.by_id import Resent
 from shardq.core.calls.request import Word
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.record import RAW, decode_record, encode_head, encode_record
+from shardq.core.model.record import RAW, decode_record, encode_record
 from tests.lua.shard import EPOCH, NOW, Case, Shard, State, T, at, meta, raw, record, text
+from tests.support.heads import encode_head
 
 OLD, NEW = record("old"), record("new")
 

@@ -14,9 +14,10 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.slots import slot_of, table, tag
 from shardq.core.layout.topology import ColdTable, Topology
-from shardq.core.model.record import codec_named, decode_record, encode_head, encode_record
+from shardq.core.model.record import codec_named, decode_record, encode_record
 from shardq.core.producer.packing import place_ms
 from tests.lua.contract import FOLDER, NAMES, Contract, contract
+from tests.support.heads import encode_head
 
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,9 @@ import pytest
 from shardq.core.calls import by_id, consume, dispatch
 from shardq.core.calls.request import Word
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.record import RAW, encode_head, encode_record
+from shardq.core.model.record import RAW, encode_record
 from tests.lua.shard import EPOCH, NOW, Shard, T, meta, record, text
+from tests.support.heads import encode_head
 
 MIB = 1 << 20
 

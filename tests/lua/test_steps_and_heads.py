@@ -12,9 +12,10 @@ from shardq.core.calls import by_id, consume, dispatch, listing, resharding
 from shardq.core.calls.listing import Span
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import shard_keys
-from shardq.core.model.record import RAW, encode_head, encode_record
+from shardq.core.model.record import RAW, encode_record
 from tests.lua.inner import Watched, words_of
 from tests.lua.shard import EPOCH, NOW, State, T, meta, text
+from tests.support.heads import encode_head
 
 KEYS = shard_keys("x", 1)
 MIB = 1 << 20

@@ -22,12 +22,12 @@ from shardq.core.model.record import (
     codec_named,
     decode_payload,
     decode_record,
-    encode_head,
     encode_record,
     encoded_parts,
     record_encoder,
 )
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
+from tests.support.heads import encode_head
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 plain_values = st.recursive(
@@ -93,8 +93,8 @@ def test_a_task_survives_its_record(codec: Codec, payload: Any, options: tuple[d
     record = encode_record(codec, payload, encode_head(headers=headers, max_attempts=max_attempts))
     decoded = decode_record(record)
     assert decoded.payload == payload
-    assert decoded.headers == headers
-    assert decoded.max_attempts == max_attempts
+    assert decoded.content.headers == headers
+    assert decoded.content.max_attempts == max_attempts
     assert decoded.codec == codec.name
 
 
@@ -249,15 +249,15 @@ def test_any_bytes_decode_or_are_refused(record: bytes) -> None:
 
 def test_names_in_the_head_that_are_not_known_are_passed_over() -> None:
     head = msgspec.msgpack.encode({"x": 5, "m": 2, "later": [1]})
-    assert decode_record(encode_record(JSON, 1, head)).max_attempts == 2
+    assert decode_record(encode_record(JSON, 1, head)).content.max_attempts == 2
 
 
 def test_decoded_headers_belong_to_the_caller() -> None:
     for head in (None, encode_head(max_attempts=1)):
-        first = decode_record(encode_record(JSON, 1, head)).headers
+        first = decode_record(encode_record(JSON, 1, head)).content.headers
         assert isinstance(first, dict)
         first["mine"] = "1"
-        assert decode_record(encode_record(JSON, 1, head)).headers == {}
+        assert decode_record(encode_record(JSON, 1, head)).content.headers == {}
 
 
 @pytest.mark.parametrize("codec", [JSON, MSGPACK, RAW], ids=lambda codec: codec.name)
@@ -276,7 +276,7 @@ def test_decoded_headers_belong_to_the_caller() -> None:
 def test_a_consumer_reads_what_everybody_reads(codec: Builtin, head: bytes | None) -> None:
     record = encode_record(codec, b"hi" if codec is RAW else {"n": 1}, head)
     whole = decode_record(record)
-    assert decode_payload(record) == (whole.payload, whole.headers, whole.tags)
+    assert decode_payload(record) == (whole.payload, whole.content.headers, whole.content.tags)
     # cut off in the head, or in the payload of a codec that notices
     for length in range(len(record)):
         try:
@@ -285,4 +285,4 @@ def test_a_consumer_reads_what_everybody_reads(codec: Builtin, head: bytes | Non
             with pytest.raises(PayloadNotDecodable):
                 decode_payload(record[:length])
         else:
-            assert decode_payload(record[:length]) == (whole.payload, whole.headers, whole.tags)
+            assert decode_payload(record[:length]) == (whole.payload, whole.content.headers, whole.content.tags)

@@ -9,8 +9,9 @@ import pytest
 
 from shardq.core.model import checks
 from shardq.core.model.checks import MAX_AT_MS, MAX_TAGS, MAX_WINDOW_S
-from shardq.core.model.record import JSON, decode_record, encode_head, encode_record
+from shardq.core.model.record import JSON, decode_record, encode_record
 from shardq.errors import InvalidOption
+from tests.support.heads import encode_head
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ def test_what_are_no_tags(tags: Any, text: str) -> None:
 def test_tags_in_a_record() -> None:
     record = encode_record(JSON, {"n": 1}, encode_head(tags=("user-42", "ä")))
     decoded = decode_record(record)
-    assert (decoded.payload, decoded.tags) == ({"n": 1}, ("user-42", "ä"))
+    assert (decoded.payload, decoded.content.tags) == ({"n": 1}, ("user-42", "ä"))
     assert encode_head(tags=()) is None
     most = encode_head(headers={"h": "x" * 8186}, tags=tuple(f"{n:02}" + "x" * 198 for n in range(MAX_TAGS)))
     assert most is not None
-    assert decode_record(encode_record(JSON, 1, most)).headers["h"] == "x" * 8186
+    assert decode_record(encode_record(JSON, 1, most)).content.headers["h"] == "x" * 8186

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 import shardq
 from shardq import outbox
-from shardq.core.model.task import OnConflict
+from shardq.core.model.checks import OnConflict
 from shardq.outbox import OutboxRelay
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,8 @@ from itertools import chain
 import pytest
 
 from shardq import Conflict, Engine, PushError, Task
-from shardq.core.model.task import OnConflict, Receipt
+from shardq.core.model.checks import OnConflict
+from shardq.core.model.task import Receipt
 from shardq.core.producer import packing
 from tests.support.engines import SHARDS
 from tests.support.servers import Servers, keys_of

@@ -10,10 +10,11 @@ import pytest
 from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Word
 from shardq.core.layout.keys import shard_keys
-from shardq.core.model.record import JSON, encode_head, encode_record
+from shardq.core.model.record import JSON, encode_record
 from shardq.core.model.task import Outcome
 from shardq.features.replay.journal import OVERHEAD, Journal, Note
 from shardq.features.replay.plan import Plan, plan
+from tests.support.heads import encode_head
 
 KEYS = shard_keys("plan", 0)
 NODE = "10.0.0.1:6379"

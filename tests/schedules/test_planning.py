@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardq.core.model.record import JSON, decode_record, encode_head, encode_record, with_expiry
+from shardq.core.model.record import JSON, decode_record, encode_record, with_expiry
 from shardq.features.schedules.entry import Declaration, Entry, State, declared, decode_entry, encode
 from shardq.features.schedules.every import CatchUp
 from shardq.features.schedules.occurrences import (
@@ -24,6 +24,7 @@ from shardq.features.schedules.occurrences import (
     next_occurrence,
     plan,
 )
+from tests.support.heads import encode_head
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 
@@ -200,7 +201,7 @@ def test_a_record_gets_an_expiry() -> None:
     assert decode_record(record).payload == {"n": 1}
     assert record[0] & 0b1000
     headed = with_expiry(encode_record(JSON, {"n": 1}, encode_head(max_attempts=3)), T)
-    assert (decode_record(headed).payload, decode_record(headed).max_attempts) == ({"n": 1}, 3)
+    assert (decode_record(headed).payload, decode_record(headed).content.max_attempts) == ({"n": 1}, 3)
     assert len(headed) > len(record)
 
 

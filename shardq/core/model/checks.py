@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from math import ceil, floor, inf, isnan
-from typing import Any, TypeGuard, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 import msgspec
 
@@ -25,7 +25,6 @@ from shardq.core.layout.lanes import key_of, unique_of
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
-from shardq.core.model.task import OnConflict
 from shardq.errors import (
     BadInput,
     DedupWithoutId,
@@ -40,6 +39,8 @@ from shardq.errors import (
     NaiveDatetime,
     PayloadTooLarge,
 )
+
+OnConflict = Literal["keep", "replace", "reject"]
 
 MAX_PAYLOAD = 1 << 20  # the default limit of an encoded payload: a batch of scripts' arguments ends at 1 MiB too
 

@@ -29,6 +29,7 @@ import msgspec
 
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
+from shardq.core.model.options import Content, StoredContent, store_content
 from shardq.core.model.printable import quoted
 from shardq.core.model.typed import to_builtins
 from shardq.errors import InvalidOption, PayloadNotAuthentic, PayloadNotDecodable, PayloadNotEncodable
@@ -131,31 +132,25 @@ class UnreadableRecord(PayloadNotDecodable):
     """The record itself can't be read, whatever its codec."""
 
 
-class _Head(msgspec.Struct, omit_defaults=True):
-    e: msgspec.Raw = msgspec.Raw()  # its text may be cut anywhere, or be none: it must not make the record unreadable
-    m: int | None = None
-    h: dict[str, str] = {}
-    x: int | None = None
-    n: int | None = None
-    t: tuple[str, ...] = ()
+class _Head(StoredContent, omit_defaults=True):
+    expires: int | None = msgspec.field(default=None, name="x")
+    nonce: int | None = msgspec.field(default=None, name="n")
+    reason: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="e")
+    """Its text may be cut anywhere, or be none: it must not make the record unreadable."""
 
 
 _encode_head = msgspec.msgpack.Encoder(enc_hook=str).encode  # of a subclass of str the text
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
+_EMPTY = _encode_head(_Head())
 
 
-def encode_head(
-    *,
-    headers: Mapping[str, str] | None = None,
-    max_attempts: int | None = None,
-    expires: int | None = None,
-    nonce: int | None = None,
-    tags: tuple[str, ...] = (),
-) -> bytes | None:
-    """The head of a record, or None when nothing goes into it. The arguments have been checked."""
-    if not headers and max_attempts is None and expires is None and nonce is None and not tags:
-        return None
-    return _encode_head(_Head(m=max_attempts, h=dict(headers or {}), x=expires, n=nonce, t=tags))
+def encode_head(given: Content | None = None, *, expires: int | None = None, nonce: int | None = None) -> bytes | None:
+    """The head of a record with the options of this content, or None when nothing goes into it. Raises BadInput."""
+    head = _Head(expires=expires, nonce=nonce)
+    if given is not None:
+        store_content(given, head)
+    encoded = _encode_head(head)
+    return None if encoded == _EMPTY else encoded
 
 
 def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, bytes | None, str], bytes]:
@@ -251,9 +246,9 @@ def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
     if not record[0] & _HEADED:
         return record
     _, head, encoded = _parts(record)
-    if head is None or head.x is None or head.x > 0:
+    if head is None or head.expires is None or head.expires > 0:
         return record
-    head.x = moved(head.x)
+    head.expires = moved(head.expires)
     return _headed(record[:1], _encode_head(head), encoded)
 
 
@@ -268,7 +263,7 @@ def nonce_of(record: bytes) -> int | None:
         _, head, _ = _parts(record)
     except PayloadNotDecodable:
         return None
-    return None if head is None else head.n
+    return None if head is None else head.nonce
 
 
 def last_reason(record: bytes) -> str | None:
@@ -279,7 +274,7 @@ def last_reason(record: bytes) -> str | None:
         _, head, _ = _parts(record)
     except PayloadNotDecodable:
         return None
-    reason = b"" if head is None else bytes(head.e)
+    reason = b"" if head is None else bytes(head.reason)
     return reason[3:].decode(errors="replace") or None if reason[:1] == b"\xda" else None
 
 
@@ -287,7 +282,7 @@ def with_expiry(record: bytes, expires_ms: int) -> bytes:
     """The record with the instant after which its task is worth nothing."""
     number, head, encoded = _parts(record)
     head = head or _Head()
-    head.x = expires_ms
+    head.expires = expires_ms
     return _headed(bytes([VERSION << 4 | _HEADED | number]), _encode_head(head), encoded)
 
 
@@ -299,10 +294,8 @@ class Decoded(msgspec.Struct, frozen=True):
     """The content of a record."""
 
     payload: Any
-    headers: Mapping[str, str]
-    max_attempts: int | None
     codec: str
-    tags: tuple[str, ...] = ()
+    content: StoredContent
 
 
 def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> Decoded:
@@ -316,9 +309,7 @@ def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> D
         raise
     except Exception as exc:  # a codec may raise anything
         raise _undecodable(codec, encoded, exc) from exc
-    if head is None:
-        return Decoded(payload, {}, None, codec.name)
-    return Decoded(payload, head.h, head.m, codec.name, head.t)
+    return Decoded(payload, codec.name, head or StoredContent())
 
 
 def undecoded(record: bytes) -> Decoded:
@@ -326,11 +317,9 @@ def undecoded(record: bytes) -> Decoded:
     try:
         number, head, encoded = _parts(record)
     except PayloadNotDecodable:
-        return Decoded(record, {}, None, "")
+        return Decoded(record, "", StoredContent())
     codec = "own" if number == _OWN else _BY_NUMBER[number].name if number in _BY_NUMBER else ""
-    if head is None:
-        return Decoded(encoded, {}, None, codec)
-    return Decoded(encoded, head.h, head.m, codec, head.t)
+    return Decoded(encoded, codec, head or StoredContent())
 
 
 def decode_payload(
@@ -346,7 +335,7 @@ def decode_payload(
         except Exception as exc:
             raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[_NONCE_END:], exc) from exc
     decoded = decode_record(record, own=own, id=id)
-    return decoded.payload, decoded.headers, decoded.tags
+    return decoded.payload, decoded.content.headers, decoded.content.tags
 
 
 def _undecodable(codec: Codec | Builtin, encoded: bytes, exc: Exception) -> PayloadNotDecodable:
@@ -359,7 +348,7 @@ def _undecodable(codec: Codec | Builtin, encoded: bytes, exc: Exception) -> Payl
 def encoded_parts(record: bytes) -> tuple[bytes, Mapping[str, str]]:
     """The payload's bytes as the codec made them, and the headers, for consumers that are not ours."""
     _, head, encoded = _parts(record)
-    return encoded, {} if head is None else head.h
+    return encoded, {} if head is None else head.headers
 
 
 class EncodedPayload(msgspec.Struct, frozen=True):
@@ -376,7 +365,7 @@ def as_stored(
     number, head, encoded = _parts(record)
     known = _BY_NUMBER.get(number)
     payload = EncodedPayload(encoded, known.name if known else "own")
-    return (payload, {}, ()) if head is None else (payload, head.h, head.t)
+    return (payload, {}, ()) if head is None else (payload, head.headers, head.tags)
 
 
 def _parts(record: bytes) -> tuple[int, _Head | None, bytes]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
 from shardq.core.layout.lanes import key_of
+from shardq.core.model.options import TaskOptions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # checkers know it without its package
@@ -20,44 +21,7 @@ else:
 
     P = TypeVar("P")
 
-OnConflict = Literal["keep", "replace", "reject"]
 State = Literal["scheduled", "held", "ready", "leased", "dead"]
-
-
-class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a push, shared by ``Task`` and by ``push``'s keyword arguments."""
-
-    delay: float | dt.timedelta | None = None
-    at: float | dt.datetime | None = None
-    topic: str = ""
-    key: str | None = None
-    id: str | None = None
-    on_conflict: OnConflict = "keep"
-    dedup: float | dt.timedelta | None = None
-    headers: Mapping[str, str] | None = None
-    max_attempts: int | None = None
-    expires: float | dt.timedelta | dt.datetime | None = None
-    window: float | dt.timedelta | None = None
-    throttle: float | dt.timedelta | None = None
-    tags: Sequence[str] | None = None
-
-
-class PushOptions(TypedDict, total=False):
-    """The options of ``Engine.push`` except ``durability``, for pushes that take them as they come."""
-
-    delay: float | dt.timedelta | None
-    at: float | dt.datetime | None
-    topic: str
-    key: str | None
-    id: str | None
-    on_conflict: OnConflict
-    dedup: float | dt.timedelta | None
-    headers: Mapping[str, str] | None
-    max_attempts: int | None
-    expires: float | dt.timedelta | dt.datetime | None
-    window: float | dt.timedelta | None
-    throttle: float | dt.timedelta | None
-    tags: Sequence[str] | None
 
 
 OF_OTHERS = {

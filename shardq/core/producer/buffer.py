@@ -19,7 +19,8 @@ from typing import Any, Unpack
 
 from shardq.core import forks
 from shardq.core.model.checks import check_seconds
-from shardq.core.model.task import PushOptions, Receipt
+from shardq.core.model.options import PushOptions
+from shardq.core.model.task import Receipt
 from shardq.core.producer.packing import Entries
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
 

@@ -134,10 +134,8 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
         lapses=task.lapses,
         reason=task.reason,
         payload=record.payload,
-        headers=record.headers,
-        max_attempts=record.max_attempts,
-        tags=record.tags,
         attempts=task.attempts,
+        **record.content.named(),
     )
 
 

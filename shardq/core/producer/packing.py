@@ -22,14 +22,11 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.model.checks import (
     check_dedup,
-    check_headers,
     check_id,
     check_key,
-    check_max_attempts,
     check_on_conflict,
     check_throttle,
     check_topic,
-    checked_tags,
     due_spec,
     due_specs,
     expiry_spec,
@@ -37,6 +34,7 @@ from shardq.core.model.checks import (
     window_ms,
 )
 from shardq.core.model.ids import UNIQUE_LENGTH, Ids, full_id, new_nonce
+from shardq.core.model.options import OPTIONS, any_given, has_content
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import (
     Codec,
@@ -179,7 +177,7 @@ class Packer:
         """Packs tasks of one topic and window that have no options but a due time, column by column: a third of the
         work. Returns False, with nothing done, if one of them differs or is wrong.
         """
-        if set(map(type, tasks)) != {Task} or not _plain(tasks):
+        if set(map(type, tasks)) != {Task} or not _is_plain(tasks, tasks[0].topic, tasks[0].window):
             return False
         payloads = [task.payload for task in tasks]
         if any(issubclass(kind, self._refused) for kind in set(map(type, payloads))):
@@ -226,14 +224,10 @@ class Packer:
         if task.throttle is not None:
             dedup_ms = check_throttle(task.throttle, task.id, task.dedup, task.on_conflict)
         head = None
-        if (
-            task.id is not None
-            or task.headers is not None
-            or task.max_attempts is not None
-            or task.expires is not None
-            or task.tags is not None
-        ):
-            head = _head(task, due, window)
+        content = task if has_content(task) else None
+        if content is not None or task.id is not None or task.expires is not None:
+            expires = expiry_spec(task.expires, due, window_ms=window)
+            head = encode_head(content, expires=expires, nonce=None if task.id is None else new_nonce())
         if task.id is None:
             id = self._ids.one(topic=beginning)
         else:
@@ -344,35 +338,10 @@ def _by_bytes(part: list[Word], width: int) -> Iterator[list[Word]]:
     yield part[begin:]
 
 
-def _head(task: Task, due: int, window: int) -> bytes | None:
-    if task.headers is not None:
-        check_headers(task.headers)
-    if task.max_attempts is not None:
-        check_max_attempts(task.max_attempts)
-    return encode_head(
-        headers=task.headers,
-        max_attempts=task.max_attempts,
-        expires=expiry_spec(task.expires, due, window_ms=window),
-        nonce=None if task.id is None else new_nonce(),
-        tags=() if task.tags is None else checked_tags(task.tags),
-    )
+_OTHERS = [option.name for option in OPTIONS if option.name not in ("delay", "at", "topic", "window", "on_conflict")]
 
-
-def _plain(tasks: list[Task]) -> bool:
-    """True if they have one topic and one window, and no options but a due time."""
-    topic, window = tasks[0].topic, tasks[0].window
-    return not [
-        1
-        for task in tasks
-        if task.id is not None
-        or task.key is not None
-        or task.headers is not None
-        or task.max_attempts is not None
-        or task.expires is not None
-        or task.dedup is not None
-        or task.on_conflict != "keep"
-        or task.topic != topic
-        or task.window is not window
-        or task.throttle is not None
-        or task.tags is not None
-    ]
+_is_plain: Callable[[list[Task], str, object], bool] = eval(
+    "lambda tasks, topic, window: not [1 for task in tasks if task.topic != topic or task.window is not window "
+    f"or task.on_conflict != 'keep' or {any_given(_OTHERS)}]"
+)
+"""True if all tasks have this topic and this window, and no options but a due time."""

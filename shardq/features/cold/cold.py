@@ -109,7 +109,7 @@ class Cold:
             if far_ms < due < last_ms:
                 bucket, topic, tags = due // HOUR_MS, topic_of(id), None
                 if has_head(record):
-                    record, tags = dated(record, began_ms), tags_text(undecoded(record).tags)
+                    record, tags = dated(record, began_ms), tags_text(undecoded(record).content.tags)
                 named = bucket > by_place or lane_of(id) is not None
                 name = spelled(beginning_of(id), Place(bucket, seq)) if named else ""
                 far[id] = Row(bucket, seq, due, topic, tags, record, name)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import mmh3
 
 from shardq.core.calls.request import Word
+from shardq.core.model.checks import OnConflict
 from shardq.core.model.ids import topic_of
 from shardq.core.model.record import dated, has_head, nonce_of, undecoded
-from shardq.core.model.task import OnConflict
 from shardq.features.cold import statements as sql
 from shardq.features.cold.ids import LAST_BUCKET, bucket_of
 from shardq.features.cold.rows import Row, tags_text
@@ -81,7 +81,7 @@ class Push:
         self.nonce: int | None = nonce_of(record)
         due, tags = word if word > 0 else now_ms - word, None
         if has_head(record):
-            record, tags = dated(record, now_ms), tags_text(undecoded(record).tags)
+            record, tags = dated(record, now_ms), tags_text(undecoded(record).content.tags)
         self.row = Row(
             bucket=min(bucket_of(due), LAST_BUCKET),
             seq=seq,

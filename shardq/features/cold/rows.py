@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardq.core.layout.lanes import beginning_of
-from shardq.core.model.task import OnConflict
+from shardq.core.model.checks import OnConflict
 from shardq.features.cold.ids import Place, spelled
 
 LEAST_AFTER_S = 60.0

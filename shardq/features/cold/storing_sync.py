@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from shardq.core.calls.by_id import Found
 from shardq.core.calls.request import Word
 from shardq.core.collector import uncollected
-from shardq.core.layout.lanes import key_of
 from shardq.core.layout.topology import ColdTable
-from shardq.core.model.checks import instant_ms, shown_instant
-from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
+from shardq.core.model.checks import instant_ms
+from shardq.core.model.record import Codec, decode_record, undecoded
 from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
 from shardq.core.operation import Operation
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer.by_id import Verb, info_of
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import FRESH, RUN, UNIQUE, Entries
 from shardq.core.topology_cache import TopologyCache
@@ -283,7 +283,8 @@ class ColdStore(TaskStore):
         row, far = found
         if not far and self._moved_if_near(id, deadline) == "gone":
             return self.near.get(id, codec, deadline)
-        return info_of(row, undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id))
+        record = undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id)
+        return info_of(row.id, found_in(row), record)
 
     # ---- many
 
@@ -300,7 +301,7 @@ class ColdStore(TaskStore):
         if cursor is not None:
             after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
         found = self._sql(self._cold.store.page, filtered(query), after, limit, deadline)
-        infos = [info_of(row, readable(row.record, codec, row.id)) for row, _ in found.rows]
+        infos = [info_of(row.id, found_in(row), readable(row.record, codec, row.id)) for row, _ in found.rows]
         if found.after is None:
             following = query.first
         elif isinstance(found.after, str):
@@ -435,26 +436,9 @@ def filtered(query: Query) -> Filtered:
     return Filtered(query.topic, query.begin_ms, query.end_ms, query.tag, query.key)
 
 
-def info_of(row: Row, record: Decoded) -> TaskInfo:
-    """The facts that a caller is told of a far task."""
-    return TaskInfo(
-        id=row.id,
-        topic=row.topic,
-        key=key_of(row.id),
-        state="scheduled",
-        due=shown_instant(row.due),
-        deadline=None,
-        holder=None,
-        died=None,
-        attempt=1,
-        failures=0,
-        lapses=0,
-        reason=None,
-        payload=record.payload,
-        headers=record.headers,
-        max_attempts=record.max_attempts,
-        tags=record.tags,
-    )
+def found_in(row: Row) -> Found:
+    """A far task as Redis would tell it."""
+    return Found("scheduled", row.due, failures=0, lapses=0, token="", reason=None, record=row.record)
 
 
 def _by_id(ids: Sequence[object], answers: Sequence[Answer]) -> dict[str, Iterator[Answer]]:

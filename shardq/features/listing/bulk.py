@@ -282,7 +282,7 @@ class Bulk:
             stored = yield from pages.stored(self._cache, left)
             for entry in left:
                 task = stored.get(entry.id)
-                if task is not None and tag in undecoded(task.record).tags:
+                if task is not None and tag in undecoded(task.record).content.tags:
                     found.append(entry)
             left = [entry for entry in left if entry.id not in stored]
         return found

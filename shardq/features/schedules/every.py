@@ -7,14 +7,15 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import islice, pairwise, takewhile
 from typing import Any, Literal, Protocol, get_args
 
 import mmh3
 import msgspec
 
-from shardq.core.model.checks import check_headers, check_name, check_seconds, checked_tags, duration_ms, instant_ms
+from shardq.core.model.checks import check_name, check_seconds, duration_ms, instant_ms
+from shardq.core.model.options import Content, StoredContent, store_content
 from shardq.core.model.printable import quoted
 from shardq.errors import InvalidName, InvalidOption, MissingPackage
 
@@ -128,10 +129,10 @@ def _zone(tz: str) -> dt.tzinfo:
         ) from exc
 
 
-class Every(msgspec.Struct, frozen=True):
-    """The recurrence of a task, for ``@engine.task(every=…)``, with all that ``engine.every`` takes about it.
-
-    A cron expression alone, or seconds alone, need no ``Every``.
+class Every(Content, frozen=True):
+    """The recurrence of a task, for ``@engine.task(every=…)``, with all that ``engine.every`` takes about it, and the
+    options of the content of each task (``headers``, ``tags``, …). A cron expression alone, or seconds alone, need no
+    ``Every``.
 
     >>> @engine.task(every=shardq.Every("0 3 * * *", tz="Europe/Berlin", catch_up="none"))
     ... def clean_up() -> None: ...
@@ -146,8 +147,6 @@ class Every(msgspec.Struct, frozen=True):
     end: float | dt.datetime | None = None
     overlap: Overlap = "allow"
     expires: float | dt.timedelta | None = None
-    headers: Mapping[str, str] | None = None
-    tags: Sequence[str] | None = None
     owner: str = ""
 
     def __post_init__(self) -> None:
@@ -172,10 +171,7 @@ class Every(msgspec.Struct, frozen=True):
                 f"overlap can't be {quoted(self.overlap)}; use 'allow', or 'skip' to leave an occurrence out while the "
                 "one before it is not finished"
             )
-        if self.headers is not None:
-            check_headers(self.headers)
-        if self.tags is not None:
-            checked_tags(self.tags)
+        store_content(self, StoredContent())
         if self.owner != "":
             check_name(self.owner, of="owner")
         _ = self.expires_ms

@@ -16,10 +16,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from shardq.core.calls.request import Word
-from shardq.core.model.checks import MAX_AT_MS, check_on_conflict, check_whole_id
+from shardq.core.model.checks import MAX_AT_MS, OnConflict, check_on_conflict, check_whole_id
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import dated
-from shardq.core.model.task import OnConflict
 from shardq.core.producer.packing import FRESH, UNIQUE, Entries
 from shardq.errors import BadInput
 

@@ -42,8 +42,8 @@ except ImportError as exc:
     raise MissingPackage("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from exc
 
 from shardq.core.layout.topology import Route
+from shardq.core.model.checks import OnConflict
 from shardq.core.model.ids import full_id
-from shardq.core.model.task import OnConflict
 from shardq.engine import Engine
 from shardq.integrations.celery.messages import (
     OWN_TOPICS,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from shardq.core.layout.topology import ColdTable
-from shardq.core.model.record import JSON, encode_head, encode_record
+from shardq.core.model.record import JSON, encode_record
 from shardq.core.model.task import Receipt
 from shardq.core.producer.by_id import Verb
 from shardq.core.producer.durable import Durability
@@ -28,6 +28,7 @@ from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.judge.model import Op
 from tests.sim.cold.actors import DEADLINE, Env, SimDriver, SimStore
 from tests.sim.search.kinds import TOPIC, bulk_judged, order_judged, push_judged
+from tests.support.heads import encode_head
 
 START_MS = 1_700_000_000_000
 AFTER_MS, MARGIN_MS = 3_600_000, 900_000

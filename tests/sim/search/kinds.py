@@ -25,7 +25,7 @@ from shardq.core.edits import edit_topology
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.checks import MAX_AT_MS
-from shardq.core.model.record import JSON, decode_record, encode_head, encode_record
+from shardq.core.model.record import JSON, decode_record, encode_record
 from shardq.core.model.task import Outcome, Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.by_id import cancel, get, hold, requeue, reschedule
@@ -43,6 +43,7 @@ from shardq.engine.control import with_limit
 from shardq.errors import Conflict, ShardqError, Unanswered
 from shardq.features.listing.bulk import Bulk, bulk_query, purge
 from tests.judge.model import Op
+from tests.support.heads import encode_head
 
 NAME = "x"
 BEFORE, AFTER = 1, 2

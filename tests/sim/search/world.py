@@ -14,7 +14,7 @@ from shardq.core.calls.request import Call, Command
 from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Topology
-from shardq.core.model.record import JSON, encode_head, encode_record
+from shardq.core.model.record import JSON, encode_record
 from shardq.core.operation import Confirm, Many, Operation, Pause
 from shardq.core.recovery import call_shards
 from shardq.core.resharding.lanes import ring_lanes
@@ -50,6 +50,7 @@ from tests.sim.search.kinds import (
     push,
 )  # fmt: skip
 from tests.sim.search.pictures import STILL, Picture, picture
+from tests.support.heads import encode_head
 
 START_US = 1_700_000_000_000_000
 SHARDS = [shard_keys(NAME, shard, KEYED > 0) for shard in range(AFTER + 1)]
