@@ -17,6 +17,10 @@ from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.topology import Topology
+from shardq.core.model.record import JSON, encode_record
+from shardq.core.operation import run
+from shardq.engine.doctor import Mended, find_orphans
+from shardq.engine.internals import Internals
 from shardq.errors import ChangeUnderWay
 from tests.keys.account import TOPIC
 from tests.support.servers import Servers, keys_of
@@ -166,6 +170,21 @@ def test_what_lapses(running: Engine, servers: Servers) -> None:
     moving.running = [again]
     moving.nothing_is_given()
     moving.given("held", "new")
+
+
+def test_what_is_restored(moving: Moving, servers: Servers, driver: Driver) -> None:
+    """A record is at the new shard before anything of its key has come there, and in no list or set."""
+    home = moving.home
+    moving.engine.stop()
+    servers.ask(home.slot, "HDEL", home.gates, of_key(TOPIC, moving.key))
+    servers.ask(home.slot, "HSET", home.task, moving.id("lost"), encode_record(JSON, "lost"))
+    cache = Internals(moving.engine).cache
+    (found,) = run(driver, find_orphans(cache, [cache.keys(home.shard)], everything=True), 5.0)
+    assert found.mend is not None
+    assert run(driver, found.mend(), 5.0) == Mended(1)
+    moving.engine.start()
+    moving.nothing_is_given()
+    moving.given("held", "lost")
 
 
 def test_what_is_cancelled_or_purged(moving: Moving) -> None:
