@@ -105,14 +105,19 @@ def gates(keys: ShardKeys, what: Gate, since: int, cursor: str) -> Command[tuple
     return Command(keys.slot, ("HSCAN", keys.gates, cursor, "COUNT", SCAN), decode)
 
 
-def hold(keys: ShardKeys, epoch: Epoch, lane: str, until: Word) -> Call[None]:
+Place = Literal["", "new", "old"]
+"""The shard of a lane that does not move; while it moves the one where it belongs, and one that it leaves."""
+
+
+def hold(keys: ShardKeys, epoch: Epoch, lane: str, until: Word, place: Place = "") -> Call[None]:
     """Has a lane give nothing until this due word; "" lets it go on."""
-    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, until], nothing)
+    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, until, place], nothing)
 
 
 def shut(keys: ShardKeys, epoch: Epoch, lane: str) -> Call[bool]:
     """Has a lane without tasks come here, with the hold that it has elsewhere. Returns True once it has."""
-    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, "shut"], lambda answer: body(answer)[0] == 1)
+    words: list[Word] = [epoch, NOW, keys.bell, lane, "shut", "new"]
+    return Call.of("hold", keys, words, lambda answer: body(answer)[0] == 1)
 
 
 def lanes_on_hold(keys: ShardKeys, cursor: str) -> Command[tuple[str, list[str]]]:
