@@ -559,8 +559,8 @@ class Sampler:
         )
 
     def _hold(self) -> Built:
-        until = self._draw.choice(["", self._due()])
-        return self._shard("hold", [self.keys.bell, self._draw.choice(_LANES), until])
+        until, place = self._draw.choice(["", "shut", self._due()]), self._draw.choice(["", "new", "old"])
+        return self._shard("hold", [self.keys.bell, self._draw.choice(_LANES), until, place])
 
     def _unmark(self) -> Built:
         return self._shard("unmark", [])
