@@ -15,7 +15,7 @@ from typing import NamedTuple
 from shardq.core.calls import observe, resharding
 from shardq.core.calls.node_info import Replication
 from shardq.core.fleet.member import fleet
-from shardq.core.layout.formats import FORMAT
+from shardq.core.layout import formats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
@@ -117,9 +117,9 @@ def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:
         told = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
         text = f"this is shardq {__version__}, and processes of other versions run: {told}; bring all to one version"
         found.append(Finding("versions", text))
-    if stored < FORMAT:
+    if stored < formats.FORMAT:
         text = (
-            f"the engine is stored in format {stored}, so that builds from before format {FORMAT} can use it: "
+            f"the engine is stored in format {stored}, so that builds from before format {formats.FORMAT} can use it: "
             "`shardq upgrade` raises it, when none of them runs any more"
         )
         found.append(Finding("versions", text))
