@@ -12,7 +12,6 @@ from typing import Protocol, TypeVar
 from bench.loads import PAYLOAD, spread_tasks
 from shardq import Task
 from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, ShardClaim
-from shardq.core.layout.formats import KEYS
 from shardq.core.layout.topology import Topology
 from shardq.core.model.ids import UNIQUE_LENGTH, Ids
 from shardq.core.model.record import JSON, decode_record, encode_record, record_encoder
@@ -90,5 +89,5 @@ def test_locating_one_id(benchmark: Timing) -> None:
 
 
 def test_locating_one_id_with_a_key(benchmark: Timing) -> None:
-    shard_of = Topology(epoch=1, shards=SHARDS, features=(KEYS,)).shard_of
+    shard_of = Topology(epoch=1, shards=SHARDS, is_keyed=True).shard_of
     assert benchmark(shard_of, Ids().one(topic="mail/customer-7")) in range(SHARDS)

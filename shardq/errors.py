@@ -350,9 +350,8 @@ class AnotherEngine(ShardqError):
         self.name, self.known, self.found, self.shard = name, known, found, shard
         where = "the server" if shard is None else f"shard {shard}"
         super().__init__(
-            f"{where} has another engine named {name!r}: this process knows {known or 'one without an id'}, and found "
-            f"{found or 'one without an id'}; nothing was written. See where the address leads; to work with that "
-            "engine, start this program anew"
+            f"{where} has another engine named {name!r}: this process knows {known}, and found {found}; nothing was "
+            "written. See where the address leads; to work with that engine, start this program anew"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from shardq.cli.output import complain, say, set_up_logging, tell
 from shardq.cli.table import show
 from shardq.core.calls.control import find_keys, remove_key
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.formats import WrittenBeforeFirst
 from shardq.core.layout.keys import control_keys, engine_named, patterns, topologies
 from shardq.core.layout.slots import SLOTS
 from shardq.core.model.checks import check_name
@@ -33,8 +34,10 @@ class Found:
     tasks: int | None = None
     processes: int | None = None
     age: float | None = None
-    """In seconds; None also where it was created by a version that did not note it."""
+    """In seconds."""
     trouble: str = ""
+    is_of_before: bool = False
+    """True if a build of before the first release has written it: nothing of it is read."""
 
 
 def _number(value: int | None) -> str:
@@ -60,7 +63,8 @@ def engines(given: Given, remove: str | None, yes: bool) -> int:
 
     --remove asks first, and refuses while a dispatcher or a worker of the engine lives. Programs that only push are not
     seen: stop them before, or they create the engine again. Tasks in a cold store, and lists to which tasks were
-    forwarded, stay.
+    forwarded, stay. What a build of before the first release has written is removed without being read: end all of its
+    processes before.
 
     The command looks through all keys of the server, by SCAN. No role of `shardq acl` may do that: run it as the
     server's administrator, or as a user with +scan and, for --remove, with +unlink on the keys of the engine.
@@ -92,19 +96,20 @@ def _look(url: str | None, name: str) -> Found:
         with Engine(url, name=name, timeout=STATS_TIMEOUT_S) as engine:
             stats, fleet, topology = engine.stats(), engine.fleet(), engine.topology
             tasks = None if stats.is_blind else stats.scheduled + stats.held + stats.ready + stats.leased + stats.dead
-            since = max(0.0, time.time() - topology.created / 1000) if topology.created else None
+            since = max(0.0, time.time() - topology.created / 1000)
             return Found(name, topology.shards, tasks, len(fleet), since)
+    except WrittenBeforeFirst as exc:
+        return Found(name, trouble=str(exc), is_of_before=True)
     except ShardqError as exc:
         return Found(name, trouble=str(exc))
 
 
 def _remove(given: Given, driver: Driver, url: str | None, name: str, *, yes: bool) -> int:
     check_name(name)
-    topology = control_keys(name).topology
-    if topology not in _scan(driver, topology):
+    if not _keys_of(driver, name):
         raise ShardqError(f"there is no engine named {name!r} there; `shardq engines` lists those that are")
     found = _look(url, name)
-    if found.trouble:
+    if found.trouble and not found.is_of_before:
         raise ShardqError(f"it can't be told whether processes of {name!r} live: {found.trouble}")
     if found.processes:
         raise ShardqError(
@@ -119,7 +124,8 @@ def _remove(given: Given, driver: Driver, url: str | None, name: str, *, yes: bo
             say("nothing removed")
             return 1
     # The topology last: what is interrupted is still listed, and can be removed.
-    for key in {key for pattern in patterns(name) for key in _scan(driver, pattern)} - {topology}:
+    topology = control_keys(name).topology
+    for key in _keys_of(driver, name) - {topology}:
         driver.call(remove_key(key))
     driver.call(remove_key(topology))
     if given.json:
@@ -127,6 +133,10 @@ def _remove(given: Given, driver: Driver, url: str | None, name: str, *, yes: bo
     else:
         say(f"the engine {name!r} is removed")
     return 0
+
+
+def _keys_of(driver: Driver, name: str) -> set[str]:
+    return {key for pattern in patterns(name) for key in _scan(driver, pattern)}
 
 
 def _scan(driver: Driver, pattern: str) -> list[str]:

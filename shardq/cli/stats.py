@@ -177,9 +177,8 @@ def fleet(given: Given) -> None:
       p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
                 claimed ones waited for their handler
       version   its build of shardq, with its revision if it is a checkout
-      format    the newest format of stored data that it reads, 0 for builds from
-                before formats had a number; `shardq upgrade` raises the
-                engine's
+      format    the newest format of stored data that it reads, 0 if its report
+                can't be read; `shardq upgrade` raises the engine's
       sinks     of topics that go to URLs or functions: the tasks that a dispatcher
                 has sent of each, and the circuit if it is not closed
     """

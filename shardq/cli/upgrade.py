@@ -28,14 +28,11 @@ def upgrade(given: Given) -> None:
     """
     with opened(given) as engine, connected(Internals(engine).options) as driver:
         cache = Internals(engine).cache
-        epoch, before = cache.topology.epoch, cache.topology.format
+        before = cache.topology.format
         now = run(driver, raise_format(cache), TIMEOUT_S)
-        is_changed = cache.topology.epoch != epoch
     if given.json:
         tell({"format": now, "before": before})
-    elif not is_changed:
-        say(f"the engine is stored in format {now} already: nothing was changed")
     elif now == before:
-        say(f"the engine, stored in format {now}, keeps the settings of topics as this version does from now on")
+        say(f"the engine is stored in format {now} already: nothing was changed")
     else:
         say(f"the engine is stored in format {now} from now on; before it was {before}")

@@ -1,16 +1,19 @@
-"""Edits of the stored topology: how one is published, and those that pause topics. Operations, for both drivers."""
+"""Edits of the stored topology: how one is published, the one by which an engine begins to have keys, and those that
+pause topics. Operations, for both drivers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from shardq.core.layout.formats import SETTINGS
+import msgspec
+
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation
 from shardq.core.recovery import catch_up, topology_in_force
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import check_writer, declare, open_shards, refresh
-from shardq.errors import BadInput, IncompatibleVersion
+from shardq.core.upkeep import WRITERS, check_writer, declare, open_shards, refresh
+from shardq.errors import AccessDenied, BadInput
 
 SLACK_MS = 1000
 """A pause that ends so much earlier than is asked for is let be: many handlers may ask for one at once."""
@@ -41,19 +44,26 @@ def edit_topology(cache: TopologyCache, edit: Callable[[Topology], Topology]) ->
                 yield from check_writer(cache)
                 return known
             continue
-        if edited.topics is not known.topics and SETTINGS not in edited.features:
-            yield from refresh(cache)
-            if cache.topology.stamp != known.stamp:
-                continue
-            raise IncompatibleVersion(
-                "nothing is changed: an earlier shardq created this engine, and keeps the settings of topics in a way "
-                "that this version only reads; run `shardq upgrade` first"
-            )
         if (yield from declare(cache, known, edited.following())):
             ahead = yield from open_shards(cache, cache.span())
             if ahead is None:
                 return cache.topology
             yield from catch_up(cache, *ahead)
+
+
+def take_up_keys(cache: TopologyCache) -> Operation[None]:
+    """Returns when all shards know that tasks may have keys. Who knows an older topology is refused from then on."""
+    if not cache.topology.is_keyed:
+        yield from refresh(cache)
+    if cache.topology.is_keyed:  # as another process has begun, maybe: then this one need not be allowed to
+        return
+    try:
+        yield from edit_topology(cache, lambda topology: msgspec.structs.replace(topology, is_keyed=True))
+    except AccessDenied as exc:
+        raise AccessDenied(
+            f"{cache.name!r} has no keys yet, and the user of this process may not begin with them: call "
+            f"engine.limit(topic, per_key=1) once, as a user of the role {WRITERS}: {exc}"
+        ) from exc
 
 
 def with_pause(topology: Topology, topic: str, *, pause: bool, until_ms: int = 0) -> Topology:

@@ -377,7 +377,7 @@ def _recover(cache: TopologyCache, keys: ShardKeys, fault: Refusal, round: int) 
                 if round >= REPAIR_ROUND:
                     raise
                 yield Pause(_pause_s(round))
-    elif fault.stamp.engine and known.engine and fault.stamp.engine != known.engine:
+    elif fault.stamp.engine and fault.stamp.engine != known.engine:
         raise AnotherEngine(cache.name, known=known.engine, found=fault.stamp.engine, shard=keys.shard)
     elif known.epoch <= fault.epoch and known.stamp != fault.stamp:
         # The change is just being published. After a while it counts as interrupted, or lost by a failover.

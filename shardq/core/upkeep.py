@@ -21,7 +21,8 @@ import msgspec
 
 from shardq.core.calls import control
 from shardq.core.calls.request import Call, Stale
-from shardq.core.layout.formats import FORMAT, SETTINGS
+from shardq.core.layout import formats
+from shardq.core.layout.formats import WrittenBeforeFirst
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.layout.topology import EngineSettings, TopicSettings, Topology, UnreadableTopology, new_word
@@ -35,6 +36,9 @@ log: logging.Logger = logging.getLogger("shardq")
 
 ROUNDS = 8
 """The most topologies that others publish while one is restored: each follows another change."""
+
+_UNREADABLE = (UnreadableTopology, WrittenBeforeFirst)
+"""Copies that a shard of a known engine may have from another program alone."""
 
 STRAYS_AT_ONCE = 64  # shards out of use that are looked at in one trip
 
@@ -59,8 +63,7 @@ def create_topology(name: str, shards: int, settings: EngineSettings | None = No
         epoch=1,
         shards=shards,
         settings=settings or EngineSettings(),
-        format=FORMAT,
-        features=(SETTINGS,),
+        format=formats.FORMAT,
         word=new_word(),
         engine=new_word(),
         created=(yield control.clock_ms(keys)),  # behind the look: so it is later than what was lost before that
@@ -95,8 +98,6 @@ def read(keys: ControlKeys, known: Topology | None = None) -> Operation[Topology
         if not answer.fields:
             return None
         stored = Topology.from_fields(answer.fields)
-        if SETTINGS not in stored.features:
-            return stored
         if not answer.scan:
             topics = {} if known is None or answer.whole else known.topics
             return msgspec.structs.replace(stored, topics=topics).with_stored(answer.settings)
@@ -114,10 +115,11 @@ def newest_copy(shards: Iterable[ShardKeys], known: Topology | None = None) -> O
     than that.
     """
     copies = succeeded((yield Many({keys: control.read_copy(keys) for keys in shards})))
+    unreadable = (UnreadableTopology,) if known is None else _UNREADABLE
     while copies:
         newest: tuple[Topology, ShardKeys] | None = None
         for keys, text in copies.items():
-            with contextlib.suppress(UnreadableTopology):
+            with contextlib.suppress(*unreadable):
                 copy = Topology.from_text(text) if text else None
                 if copy is None or (known and (copy.engine != known.engine or copy.epoch <= known.epoch)):
                     continue
@@ -205,7 +207,7 @@ def open_shards(
 
 def _copy(known: Topology, before: Topology | None = None) -> control.Copy:
     """The copy for shards: of topics what changed since an earlier topology, where their copies can be of that."""
-    if before is None or before.engine != known.engine or before.features != known.features:
+    if before is None or before.engine != known.engine:
         return control.Copy(known.to_text(), _stored(known.topics))
     return control.Copy(known.to_text(), _stored(known.edited_since(before)), before.stamp)
 
@@ -233,7 +235,7 @@ def _owed(keys: ShardKeys, copy: bytes) -> tuple[int, ...]:
     """The numbers of shards by which tasks may lie in a shard that knows this copy of a topology."""
     try:
         known = Topology.from_text(copy)
-    except UnreadableTopology:
+    except _UNREADABLE:
         return ()
     return known.numbers if keys.shard < known.shards else known.priors
 
@@ -295,9 +297,8 @@ def declare(cache: TopologyCache, seen: Topology, topology: Topology) -> Operati
     """Publishes a topology in place of the one that was seen, and learns what is published then. Returns True if it is
     ours. If not, and a server has lost the known one, that is restored: who begins again meets it.
     """
-    whole = seen.features != topology.features  # the settings may have been elsewhere
-    settings = _stored(topology.topics if whole else topology.edited_since(seen))
-    answer = yield control.declare(cache.control, seen.stamp, topology.to_fields(), settings, whole=whole)
+    settings = _stored(topology.edited_since(seen))
+    answer = yield control.declare(cache.control, seen.stamp, topology.to_fields(), settings)
     if answer.changed:
         cache.learn(_published(answer, topology))
     else:
@@ -366,10 +367,10 @@ class Relation(Enum):
 
 
 def relation(known: Topology, stored: Topology | None) -> Relation:
-    """The rule by which ``learn`` goes. Topologies of format 0 and 1, which have no words, go by their epochs alone."""
+    """The rule by which ``learn`` goes."""
     if stored is None:
         return Relation.LOST
-    if stored.engine != known.engine and (known.engine or stored.epoch <= known.epoch):
+    if stored.engine != known.engine:
         return Relation.OTHER
     if stored.epoch != known.epoch:
         return Relation.NEWER if stored.epoch > known.epoch else Relation.LOST
@@ -445,7 +446,7 @@ def _meet(cache: TopologyCache, stored: Topology) -> Operation[None]:
     """
     now_ms: int = yield control.clock_ms(cache.control)
     heard_ms = now_ms - (time.monotonic() - cache.heard_at) * 1000
-    if stored.created and stored.created >= heard_ms - SLACK_MS:
+    if stored.created >= heard_ms - SLACK_MS:
         log.error(
             "the engine %r that this process knew is lost, and begun anew with %d shards: it goes on with that; what "
             "was stored before is gone",

@@ -33,7 +33,7 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import advice
 from shardq.engine.advice import Advice
-from shardq.engine.control import CountsByShard, RateMeter
+from shardq.engine.control import CountsByShard, RateMeter, use_cold
 from shardq.engine.deaf import find_deaf
 from shardq.engine.health import (
     MAX_DEAD,
@@ -311,7 +311,6 @@ class EngineBase(forks.OfOneProcess, ABC):
         return lambda dispatcher: self._loader(driver, dispatcher.process, lambda: dispatcher.members)
 
     def _loader(self, driver: Driver, process: str, members: Callable[[], tuple[str, ...]]) -> Loader:
-        from shardq.engine.versions import use_cold
         from shardq.features.cold.loader import Loader
 
         cold = self._cold_store

@@ -11,11 +11,11 @@ import socket
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,10 +23,9 @@ from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
-from shardq.core.edits import edit_topology
-from shardq.core.fleet.features import take_up_keys
+from shardq.core.edits import edit_topology, take_up_keys
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Limit, Route, TopicSettings, Topology
+from shardq.core.layout.topology import ColdTable, Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
@@ -34,6 +33,9 @@ from shardq.core.recovery import call_every_shard, topology_in_force
 from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import InvalidOption, ShardqError
+
+if TYPE_CHECKING:
+    from shardq.features.cold.cold import Cold
 
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
@@ -107,6 +109,34 @@ def _check_together(topic: str, settings: TopicSettings) -> None:
 def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Topology:
     """The topology with other settings of the engine, by name."""
     return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
+
+
+def use_cold(cache: TopologyCache, cold: Cold, identity: str) -> Operation[ColdTable]:
+    """Makes the engine use a table for its far tasks, if it has none yet. Returns the note of its table, which may be
+    another one.
+    """
+    asked = cold.asked(identity)
+    if cache.topology.cold is None:
+        yield from edit_topology(cache, lambda topology: msgspec.structs.replace(topology, cold=topology.cold or asked))
+        yield from note(cache, "has far tasks in a cold store from now on")
+    stored = cache.topology.cold
+    assert stored is not None, "it was set"
+    if stored.identity == identity and not set(asked.topics) <= set(stored.topics):
+        yield from edit_topology(cache, lambda topology: _with_cold_topics(topology, asked.topics))
+        yield from note(cache, f"has the topics {', '.join(map(quoted_topic, asked.topics))} in its cold store")
+        stored = cache.topology.cold or stored
+    if cold.given_after_s is not None and cold.given_after_s != stored.after:
+        raise InvalidOption(
+            f"cold_after={cold.given_after_s:g} is not possible: the engine has {stored.after:g}, which all of its "
+            "processes go by; give that, or leave it out"
+        )
+    return stored
+
+
+def _with_cold_topics(topology: Topology, topics: Iterable[str]) -> Topology:
+    assert topology.cold is not None, "it was set"
+    cold = msgspec.structs.replace(topology.cold, topics=tuple(sorted({*topology.cold.topics, *topics})))
+    return msgspec.structs.replace(topology, cold=cold)
 
 
 DRAWN_IN_ALL = 3200

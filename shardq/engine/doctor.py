@@ -16,7 +16,7 @@ from shardq.core.calls import node_info, observe, resharding
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import Fault
 from shardq.core.fleet.member import fleet
-from shardq.core.layout.formats import FORMAT
+from shardq.core.layout import formats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
@@ -133,9 +133,9 @@ def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:
         told = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
         text = f"this is shardq {__version__}, and processes of other versions run: {told}; bring all to one version"
         found.append(Finding("versions", text))
-    if stored < FORMAT:
+    if stored < formats.FORMAT:
         text = (
-            f"the engine is stored in format {stored}, so that builds from before format {FORMAT} can use it: "
+            f"the engine is stored in format {stored}, so that builds from before format {formats.FORMAT} can use it: "
             "`shardq upgrade` raises it, when none of them runs any more"
         )
         found.append(Finding("versions", text))

@@ -13,7 +13,7 @@ from shardq.core.operation import Operation
 from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import CountsByShard
+from shardq.engine.control import CountsByShard, use_cold
 from shardq.engine.health import Examined
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.parts import PartsFactory, Running, Tracing
@@ -64,7 +64,6 @@ class Internals:
 
     def cold_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> ColdRelaying:
         """Returns the part of a relay that carries out commands on ids which may be in the cold store."""
-        from shardq.engine.versions import use_cold
         from shardq.features.cold.relaying import ColdRelaying, RelayedRedis  # here: most programs have no relay
 
         cold = None if self.parts.is_of_test else self._engine._cold_store

@@ -18,8 +18,7 @@ import msgspec
 from shardq.core import upkeep
 from shardq.core.calls.control import living
 from shardq.core.dispatcher.membership import dispatchers
-from shardq.core.edits import edit_topology, with_pause
-from shardq.core.fleet.features import take_up_keys
+from shardq.core.edits import edit_topology, take_up_keys, with_pause
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant

@@ -23,7 +23,7 @@ from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import note
+from shardq.engine.control import note, use_cold
 from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.parts import Tracing
 from shardq.errors import ColdTopic, InvalidOption
@@ -186,7 +186,6 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
             self._store = AsyncSpoolStore(self._store, self._spool)
         if cold is not None and not self._parts.is_of_test:
-            from shardq.engine.versions import use_cold
             from shardq.features.cold.storing_aio import AsyncColdStore  # here: most engines have none
 
             self._store = AsyncColdStore(self._store, cold, use_cold, lambda: self._running.loader())

@@ -23,7 +23,7 @@ from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import note
+from shardq.engine.control import note, use_cold
 from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.parts import Tracing
 from shardq.errors import ColdTopic, InvalidOption
@@ -153,7 +153,6 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
             self._store = SpoolStore(self._store, self._spool)
         if cold is not None and not self._parts.is_of_test:
-            from shardq.engine.versions import use_cold
             from shardq.features.cold.storing_sync import ColdStore  # here: most engines have none
 
             self._store = ColdStore(self._store, cold, use_cold, lambda: self._running.loader())

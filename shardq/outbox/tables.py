@@ -166,7 +166,7 @@ class Outbox:
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             for made in self._made(dialect):
                 connection.execute(made)
-            for statement in (*self._trigger(dialect), *self._widening(connection)):
+            for statement in self._trigger(dialect):
                 connection.exec_driver_sql(statement)
         if engine is not None:
             self.assign(connection, engine)
@@ -179,21 +179,8 @@ class Outbox:
             return False
         if not all(seen.has_index(name, str(index.name), schema) for index in self._indexes(dialect)):
             return False
-        if any(self._widening(connection)):
-            return False
         found = has_trigger(dialect, name, schema)
         return found is None or connection.exec_driver_sql(found).first() is not None
-
-    def _widening(self, connection: sa.Connection) -> Iterator[str]:
-        """Yields what makes room for ids with keys in a table of before. SQLite bounds no text."""
-        dialect = connection.dialect
-        modify = "MODIFY COLUMN id {} NOT NULL"
-        changes = {"postgresql": "ALTER COLUMN id TYPE {}", "mysql": modify, "mariadb": modify}
-        columns = sa.inspect(connection).get_columns(self.table.name, self.table.schema)
-        room = next(getattr(column["type"], "length", None) for column in columns if column["name"] == "id")
-        if dialect.name in changes and room is not None and room < LONGEST_ID:
-            table = dialect.identifier_preparer.format_table(self.table)
-            yield f"ALTER TABLE {table} {changes[dialect.name].format(_ID.compile(dialect=dialect))}"
 
     def assign(self, connection: sa.Connection, engine: Owner) -> None:
         """Writes whose tasks the rows are, unless that is written. Raises InvalidOption if they are another engine's.

@@ -255,7 +255,7 @@ def test_tasks_in_a_shard_out_of_use(shardq: Shell, engine: Engine, servers: Ser
     """As of a server that came back older. Look-ups find them from then on."""
     id = next(id for id in map(str, range(1000)) if Topology(epoch=1, shards=10).shard_of(id) == 9)
     keys = shard_keys(engine.name, 9)
-    servers.ask(keys.slot, "HSET", keys.meta, "epoch", "1")
+    servers.ask(keys.slot, "HSET", keys.meta, "epoch", engine.topology.stamp)
     servers.ask(keys.slot, "HSET", keys.task, id, encode_record(RAW, b"hi"))
     servers.ask(keys.slot, "ZADD", keys.due, 4_000_000_000_000, id)
     assert engine.get(id, decode=False) is None
@@ -291,7 +291,7 @@ def test_every_shard_that_there_can_be(shardq: Shell, engine: Engine, servers: S
 def test_a_shard_that_missed_a_change(shardq: Shell, engine: Engine, servers: Servers) -> None:
     engine.pause("mail")
     behind, lost = (shard_keys(engine.name, shard) for shard in (1, 2))
-    servers.ask(behind.slot, "HSET", behind.meta, "epoch", "1")
+    servers.ask(behind.slot, "HSET", behind.meta, "epoch", engine.topology.following(epoch=1).stamp)
     servers.ask(lost.slot, "DEL", lost.meta)
     told = shardq.run("doctor", "--json", "--fix")
     assert told.code == 1, "nobody dispatches"

@@ -16,7 +16,7 @@ from shardq.core.calls import node_info
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.drivers.carriers import Carrier, Carriers
-from tests.lua.shard import opening
+from tests.lua.shard import EPOCH, opening
 from tests.support.disk import WatchedServer
 from tests.support.waiting import wait_until
 
@@ -48,12 +48,12 @@ def test_the_versions_that_answer_early(info: str, knows: bool, is_early: bool) 
 
 def opened(carrier: Carrier, name: str) -> ShardKeys:
     keys = shard_keys(name, 0)
-    carrier.call(opening(keys, 1))
+    carrier.call(opening(keys))
     return keys
 
 
 def sealed(keys: ShardKeys) -> list[Call[None]]:
-    return [node_info.seal(keys.meta, keys.slot, 1)]
+    return [node_info.seal(keys.meta, keys.slot, EPOCH)]
 
 
 @pytest.mark.slow

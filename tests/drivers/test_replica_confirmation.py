@@ -10,22 +10,22 @@ from shardq.core.calls import node_info
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.errors import AccessDenied
 from tests.drivers.carriers import Carrier, Carriers
-from tests.lua.shard import opening
+from tests.lua.shard import EPOCH, opening
 from tests.support.waiting import wait_until
 
 
 def opened(carrier: Carrier, name: str, shard: int) -> ShardKeys:
     """A shard that can be written to."""
     keys = shard_keys(name, shard)
-    carrier.call(opening(keys, 1))
+    carrier.call(opening(keys))
     return keys
 
 
 def test_without_a_replica_nothing_is_written(carriers: Carriers, single: Server, name: str) -> None:
     carrier = carriers.opened(single.url)
     keys = opened(carrier, name, 0)
-    (first,) = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)]).values()
-    (second,) = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)]).values()
+    (first,) = carrier.confirm([node_info.seal(keys.meta, keys.slot, EPOCH)]).values()
+    (second,) = carrier.confirm([node_info.seal(keys.meta, keys.slot, EPOCH)]).values()
     assert first
     assert first == second
     assert single.ask("HGET", keys.meta, "sealed") is None
@@ -37,7 +37,7 @@ def test_a_replica_that_is_lost(carriers: Carriers, own_cluster: Cluster, name: 
     lost, other = (opened(carrier, name, shard) for shard in (0, 1))
     master = own_cluster.node_of_slot(lost.slot)
     (replica,) = own_cluster.replicas_of(master)
-    seals = [node_info.seal(lost.meta, lost.slot, 1), node_info.seal(other.meta, other.slot, 1)]
+    seals = [node_info.seal(each.meta, each.slot, EPOCH) for each in (lost, other)]
     before = carrier.confirm(seals)
     assert len(set(before.values()) - {None}) == 2
     assert carrier.confirm(seals) == before
@@ -54,12 +54,12 @@ def test_a_replica_that_is_lost(carriers: Carriers, own_cluster: Cluster, name: 
 def test_after_a_failover_the_history_is_another(carriers: Carriers, own_cluster: Cluster, name: str) -> None:
     carrier = carriers.opened(own_cluster.url, timeout=90.0)
     keys = opened(carrier, name, 0)
-    before = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
+    before = carrier.confirm([node_info.seal(keys.meta, keys.slot, EPOCH)])
     master = own_cluster.node_of_slot(keys.slot)
     master.kill()
     own_cluster.wait_promoted(master)
-    carrier.call(opening(keys, 1))
-    after = carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
+    carrier.call(opening(keys))
+    after = carrier.confirm([node_info.seal(keys.meta, keys.slot, EPOCH)])
     # the new master has no replica, and nothing to wait for
     assert after[keys.slot]
     assert after != before
@@ -74,7 +74,7 @@ def test_what_follows_a_promoted_master_is_waited_for(
     replica.ask("REPLICAOF", "NO", "ONE")
     carrier = carriers.opened(replica.url)
     keys = opened(carrier, name, 0)
-    seals = [node_info.seal(keys.meta, keys.slot, 1)]
+    seals = [node_info.seal(keys.meta, keys.slot, EPOCH)]
     assert None not in carrier.confirm(seals).values()
     own_server.ask("REPLICAOF", *replica.address.split(":"))
     wait_until(lambda: "online" in str(replica.ask("INFO", "replication")), "the other one follows it", timeout=30)
@@ -92,5 +92,5 @@ def test_a_user_who_may_not_ask(carriers: Carriers, own_cluster: Cluster, name: 
         node.ask("ACL", "SETUSER", "me", "on", ">secret9", "~*", "&*", "+@all", "-wait")
     carrier = carriers.opened(own_cluster.url.replace("://", "://me:secret9@"))
     with pytest.raises(AccessDenied, match="WAIT") as caught:
-        carrier.confirm([node_info.seal(keys.meta, keys.slot, 1)])
+        carrier.confirm([node_info.seal(keys.meta, keys.slot, EPOCH)])
     assert "secret9" not in str(caught.value)

@@ -14,7 +14,6 @@ from shardq import Consumer, Delivery, Engine, Receipt, Task
 from shardq.core.calls.lanes import Closed, open_lanes
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
-from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.topology import Topology
@@ -53,7 +52,7 @@ class Moving:
 
     @staticmethod
     def moving_key() -> str:
-        before, after = (Topology(epoch=1, shards=number, features=(KEYS,)) for number in (BEFORE, AFTER))
+        before, after = (Topology(epoch=1, shards=number, is_keyed=True) for number in (BEFORE, AFTER))
         lanes = ((str(n), of_key(TOPIC, str(n))) for n in range(1000))
         return next(key for key, lane in lanes if before.shard_of(lane) != after.shard_of(lane))
 

@@ -114,7 +114,7 @@ def test_the_span_covers_all_counts(topology: Topology, span: range) -> None:
     assert topology.span() == span
 
 
-def test_the_fields_are_pinned() -> None:
+def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = Topology(
         epoch=12,
         shards=32,
@@ -127,14 +127,19 @@ def test_the_fields_are_pinned() -> None:
         pending=64,
         since=9,
         move_rate=1000.0,
-        format=1,
-        features=(formats.SETTINGS,),
+        features=("f",),
         settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7),
+        is_keyed=True,
+        word="w",
+        engine="e",
+        created=1_700_000_000_000,
     )
     fields = {
-        b"format": b"1",
-        b"features": b'["settings"]',
-        b"epoch": b"12",
+        b"format": str(formats.FORMAT).encode(),
+        b"features": b'["f"]',
+        b"keyed": b"true",
+        b"epoch": b"12:w:e",
+        b"created": b"1700000000000",
         b"shards": b"32",
         b"priors": b"[8,16]",
         b"pending": b"64",
@@ -151,6 +156,7 @@ def test_the_fields_are_pinned() -> None:
         b'"limit":{"rate":2.5,"concurrency":null}}',
         b"mail": b'{"ended":"python://shop.send"}',
     }
+    monkeypatch.setattr(formats, "FEATURES", frozenset({"f"}))
     assert topology.to_fields() == fields
     assert {topic.encode(): each.to_text() for topic, each in topology.topics.items()} == settings
     assert Topology.from_fields(fields).with_stored(settings) == topology
@@ -181,33 +187,37 @@ def test_a_topology_survives_its_fields(
         priors=tuple(priors),
         topics=topics,
         settings=settings,
-        features=(formats.SETTINGS,),
     )
     stored = {topic.encode(): each.to_text() for topic, each in topics.items()}
     assert Topology.from_fields(topology.to_fields()).with_stored(stored) == topology
 
 
+WRITTEN: dict[bytes, bytes] = {b"format": str(formats.FORMAT).encode(), b"epoch": b"1:w:e", b"shards": b"16"}
+
+
 def test_unknown_fields_are_passed_over_and_missing_ones_are_empty() -> None:
-    fields = {b"epoch": b"1", b"shards": b"16", b"colour": b"32", b"names": b"{}"}
-    assert Topology.from_fields(fields) == Topology(epoch=1, shards=16)
+    fields = WRITTEN | {b"colour": b"32", b"names": b"{}"}
+    assert Topology.from_fields(fields) == Topology(epoch=1, shards=16, word="w", engine="e")
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({}, "no field 'epoch'"),
-        ({b"epoch": b"1"}, "no field 'shards'"),
-        ({b"epoch": b"x", b"shards": b"16"}, "its epoch is 0"),
-        ({b"epoch": b"1", b"shards": b"x"}, "malformed"),
-        ({b"epoch": b"1", b"shards": b"0"}, "outside 1..1024"),
-        ({b"epoch": b"1", b"shards": b"16", b"priors": b"[2000]"}, "outside 1..1024"),
-        ({b"epoch": b"1", b"shards": b"16", b"priors": b"[8"}, "truncated"),
-        ({b"epoch": b"1", b"shards": b"16", b"routes": b'{"a":{"to":"l","side":"up"}}'}, "enum value 'up'"),
-        ({b"epoch": b"1", b"shards": b"16", b"max_attempts": b"many"}, "malformed"),
-        ({b"epoch": b"1", b"shards": b"16", b"dead_count": b"null"}, "Expected `int`"),
+        ({b"epoch": None}, "no field 'epoch'"),
+        ({b"shards": None}, "no field 'shards'"),
+        ({b"epoch": b"x"}, "its epoch is 0"),
+        ({b"epoch": b"1"}, "its epoch is 0"),
+        ({b"shards": b"x"}, "malformed"),
+        ({b"shards": b"0"}, "outside 1..1024"),
+        ({b"priors": b"[2000]"}, "outside 1..1024"),
+        ({b"priors": b"[8"}, "truncated"),
+        ({b"max_attempts": b"many"}, "malformed"),
+        ({b"dead_count": b"null"}, "Expected `int`"),
+        ({b"format": b"many"}, "malformed"),
     ],
 )
-def test_an_unreadable_topology_is_refused(fields: dict[bytes, bytes], why: str) -> None:
-    with pytest.raises(ShardqError, match=r"can't be read: .*; epoch and shards must be decimal") as caught:
-        Topology.from_fields(fields)
+def test_an_unreadable_topology_is_refused(fields: dict[bytes, bytes | None], why: str) -> None:
+    stored = {name: text for name, text in (WRITTEN | fields).items() if text is not None}
+    with pytest.raises(ShardqError, match=r"can't be read: .*; epoch must be EPOCH:WORD:ENGINE") as caught:
+        Topology.from_fields(stored)
     assert why in str(caught.value)

@@ -20,7 +20,7 @@ from shardq.core.calls.control import Change
 from shardq.core.calls.listing import Span
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.layout.keys import ControlKeys, ShardKeys, shard_keys
-from shardq.core.layout.topology import Limit
+from shardq.core.layout.topology import Limit, Stamp
 from tests.lua.shard import EPOCH, NOW, State, T, meta, opening, record
 
 A = record("a")
@@ -194,7 +194,7 @@ def on_the_whole(control_keys: ControlKeys, epoch: Epoch = EPOCH) -> list[Call[A
     ]
 
 
-def on_a_meta(keys: ShardKeys, epoch: int) -> list[Call[Any]]:
+def on_a_meta(keys: ShardKeys, epoch: Stamp) -> list[Call[Any]]:
     """A call of the one script that creates a meta, and so comes before the guard."""
     return [opening(keys, epoch, anew=anew) for anew in (False, True)]
 

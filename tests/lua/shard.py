@@ -21,7 +21,7 @@ from shardq.core.calls.request import Call, Command, Word
 from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ControlKeys, ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.model.record import RAW, encode_record
 from tests.support.heads import encode_head
 
@@ -33,7 +33,8 @@ T = 1_700_000_000_000
 """Now, in ms, in every test of scripts."""
 NOW = f"{T * 1000}"
 """The same as scripts take it."""
-EPOCH = 3
+EPOCH = Stamp("3:v:e")
+OLDER, NEWER = Stamp("2:u:e"), Stamp("4:w:e")
 
 ON_BOTH = pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
 
@@ -76,9 +77,10 @@ def meta(**fields: object) -> dict[str, str]:
     return {"epoch": f"{EPOCH}", "clock": f"{T}"} | {name: f"{value}" for name, value in fields.items()}
 
 
-def opening(keys: ShardKeys, epoch: int, text: str = "{}", *, anew: bool = False) -> Call[bool]:
-    """The call that opens a shard under a topology of one shard, which an engine without an id has."""
-    return open_shard(keys, Topology(epoch=epoch, shards=1), Copy(text, {}), word=secrets.token_hex(6), anew=anew)
+def opening(keys: ShardKeys, stamp: Stamp = EPOCH, text: str = "{}", *, anew: bool = False) -> Call[bool]:
+    """The call that opens a shard under a topology of one shard."""
+    topology = Topology(epoch=stamp.epoch, word=stamp.word, engine=stamp.engine, shards=1)
+    return open_shard(keys, topology, Copy(text, {}), word=secrets.token_hex(6), anew=anew)
 
 
 def seeding(prefix: str, state: Mapping[str, Any]) -> Iterator[list[Word]]:

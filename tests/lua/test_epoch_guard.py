@@ -33,25 +33,23 @@ def test_a_meta_without_an_epoch_is_no_meta(modelled: ModelledShard, keys: Shard
     assert modelled.state() == before
 
 
-@pytest.mark.parametrize(("epoch", "stored"), [(EPOCH - 1, "3"), (9, "10")])
+@pytest.mark.parametrize(("epoch", "stored"), [("2:a:b", "3:b:b"), ("9:a:b", "10:b:b")])
 def test_an_older_epoch_is_stale(
-    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int, stored: str
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: str, stored: str
 ) -> None:
     refused(modelled, keys, number, epoch, stored, Stale)
 
 
-@pytest.mark.parametrize(("epoch", "stored"), [(EPOCH + 1, "3"), (10, "9"), ("4:c:b", "3:a:b"), ("4:c:b", "3")])
+@pytest.mark.parametrize(("epoch", "stored"), [("4:c:b", "3:a:b"), ("10:c:b", "9:a:b")])
 def test_a_shard_that_missed_a_change_is_behind(
-    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int | str, stored: str
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: str, stored: str
 ) -> None:
     refused(modelled, keys, number, epoch, stored, Behind)
 
 
-@pytest.mark.parametrize(
-    ("epoch", "stored"), [("3:c:b", "3:a:b"), ("3:a:b", "4:c:b"), ("9:a:x", "3:a:b"), (9, "3:a:b"), ("3:a:b", "3")]
-)
+@pytest.mark.parametrize(("epoch", "stored"), [("3:c:b", "3:a:b"), ("3:a:b", "4:c:b"), ("9:a:x", "3:a:b")])
 def test_another_change_of_the_epoch_and_another_engine_are_stale(
-    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: int | str, stored: str
+    modelled: ModelledShard, keys: ShardKeys, number: int, epoch: str, stored: str
 ) -> None:
     refused(modelled, keys, number, epoch, stored, Stale)
 
@@ -60,12 +58,12 @@ def refused(
     modelled: ModelledShard,
     keys: ShardKeys,
     number: int,
-    epoch: int | str,
+    epoch: str,
     stored: str,
     refusal: type[Stale] | type[Behind],
 ) -> None:
     """Nothing is written, and the answer says what the shard knows."""
-    call = on_a_shard(keys, epoch if isinstance(epoch, int) else Stamp(epoch))[number]
+    call = on_a_shard(keys, Stamp(epoch))[number]
     before = FULL | {"meta": {"epoch": stored}}
     modelled.seed(before)
     assert modelled.ask(call) == [refusal.__name__.lower(), stored]

@@ -9,7 +9,7 @@ from shardq.core.calls.consume import Permit
 from shardq.core.calls.request import Call, Epoch, Missing, Stale
 from shardq.core.layout.keys import ControlKeys
 from shardq.core.layout.topology import Limit, Stamp
-from tests.lua.shard import EPOCH, NOW, Shard, State, T, at
+from tests.lua.shard import EPOCH, NEWER, NOW, OLDER, Shard, State, T, at
 
 OPEN: State = {"topology": {"epoch": f"{EPOCH}"}}
 
@@ -45,12 +45,12 @@ def test_without_a_topology_or_with_an_older_one(centre: Shard, control: Control
     with pytest.raises(Missing):
         centre.run(permit(control, 1, concurrency=1))
     centre.seed(OPEN)
-    assert centre.ask(permit(control, 1, concurrency=1, epoch=EPOCH - 1)) == ["stale", f"{EPOCH}"]
+    assert centre.ask(permit(control, 1, concurrency=1, epoch=OLDER)) == ["stale", f"{EPOCH}"]
     with pytest.raises(Stale):
-        centre.run(permit(control, 1, concurrency=1, epoch=EPOCH - 1))
+        centre.run(permit(control, 1, concurrency=1, epoch=OLDER))
     assert centre.state() == OPEN
     # the topology is not a copy here: a newer caller just goes on
-    assert centre.run(permit(control, 1, concurrency=1, epoch=EPOCH + 1)) == Permit(1, 0)
+    assert centre.run(permit(control, 1, concurrency=1, epoch=NEWER)) == Permit(1, 0)
 
 
 def test_concurrency(centre: Shard, control: ControlKeys) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from shardq.core.dispatcher.sharing import shares
 from shardq.core.fleet.report import Report
-from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.slots import slot_of, table, tag
@@ -128,7 +127,7 @@ def test_the_type_of_every_key_is_the_one_of_the_scripts() -> None:
 
 
 def test_every_field_of_the_topology_has_a_row() -> None:
-    fields = Topology(epoch=1, shards=1, engine="a", cold=ColdTable(identity="a", after=1)).to_fields()
+    fields = Topology(epoch=1, shards=1, cold=ColdTable(identity="a", after=1)).to_fields()
     assert [code(row[0])[0] for row in rows("field", width=3)] == [field.decode() for field in fields]
 
 
@@ -178,7 +177,7 @@ def test_shards_of_ids_with_a_key(row: Row) -> None:
     (id,), (lane,), bucket, shard = code(row[0]), code(row[1]), int(row[2]), int(row[3])
     assert lane_of(id) == lane
     assert _murmur3(lane.encode()) & 16383 == bucket
-    assert Topology(epoch=1, shards=16, features=(KEYS,)).shard_of(id) == table(16)[bucket] == shard
+    assert Topology(epoch=1, shards=16, is_keyed=True).shard_of(id) == table(16)[bucket] == shard
 
 
 def test_tables_of_buckets_made_one_by_one() -> None:

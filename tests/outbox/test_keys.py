@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 
 from cluster.server import Server
@@ -52,13 +51,7 @@ def test_they_come_one_at_a_time(engine: Engine, database: sa.Engine) -> None:
         consumer.ack(delivery)
 
 
-@pytest.mark.parametrize("of", ["now", "before"])
-def test_the_longest_id_has_room(engine: Engine, database: sa.Engine, of: str) -> None:
-    """Tables of before, whose column had 330 characters, are made wider by create."""
-    if of == "before" and database.dialect.name == "postgresql":
-        with database.begin() as connection:
-            connection.exec_driver_sql("ALTER TABLE shardq_outbox ALTER COLUMN id TYPE varchar(330)")
-        outbox.create(database)
+def test_the_longest_id_has_room(engine: Engine, database: sa.Engine) -> None:
     with database.begin() as connection:
         id = outbox.push(connection, LONGEST)
     assert len(id) == 466

@@ -213,7 +213,7 @@ def test_nobody_spins_until_it_is_repaired(
     keys = keys_of(name, SHARDS)[0]
     lost = 1_000_000
     with Engine(url, name=name, timeout=10.0) as other:
-        servers.ask(keys.slot, "HSET", keys.meta, "epoch", lost)
+        servers.ask(keys.slot, "HSET", keys.meta, "epoch", engine.topology.following(epoch=lost).stamp)
         before = calls(servers)
         if who == "a dispatcher":
             other.start()

@@ -13,7 +13,6 @@ import pytest
 
 from shardq.core.calls.control import pairs
 from shardq.core.calls.request import Call, Command
-from shardq.core.layout.formats import SETTINGS
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.topology import Limit, TopicSettings, Topology
 from shardq.core.model.record import RAW, encode_record
@@ -30,7 +29,7 @@ from tests.sim.model.server import Server
 
 NAME, SWITCHES = "x", 3
 
-FIRST = Topology(epoch=1, shards=4, format=2, features=(SETTINGS,), word="a", engine="e")
+FIRST = Topology(epoch=1, shards=4, word="a", engine="e")
 
 
 class World:

@@ -17,7 +17,7 @@ from tests.support.workers import say
 
 def main(format: str, features: str, url: str, name: str, kind: str) -> None:
     formats.FORMAT = int(format)
-    formats.FEATURES = frozenset({formats.SETTINGS, *filter(None, features.split(","))})
+    formats.FEATURES = frozenset(filter(None, features.split(",")))
     engine = Engine(url, name=name, shards=4, timeout=5).open()
     worker, working = engine.worker(), None
 

@@ -1,49 +1,25 @@
-"""Builds of shardq from this repository's history, and processes of them."""
+"""Processes of builds that differ from this one in the formats and features that they know, and no more."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from shardq import Engine
+from shardq.core.layout import formats
 from shardq.core.operation import run
 from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
-from tests.support.programs import plain_environment
 
-ROOT = Path(__file__).parent.parent.parent
-PROCESS = Path(__file__).parent / "process.py"
-
-BEFORE_FORMATS = "458f224"
-"""A build that stores what format 1 is, and knows of no formats."""
-
-
-class NoHistoryError(Exception):
-    """This checkout lacks the revision."""
-
-
-def unpacked(revision: str, folder: Path) -> Path:
-    """The package of a revision, in a folder."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), "archive", "--format=zip", revision, "shardq"],
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise NoHistoryError(f"the history of this checkout has no {revision}: git fetch --unshallow gets it") from exc
-    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:  # extractall of tarfile has no filter= in Python 3.11.2
-        archive.extractall(folder)
-    return folder
+PRESENT = formats.FORMAT
+NEXT = PRESENT + 1
+PLANTED = "planted"
+"""A feature that only tests have: builds of the next format know it."""
 
 
 def carried_out(engine: Engine, make: Callable[[Any], Any]) -> Any:
@@ -53,17 +29,16 @@ def carried_out(engine: Engine, make: Callable[[Any], Any]) -> Any:
 
 
 class Process:
-    """A process of the build whose package is in a folder. On leaving the ``with`` block it ends in order, or is
-    killed.
-    """
+    """A process of the build that writes a format. On leaving the ``with`` block it ends in order, or is killed."""
 
-    def __init__(self, build: Path, *words: object) -> None:
+    def __init__(self, format: int, *words: object) -> None:
+        features = PLANTED if format == NEXT else ""
+        self.format = format
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(PROCESS), *map(str, words)],
+            [sys.executable, "-m", "tests.versions.process", *map(str, (format, features, *words))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=plain_environment() | {"PYTHONPATH": str(build)},
             start_new_session=True,
         )
 

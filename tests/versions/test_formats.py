@@ -11,23 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shardq import Engine, Task
+from shardq import Engine
 from shardq.core.edits import edit_topology
-from shardq.core.fleet.features import use_feature
 from shardq.core.layout import formats
-from shardq.core.layout.keys import control_keys
-from shardq.engine.versions import upgrade
+from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.engine.versions import upgrade, use_feature
 from shardq.errors import IncompatibleVersion
 from tests.cli.shell import Shell
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, Worker
-from tests.versions.builds import carried_out
-
-PRESENT = formats.FORMAT
-NEXT = PRESENT + 1
-PLANTED = "planted"
+from tests.versions.builds import NEXT, PLANTED, PRESENT, carried_out
 
 Begin = Callable[..., Worker]
 
@@ -74,7 +69,7 @@ def raise_by_force(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("format", str(NEXT), f"stored in format {NEXT}, and this shardq .* reads 0 to {formats.FORMAT}: .*upgrade"),
+        ("format", str(NEXT), f"stored in format {NEXT}, and this shardq .* reads {PRESENT} alone: .*upgrade"),
         ("features", f'["{PLANTED}"]', f"the engine uses '{PLANTED}', which this shardq .* does not know: .*upgrade"),
     ],
 )
@@ -106,6 +101,62 @@ def test_new_engines_have_the_format_of_this_build(engine: Engine, servers: Serv
     assert stored(servers, name)[b"format"] == str(formats.FORMAT).encode()
     assert carried_out(engine, upgrade) == formats.FORMAT
     assert engine.changes() == []
+
+
+def test_a_build_reads_its_format_and_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "FORMAT", PRESENT + 2)
+    for format in (PRESENT + 1, PRESENT + 2):
+        formats.check(format, ())
+    with pytest.raises(IncompatibleVersion, match=f"reads {PRESENT + 1} to {PRESENT + 2}: .*use an earlier version"):
+        formats.check(PRESENT, ())
+
+
+OF_BEFORE = {
+    "without a number": ("epoch", "7", "shards", "2", "paused", '["mail"]'),
+    "the first": ("epoch", "7", "shards", "2", "priors", "[]", "format", "1", "features", '["settings"]'),
+    "the second": ("epoch", "7:w:e", "shards", "2", "format", "2", "features", '["keys","settings"]', "created", "17"),
+}
+
+
+@pytest.mark.parametrize("fields", OF_BEFORE.values(), ids=OF_BEFORE)
+def test_what_was_written_before_the_first_release_is_refused_and_removed(
+    engines: Engines, url: str, name: str, servers: Servers, tmp_path: Path, fields: tuple[str, ...]
+) -> None:
+    keys, shard = control_keys(name), shard_keys(name, 1)
+    words = "written by a build of before the first release; `shardq engines --remove NAME` removes it"
+    servers.ask(keys.slot, "HSET", keys.topology, *fields)
+    servers.ask(keys.slot, "SET", keys.members, "a key of another type: who reads it fails")
+    servers.ask(shard.slot, "SET", shard.meta, "this, too")
+    for call in (engines.make(url, name=name).open, lambda: engines.make(url, name=name).push("x")):
+        with pytest.raises(IncompatibleVersion, match=words):
+            call()
+    shell = Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name})
+    for command in ("upgrade", "stats", "engines"):
+        done = shell.run(command)
+        assert (done.code, words in done.err) == (1, True), done
+    assert shell.run("health").code == 2
+    assert dict(zip(fields[::2], fields[1::2], strict=True)) == {
+        field.decode(): text.decode() for field, text in stored(servers, name).items()
+    }
+    done = shell.run("engines", "--remove", name, "--yes")
+    assert (done.code, done.out) == (0, f"the engine {name!r} is removed\n")
+    assert not servers.ask(keys.slot, "EXISTS", keys.topology, keys.members)
+    assert not servers.ask(shard.slot, "EXISTS", shard.meta)
+    assert engines.make(url, name=name, shards=SHARDS).open().topology.format == formats.FORMAT
+
+
+def test_a_copy_of_before_the_first_release_is_refused_and_removed(
+    engines: Engines, url: str, name: str, servers: Servers, tmp_path: Path
+) -> None:
+    """Its control slot was lost: what a shard knows of it is not taken for an engine of today."""
+    shard = shard_keys(name, 0)
+    copy = '{"epoch":7,"shards":2,"priors":[],"format":2,"features":["settings"],"word":"w","engine":"e"}'
+    servers.ask(shard.slot, "HSET", shard.meta, "epoch", "7:w:e", "topology", copy)
+    with pytest.raises(IncompatibleVersion, match="written by a build of before the first release"):
+        engines.make(url, name=name).open()
+    shell = Shell(tmp_path, {"SHARDQ_URL": url})
+    assert shell.run("engines", "--remove", name, "--yes").code == 0
+    assert not servers.ask(shard.slot, "EXISTS", shard.meta)
 
 
 # ---- the format is raised
@@ -183,52 +234,6 @@ def test_a_dispatcher_comes_back_when_that_is_undone(running: Engine, servers: S
     assert not any("dispatches nothing any more" in reason for reason in running.health().reasons)
 
 
-def test_an_engine_from_before_formats_is_used_as_it_is_and_raised(
-    engines: Engines, url: str, name: str, servers: Servers, begin: Begin, tmp_path: Path
-) -> None:
-    engines.opened(url, name=name, shards=SHARDS).close()
-    keys = control_keys(name)
-    servers.ask(keys.slot, "HDEL", keys.topology, "format", "features")
-    servers.ask(keys.slot, "HSET", keys.topology, "paused", '["mail"]')
-    old = begin("member", format=0)
-    engine = engines.opened(url, name=name)
-    with pytest.raises(IncompatibleVersion, match="`shardq upgrade`"):
-        engine.resume("mail")
-    assert b"format" not in stored(servers, name)
-    shell = Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name})
-    wait_until(lambda: len(engine.fleet()) == 2, "it says what it is", timeout=SOON_S)
-    done = shell.run("upgrade")
-    assert (done.code, f":{old.pid} (shardq" in done.err) == (1, True), done
-    assert "stored in format 0" in shell.run("doctor").out
-    assert old.stop() == 0
-    wait_until(lambda: engine.fleet() == [], "it has signed off", timeout=SOON_S)
-    done = shell.run("upgrade")
-    assert (done.code, f"format {formats.FORMAT} from now on; before it was 0" in done.out) == (0, True), done
-    assert "already" in shell.run("upgrade").out
-    assert servers.ask(keys.slot, "HGETALL", keys.settings) == {b"mail": b'{"paused":true}'}
-    engine.resume("mail")
-    engine.push("x", delay=60)
-    assert engine.topology.format == formats.FORMAT
-
-
-def test_settings_of_topics_that_an_earlier_build_stored_are_moved(
-    engines: Engines, url: str, name: str, servers: Servers, tmp_path: Path
-) -> None:
-    engines.opened(url, name=name, shards=SHARDS).close()
-    keys = control_keys(name)
-    servers.ask(keys.slot, "HSET", keys.topology, "features", "[]", "limits", '{"mail": {"rate": 5}}')
-    servers.ask(keys.slot, "HSET", keys.topology, "routes", '{"log": {"to": "there"}}', "ended", '{"a": "python://b"}')
-    engine = engines.opened(url, name=name)
-    before = engine.topology.topics
-    assert (engine.topology.limits["mail"].rate, engine.topology.routes["log"].to) == (5, "there")
-    engine.close()
-    assert "as this version does" in Shell(tmp_path, {"SHARDQ_URL": url, "SHARDQ_NAME": name}).run("upgrade").out
-    engine = engines.opened(url, name=name)
-    assert engine.topology.topics == before
-    engine.limit("mail", None)
-    assert servers.ask(keys.slot, "HKEYS", keys.settings) in ([b"log", b"a"], [b"a", b"log"])
-
-
 # ---- a feature comes into use
 
 
@@ -246,44 +251,10 @@ def test_a_feature_is_used_when_no_process_lives_that_lacks_it(url: str, name: s
     for _ in range(2):
         carried_out(engine, lambda cache: use_feature(cache, PLANTED))
     engine.push("x", delay=60)
-    assert engine.topology.features == (PLANTED, formats.SETTINGS)
+    assert engine.topology.features == (PLANTED,)
+    assert [change.what for change in engine.changes()] == [f"uses the feature {PLANTED!r} from now on"]
     assert asked(knowing) == "pushed"
     assert asked(producer).startswith(f"IncompatibleVersion: the engine uses '{PLANTED}', which this shardq")
     assert (knowing.stop(), producer.stop()) == (0, 0)
     assert engine.stats().scheduled == 2
     engine.close()
-
-
-@pytest.mark.slow
-def test_keys_are_taken_up_when_no_process_lives_that_lacks_them(url: str, name: str, begin: Begin) -> None:
-    lacking, producer = begin("member"), begin("producer")
-    engine = Engine(url, name=name).open()
-    wait_until(lambda: len(engine.fleet()) == 2, "both are members", timeout=SOON_S)
-    for take_up in (
-        lambda: engine.push("x", key="k"),
-        lambda: list(engine.push_iter([Task("x", key="k")])),
-        lambda: engine.limit("t", per_key=1),
-        lambda: engine.configure(topics={"t": {"per_key": 1}}),
-        lambda: engine.hold("t", key="k", until=None),
-        lambda: engine.every("tick", interval=60, key="k"),
-    ):
-        with pytest.raises(IncompatibleVersion, match=f"'keys' live still: the dispatcher .*:{lacking.pid}"):
-            take_up()
-    assert (asked(lacking), asked(producer)) == ("pushed", "pushed")
-    assert lacking.stop() == 0
-    wait_until(lambda: not engine.fleet(), "it has signed off", timeout=SOON_S)
-    id = engine.push("x", key="k", delay=60)
-    assert engine.get(id) is not None
-    assert asked(producer).startswith("IncompatibleVersion: the engine uses 'keys', which this shardq")
-    assert producer.stop() == 0
-    engine.close()
-
-
-@pytest.mark.usefixtures("newer")
-def test_builds_from_before_formats_know_of_no_features(url: str, name: str, servers: Servers) -> None:
-    with Engine(url, name=name, shards=SHARDS).open() as engine:
-        keys = control_keys(name)
-        servers.ask(keys.slot, "HDEL", keys.topology, "format")
-    words = "format 0; `shardq upgrade`"
-    with Engine(url, name=name).open() as engine, pytest.raises(IncompatibleVersion, match=words):
-        carried_out(engine, lambda cache: use_feature(cache, PLANTED))

@@ -21,7 +21,6 @@ import mmh3
 import msgspec
 
 from shardq.core.layout import destinations, formats
-from shardq.core.layout.formats import KEYS
 from shardq.core.layout.lanes import hashed_part, lane_of
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
 from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw, text_of
@@ -37,12 +36,12 @@ class UnreadableTopology(ShardqError):
 
 
 class Stamp(str):
-    """The mark by which a topology is told from every other one, as scripts are given it: ``EPOCH:WORD:ENGINE``, or the
-    epoch alone for an engine that is stored in format 0 or 1. The epoch orders the changes of one engine; the word is
-    the change's own, as two have one epoch where a server lost the first; the id is made when the engine is created.
+    """The mark by which a topology is told from every other one, as scripts are given it: ``EPOCH:WORD:ENGINE``. The
+    epoch orders the changes of one engine; the word is the change's own, as two have one epoch where a server lost the
+    first; the id is made when the engine is created. ``0`` stands for none.
 
     >>> Stamp.of(b"7:1f:a0").epoch, Stamp.of(b"7:1f:a0").engine, Stamp.of("7").epoch, Stamp.of(None).epoch
-    (7, 'a0', 7, 0)
+    (7, 'a0', 0, 0)
     """
 
     __slots__ = ()
@@ -66,7 +65,7 @@ class Stamp(str):
         return self.partition(":")[2].partition(":")[2]
 
 
-_STAMP = re.compile(r"\d{1,16}(:\w{1,64}:\w{1,64})?", re.ASCII)
+_STAMP = re.compile(r"\d{1,16}:\w{1,64}:\w{1,64}", re.ASCII)
 
 
 def new_word() -> str:
@@ -217,18 +216,20 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     since: int = 1  # the epoch in which shards came in force
     move_rate: float | None = None  # tasks a second that the fleet may move; None: as fast as it can
     topics: Mapping[str, TopicSettings] = {}  # topic → its settings; without those that have none
-    format: int = 0  # the number of the format in which the engine is stored; 0 where none was written
-    features: tuple[str, ...] = ()  # what the engine uses that earlier builds of this format do not know
+    format: int = formats.FORMAT  # the number of the format in which the engine is stored
+    features: tuple[str, ...] = ()  # what the engine uses that other builds which read the format do not know
     settings: EngineSettings = EngineSettings()
     cold: ColdTable | None = None  # the table in which far tasks wait
-    word: str = ""
-    engine: str = ""
-    created: int = 0  # when the engine was created, by the clock of the control slot's master, in ms; 0: not known
+    # true if tasks may have keys: scripts know of lanes then, which an engine without keys pays nothing for
+    is_keyed: bool = msgspec.field(default=False, name="keyed")
+    word: str = "0"  # of a topology that is stored nowhere, as the next
+    engine: str = "0"
+    created: int = 0  # when the engine was created, by the clock of the control slot's master, in ms
 
     @cached_property
     def stamp(self) -> Stamp:
         """The mark that tells it from every other one."""
-        return Stamp(f"{self.epoch}:{self.word}:{self.engine}" if self.engine else str(self.epoch))
+        return Stamp(f"{self.epoch}:{self.word}:{self.engine}")
 
     @property
     def dead_age_ms(self) -> int:
@@ -320,11 +321,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             ids = map(hashed_part, ids)
         return [owners[hashed & _MASK] for hashed in map(mmh3.hash, ids)]
 
-    @cached_property
-    def is_keyed(self) -> bool:
-        """True if tasks may have keys."""
-        return KEYS in self.features
-
     def share_of(self, members: int) -> float | None:
         """The tasks a second that each thread of so many processes may move: two of each, where tasks may have keys."""
         return None if self.move_rate is None else self.move_rate / max(1, members) / (1 + self.is_keyed)
@@ -367,24 +363,20 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The fields of the hash: all but the settings of topics."""
         values = self._stored() | {"pending": self.pending or 0}
         values |= msgspec.structs.asdict(values.pop("settings"))
-        for name in ("word", "engine"):
-            values.pop(name, None)
+        del values["word"], values["engine"]
         return {name.encode(): _encode(value) for name, value in values.items()} | {b"epoch": self.stamp.encode()}
 
     def _stored(self) -> dict[str, Any]:
-        """The values that are stored: those of an id, or of a cold store, where the engine has one."""
-        values = msgspec.structs.asdict(self)
+        """The values that are stored: that of a cold store where the engine has one."""
+        values = dict(zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True))
         del values["topics"]
-        for name in () if self.engine else _NAMING:
-            del values[name]
         if self.cold is None:
             del values["cold"]
         return values
 
     def following(self, **changes: Any) -> Topology:
         """The next topology: this one with these changes, under the next epoch."""
-        word = new_word() if changes.get("engine", self.engine) else ""
-        return msgspec.structs.replace(self, **{"epoch": self.epoch + 1, "word": word} | changes)
+        return msgspec.structs.replace(self, **{"epoch": self.epoch + 1, "word": new_word()} | changes)
 
     def widened(self, numbers: Iterable[int], **changes: Any) -> Topology:
         """The next topology, under which all shards are swept again: tasks may lie by these numbers, too."""
@@ -400,7 +392,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def in_force(self) -> Topology:
         """The topology after an announced count: made of this one alone, so that any process may complete it."""
         assert self.pending is not None, "only an announced count can come in force"
-        epoch, word = self.epoch + 1, hashlib.sha256(self.word.encode()).hexdigest()[:12] if self.engine else ""
+        epoch, word = self.epoch + 1, hashlib.sha256(self.word.encode()).hexdigest()[:12]
         return self.following(
             since=epoch, shards=self.pending, priors=(*self.priors, self.shards), pending=None, word=word
         )
@@ -451,13 +443,13 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> Topology:
         """Reads the hash; fields unknown here are ignored. The settings of topics are elsewhere."""
-        names = (name for name in _Format.__struct_fields__ if name.encode() in fields)
-        _check_format(msgspec.json.encode({name: msgspec.Raw(fields[name.encode()]) for name in names}))
+        told = {name: msgspec.Raw(fields[name.encode()]) for name in ("format", "features") if name.encode() in fields}
+        _check_format(msgspec.json.encode(told | {name: 0 for name in ("epoch", "shards") if name.encode() in fields}))
         try:
             stamp = Stamp.of(fields[b"epoch"])
             values = {
                 name: msgspec.json.decode(fields[name.encode()])
-                for name in (*cls.__struct_fields__, *EngineSettings.__struct_fields__)
+                for name in (*cls.__struct_encode_fields__, *EngineSettings.__struct_fields__)
                 if name not in ("epoch", "topics") and name.encode() in fields
             }
             values |= {
@@ -467,8 +459,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 "shards": int(fields[b"shards"]),
             }
             values |= {"pending": values.get("pending") or None, "settings": values}
-            if formats.SETTINGS not in values.get("features", ()):
-                values["topics"] = _earlier_topics(fields)
             topology = msgspec.convert(values, cls)
         except KeyError as exc:
             raise _unreadable(f"it has no field {exc.args[0].decode()!r}") from exc
@@ -477,31 +467,17 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _checked(topology)
 
 
-def _earlier_topics(fields: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
-    """The settings of topics as engines without the feature have them: in fields of the topology. They are read, and
-    written by ``shardq upgrade`` alone.
-    """
-    topics: dict[str, dict[str, Any]] = {}
-    for field, name in ((b"routes", "route"), (b"ended", "ended"), (b"limits", "limit")):
-        for topic, value in msgspec.json.decode(fields.get(field, b"{}"), type=dict[str, Any]).items():
-            topics.setdefault(topic, {})[name] = value
-    for topic in msgspec.json.decode(fields.get(b"paused", b"[]"), type=list[str]):
-        topics.setdefault(topic, {})["paused"] = True
-    return topics
-
-
-_NAMING = ("word", "engine", "created")
-"""Fields that only engines with an id have."""
-
-_EDITED = ("features", "settings", "cold")
+_EDITED = ("features", "settings", "cold", "is_keyed")
 """Fields that one change sets, whatever the others are. So does it of topics, one by one."""
 
 _topic = msgspec.json.Decoder(TopicSettings)
 
 
 class _Format(msgspec.Struct):
-    format: int = 0
+    format: int = 0  # none has what another program wrote, or a build of before the first release
     features: tuple[str, ...] = ()
+    epoch: msgspec.Raw = msgspec.Raw()
+    shards: msgspec.Raw = msgspec.Raw()
 
 
 def _check_format(text: bytes) -> None:
@@ -510,6 +486,9 @@ def _check_format(text: bytes) -> None:
         told = msgspec.json.decode(text, type=_Format)
     except UNDECODABLE as exc:
         raise _unreadable(str(exc)) from exc
+    for name in ("epoch", "shards"):
+        if not bytes(getattr(told, name)):
+            raise _unreadable(f"it has no field {name!r}")
     formats.check(told.format, told.features)
 
 
@@ -558,6 +537,6 @@ def _check(bounded: Iterable[_Bounds]) -> None:
 
 def _unreadable(why: str) -> UnreadableTopology:
     return UnreadableTopology(
-        f"the stored topology can't be read: {why:.300}; epoch and shards must be decimal, priors and the settings of "
-        "topics JSON: if something else wrote under this name, use another name"
+        f"the stored topology can't be read: {why:.300}; epoch must be EPOCH:WORD:ENGINE, shards decimal, priors "
+        "and the settings of topics JSON: if something else wrote under this name, use another name"
     )

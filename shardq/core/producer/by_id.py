@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from shardq.core.calls import by_id, lanes
 from shardq.core.calls.request import Call, Epoch, Moving, Word
-from shardq.core.fleet.features import take_up_keys
+from shardq.core.edits import take_up_keys
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.words import shown_id

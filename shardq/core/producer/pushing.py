@@ -12,7 +12,7 @@ from shardq.core.calls import by_id
 from shardq.core.calls.by_id import unique
 from shardq.core.calls.request import Call, Word
 from shardq.core.collector import uncollected
-from shardq.core.fleet.features import take_up_keys
+from shardq.core.edits import take_up_keys
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, windows

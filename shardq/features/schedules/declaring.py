@@ -12,7 +12,7 @@ from typing import Any
 
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
-from shardq.core.fleet.features import take_up_keys
+from shardq.core.edits import take_up_keys
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
@@ -66,7 +66,7 @@ def _take_back(cache: TopologyCache, name: str) -> Operation[bool]:
 def declare(cache: TopologyCache, name: str, declaration: Declaration) -> Operation[None]:
     """Writes it down. The dispatcher that pushes takes back what was pushed by an earlier declaration."""
     if declaration.key is not None:
-        yield from take_up_keys(cache)  # a build that knows no keys would push without
+        yield from take_up_keys(cache)
 
     def decide(entry: Entry | Unreadable | None, now_ms: int) -> Change | None:
         following = declared(entry, declaration, now_ms)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from shardq.core.calls import by_id as calls
-from shardq.core.fleet.features import take_up_keys
+from shardq.core.edits import take_up_keys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
@@ -31,7 +31,6 @@ from shardq.errors import (
     ColdTopic,
     Conflict,
     EngineClosed,
-    IncompatibleVersion,
     PushError,
     ServerFault,
     ShardqError,
@@ -129,7 +128,7 @@ def drain(
     if not cache.topology.is_keyed and any(lane_of(each.command.id) for each in layer):
         try:
             yield from take_up_keys(cache)
-        except (AccessDenied, IncompatibleVersion) as exc:
+        except AccessDenied as exc:
             failing.errors[KEYED] = exc  # these wait, and hold up no others
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]

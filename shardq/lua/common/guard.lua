@@ -10,7 +10,7 @@ if ARGV[1] ~= meta[1] then
   local known, theirs = epoch_of(meta[1])
   if known == 0 then return {'missing'} end -- another program's: open writes it anew
   local mine, own = epoch_of(ARGV[1])
-  if mine > known and (own == theirs or theirs == '') then return {'behind', meta[1]} end
+  if mine > known and own == theirs then return {'behind', meta[1]} end
   return {'stale', meta[1]}
 end
 local now_us

@@ -79,11 +79,11 @@ class Sampler:
     def opening(self) -> list[Step]:
         """The first steps of a run."""
         shards = SHARDS if self._chance(0.95) else SHARDS[1:]
-        words = ["3", '{"shards":2}', "1", 1, "2", 0, "first", "", ""]
+        words = ["3:v:e", '{"shards":2}', "1", 1, "2", 0, "first", "", ""]
         steps = [_step("open", self._named("open", keys), words) for keys in shards]
         return [
             *steps,
-            _step("declare", self._named("declare", CONTROL), [0, CONTROL.news, 1, 4, "epoch", 3, "shards", 2]),
+            _step("declare", self._named("declare", CONTROL), [0, CONTROL.news, 1, 4, "epoch", "3:v:e", "shards", 2]),
         ]
 
     def steps(self) -> Iterator[Step]:
@@ -146,15 +146,15 @@ class Sampler:
         return [self._epoch(self.keys.meta) if self._chance(0.95) else self._other_epoch(self.keys.meta), self._now()]
 
     def _epoch(self, key: str) -> str:
-        stamp = Stamp.of(self._hash(key).get(b"epoch", b"3"))
-        return stamp if stamp.epoch else "3"
+        stamp = Stamp.of(self._hash(key).get(b"epoch"))
+        return stamp if stamp.epoch else "3:v:e"
 
     def _other_epoch(self, key: str) -> str:
         """One that is near: of the same engine or not, another change or the same."""
         stamp = Stamp.of(self._epoch(key))
         epoch = max(0, stamp.epoch + self._draw.choice((-1, 0, 1)))
-        engine = self._draw.choice((stamp.engine, stamp.engine, "", "a", "b"))
-        return f"{epoch}:{self._draw.choice('vw')}:{engine}" if engine else str(epoch)
+        engine = self._draw.choice((stamp.engine, stamp.engine, "a", "b"))
+        return f"{epoch}:{self._draw.choice('vw')}:{engine}"
 
     def _hash(self, key: str) -> dict[bytes, bytes]:
         value = self._space.keys.get(key.encode())

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from shardq.core.calls import by_id, consume, dispatch, lanes, resharding
 from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Command
-from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.record import JSON, encode_record
@@ -122,9 +121,9 @@ class World:
     def cache(self) -> TopologyCache:
         """The stored topology, as somebody new knows it."""
         cache = TopologyCache(NAME, self.carry_out(create_topology(NAME, BEFORE)))
-        if KEYED and KEYS not in cache.topology.features:
+        if KEYED and not cache.topology.is_keyed:
             known = cache.topology.with_topic(TOPIC, limit=Limit(per_key=KEYED))
-            following = known.following(features=(*known.features, KEYS))
+            following = known.following(is_keyed=True)
             assert self.carry_out(declare_topology(cache, cache.topology, following))
             self.carry_out(open_shards(cache, cache.span()))
         return cache

@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
             name="OutboxTask",
             fields=[
                 ("seq", models.BigAutoField(primary_key=True, serialize=False)),
-                ("id", models.CharField(max_length=330)),
+                ("id", models.CharField(max_length=466)),
                 ("kind", models.CharField(default="push", max_length=10)),
                 ("due", models.BigIntegerField()),
                 ("record", models.BinaryField()),
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
         migrations.RunPython(partial(execute, make_trigger), partial(execute, drop_trigger)),
         migrations.CreateModel(
             name="DeadTask",
-            fields=[("id", models.CharField(max_length=330, primary_key=True, serialize=False))],
+            fields=[("id", models.CharField(max_length=466, primary_key=True, serialize=False))],
             options={
                 "verbose_name": "dead task",
                 "managed": False,
