@@ -20,6 +20,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
+from shardq.core.model.printable import counted
 from shardq.core.operation import Many, Operation, Pause, succeeded, values
 from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
@@ -229,7 +230,7 @@ def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everythin
     for keys, ids in lost.items():
         if still := (yield from _without_place(keys, ids)):
             text = (
-                f"shard {keys.shard}: {len(still):,} tasks have a record and are in no list or set, like "
+                f"shard {keys.shard}: {counted(len(still), 'task')} with a record in no list or set, like "
                 f"{_examples(still)}: nobody will ever get them"
             )
             fix = "schedule them for now, so that they are dispatched at once"

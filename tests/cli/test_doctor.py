@@ -100,9 +100,7 @@ def test_a_task_that_nobody_will_ever_get(shardq: Shell, engine: Engine, servers
     servers.ask(keys.slot, "ZREM", keys.due, lost)
     assert state_of(engine, lost) == "ready", "so it seems, and it is in no list"
     (told,) = found(shardq)["records"]
-    assert told["text"].startswith(
-        f"shard {keys.shard}: 1 tasks have a record and are in no list or set, like '{lost}'"
-    )
+    assert told["text"].startswith(f"shard {keys.shard}: 1 task with a record in no list or set, like '{lost}'")
     assert told["fix"].startswith("schedule them for now")
     with asleep(engine, keys.shard):
         assert "fixed 1: schedule them for now" in shardq.run("doctor", "--fix", "--all").out

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shardq.core.model.checks import check_seconds
+from shardq.core.model.printable import counted
 from shardq.core.operation import Operation, run
 from shardq.core.resharding.resizing import DispatcherWatch, Estimate, Flow, Progress
 from shardq.errors import InvalidOption
@@ -53,8 +54,8 @@ class Resize:
     def __repr__(self) -> str:
         """Shows what was seen last."""
         if self.flows:
-            return f"<{type(self).__name__} to {self.shards} shards: a dry run, {self.tasks:,} tasks would move>"
-        return f"<{type(self).__name__} to {self.shards} shards: {self._seen or 'progress() has not been asked yet'}>"
+            return f"<{type(self).__name__} to {counted(self.shards, 'shard')}: a dry run, {counted(self.tasks or 0, 'task')} would move>"
+        return f"<{type(self).__name__} to {counted(self.shards, 'shard')}: {self._seen or 'progress() has not been asked yet'}>"
 
     def progress(self) -> Progress:
         """Asks the servers how far it is.
