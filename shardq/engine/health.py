@@ -456,8 +456,8 @@ def _untaken(
     for kind, topics in old.items():
         topics.sort(key=lambda each: -each[0])
         for age, topic, why in topics[:NAMED]:
-            ready = stats.topics[topic].ready
-            text = f"topic {quoted_topic(topic)}: the oldest of {counted(ready or 0, 'ready task')} has waited for {age:,.0f} s; {why}"
+            ready = counted(stats.topics[topic].ready, "ready task")
+            text = f"topic {quoted_topic(topic)}: the oldest of {ready} has waited for {age:,.0f} s; {why}"
             yield Reason(kind, text)
         if len(topics) > NAMED:
             text = f"ready tasks of {len(topics) - NAMED} more topics have waited as long: see `shardq topics`"

@@ -54,8 +54,10 @@ class Resize:
     def __repr__(self) -> str:
         """Shows what was seen last."""
         if self.flows:
-            return f"<{type(self).__name__} to {counted(self.shards, 'shard')}: a dry run, {counted(self.tasks or 0, 'task')} would move>"
-        return f"<{type(self).__name__} to {counted(self.shards, 'shard')}: {self._seen or 'progress() has not been asked yet'}>"
+            state = f"a dry run, {counted(self.tasks or 0, 'task')} would move"
+        else:
+            state = str(self._seen or "progress() has not been asked yet")
+        return f"<{type(self).__name__} to {counted(self.shards, 'shard')}: {state}>"
 
     def progress(self) -> Progress:
         """Asks the servers how far it is.
