@@ -1,5 +1,5 @@
-"""A pytest plugin, ``-p tests.support.again``, which ``make test`` and its like take: the tests that failed are run again
-at the end, once and alone. On a busy machine a test can lose a race of its own, one in some thousands.
+"""A pytest plugin, ``-p tests.support.again``, for ``make test`` and its like: what failed is run once more at the end,
+alone. On a busy machine a test can lose a race of its own, one in some thousands.
 
 What passes then is "passed alone", and the closing line of the run counts and names it; above stands how it failed at
 first. What fails again is red, and so is each failure of the tests in ``ONCE``, which get no second try: they look for
