@@ -208,3 +208,18 @@ def test_every_extra_is_tried_and_is_on_the_page() -> None:
     assert extras <= {extra.name for extra in EXTRAS}
     table = (ROOT / "shardq/guide/extras.md").read_text(encoding="utf-8")
     assert extras - set(re.findall(r"`([a-z-]+)`", table)) == set()
+
+
+def test_every_extra_that_is_named_is_there() -> None:
+    """pip installs the rest, and says so in a warning."""
+    extras = set(PROJECT["optional-dependencies"])
+    files = [ROOT / "README.md", *(path for kind in ("py", "md") for path in (ROOT / "shardq").rglob(f"*.{kind}"))]
+    files += [path for path in (ROOT / "cluster/deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path in files
+        for some in re.findall(r"shardq\[([a-z, -]+)\]", path.read_text(encoding="utf-8"))
+        for name in some.replace(" ", "").split(",")
+    }
+    assert len(named) > 30
+    assert {each for each in named if each[1] not in extras} == set()

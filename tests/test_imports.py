@@ -80,6 +80,11 @@ def test_names_are_listed_before_they_are_loaded() -> None:
     assert printed("import shardq; print('AsyncEngine' in dir(shardq), 'AsyncEngine' in vars(shardq))") == "True False"
 
 
+@pytest.mark.parametrize("package", [shardq, consumer, engine, worker])
+def test_a_package_lists_none_of_its_tools(package: object) -> None:
+    assert {"lazily", "TYPE_CHECKING"} & set(dir(package)) == set()
+
+
 def test_each_kind_of_thread_has_a_name_of_its_own() -> None:
     """A stack of all threads, and top -H, tell them apart by it."""
     sources = (path for path in Path(shardq.__file__).parent.rglob("*.py") if not path.name.endswith("_sync.py"))

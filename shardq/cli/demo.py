@@ -5,6 +5,9 @@ A producer pushes numbered tasks, each with its due instant; the engine's poller
 acknowledge them. Tasks that are early are counted twice. The dispatch scripts say how late they were, by their server's
 clock. The trial does not rely on that: it chooses each due instant itself, puts it into the payload, and compares it
 with the server's clock when it has claimed the task.
+
+The flood takes all that the machine has, and its tasks are late by what the servers and the other processes lack. So a
+second follows in which nothing else runs, with a few tasks: that is how late a task is while there is room.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from shardq.cli.table import ShardView
 from shardq.core.calls.request import Command
 from shardq.core.drivers import descriptors
 from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.lateness import Lateness
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
@@ -40,7 +44,7 @@ from shardq.engine import Engine, Stats, forms
 from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_SHARDS
 from shardq.engine.parts import connected
-from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, milliseconds
+from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, counted, milliseconds
 
 LOOK_S = 0.25
 PLAIN_S = 1.0
@@ -71,8 +75,8 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
     """Push tasks with random delays, dispatch them when they are due, claim them, and account for each.
 
     The demo starts a Valkey of its own in a temporary directory. With --url it runs on that server, under a new
-    name. Either way it leaves nothing behind. It ends with 0 if every task was dispatched once, none early, and
-    none was lost.
+    name. Either way it leaves nothing behind. Then it measures a second in which little is due. It ends with 0 if
+    every task was dispatched once, none early, and none was lost.
 
     example:
       shardq demo
@@ -101,10 +105,12 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
                 ending.finish()
         if trial.failure is not None:
             raise trial.failure
+        result, elapsed_s = trial.result(seen), time.monotonic() - began
+        idle = _idle_second(engine, clocks[0], ending) if result.good and not ending.asked else None
         if ending.asked:
             complain("stopped before its end; everything it made is removed")
             return ending.code
-        return _show_result(given, trial.result(seen), seen, elapsed_s=time.monotonic() - began)
+        return _show_result(given, result, seen, idle, elapsed_s=elapsed_s)
 
 
 def _watch(given: Given, engine: Engine, trial: Trial, ending: Ending, began: float) -> Stats:
@@ -123,22 +129,44 @@ def _watch(given: Given, engine: Engine, trial: Trial, ending: Ending, began: fl
                 return seen
 
 
-def _show_result(given: Given, result: TrialResult, seen: Stats, *, elapsed_s: float) -> int:
+def _idle_second(engine: Engine, clock: Clock, ending: Ending) -> Lateness:
+    """The lateness of a few tasks, due one after the other within a second, while nothing else runs."""
+    clock.compare()
+    before = engine.stats().lateness
+    first_ms = clock.latest_ms(time.monotonic()) + FIRST_DUE_S * 1000
+    step_ms = IDLE_S * 1000 / IDLE_TASKS
+    engine.push_many([Task(n, at=(first_ms + n * step_ms) / 1000) for n in range(IDLE_TASKS)])
+    until = time.monotonic() + FIRST_DUE_S + IDLE_S
+    ending.wait(FIRST_DUE_S + IDLE_S)  # each look would be work that makes them late
+    while True:
+        idle = engine.stats().lateness.since(before)
+        if idle.count >= IDLE_TASKS or time.monotonic() > until + IDLE_PATIENCE_S or ending.wait(LOOK_S):
+            return idle
+
+
+def _show_result(given: Given, result: TrialResult, seen: Stats, idle: Lateness | None, *, elapsed_s: float) -> int:
     """Shows what became of the tasks; the exit code."""
     counts, lateness = asdict(result), seen.lateness
     versions = {"shardq": shardq.__version__, "server": seen.server, "python": platform.python_version()}
     if given.json:
         facts = {"ok": result.good, "elapsed_s": round(elapsed_s, 3), "lateness": forms.lateness(lateness)}
-        tell(counts | facts | {"shards": len(seen.shards), "versions": versions})
+        shown_idle = None if idle is None else forms.lateness(idle)
+        tell(counts | facts | {"idle": shown_idle, "shards": len(seen.shards), "versions": versions})
     else:
-        late = (milliseconds(each) for each in (lateness.p50_ms, lateness.p99_ms, lateness.max_ms))
         notes = dict.fromkeys(("early", "lost", "duplicates"), "(must be 0)")
-        notes["dispatched"] = "late p50 {} ms, p99 {} ms, most {} ms".format(*late)
         say("")
         for field, count in counts.items():
             say(f"{field:<10} {count:>10,}  {notes.get(field, '')}".rstrip())
         say(f"{'elapsed':<10} {elapsed_s:>8.1f} s  {len(seen.shards)} shards, Python {versions['python']}")
         say(f"{'':<10} {'':>10}  shardq {versions['shardq']}, {versions['server']}")
+        flood = f"{counted(lateness.count, 'task')} in {elapsed_s:.0f} s, all at once"
+        rows = {"in this flood": (lateness, flood)}
+        if idle is not None:
+            rows["in an idle second"] = (idle, f"{counted(idle.count, 'task')}, and nothing else")
+        say(f"\n{'how late (ms)':<18}{'p50':>8}{'p99':>8}{'most':>8}")
+        for name, (late, what) in rows.items():
+            figures = "".join(f"{milliseconds(ms):>8}" for ms in (late.p50_ms, late.p99_ms, late.max_ms))
+            say(f"{name:<18}{figures}  {what}")
         if not result.good:
             complain("error: not every task was dispatched and claimed once, and none of them early")
     return 0 if result.good else 1
@@ -148,7 +176,8 @@ def _remove_keys(engine: Engine, driver: Driver, shards: int) -> None:
     """Closes the engine and removes every key of it, also when the demo was stopped midway."""
     engine.close()
     control = control_keys(engine.name)
-    stored = [(control.slot, [control.topology, control.edits, control.members, control.limits])]
+    known = (control.topology, control.settings, control.edits, control.members, control.limits)
+    stored = [(control.slot, [*known, control.reports, control.history, control.changes])]
     for keys in (shard_keys(engine.name, shard) for shard in range(shards)):
         tasks = (keys.due, keys.task, keys.leased, keys.lease, keys.dead, keys.why, keys.ready(""), keys.waiting(""))
         others = (keys.looks, keys.moved, keys.staged)
@@ -156,6 +185,13 @@ def _remove_keys(engine: Engine, driver: Driver, shards: int) -> None:
     for slot, names in stored:
         driver.call(Command(slot, ("UNLINK", *names), int))
 
+
+IDLE_TASKS = 100
+IDLE_S = 1.0
+"""So many tasks are due in so long, one after the other."""
+
+IDLE_PATIENCE_S = 5.0
+"""They are shown as far as they came by then."""
 
 CONSUMERS = 2
 """While one notes what it claimed, the other's claim is under way."""

@@ -8,6 +8,8 @@ that steers a terminal is printed as an escape, so no command has to.
 '--dedup 5.0 was given without --id'
 >>> in_options("pushes with durability= are refused")
 'pushes with --durability are refused'
+>>> in_options("max_attempts=0 is not possible in https://example.org/#max_attempts=0")
+'--max-attempts 0 is not possible in https://example.org/#max_attempts=0'
 >>> in_fields("dedup=5.0 was given without id=")
 '"dedup": 5.0 was given without "id"'
 """
@@ -107,7 +109,8 @@ def tell(value: Any) -> None:
 
 
 _ARGUMENT = re.compile(
-    rf"""\b({"|".join(option.name for option in OPTIONS)}|durability|to|rate|concurrency|per_key|per_key_rate|
+    rf"""\w[\w+.-]*://\S+  # a URL has arguments of its own, such as those of a route
+    |\b({"|".join(option.name for option in OPTIONS)}|durability|to|rate|concurrency|per_key|per_key_rate|
      on_failure|shards|name|cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,
@@ -130,6 +133,8 @@ def in_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
+        if name is None:
+            return found[0]
         flag = f"--{_WORDS.get(name, name).replace('_', '-')}"
         return f"{flag} {value.strip(chr(34))}" if value else flag
 
@@ -141,7 +146,14 @@ def in_options(text: str) -> str:
 
 def in_fields(text: str) -> str:
     """The text with arguments as fields of a JSON line."""
-    return _ARGUMENT.sub(lambda found: f'"{found[1]}": {found[2]}' if found[2] else f'"{found[1]}"', text)
+
+    def field(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name is None:
+            return found[0]
+        return f'"{name}": {value}' if value else f'"{name}"'
+
+    return _ARGUMENT.sub(field, text)
 
 
 # ---- the log

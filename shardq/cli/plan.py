@@ -84,7 +84,7 @@ def _show(found: Plan) -> None:
     rows = {
         "masters": f"{found.masters:,}, with {counted(found.replicas, 'replica')} each",
         "shards": f"{found.shards:,}",
-        "pending": f"{found.pending:,} tasks" + (" in Redis" if found.cold_rows else ""),
+        "pending": counted(found.pending, "task") + (" in Redis" if found.cold_rows else ""),
         "memory": f"{decimal(found.memory)} of tasks on the fullest master; maxmemory {decimal(found.maxmemory)}",
         "cold store": f"{found.cold_rows:,} rows, {decimal(found.cold_disk)} on the disk" if found.cold_rows else "",
         "network": f"{decimal(found.bandwidth)}/s of payloads through the fullest master",

@@ -181,7 +181,7 @@ def _show_preview(given: Given, engine: Engine, driver: Driver, preview: Resize,
         Column("bytes", lambda node: decimal(node.coming_bytes), rank=4),
     ).print(rows, totals=("all", f"{tasks:,}", decimal(moved_bytes), f"{tasks:,}", decimal(moved_bytes)))
     say(
-        f"from {present} to {counted(preview.shards, 'shard')}: about {tasks:,} tasks would move, of "
+        f"from {present} to {counted(preview.shards, 'shard')}: about {counted(tasks, 'task')} would move, of "
         f"{decimal(moved_bytes)}, {between['tasks']:,} of them to another node"
         + (f", in {seconds:,.0f} s" if seconds is not None else "")
     )

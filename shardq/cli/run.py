@@ -90,7 +90,16 @@ def run(
         create = create or bool(shards or given.settings.get("shards"))
         try:
             engine = stack.enter_context(
-                opened(given, create=create, wait=not create, shards=shards, log=log, sinks=sinks, secrets=secrets)
+                opened(
+                    given,
+                    create=create,
+                    dispatches=True,
+                    wait=not create,
+                    shards=shards,
+                    log=log,
+                    sinks=sinks,
+                    secrets=secrets,
+                )
             )
         except Ended:
             return _stopped(given, quiet=quiet)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from shardq.cli.options import Given
-from shardq.cli.output import going_on, set_up_logging
+from shardq.cli.output import complain, going_on, set_up_logging
 from shardq.cli.serving import Ending
 from shardq.core import operation
 from shardq.core.calls.control import read_topology
@@ -44,6 +44,7 @@ def opened(
     given: Given,
     *,
     create: bool = False,
+    dispatches: bool = False,
     wait: bool = False,
     shards: int | None = None,
     codec: str = "json",
@@ -55,6 +56,7 @@ def opened(
     """Opens the engine, and closes it at the end.
 
     Without ``create`` the name must exist: a misspelt one is an error, and leaves nothing behind on the server. With
+    it a new name is told, unless the command ``dispatches`` it: nobody else does. With
     ``wait`` the command waits for the process that creates it; raises Ended if it is told to end first. ``log``: the
     form of the log. ``sinks`` and ``secrets``: what may leave this process by routes; None: as the environment says.
     """
@@ -74,6 +76,12 @@ def opened(
             raise ShardqError(
                 f"there is no engine named {name!r} at {where}{unasked}; give another --name or --url; "
                 "the first push makes a new one, as does `shardq run --create`"
+            )
+        elif not exists and not dispatches:
+            complain(
+                f"there was no engine named {name!r} at {where}; this makes one. Nobody dispatches it until you start "
+                f"`shardq run --name {name}`, or a program that calls engine.start(). If the name is a slip, "
+                f"`shardq engines --remove {name}` removes it"
             )
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.settings.get("shards"))

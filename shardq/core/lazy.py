@@ -8,6 +8,9 @@ import sys
 
 TYPE_CHECKING = False  # as checkers know it; loading typing takes longer than all that is here
 
+_OWN = {"TYPE_CHECKING", "lazily"}
+"""What a package takes from here, and does not offer."""
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
@@ -39,6 +42,6 @@ def lazily(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places})
+        return sorted({*vars(sys.modules[package]), *places} - _OWN)
 
     return load, names

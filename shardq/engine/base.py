@@ -18,10 +18,11 @@ import msgspec
 
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
-from shardq.core.consumer.claims import Claims, DispatcherLook
+from shardq.core.consumer.claims import Claims
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.edits import edit_topology
+from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms

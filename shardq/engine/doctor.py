@@ -21,6 +21,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
+from shardq.core.model.printable import counted
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
@@ -227,22 +228,25 @@ def _move(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]
     return Mended(moved, len(elsewhere) - moved)
 
 
-_KINDS: dict[Fault, tuple[str, str]] = {
+_KINDS: dict[Fault, tuple[str, str, str]] = {
     "lost": (
-        "tasks have a record and are in no list or set, like {ids}: nobody will ever get them",
+        "task",
+        "with a record in no list or set, like {ids}: nobody will ever get them",
         "schedule them for now, so that they are dispatched at once",
     ),
     "unlaned": (
-        "tasks are scheduled and their keys don't know them, like {ids}: nobody will ever get them",
+        "task",
+        "scheduled without its key knowing it, like {ids}: nobody will ever get them",
         "have their keys know them, so that they are given when they are due",
     ),
     "empty": (
-        "ids are in a set without a record, like {ids}: their tasks are gone, by eviction or by hand; the ids are "
-        "dropped when they are due, or trimmed",
+        "id",
+        "in a set without a record, like {ids}: their tasks are gone, by eviction or by hand; the ids are dropped when "
+        "they are due, or trimmed",
         "",
     ),
 }
-"""Fault → what is said of the ids that have it, and the repair."""
+"""Fault → what has it, what is said of those, and the repair."""
 
 
 def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
@@ -256,9 +260,9 @@ def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everythin
             ids = yield from _not_in_ready_lists(keys, ids)
         ids += yield from _placed(keys, everything=everything)
         faults = yield from find_faults(cache, keys, ids)
-        for fault, (text, fix) in _KINDS.items():
+        for fault, (noun, text, fix) in _KINDS.items():
             if wrong := [id for id, its in faults.items() if its == fault]:
-                text = f"shard {keys.shard}: {len(wrong):,} {text.format(ids=_examples(wrong))}"
+                text = f"shard {keys.shard}: {counted(len(wrong), noun)} {text.format(ids=_examples(wrong))}"
                 mend = partial(_restore, cache, keys, wrong) if fix else None
                 found.append(Finding("records", text, fix, mend))
     unreadable: dict[ShardKeys, list[str]] = succeeded(

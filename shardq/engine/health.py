@@ -32,7 +32,7 @@ from shardq.core.layout.destinations import named as to_named
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Route
 from shardq.core.model.ids import quoted_topic, topic_of
-from shardq.core.model.printable import quoted
+from shardq.core.model.printable import counted, quoted
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import find_strays, refresh
@@ -456,10 +456,8 @@ def _untaken(
     for kind, topics in old.items():
         topics.sort(key=lambda each: -each[0])
         for age, topic, why in topics[:NAMED]:
-            ready = stats.topics[topic].ready
-            text = (
-                f"topic {quoted_topic(topic)}: the oldest of {ready:,} ready tasks has waited for {age:,.0f} s; {why}"
-            )
+            ready = counted(stats.topics[topic].ready, "ready task")
+            text = f"topic {quoted_topic(topic)}: the oldest of {ready} has waited for {age:,.0f} s; {why}"
             yield Reason(kind, text)
         if len(topics) > NAMED:
             text = f"ready tasks of {len(topics) - NAMED} more topics have waited as long: see `shardq topics`"

@@ -17,7 +17,6 @@ import msgspec
 
 from shardq.core import upkeep
 from shardq.core.calls.control import living
-from shardq.core.dispatcher.membership import dispatchers
 from shardq.core.edits import edit_topology, take_up_keys, with_pause
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
@@ -30,7 +29,7 @@ from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id
 from shardq.core.resharding.handle_sync import Resize
 from shardq.core.resharding.lanes import ring_lanes
-from shardq.core.resharding.resizing import Estimate, estimate_resize, progress, resize
+from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
 from shardq.engine.control import TOPICS_AT_ONCE, Change, noted, read_changes
@@ -144,9 +143,9 @@ class OperatorCommands(TaskCommands, ABC):
         span = len(cache.topology.span())
         return Resize(
             driver,
+            cache,
             shards or cache.topology.pending or cache.topology.shards,
-            lambda: progress(cache, shards=span),
-            lambda: dispatchers(cache.control),
+            span,
             estimated,
         )
 

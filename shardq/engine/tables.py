@@ -19,6 +19,7 @@ from shardq.core.fleet.report import runs, together
 from shardq.core.layout.topology import Route, TopicSettings
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.printable import counted as counted
 from shardq.engine.health import Health
 from shardq.engine.keys import KeyStats, Why
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
@@ -35,14 +36,6 @@ WAITS_S = 60.0
 """A topic whose oldest ready task waits for longer is shown in red, unless it is held."""
 
 # ---- formats
-
-
-def counted(count: int, what: str) -> str:
-    """
-    >>> counted(0, "shard"), counted(1, "shard"), counted(1200, "shard")
-    ('no shards', '1 shard', '1,200 shards')
-    """
-    return f"{f'{count:,}' if count else 'no'} {what}{'' if count == 1 else 's'}"
 
 
 def number(count: int | None) -> str:

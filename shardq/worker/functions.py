@@ -17,6 +17,7 @@ from typing import Any, Literal, ParamSpecArgs, ParamSpecKwargs, get_type_hints
 import msgspec
 
 from shardq.core.model.printable import quoted
+from shardq.core.model.record import Builtin
 from shardq.core.model.task import Delivery
 from shardq.core.model.typed import Fields
 from shardq.errors import InvalidOption, PayloadNotDecodable
@@ -201,14 +202,37 @@ class Arguments:
         """The arguments as their annotations say. Raises PayloadNotDecodable for those that do not fit; a wrong number
         of them is left to the call.
         """
+        values = self._values(args, kwargs)
+        found = self._fields.converted(values)
+        if found is values:
+            return args, kwargs
+        first = [found.get(name, value) for name, value in zip(self._positional, args, strict=False)]
+        named = {name: found.get(name, value) if name in self._by_name else value for name, value in kwargs.items()}
+        return [*first, *found.get(self._rest, args[len(self._positional) :])], named | found.get(self._more, {})
+
+    def check_pushed(self, args: list[Any], kwargs: dict[str, Any], codec: Builtin) -> None:
+        """Raises PayloadNotDecodable for arguments that ``converted`` would refuse in a worker, behind this codec. What
+        the codec can't encode is for the push to tell.
+        """
+        values = self._values(args, kwargs)
+        if self._fields.are_exact(values):
+            return
+        try:
+            encoded = codec.encode(values)
+        except Exception:  # noqa: BLE001  as said above
+            return
+        self._fields.converted(codec.decode(encoded))
+
+    def _values(self, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with a type, by name. None where they do not bind."""
         typed = self._typed
         if not typed:
-            return args, kwargs
+            return {}
         if self._bind is not None:
             try:
                 self._bind.bind(*args, **kwargs)
             except TypeError:
-                return args, kwargs
+                return {}
         count = len(self._positional)
         values = {name: value for name, value in zip(self._positional, args, strict=False) if name in typed}
         if self._rest in typed and len(args) > count:
@@ -218,12 +242,7 @@ class Arguments:
                 values[name] = value
         if self._more in typed and (more := {name: kwargs[name] for name in kwargs if name not in self._by_name}):
             values[self._more] = more
-        found = self._fields.converted(values)
-        if found is values:
-            return args, kwargs
-        first = [found.get(name, value) for name, value in zip(self._positional, args, strict=False)]
-        named = {name: found.get(name, value) if name in self._by_name else value for name, value in kwargs.items()}
-        return [*first, *found.get(self._rest, args[count:])], named | found.get(self._more, {})
+        return values
 
 
 def calling(function: Callable[..., Any], arguments: Arguments, name: str) -> Callable[[Delivery], Any]:

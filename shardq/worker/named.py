@@ -19,9 +19,10 @@ from shardq.core.model.checks import check_key, check_topic
 from shardq.core.model.ids import full_id
 from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import quoted
+from shardq.core.model.record import Builtin
 from shardq.core.model.task import OF_OTHERS, Task, refuse_unknown
 from shardq.core.producer.durable import Durability
-from shardq.errors import BadInput, InvalidOption
+from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.schedules.every import Every
 from shardq.worker.functions import Arguments, check_function
 from shardq.worker.handlers import Attempts, TaskFunction
@@ -62,12 +63,19 @@ class NamedTask(Generic[P, R, T]):
     """
 
     def __init__(
-        self, push: Callable[..., T], function: Callable[P, R], name: str, topic: str, max_attempts: int | None
+        self,
+        push: Callable[..., T],
+        function: Callable[P, R],
+        name: str,
+        topic: str,
+        max_attempts: int | None,
+        arguments: Arguments,
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self._push = push
         self._signature = _signature(function)
         self._max_attempts = max_attempts
+        self._arguments = arguments
         self.function = function
         self.name = name
         self.topic = topic
@@ -85,7 +93,8 @@ class NamedTask(Generic[P, R, T]):
             raise AttributeError(f"a task has no {name}{hint}", name=name, obj=self)
 
     def push(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Pushes a call with these arguments, which must be what the codec can encode. Due now; see ``options``.
+        """Pushes a call with these arguments, which the codec can encode and the function's annotations allow.
+        Due now; see ``options``.
 
         >>> send.push("ann@example.org", text="hello")
         """
@@ -142,6 +151,13 @@ class NamedTask(Generic[P, R, T]):
                 raise InvalidOption(
                     f"{self.name} can't be pushed with these arguments: {exc}; it takes {self._signature}"
                 ) from None
+        engine: Any = getattr(self._push, "__self__", None)
+        codec = engine._options.codec if engine is not None else None
+        if isinstance(codec, Builtin):  # what another gives back can't be told here
+            try:
+                self._arguments.check_pushed(list(args), kwargs, codec)
+            except PayloadNotDecodable as exc:
+                raise InvalidOption(f"{self.name} can't be pushed with these arguments: {exc}") from None
         return call_of(self.name, *args, **kwargs)
 
 
@@ -254,18 +270,19 @@ class TaskDecorator(ABC, Generic[T]):
             check_aliases(aliases, own)
             if recurrence is not None:
                 check_called_without_arguments(function, own)
+            arguments = Arguments(function, own)
             self._add_task(
                 TaskFunction(
                     topic=topic,
                     name=own,
                     aliases=tuple(aliases),
                     function=function,
-                    arguments=Arguments(function, own),
+                    arguments=arguments,
                     attempts=attempts,
                     every=recurrence,
                 )
             )
-            return NamedTask(self._push_task(), function, own, topic, max_attempts)
+            return NamedTask(self._push_task(), function, own, topic, max_attempts, arguments)
 
         return register if function is None else register(function)
 

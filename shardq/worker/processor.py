@@ -20,6 +20,7 @@ from shardq.core.consumer.settling import Settlement, by_shard, extend, per_shar
 from shardq.core.consumer.sync import Consumer
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.ids import quoted_topic
+from shardq.core.model.printable import counted
 from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
@@ -203,7 +204,7 @@ class Processor:
         self._until = time.monotonic() + END_S
         rest = self._in_flight.unfinished()
         if rest:
-            tell(logging.WARNING, "giving back %d tasks whose handlers have not finished", len(rest))
+            tell(logging.WARNING, "giving back %s: the handlers have not finished", counted(len(rest), "task"))
             for job in rest:
                 self._in_flight.finish(job, job.back())
             self._coroutine_runner.cancel(rest, END_S)
@@ -282,20 +283,20 @@ class Processor:
                 # Until then the leases are extended. What this try has settled is "lost" in the next.
                 self._unsent = settlements
                 raise
-            what = "%d settlements could not be sent; their tasks come back: %s"
-            tell(logging.ERROR, what, len(settlements), exc, extra={"error": type(exc).__name__})
+            what = "%s could not be sent; the tasks come back: %s"
+            tell(logging.ERROR, what, counted(len(settlements), "settlement"), exc, extra={"error": type(exc).__name__})
         finally:
             # Also after an error that is not ours: the tasks come back when their leases, not extended, run out.
             if not self._unsent:
                 self._in_flight.settled([job for job, _ in settlements])
         lost = [id for id, answer in answers.items() if answer == "lost"] if not again else []
         if lost:
-            what = "the lease of %d tasks was lost before they were settled: %s"
-            tell(logging.WARNING, what, len(lost), ", ".join(lost[:5]), extra={"task_ids": lost})
+            what = "the lease of %s was lost before it could be settled: %s"
+            tell(logging.WARNING, what, counted(len(lost), "task"), ", ".join(lost[:5]), extra={"task_ids": lost})
         dead = [id for id, answer in answers.items() if answer == "dead"]
         if dead:
-            what = "%d tasks failed in their last attempt and are dead: %s"
-            tell(logging.ERROR, what, len(dead), ", ".join(dead[:5]), extra={"task_ids": dead})
+            what = "%s failed in the last attempt and will not be tried again (dead): %s"
+            tell(logging.ERROR, what, counted(len(dead), "task"), ", ".join(dead[:5]), extra={"task_ids": dead})
         return True
 
     def _left(self) -> float | None:
@@ -383,5 +384,7 @@ class Processor:
         answers = run(self._driver, extend(self._claims, held, self._claims.lease_ms), timeout)
         lost = [job for job in jobs if job.delivery.id in answers and self._overrule(job, None)]
         if lost:
-            what = "the lease of %d tasks was lost while they ran; they run elsewhere too"
-            tell(logging.WARNING, what, len(lost), extra={"task_ids": [job.delivery.id for job in lost]})
+            what = "the lease of %s was lost while a handler ran; another worker may run it too"
+            tell(
+                logging.WARNING, what, counted(len(lost), "task"), extra={"task_ids": [job.delivery.id for job in lost]}
+            )

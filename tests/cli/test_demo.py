@@ -48,6 +48,10 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     )
     assert (books["early"], books["lost"], books["duplicates"]) == ("0", "0", "0")
     assert "4 shards, Python 3." in done.out
+    title, flood, idle = done.lines[-3:]
+    assert re.fullmatch(r"how late \(ms\) +p50 +p99 +most", title)
+    assert re.fullmatch(r"in this flood( +[\d,]+){3}  500 tasks in \d+ s, all at once", flood)
+    assert re.fullmatch(r"in an idle second( +[\d,]+){3}  100 tasks, and nothing else", idle)
     assert f"shardq {shardq.__version__}, " in done.out
     assert remains(shell) == []
     wait_until(lambda: not demo_servers(shell), "its server has ended")
@@ -72,6 +76,7 @@ def test_as_json_on_another_server_whose_data_stays(shell: Shell, url: str) -> N
         assert books["ok"] is True
         # a dispatch without an answer is told, and nobody knows how late its tasks were
         assert books["lateness"]["tasks"] == 500 or own(done.err) != done.err
+        assert books["idle"]["tasks"] == 100 or own(done.err) != done.err
         assert books["versions"].keys() == {"shardq", "server", "python"}
         assert keys(servers) <= before
 

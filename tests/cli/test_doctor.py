@@ -146,9 +146,7 @@ def test_a_task_that_nobody_will_ever_get(shardq: Shell, engine: Engine, servers
     servers.ask(keys.slot, "ZREM", keys.due, lost)
     assert state_of(engine, lost) == "ready", "so it seems, and it is in no list"
     (told,) = found(shardq)["records"]
-    assert told["text"].startswith(
-        f"shard {keys.shard}: 1 tasks have a record and are in no list or set, like '{lost}'"
-    )
+    assert told["text"].startswith(f"shard {keys.shard}: 1 task with a record in no list or set, like '{lost}'")
     assert told["fix"].startswith("schedule them for now")
     with asleep(engine, keys.shard):
         assert "fixed 1: schedule them for now" in shardq.run("doctor", "--fix", "--all").out
@@ -179,7 +177,7 @@ def test_ids_without_a_record(shardq: Shell, engine: Engine, servers: Servers) -
     keys = keys_of(engine, id)
     servers.ask(keys.slot, "HDEL", keys.task, id)
     (told,) = found(shardq)["records"]
-    assert told["text"].startswith(f"shard {keys.shard}: 1 ids are in a set without a record, like '{id}'")
+    assert told["text"].startswith(f"shard {keys.shard}: 1 id in a set without a record, like '{id}'")
     assert told["fix"] is None
 
 
@@ -193,7 +191,7 @@ def test_a_task_that_its_key_does_not_know(shardq: Shell, engine: Engine, server
     servers.ask(keys.slot, "ZREM", keys.keys, entry)
     (told,) = found(shardq)["records"]
     assert told["text"].startswith(
-        f"shard {keys.shard}: 1 tasks are scheduled and their keys don't know them, like '{lost}'"
+        f"shard {keys.shard}: 1 task scheduled without its key knowing it, like '{lost}'"
     )
     assert "fixed 1: have their keys know them" in shardq.run("doctor", "--fix", "--all").out
     assert "records" not in found(shardq)

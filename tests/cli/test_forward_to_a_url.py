@@ -14,6 +14,7 @@ from shardq.cli.app import app
 from shardq.cli.options import Given
 from shardq.engine import tables
 from shardq.engine.internals import Internals
+from tests.cli.shell import Shell
 from tests.support.waiting import wait_until
 
 
@@ -62,3 +63,14 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
         wrong = str(exc)
     assert "ends with the key: redis://…#LIST or #stream:NAME" in wrong
     assert "hushhush" not in f"{told}{seen}{down}{cell}{wrong}"
+
+
+def test_the_options_of_a_route_are_shown_as_they_were_given(shardq: Shell, engine: Engine) -> None:
+    route = "http://127.0.0.1:1/hook#max_attempts=3&backoff=1,5"
+    assert shardq.run("forward", "mail", "--to", route).out == f"topic 'mail' now goes to {route}\n"
+    engine.start()
+    engine.push(1, topic="mail")
+    wait_until(lambda: f"can't be forwarded to {route}" in shardq.run("health").out, "health shows it", timeout=30)
+    told = shardq.run("stats")
+    assert f"mail to {route}: " in told.out
+    assert "--max-attempts" not in told.out + told.err

@@ -34,6 +34,19 @@ def test_push_prints_the_id_and_get_shows_the_task(shardq: Shell, engine: Engine
     assert [line for line in seen.lines if line.startswith(("tags", "headers", "failed "))] == []
 
 
+@pytest.mark.parametrize("words", [("push", "1"), ("push-file", "lines"), ("forward", "mail", "--to", "list")])
+def test_a_name_that_is_new_is_told(shardq: Shell, name: str, home: Path, words: tuple[str, ...]) -> None:
+    """It may be a slip, and then nobody would ever dispatch what is pushed."""
+    (home / "lines").write_text('{"payload": 1}\n')
+    words = tuple(str(home / word) if word == "lines" else word for word in words)
+    first, second = shardq.run(*words), shardq.run(*words)
+    assert (first.code, second.code) == (0, 0)
+    for part in (f"there was no engine named {name!r} at ", f"`shardq run --name {name}`", f"--remove {name}`"):
+        assert part in first.err
+    assert "no engine" not in second.err
+    assert shardq.run("engines", "--remove", name, "--yes").code == 0
+
+
 def test_the_attempts_of_a_task_are_lines(shardq: Shell, engine: Engine) -> None:
     engine.start()
     id = engine.push(1)

@@ -164,7 +164,7 @@ def test_only_so_many_commands_are_under_way_at_once(
     assert len(_LINK.findall(client.get("/tasks/bulk").text)) == AT_ONCE
     gate.opened.set()
     for place in places:
-        shown(client, place, "tasks match")
+        shown(client, place, "task matches")
 
 
 def test_commands_that_make_no_sense_are_refused(engine: Engine, client: Browser) -> None:

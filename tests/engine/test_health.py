@@ -143,9 +143,9 @@ def test_ready_tasks_that_nobody_takes(running: Engine) -> None:
 
     wait_until(lambda: len(old()) == 2, "two have waited, and the third is paused")
     limited, mail = sorted(old())
-    assert limited.startswith("topic 'limited': the oldest of 1 ready tasks has waited for ")
+    assert limited.startswith("topic 'limited': the oldest of 1 ready task has waited for ")
     assert limited.endswith("; no worker that runs serves the topic: start one that has a handler or a task for it")
-    assert mail.startswith("topic 'mail': the oldest of 1 ready tasks has waited for ")
+    assert mail.startswith("topic 'mail': the oldest of 1 ready task has waited for ")
     assert mail.endswith("; no worker that runs serves the topic: start one that has a handler or a task for it")
     assert running.health(), "not for a minute yet"
     consumer = running.consumer("mail")

@@ -161,7 +161,7 @@ def test_a_flush_tells_of_all_sendings_since_the_last(engine: Engine, servers: S
         ) as later:
             buffer.flush()
         assert later.value.ids == bad[2:]  # so many are kept
-        assert later.value.__notes__ == ["1 tasks of sendings before these failed too: each Pending tells its own fate"]
+        assert later.value.__notes__ == ["1 task of sendings before these failed too: each Pending tells its own fate"]
         buffer.flush()
 
 

@@ -5,10 +5,12 @@ What a page shows is typed as it stands, and nothing beside it, by these rules:
 - The first ``pip install`` on the page, in a block or in a sentence, is what the environment has.
 - A block of Python that begins with ``# NAME.py`` is that file. Others are programs and run: one that imports shardq
   (or the page's own shopapp) begins a program, the next ones go on with it.
-- The lines of a block of sh are typed one by one into one shell. A line ends with 0, or with what its comment says
-  (``# ends with 1``). A line that ends with ``&`` runs until the reader leaves the page.
-- A block of text right below is what is shown: all that a program prints, or what commands print at least. ``…`` stands
-  for anything. Where there is none, each line that a program prints stands somewhere on the page.
+- A block of sh is pasted as a whole into one shell: nothing waits but what the block itself waits for. A line ends with
+  0, or with what its comment says (``# ends with 1``). A line that ends with ``&`` runs until a section begins with a
+  program of Python: that one has nothing beside it. A section is what stands below a heading, or begins in bold.
+- A block of text right below is all that is printed: by a program in this order, by the lines of a shell and what runs
+  beside them in any order. ``…`` stands for anything, as a line of its own for any number of lines. Where there is no
+  such block, each line that a program prints stands somewhere on the page.
 
 The machine may have taken the ports on a page, so they are others: 6379, of Redis, and 8000, of a web service.
 """
@@ -23,7 +25,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,45 +40,49 @@ LONGEST_S = 90.0
 """For a line or a program."""
 
 PAUSE_S = 2.0
-"""Before the next line is typed while a program starts in the background."""
-
-_REFUSED = "7"
-"""What curl ends with where nobody listens."""
+"""The reader looks for so long at what a program in the background prints, before it goes on."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INSTALL = re.compile(r"pip install ('shardq[^`\n#]*)")
 _BEGINS = re.compile(r"^(import shardq|import shop)", re.MULTILINE)
 _FILE = re.compile(r"# ([\w/]+\.py)(?:, continued)?\n")
 _ENDS = re.compile(r"# ends with (\d)")
+_SECTION = re.compile(r"^(#|\*\*)", re.MULTILINE)
 
 
 @dataclass(slots=True)
 class Step:
-    """``text`` is a file to write, a program to run, or lines to type; ``shown``: what the page says it prints."""
+    """``text`` is a file to write, a program to run, or lines to paste; ``shown``: what the page says it prints."""
 
     kind: str
     text: str
     shown: str | None = None
+    begins: bool = False
+    """True if it is the first of a section."""
 
 
 def steps(page: str) -> list[Step]:
     """What a reader of the page does, in its order.
 
     >>> steps("```sh\\nshardq demo\\n```\\n\\n```text\\nok\\n```\\n")
-    [Step(kind='sh', text='shardq demo\\n', shown='ok\\n')]
+    [Step(kind='sh', text='shardq demo\\n', shown='ok\\n', begins=False)]
     """
     found: list[Step] = []
     end = 0
+    begins = False
     for block in _BLOCK.finditer(page):
         kind, text = block.groups()
+        begins = begins or _SECTION.search(page[end : block.start()]) is not None
         if kind == "text" and found and not page[end : block.start()].strip():
             found[-1].shown = text
         elif kind == "python" and _FILE.match(text):
-            found.append(Step("file", text))
+            found.append(Step("file", text, begins=begins))
+            begins = False
         elif kind == "python" and found and found[-1].kind == "python" and not _BEGINS.search(text):
             found[-1].text += "\n" + text
         elif kind in ("python", "sh"):
-            found.append(Step(kind, text))
+            found.append(Step(kind, text, begins=begins))
+            begins = False
         end = block.end()
     return found
 
@@ -126,7 +134,8 @@ class Reader:
                 start_new_session=True,
             )
         self._lines = 0
-        self._patience = 0.0
+        self._lasting = False
+        """Something runs in the background."""
 
     def __enter__(self) -> Self:
         return self
@@ -156,6 +165,9 @@ class Reader:
             page = re.sub(rf"(?<=[: =]){port}\b", free, page)
         programs = 0
         for step in steps(page):
+            if step.begins and step.kind == "python" and self._lasting:
+                self.pastes(["kill $(jobs -p) && wait || true"])
+                self._lasting = False
             began = len(self._printed())
             if step.kind == "file":
                 name = _FILE.match(step.text)
@@ -167,35 +179,48 @@ class Reader:
             elif step.kind == "python":
                 programs += 1
                 (self._folder / f"page{programs}.py").write_text(step.text, encoding="utf-8")
-                self.types(f"python page{programs}.py")
+                self.pastes([f"python page{programs}.py"])
                 self._compare(step, page, began)
             else:
-                for line in step.text.replace("\\\n", "").splitlines():
-                    if line.strip() and not line.startswith(("#", "pip install")):
-                        self.types(line)
-                if step.shown is not None:
-                    self._wait_for(step.shown, began)
+                self._pastes(step, began)
 
-    def types(self, line: str) -> None:
-        """Types a line, and waits for the next prompt; types it again while a web service is not up yet."""
+    def _pastes(self, step: Step, began: int) -> None:
+        lines = [
+            line
+            for line in step.text.replace("\\\n", "").splitlines()
+            if line.strip() and not line.startswith(("#", "pip install"))
+        ]
+        self.pastes(lines)
+        if step.shown is not None:
+            self._wait_for(step.shown, began)
+        if lasting := sum(line.split("#")[0].rstrip().endswith("&") for line in lines):
+            self._lasting = True
+            time.sleep(PAUSE_S)
+            self.pastes([f"[ $(jobs -r | wc -l) -ge {lasting} ]"])
+        if step.shown is not None:
+            said = self._unmatched(step.shown, began)[1]
+            assert not said, "\n".join([step.text, "printed, and the page does not show it:", *said])
+
+    def pastes(self, lines: Sequence[str]) -> None:
+        """Pastes lines, and waits until all have ended."""
         assert self._shell.stdin
-        self._lines += 1
-        lasting = line.split("#")[0].rstrip().endswith("&")
-        line = re.sub(r"(?:^|(?<=\| ))redis-cli\b", f"redis-cli -p {self._ports['6379']}", line)
-        mark = f"typed-{self._lines}-ended-with-"
-        self._shell.stdin.write(f"{{ {line}\n}} </dev/null\nprintf '\\n{mark}%s;\\n' $?\n")
+        marks = []
+        for line in lines:
+            self._lines += 1
+            marks.append(f"typed-{self._lines}-ended-with-")
+            typed = re.sub(r"(?:^|(?<=\| ))redis-cli\b", f"redis-cli -p {self._ports['6379']}", line)
+            self._shell.stdin.write(f"{{ {typed}\n}} </dev/null\nprintf '\\n{marks[-1]}%s;\\n' $?\n")
         self._shell.stdin.flush()
-        ends = wait_until(lambda: re.findall(rf"{mark}(\d+);", self._printed()), f"{line} ends", timeout=LONGEST_S)
-        code, wanted = ends[0], said[1] if (said := _ENDS.search(line)) else "0"
-        if line.startswith("curl") and code == _REFUSED and time.monotonic() < self._patience:
-            time.sleep(PAUSE_S)
-            self.types(line)
-            return
-        assert code == wanted, f"{line}\nended with {code}\n{self._printed()}\n{self._err.read_text()}"
-        if lasting:
-            self._patience = time.monotonic() + LONGEST_S
-            time.sleep(PAUSE_S)
-            self.types("kill -0 $!")
+        for line, mark in zip(lines, marks, strict=True):
+            ended = partial(self._codes, mark)
+            code, wanted = (
+                wait_until(ended, f"{line} ends", timeout=LONGEST_S)[0],
+                said[1] if (said := _ENDS.search(line)) else "0",
+            )
+            assert code == wanted, f"{line}\nended with {code}\n{self._printed()}\n{self._err.read_text()}"
+
+    def _codes(self, mark: str) -> list[str]:
+        return re.findall(rf"{mark}(\d+);", self._printed())
 
     def _printed(self) -> str:
         return self._out.read_text(encoding="utf-8")
@@ -213,16 +238,26 @@ class Reader:
             as_told = len(said) == len(shown) and all(map(_matches, said, shown))
         assert as_told, "\n".join([step.text, "printed, and the page says otherwise:", *said])
 
-    def _wait_for(self, shown: str, began: int) -> None:
-        def missing() -> list[str]:
-            said = self._said(began)
-            return [each for each in shown.splitlines() if not any(_matches(line, each) for line in said)]
+    def _unmatched(self, shown: str, began: int) -> tuple[list[str], list[str]]:
+        """The lines that are shown and not printed, and those that are printed and not shown."""
+        said, missing = self._said(began), list[str]()
+        for each in sorted(shown.splitlines(), key=lambda line: line.count("…")):
+            if each == "…":
+                return missing, []
+            fitting = next((line for line in said if _matches(line, each)), None)
+            if fitting is None:
+                missing.append(each)
+            else:
+                said.remove(fitting)
+        return missing, said
 
+    def _wait_for(self, shown: str, began: int) -> None:
         try:
-            wait_until(lambda: not missing(), "all that is shown is printed", timeout=LONGEST_S)
+            wait_until(lambda: not self._unmatched(shown, began)[0], "all that is shown is printed", timeout=LONGEST_S)
         except AssertionError:
             said = "\n".join(self._said(began))
-            raise AssertionError(f"not printed: {missing()}, but:\n{said}\n{self._err.read_text()}") from None
+            missing = self._unmatched(shown, began)[0]
+            raise AssertionError(f"not printed: {missing}, but:\n{said}\n{self._err.read_text()}") from None
 
 
 def _matches(line: str, shown: str) -> bool:

@@ -372,5 +372,5 @@ def test_a_server_that_is_away_when_the_worker_stops(
         own_server.kill()
         stop()
         gate.open()
-    assert "1 settlements could not be sent; their tasks come back" in caplog.text
+    assert "1 settlement could not be sent; the tasks come back" in caplog.text
     assert "Traceback" not in caplog.text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine
-from shardq.core.consumer import claims
+from shardq.core.fleet import missing
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.worker import report as reporter
 from tests.support.engines import Engines
@@ -107,7 +107,7 @@ def test_one_that_is_started_again_is_not_missed_at_once(
 def test_a_claim_that_waits_says_it_too(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "LOOK_S", 0.2)
+    monkeypatch.setattr(missing, "LOOK_S", 0.2)
     consumer = engine.consumer("mail")
     for _ in range(5):
         assert consumer.claim(wait=0.2) == []

@@ -161,7 +161,7 @@ def test_a_worker_frozen_past_its_lease_can_not_finish_what_another_has(
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
     wait_until(lambda: noted("done"), "its handler returns", timeout=SOON_S)
-    wait_until(lambda: "lease of 1 tasks was lost" in logged(tmp_path), "its ack is refused", timeout=SOON_S)
+    wait_until(lambda: "lease of 1 task was lost" in logged(tmp_path), "its ack is refused", timeout=SOON_S)
     assert state_of(running, id) == "leased"
     running.consumer().ack(delivery)
     assert state_of(running, id) == "gone"

@@ -193,6 +193,44 @@ def test_what_does_not_fit_is_named(type: Any, value: Any, text: str) -> None:
         assert str(caught.value).startswith("send does not take this payload: ")
 
 
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_a_push_checks_them_by_the_rules_of_the_worker(codec: str) -> None:
+    """Before anything is sent, and with the same words."""
+    engine = Engine("redis://127.0.0.1:1", name="typed", timeout=0.1, codec=codec)
+
+    def send(to: Any, *rest: Any, more: Any = None) -> None: ...
+
+    for number, (type, value, text) in enumerate(MISFITS):
+        send.__annotations__ = dict.fromkeys(("to", "rest", "more"), type)
+        task = engine.task(name=f"send-{number}", topic="mail")(send)
+        with pytest.raises(InvalidOption) as caught:
+            task.push(value)
+        assert str(caught.value).startswith(f"send-{number} can't be pushed with these arguments: ")
+        assert text in str(caught.value)
+    for number, (type, value) in enumerate(FITTING, len(MISFITS)):
+        send.__annotations__ = dict.fromkeys(("to", "rest", "more"), type)
+        task = engine.task(name=f"send-{number}", topic="mail")(send)
+        assert task.call(value, value, more=value).payload == call_of(task.name, value, value, more=value)
+
+
+def test_a_push_leaves_what_another_codec_encodes_to_the_worker() -> None:
+    class Own:
+        name = "own"
+
+        def encode(self, payload: Any) -> bytes:
+            return b""
+
+        def decode(self, data: bytes) -> Any: ...
+
+    engine = Engine("redis://127.0.0.1:1", name="typed", codec=Own())
+
+    @engine.task(name="send")
+    def send(to: str) -> None: ...
+
+    wrong: Any = 5
+    assert send.call(wrong).payload == call_of("send", 5)
+
+
 def test_a_wrong_number_of_arguments_is_left_to_the_call() -> None:
     def send(to: str, at: dt.datetime = MOMENT) -> None: ...
 

@@ -22,6 +22,7 @@ from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit
+from shardq.core.model.printable import counted
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
@@ -132,7 +133,8 @@ def give_back_leases(claims: Claims, leases: SettlementsByShard) -> Operation[No
             yield from settle(claims, leases)
     except ShardqError as exc:
         count = sum(len(backs) for _, backs in leases.values())
-        log.warning("%d tasks could not be given back; they come back when their leases run out: %s", count, exc)
+        what = "%s could not be given back, and will be when the lease runs out: %s"
+        log.warning(what, counted(count, "task"), exc)
 
 
 def _claim_in_parts(request: _Request) -> Operation[list[Delivery]]:
@@ -261,7 +263,8 @@ def _still_leased(
     now = time.monotonic()
     lapsed = {(each.id, each.token): each for asked, some in leased if now >= asked + lease_s for each in some}
     kept = [each for each in deliveries if (each.id, each.token) not in lapsed]
-    log.warning("%d deliveries came when their leases of %g s could be over: not handed out", len(lapsed), lease_s)
+    what = "%s came when the lease of %g s could be over: not handed out"
+    log.warning(what, counted(len(lapsed), "task"), lease_s)
     if not kept:
         # A lease may have begun long after it was asked for. Given back, it counts no attempt.
         yield from give_back_leases(claims, back_unbegun(lapsed.values()))

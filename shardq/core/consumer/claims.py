@@ -12,19 +12,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from shardq.core.calls import control
 from shardq.core.calls.consume import Claim, Leased, SettleGiveBack
 from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, UnreachableShards, patience_s
 from shardq.core.consumer.rate_limiter import Permits, RateLimiter
 from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
-from shardq.core.fleet.member import NO_DISPATCHER
-from shardq.core.layout.keys import ControlKeys
+from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.record import PLAIN, Codec, clear_of, decode_payload
-from shardq.core.operation import Operation
 from shardq.core.recovery import Recovery
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError
@@ -40,39 +37,8 @@ BEHIND_S = 0.5
 CONTENDED_S = 0.01
 """The sleep between two claims from lists that others are emptying."""
 
-LOOK_S = 2.0
-"""A claim waits for so long before it looks for a dispatcher; without one it never gets anything."""
-
-LOOK_AGAIN_S = 60.0
-
 Decode = Callable[[bytes, Codec, str], tuple[Any, Mapping[str, str], tuple[str, ...]]]
 """Makes payload, headers and tags of a record, by the codec of the engine and the id of the task."""
-
-
-class DispatcherLook:
-    """Looks, while claims wait in vain, if a dispatcher lives, and says once that none does."""
-
-    def __init__(self) -> None:
-        self._at: float | None = None
-        self._missing = 0
-
-    def left_s(self, now: float) -> float:
-        """The seconds until the next look."""
-        if self._at is None:
-            self._at = now + LOOK_S
-        return max(0.0, self._at - now)
-
-    def look(self, keys: ControlKeys) -> Operation[None]:
-        try:
-            now_ms = yield control.clock_ms(keys).briefly()
-            alive = yield control.alive(keys, now_ms).briefly()
-        except ShardqError:
-            alive = ["it can't be told"]
-        self._missing = 0 if alive else self._missing + 1
-        self._at = time.monotonic() + (LOOK_AGAIN_S if alive else LOOK_S / 2)
-        if self._missing == 2:  # one that has just started may not be seen yet
-            log.warning("%s", NO_DISPATCHER)
-            self._at = math.inf
 
 
 class Claims:

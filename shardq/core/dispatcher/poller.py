@@ -23,6 +23,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, LatenessRecorder, TopicLateness
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp, Topology
+from shardq.core.model.printable import counted
 from shardq.core.operation import run
 from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.threads import Loop, LoopState
@@ -422,8 +423,8 @@ class Poller:
         trimmed = self._connection.call(call, timeout=CALL_TIMEOUT_S)
         if trimmed.early and "trimmed" not in self._logged:
             self._logged.add("trimmed")
-            what = "shard %d removed %d dead tasks for good, as more than dead_count were dead (said once a process)"
-            log.warning(what, self.keys.shard, trimmed.early, extra={"shard": self.keys.shard})
+            what = "shard %d removed %s for good, as more than dead_count were dead (said once a process)"
+            log.warning(what, self.keys.shard, counted(trimmed.early, "dead task"), extra={"shard": self.keys.shard})
         if trimmed.removed == listing.CHUNK:
             return True
         self._trim_at = self._stepped + TRIM_S * random.uniform(0.5, 1.0)

@@ -50,3 +50,11 @@ def quoted(value: object) -> str:
     except Exception:  # noqa: BLE001  as said above
         return f"an object of type {type(value).__name__}"
     return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+
+
+def counted(count: int, what: str) -> str:
+    """
+    >>> counted(0, "shard"), counted(1, "shard"), counted(1200, "shard")
+    ('no shards', '1 shard', '1,200 shards')
+    """
+    return f"{f'{count:,}' if count else 'no'} {what}{'' if count == 1 else 's'}"

@@ -20,6 +20,7 @@ from typing import Any, Unpack
 from shardq.core import forks
 from shardq.core.model.checks import check_seconds
 from shardq.core.model.options import PushOptions
+from shardq.core.model.printable import counted
 from shardq.core.model.task import Receipt
 from shardq.core.producer.packing import Entries
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
@@ -273,7 +274,9 @@ class Buffer(forks.OfOneProcess):
             return
         error = errors[0] if len(errors) == 1 else PushError.merged(map(_Sending.push_error, failed))
         if dropped:
-            error.add_note(f"{dropped} tasks of sendings before these failed too: each Pending tells its own fate")
+            error.add_note(
+                f"{counted(dropped, 'task')} of sendings before these failed too: each Pending tells its own fate"
+            )
         raise error
 
     def _run(self) -> None:

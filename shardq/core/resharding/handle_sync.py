@@ -6,16 +6,18 @@ dry run, which tells what would be moved.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from shardq.core.model.checks import check_seconds
-from shardq.core.operation import Operation, run
-from shardq.core.resharding.resizing import DispatcherWatch, Estimate, Flow, Progress
+from shardq.core.model.printable import counted
+from shardq.core.operation import run
+from shardq.core.resharding.resizing import Estimate, Flow, Progress, nobody_moves, pause, progress
 from shardq.errors import InvalidOption
 
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
+    from shardq.core.topology_cache import TopologyCache
 
 
 class Resize:
@@ -29,9 +31,9 @@ class Resize:
     def __init__(
         self,
         driver: Driver,
+        cache: TopologyCache,
         shards: int,
-        progress: Callable[[], Operation[Progress]],
-        dispatchers: Callable[[], Operation[Sequence[str]]],
+        span: int,
         estimate: Estimate | None = None,
     ) -> None:
         self.shards = shards
@@ -46,15 +48,18 @@ class Resize:
         self.bytes: int | None = None if estimate is None else sum(flow.bytes for flow in self.flows)
         """The bytes of their records; None where they were not estimated."""
         self._driver = driver
-        self._progress = progress
-        self._dispatchers = dispatchers
+        self._cache = cache
+        self._span = span
+        """The shards that were in use when it began: tasks moved out of those count."""
         self._seen: Progress | None = None
 
     def __repr__(self) -> str:
         """Shows what was seen last."""
         if self.flows:
-            return f"<{type(self).__name__} to {self.shards} shards: a dry run, {self.tasks:,} tasks would move>"
-        return f"<{type(self).__name__} to {self.shards} shards: {self._seen or 'progress() has not been asked yet'}>"
+            state = f"a dry run, {counted(self.tasks or 0, 'task')} would move"
+        else:
+            state = str(self._seen or "progress() has not been asked yet")
+        return f"<{type(self).__name__} to {counted(self.shards, 'shard')}: {state}>"
 
     def progress(self) -> Progress:
         """Asks the servers how far it is.
@@ -62,7 +67,7 @@ class Resize:
         >>> progress = resize.progress()
         >>> print(progress.moved, progress.fraction)
         """
-        self._seen = run(self._driver, self._progress(), deadline=self._deadline())
+        self._seen = run(self._driver, progress(self._cache, shards=self._span), deadline=self._deadline())
         return self._seen
 
     def _deadline(self) -> float:
@@ -85,8 +90,8 @@ class Resize:
         """Waits until every task is where it belongs. Returns False if that takes longer than ``timeout`` seconds. Each
         look at the servers has the engine's timeout for itself.
 
-        The dispatchers move the tasks; a warning is logged when none runs. Ready and leased tasks do not move: they are
-        waited for.
+        The dispatchers move the tasks. While none runs the wait has no end, and within seconds a warning says so. Ready
+        and leased tasks do not move: they are waited for.
 
         >>> if not resize.wait(timeout=600):
         ...     print("tasks are still moved")
@@ -94,9 +99,9 @@ class Resize:
         if timeout is not None:
             check_seconds(timeout, "timeout")
         until = None if timeout is None else time.monotonic() + timeout
-        watch = DispatcherWatch(self._dispatchers)
+        look = nobody_moves(self.shards)
         while not self.done():
             if until is not None and time.monotonic() >= until:
                 return False
-            run(self._driver, watch.pause(), deadline=self._deadline())
+            run(self._driver, pause(self._cache, look), deadline=self._deadline())
         return True

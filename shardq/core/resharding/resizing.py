@@ -5,7 +5,6 @@ and estimates what one would move. ``handle_aio`` is what callers hold of it.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +12,14 @@ from dataclasses import dataclass
 
 from shardq.core.calls import resharding
 from shardq.core.calls.observe import peek
+from shardq.core.fleet.member import START_ONE
+from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import BUCKETS, table
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
 from shardq.core.model.ids import quoted_topic
+from shardq.core.model.printable import counted
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.recovery import call_every_shard, put_in_force
 from shardq.core.replicas import ReplicaBarrier
@@ -36,10 +38,8 @@ PROGRESS_LOOK_S = 0.2
 SHOWN = 5
 """Topics named in a sentence."""
 
-ALONE_S = 5.0
-"""After so long, and again and again, a waiting caller checks if a dispatcher moves the tasks. Longer than one needs to
-take over from another.
-"""
+LOOK_AGAIN_S = 5.0
+"""Between two looks of a waiting caller that find a dispatcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,24 +215,17 @@ def remove_marks(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation
     return True
 
 
-class DispatcherWatch:
-    """Warns a waiting caller, once, when no dispatcher runs."""
+def nobody_moves(shards: int) -> DispatcherLook:
+    """Tells a caller that waits for the change to ``shards`` when no dispatcher carries it out."""
+    what = f"nobody moves the tasks for the change to {counted(shards, 'shard')}, as no dispatcher runs: {START_ONE}"
+    return DispatcherLook(what, again_s=LOOK_AGAIN_S)
 
-    def __init__(self, dispatchers: Callable[[], Operation[Sequence[str]]]) -> None:
-        self._dispatchers = dispatchers
-        self._ask_at = time.monotonic() + ALONE_S
 
-    def pause(self) -> Operation[None]:
-        """The time between two looks, after a look at the dispatchers if it is time for that."""
-        if time.monotonic() >= self._ask_at:
-            alone = not (yield from self._dispatchers())
-            self._ask_at = math.inf if alone else time.monotonic() + ALONE_S
-            if alone:
-                log.warning(
-                    "waiting for a change of the number of shards, but no dispatcher runs to move the tasks: "
-                    "call engine.start() here or in another process, or start `shardq run`"
-                )
-        yield Pause(PROGRESS_LOOK_S)
+def pause(cache: TopologyCache, look: DispatcherLook) -> Operation[None]:
+    """The time between two looks at the progress, after a look for dispatchers if it is time for that."""
+    if not look.left_s(time.monotonic()):
+        yield from look.look(cache.control)
+    yield Pause(PROGRESS_LOOK_S)
 
 
 @dataclass(frozen=True, slots=True)

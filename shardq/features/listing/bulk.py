@@ -43,6 +43,7 @@ from shardq.core.calls import by_id, listing, observe
 from shardq.core.calls.request import FIRST_PAGE, next_page
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.printable import counted
 from shardq.core.model.record import undecoded
 from shardq.core.model.task import Outcome, State
 from shardq.core.operation import Many, Operation, values
@@ -196,7 +197,7 @@ class Bulk:
             return (yield from self._following() if self._tag_walk is None else self._tag_walk.following())
         except ShardqError as exc:
             if done := self.so_far.done:
-                exc.add_note(f"{done} tasks were {DONE[self.verb]} before that; repeat it for the rest")
+                exc.add_note(f"{DONE[self.verb]} before that: {counted(done, 'task')}; repeat it for the rest")
             raise
 
     def _following(self) -> Operation[bool]:
@@ -354,7 +355,7 @@ def purge(cache: TopologyCache, topic: str | None, removed: int = 0) -> Operatio
             removed += yield from _purge_shard(cache, keys, topic)
     except ShardqError as exc:
         if removed:
-            exc.add_note(f"{removed} tasks were purged before that; repeat it to purge the rest")
+            exc.add_note(f"purged before that: {counted(removed, 'task')}; repeat it to purge the rest")
         raise
     return removed
 
