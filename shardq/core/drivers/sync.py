@@ -56,16 +56,16 @@ class Driver(NodeRouter):
         The calls begun of all callers have a quarter of a node's connections.
         """
         self.check_open()
-        begun, sent = self.begun, None
-        if not begun.acquire(blocking=False):
+        permit, sent = self.begun.take(), None
+        if permit is None:
             return None
         try:
             retrying = RetryingCall(call, timeout=self.settings.timeout)
             sent = self._sent(retrying)
         finally:
             if sent is None:
-                begun.release()
-        return None if sent is None else BegunCall(retrying, *sent, begun.release)
+                self.begun.give(permit)
+        return None if sent is None else BegunCall(retrying, *sent, partial(self.begun.give, permit))
 
     def finish(self, begun: BegunCall[T], deadline: float | None = None) -> T:
         """Reads the answer of a call that was begun, and decodes it; carries the call out like any other if it met a
@@ -96,8 +96,8 @@ class Driver(NodeRouter):
         gets it. Raises Unavailable when others keep theirs until the ``deadline``, which is that of all calls.
         """
         self.check_open()
-        borrowers = self.borrowers
-        if not borrowers.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        permit = self.borrowers.take_until(deadline)
+        if permit is None:
             raise Unavailable(
                 f"half of the {self.settings.connections} shared connections to a node are on loan, and none came back "
                 f"within {self.settings.timeout:g} s; push durably from fewer threads at a time"
@@ -107,7 +107,7 @@ class Driver(NodeRouter):
             yield borrow
         finally:
             borrow.close()
-            borrowers.release()
+            self.borrowers.give(permit)
 
     def pubsub(self, node: str) -> PubSubConnection:
         """A connection of the caller's own, for a subscriber. Raises a ServerFault when it fails."""
@@ -138,9 +138,9 @@ class Driver(NodeRouter):
         try:
             answer = talk(connection)
         except BaseException:
-            pool.drop(connection)
+            pool.abandon(connection)
             raise
-        pool.give(connection, answer)
+        pool.give(connection)
         return answer
 
     def _sent(self, retrying: RetryingCall[Any]) -> tuple[str, ConnectionPool, Connection] | None:
@@ -151,7 +151,7 @@ class Driver(NodeRouter):
         try:
             fault = connection.send(retrying.packed(), deadline=retrying.deadline)
         except BaseException:
-            pool.drop(connection)
+            pool.abandon(connection)
             raise
         if fault is None:
             return address, pool, connection
