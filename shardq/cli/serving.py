@@ -20,9 +20,10 @@ import click
 
 from shardq.cli.options import Given, Read, setting
 from shardq.cli.output import JSON, TEXT, complain, in_options
+from shardq.core.locks import LOOK_S, SignalSafeEvent
 from shardq.core.threads import begun
 from shardq.errors import BadInput, ShardqError
-from shardq.worker.supervisor import LOOK_S, SignalSafeEvent, Work, ending_signals
+from shardq.worker.supervisor import Work, ending_signals
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine

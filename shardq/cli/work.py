@@ -31,6 +31,7 @@ from shardq.cli.options import Given, Whole, command, pass_given, reporting, set
 from shardq.cli.output import complain, going_on, say, set_up_logging, set_up_root, tell
 from shardq.cli.serving import MAX_PROCESSES, Shutdown, check_one_process, child, http, log_option, served
 from shardq.cli.target import LoadFailed, Target, engine_behind
+from shardq.core.locks import LOOK_S, SignalSafeEvent
 from shardq.core.model.ids import shown_topic
 from shardq.core.threads import begun
 from shardq.engine.internals import Internals
@@ -38,7 +39,7 @@ from shardq.engine.tables import counted
 from shardq.errors import BadInput
 from shardq.worker import Worker
 from shardq.worker.base import plan_of
-from shardq.worker.supervisor import LOOK_S, ProcessSupervisor, SignalSafeEvent
+from shardq.worker.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
     from shardq.worker import AsyncWorker, Worker

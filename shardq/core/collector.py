@@ -17,9 +17,9 @@ def uncollected() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    _collector.is_paused = True
-    gc.disable()
     try:
+        _collector.is_paused = True
+        gc.disable()
         yield
     finally:
         gc.enable()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ from shardq.core.drivers.credentials import LOOK_S
 from shardq.core.drivers.owned import PubSubConnection
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.words import text_of
-from shardq.core.threads import Loop, ended
+from shardq.core.locks import Guard, SignalSafeEvent
+from shardq.core.threads import Loop, ended, launch
 from shardq.errors import ShardqError, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.subscriber")
@@ -64,7 +66,8 @@ class Subscriber:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lock = threading.Lock()
+        self._lock = Guard()
+        """Held while channels change. A signal's handler that meets itself in it may go on: it only adds."""
         self._channels: dict[str, Channel] = {}
         self._listeners: dict[str, _Listener] = {}
         self._closed = False
@@ -148,10 +151,10 @@ class Subscriber:
         """
         node = self._driver.node_of(channel.slot)
         channel.node, channel.subscribed = node, False
-        if node not in self._listeners:
-            listener = self._listeners[node] = _Listener(self, self._driver, node)
-            listener.thread.start()
-        self._listeners[node].send(("SSUBSCRIBE", channel.name))
+        listener = self._listeners.get(node) or self._listeners.setdefault(node, _Listener(self, self._driver, node))
+        if listener.thread.ident is None:  # new, or whoever made it was interrupted
+            launch(listener.thread)
+        listener.send(("SSUBSCRIBE", channel.name))
 
     def _start_slot_watcher(self) -> None:
         """Starts the slot watcher where another node may come to serve a slot. The caller holds the lock."""
@@ -246,11 +249,10 @@ class _Listener:
         self.node = node
         self._subscriber = subscriber
         self._driver = driver
-        self._lock = threading.Lock()
-        self._commands: list[tuple[str, str]] = []
+        self._commands: deque[tuple[str, str]] = deque()
         self._connection: PubSubConnection | None = None
         self._stopping = False
-        self._woken = threading.Event()  # set when the listener is to stop, or to check if it still has channels
+        self._woken = SignalSafeEvent()  # set when the listener is to stop, or to check if it still has channels
         self._backoff_s = FIRST_BACKOFF_S
         self._unsubscribed_since: float | None = None
         self._logged = False  # true while the log says that this node's subscription is lost
@@ -261,9 +263,8 @@ class _Listener:
 
     def send(self, command: tuple[str, str]) -> None:
         """Queues a command for the connection's own thread: two threads must not use one TLS socket at once."""
-        with self._lock:
-            self._commands.append(command)
-            connection = self._connection
+        self._commands.append(command)
+        connection = self._connection  # after that: one that is made now finds the command
         if connection is not None:
             connection.wake()
 
@@ -274,8 +275,7 @@ class _Listener:
     def stop_if_idle(self) -> None:
         """Ends the listener, unless it has channels again by then."""
         self._woken.set()
-        with self._lock:
-            connection = self._connection
+        connection = self._connection
         if connection is not None:
             connection.wake()
 
@@ -293,8 +293,7 @@ class _Listener:
             if self._stopping:
                 return
             self._backoff_s = min(LONGEST_BACKOFF_S, self._backoff_s * 2)
-            with self._lock:
-                self._commands.clear()
+            self._commands.clear()
             self._subscriber.subscription_lost(self.node)
             if self._subscriber.remove_if_idle(self):
                 return
@@ -319,8 +318,7 @@ class _Listener:
         if not self.node:
             raise Unavailable("no node of the cluster serves the slot of a channel")
         connection = self._driver.pubsub(self.node)
-        with self._lock:
-            self._connection = connection
+        self._connection = connection
         try:
             pinged = time.monotonic()
             answered = True
@@ -329,10 +327,8 @@ class _Listener:
                     self._woken.clear()
                     if self._subscriber.remove_if_idle(self):
                         return
-                with self._lock:
-                    commands, self._commands = self._commands, []
-                for command in commands:
-                    connection.send(*command)
+                while self._commands:
+                    connection.send(*self._commands.popleft())
                 wait = max(0.0, pinged + PING_S - time.monotonic())
                 message = connection.read(min(wait, LOOK_S) if connection.renews else wait)
                 if connection.outdated:
@@ -346,8 +342,7 @@ class _Listener:
                     connection.send("PING")
                     pinged, answered = time.monotonic(), False
         finally:
-            with self._lock:
-                self._connection = None
+            self._connection = None
             connection.close()
 
     def _handle(self, message: list[object]) -> None:

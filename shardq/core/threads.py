@@ -6,6 +6,7 @@ of a program. It is left behind, does nothing more, and ends by itself some seco
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import random
@@ -16,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Literal, Protocol, TypeVar
 
 from shardq.core import forks
+from shardq.core.locks import Guard, Latch, SignalSafeEvent
 from shardq.errors import ServerFault, ShardqError, Unanswered, Unavailable
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class Loop:
     def _reset(self) -> None:
         self._lock = threading.RLock()
         """Held while the thread starts: a start and a stop may come at once, the stop also from a signal's handler."""
-        self._wake = threading.Event()
+        self._wake = SignalSafeEvent()  # users of an engine wake its loops
         self.stopping: threading.Event = threading.Event()  # set by stop(). A step that waits waits for this, too.
         self.thread: threading.Thread | None = None
 
@@ -105,8 +107,8 @@ class Loop:
             if self.thread is None and not self.stopping.is_set():
                 self.thread = threading.Thread(target=self.run, name=self.name, daemon=True)
                 try:
-                    self.thread.start()
-                except BaseException:  # a system without threads to spare
+                    launch(self.thread)
+                except RuntimeError:  # a system without threads to spare
                     self.thread = None
                     raise
 
@@ -182,13 +184,75 @@ class Loop:
             self._log.log(level, text, *words, exc_info=trace, extra=fields)
 
 
+def launch(thread: threading.Thread) -> None:
+    """Starts a thread, and returns when it runs. Raises RuntimeError where the system has none to spare.
+
+    ``Thread.start`` waits for that by an Event: whoever is interrupted there by a signal's handler may keep the new
+    thread from running, for ever. So it is called in a thread that no handler interrupts.
+    """
+    over, failed = Latch(), list[RuntimeError]()
+
+    def start() -> None:
+        try:
+            thread.start()
+        except RuntimeError as exc:
+            failed.append(exc)
+        finally:
+            over.set()
+
+    _thread.start_new_thread(start, ())
+    over.wait()
+    if failed:
+        raise failed[0]
+
+
+class _FutureLock(Guard):  # type: ignore[misc]  # likewise
+    """The lock of an ``Outcome``, in place of a Condition: nobody waits on it."""
+
+    __slots__ = ()
+
+    def notify_all(self) -> None:
+        pass
+
+    def wait(self, _: float | None = None) -> bool:
+        return False
+
+
+class Outcome(Future[T]):
+    """A future whose ``result`` may be interrupted at any instant by a signal's handler, and then still gets one. It
+    can't be cancelled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _FutureLock()  # type: ignore[assignment]
+        self._over = over = Latch()
+        self.add_done_callback(lambda _: over.set())  # the first: those after it may ask for the result
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        self._over.wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._over.wait(timeout)
+        return super().exception(0)
+
+
+def first_of(outcomes: Iterable[Future[Any]], within_s: float) -> None:
+    """Returns when one of them is there, or after that time."""
+    latch = Latch()
+    for each in outcomes:
+        each.add_done_callback(lambda _: latch.set())
+    latch.wait(within_s)
+
+
 def begun(work: Callable[[], T], name: str, *, daemon: bool = True) -> Future[T]:
     """Runs ``work`` in a thread of its own. Cancelling the future does not stop it.
 
     ``daemon``: a program that ends does not wait for it.
     """
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()
+    outcome = Outcome[T]()
 
     def run() -> None:
         try:
@@ -197,7 +261,7 @@ def begun(work: Callable[[], T], name: str, *, daemon: bool = True) -> Future[T]
             outcome.set_exception(exc)
 
     try:
-        threading.Thread(target=run, name=name, daemon=daemon).start()
+        launch(threading.Thread(target=run, name=name, daemon=daemon))
     except RuntimeError:  # the interpreter is shutting down, or the system has no more threads
         run()
     return outcome

@@ -6,6 +6,7 @@ calls the listeners. ``upkeep.refresh`` reads the stored topology and tells it t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,29 +40,26 @@ class TopologyCache:
 
     def learn(self, topology: Topology) -> bool:
         """Takes a topology if it is newer than the present one. Returns True if it was."""
-        with self._lock:
-            if topology.epoch <= self.topology.epoch:
+        keys, now, epoch = self._keys_of(topology), time.monotonic(), topology.epoch
+        with self._lock:  # an instant: no call in it
+            if epoch <= self.topology.epoch:
                 return False
-            self._set(topology)
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener(topology)
+            self.before, self.topology, self.keys = self.topology, topology, keys
+            self.heard_at, self.awaits_repair = now, False
+        self._tell(topology)
         return True
 
     def replace(self, topology: Topology) -> None:
         """Takes the topology of another engine, in place of one that is lost."""
-        with self._lock:
-            self._set(topology)
-            self.before = None
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener(topology)
+        keys, now = self._keys_of(topology), time.monotonic()
+        with self._lock:  # likewise
+            self.before, self.topology, self.keys = None, topology, keys
+            self.heard_at, self.awaits_repair = now, False
+        self._tell(topology)
 
-    def _set(self, topology: Topology) -> None:
-        self.before, self.topology = self.topology, topology
-        self.keys = self._keys_of(topology)
-        self.heard_at = time.monotonic()
-        self.awaits_repair = False
+    def _tell(self, topology: Topology) -> None:
+        for listener in list(self._listeners):
+            listener(topology)
 
     def _keys_of(self, topology: Topology) -> Callable[[int], ShardKeys]:
         return partial(shard_keys, self.name, keyed=topology.is_keyed)
@@ -70,13 +68,11 @@ class TopologyCache:
         """Calls ``listener`` with every newer topology, from the thread that learnt it. Returns a function that ends
         this.
         """
-        with self._lock:
-            self._listeners.append(listener)
+        self._listeners.append(listener)
 
         def stop() -> None:
-            with self._lock:
-                if listener in self._listeners:
-                    self._listeners.remove(listener)
+            with contextlib.suppress(ValueError):  # it has stopped before
+                self._listeners.remove(listener)
 
         return stop
 

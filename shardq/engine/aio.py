@@ -49,10 +49,12 @@ if True:  # ASYNC
     from shardq.features.embedded import Embedded
     from shardq.features.sinks.functions import BatchFunction
 else:
-    import threading
+    import math
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from shardq.core.consumer.ahead import AheadWatch
+    from shardq.core.locks import Permits
     from shardq.core.model.task import Task
     from shardq.core.producer import buffer
     from shardq.core.producer.buffer import Buffer
@@ -90,8 +92,8 @@ class AsyncEngine(AsyncOperatorCommands):
             self._closing: set[asyncio.Task[None]] = set()
             """The calls of ``close`` that are under way; their callers may be gone."""
         else:
-            self._lock = threading.RLock()
-            """Held while opening, starting, stopping and closing."""
+            self._turn = Permits(1)
+            """Out while opening, starting, stopping and closing."""
             self._subscriber: Subscriber | None = None
             self._ahead_watch: AheadWatch | None = None
 
@@ -131,19 +133,20 @@ class AsyncEngine(AsyncOperatorCommands):
             return self._lock
     else:
 
-        def _here(self) -> threading.RLock:
-            return self._lock
+        def _here(self) -> AbstractContextManager[None]:
+            return self._held(math.inf)
 
     @asynccontextmanager
     async def _held(self, deadline: float) -> AsyncIterator[None]:
         """Holds the lock. Raises Unavailable when others hold it until the deadline."""
-        lock, is_ours = self._here(), False
         if True:  # ASYNC
+            lock, is_ours = self._here(), False
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     is_ours = await lock.acquire()
         else:
-            is_ours = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+            permit = self._turn.take_until(deadline)
+            is_ours = permit is not None
         if not is_ours:
             raise Unavailable(
                 f"other callers have been opening or closing this engine for {self._options.timeout:g} s: "
@@ -152,7 +155,10 @@ class AsyncEngine(AsyncOperatorCommands):
         try:
             yield
         finally:
-            lock.release()
+            if True:  # ASYNC
+                lock.release()
+            else:
+                self._turn.give(permit)
 
     async def _connect(self, deadline: float) -> AsyncDriver:
         """Opens the engine, if it is not open. The lock is held."""
@@ -175,11 +181,13 @@ class AsyncEngine(AsyncOperatorCommands):
                 topology = await arun(driver, self._options.create_topology(), deadline=deadline)
                 if True:  # ASYNC
                     if self._threads is None:
-                        self._learn(topology)
+                        self._cache = self._new_map(topology)
                     else:  # it is open, by a loop that has ended
                         self._map().learn(topology)
                 else:
-                    self._learn(topology)
+                    cache = self._new_map(topology)
+                    if self._redis.driver is None:  # unless a signal's handler has opened the engine meanwhile
+                        self._cache = cache
                 advice.log_new(await arun(driver, self._advice(driver), deadline=advice.until(deadline)))
                 if True:  # ASYNC
                     if self._journal is not None and self._threads is None:
@@ -198,6 +206,10 @@ class AsyncEngine(AsyncOperatorCommands):
                     driver.close()
                     self._leave()
                 raise
+            if False:  # ASYNC
+                if (opened := self._redis.driver) is not None:  # by such a handler
+                    driver.close()
+                    return opened
             self._redis.use(driver)
         return driver
 
@@ -266,7 +278,7 @@ class AsyncEngine(AsyncOperatorCommands):
             try:
                 unclosed = buffer.end(self)  # without the lock, which their threads may need to connect
             finally:
-                with self._lock:
+                with self._here():
                     self._closed = True
                     self._rest().close()
             buffer.tell(unclosed)
@@ -483,7 +495,7 @@ class AsyncEngine(AsyncOperatorCommands):
     if False:  # ASYNC
 
         def _open_ahead_watch(self) -> AheadWatch:
-            with self._lock:
+            with self._here():
                 if self._ahead_watch is None:
                     self._ahead_watch = AheadWatch()
                 return self._ahead_watch

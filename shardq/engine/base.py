@@ -349,9 +349,9 @@ class EngineBase(forks.OfOneProcess, ABC):
             needs[node] = polled[node] + LISTENING + driver.settings.connections - (has.shared + has.own if has else 0)
         return needs
 
-    def _learn(self, topology: Topology) -> None:
+    def _new_map(self, topology: Topology) -> TopologyCache:
         self._options.compare(topology)
-        self._cache = TopologyCache(self._options.name, topology)
+        return TopologyCache(self._options.name, topology)
 
     def _watch_masters(self, driver: Driver) -> None:
         """Starts the replay after failovers, if it is wanted."""

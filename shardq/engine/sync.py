@@ -6,10 +6,10 @@ Pollers are threads for both flavours: they sleep exactly, whatever the event lo
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from shardq.core.consumer import Consumer
@@ -17,6 +17,7 @@ from shardq.core.consumer.ahead import AheadWatch
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver
+from shardq.core.locks import Permits
 from shardq.core.model.checks import Topics
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import run
@@ -56,8 +57,8 @@ class Engine(OperatorCommands):
     def _forked(self) -> None:
         super()._forked()
         self._wakeups: Wakeups | None = None
-        self._lock = threading.RLock()
-        """Held while opening, starting, stopping and closing."""
+        self._turn = Permits(1)
+        """Out while opening, starting, stopping and closing."""
         self._subscriber: Subscriber | None = None
         self._ahead_watch: AheadWatch | None = None
 
@@ -78,14 +79,14 @@ class Engine(OperatorCommands):
                     raise
         return self
 
-    def _here(self) -> threading.RLock:
-        return self._lock
+    def _here(self) -> AbstractContextManager[None]:
+        return self._held(math.inf)
 
     @contextmanager
     def _held(self, deadline: float) -> Iterator[None]:
         """Holds the lock. Raises Unavailable when others hold it until the deadline."""
-        lock, is_ours = self._here(), False
-        is_ours = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        permit = self._turn.take_until(deadline)
+        is_ours = permit is not None
         if not is_ours:
             raise Unavailable(
                 f"other callers have been opening or closing this engine for {self._options.timeout:g} s: "
@@ -94,7 +95,7 @@ class Engine(OperatorCommands):
         try:
             yield
         finally:
-            lock.release()
+            self._turn.give(permit)
 
     def _connect(self, deadline: float) -> Driver:
         """Opens the engine, if it is not open. The lock is held."""
@@ -107,13 +108,18 @@ class Engine(OperatorCommands):
             try:
                 driver.open(deadline)
                 topology = run(driver, self._options.create_topology(), deadline=deadline)
-                self._learn(topology)
+                cache = self._new_map(topology)
+                if self._redis.driver is None:  # unless a signal's handler has opened the engine meanwhile
+                    self._cache = cache
                 advice.log_new(run(driver, self._advice(driver), deadline=advice.until(deadline)))
                 self._watch_masters(driver)
             except BaseException:
                 driver.close()
                 self._leave()
                 raise
+            if (opened := self._redis.driver) is not None:  # by such a handler
+                driver.close()
+                return opened
             self._redis.use(driver)
         return driver
 
@@ -140,7 +146,7 @@ class Engine(OperatorCommands):
         try:
             unclosed = buffer.end(self)  # without the lock, which their threads may need to connect
         finally:
-            with self._lock:
+            with self._here():
                 self._closed = True
                 self._rest().close()
         buffer.tell(unclosed)
@@ -292,7 +298,7 @@ class Engine(OperatorCommands):
         return Consumer(driver, make_claims(), self._open_wakeups, self._open_ahead_watch() if prefetch else None)
 
     def _open_ahead_watch(self) -> AheadWatch:
-        with self._lock:
+        with self._here():
             if self._ahead_watch is None:
                 self._ahead_watch = AheadWatch()
             return self._ahead_watch

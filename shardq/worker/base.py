@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Never, TypedDict, TypeVar, Unpack
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.forks import OfOneProcess
+from shardq.core.locks import SignalSafeEvent
 from shardq.core.model.checks import Topics, check_name, check_seconds, check_topic, checked_topics, duration_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery, refuse_unknown
@@ -16,7 +17,6 @@ from shardq.errors import InvalidOption, ShardqError
 from shardq.worker.functions import check_function, check_takes_delivery, payload_of
 from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction
 from shardq.worker.named import TaskDecorator
-from shardq.worker.supervisor import SignalSafeEvent
 
 if TYPE_CHECKING:
     from shardq.worker.processor import Processor

@@ -19,6 +19,7 @@ from shardq.core.consumer.claims import Claims
 from shardq.core.consumer.settling import Settlement, by_shard, extend, per_shard, settle
 from shardq.core.consumer.sync import Consumer
 from shardq.core.drivers.sync import Driver
+from shardq.core.locks import SignalSafeEvent
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
 from shardq.core.model.task import Delivery
@@ -30,7 +31,6 @@ from shardq.worker.in_flight import InFlight, Job, Strays
 from shardq.worker.logs import Once, log, tell
 from shardq.worker.report import Reporter, Tally
 from shardq.worker.runners import CoroutineRunner, ThreadRunner
-from shardq.worker.supervisor import SignalSafeEvent
 
 WAIT_S = 30.0
 """The wait of one claim; stopping ends it sooner."""

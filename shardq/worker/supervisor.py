@@ -12,7 +12,6 @@ import contextlib
 import logging
 import math
 import os
-import queue
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from shardq.core import forks
+from shardq.core.locks import SignalSafeEvent
 from shardq.core.model.printable import quoted
 from shardq.errors import InvalidOption
 from shardq.worker.logs import tell
@@ -46,10 +46,6 @@ Work = Callable[[], int | None]
 STOP = b"s"
 HURRY = b"h"
 
-LOOK_S = 0.2
-"""The length of one wait. When two signals come at once, the system may have another thread take both, and does not
-wake the main thread, where Python would call their handlers."""
-
 
 def ending_signals() -> tuple[signal.Signals, ...]:
     """The signals that end a worker. SIGHUP, which a closed terminal sends, is not among them when it is ignored, as
@@ -57,41 +53,6 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     """
     always = (signal.SIGTERM, signal.SIGINT)
     return (*always, signal.SIGHUP) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else always
-
-
-class SignalSafeEvent:
-    """An event. Anybody may set it; ``wait`` is for one thread, the one that clears it."""
-
-    def __init__(self) -> None:
-        self._given = threading.Lock()
-        """Held once the event is set; nobody waits for it."""
-        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def set(self) -> bool:
-        """Sets the event. Returns True to the first caller alone: a second signal may interrupt the handler of the
-        first.
-        """
-        first = self._given.acquire(blocking=False)
-        self._calls.put(None)
-        return first
-
-    def is_set(self) -> bool:
-        return self._given.locked()
-
-    def clear(self) -> None:
-        if self._given.locked():
-            self._given.release()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._calls.get_nowait()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set, or for so many seconds. Returns True if it is set."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        while not self.is_set() and (left := until - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                self._calls.get(timeout=min(left, LOOK_S))
-        return self.is_set()
 
 
 IN_ORDER = "in order"

@@ -190,9 +190,7 @@ def test_a_task_that_its_key_does_not_know(shardq: Shell, engine: Engine, server
     (_, entry) = servers.ask(keys.slot, "ZRANGE", keys.keys, 0, -1)
     servers.ask(keys.slot, "ZREM", keys.keys, entry)
     (told,) = found(shardq)["records"]
-    assert told["text"].startswith(
-        f"shard {keys.shard}: 1 task scheduled without its key knowing it, like '{lost}'"
-    )
+    assert told["text"].startswith(f"shard {keys.shard}: 1 task scheduled without its key knowing it, like '{lost}'")
     assert "fixed 1: have their keys know them" in shardq.run("doctor", "--fix", "--all").out
     assert "records" not in found(shardq)
     engine.start()

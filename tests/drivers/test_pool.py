@@ -121,6 +121,50 @@ def test_many_calls_of_two_threads_on_one_connection_each(opened: Callable[..., 
         assert list(threads.map(work, range(2))) == [200, 200]
 
 
+def test_a_thread_that_has_the_only_connection_does_not_wait_for_itself(
+    opened: Callable[..., Driver], single: Server, name: str
+) -> None:
+    """As the handler of a signal would that interrupts a call: it gets one beyond the bound, which is then closed."""
+    driver = opened(connections=1)
+    driver.call(store(name, "f"))
+    (pool,) = driver._pools.values()
+    held = pool.take(time.monotonic() + 10)
+    assert isinstance(held, Connection)
+    began = time.monotonic()
+    assert driver.call(command(name, "ECHO", "x")) == b"x"
+    assert dict(driver.call_all([("one", command(name, "ECHO", "y"))])) == {"one": b"y"}
+    assert time.monotonic() - began < 5
+    assert (pool.open, sum(connection.open for connection in driver._connections)) == (1, 1)
+    pool.give(held)
+    assert (pool.open, len(pool._idle)) == (1, 1)
+
+
+def test_a_connection_that_nobody_refers_to_leaves_its_place(opened: Callable[..., Driver], name: str) -> None:
+    """Its user was interrupted before it could be given back: the next caller, who waits, gets another."""
+    driver = opened(connections=1)
+    driver.call(store(name, "f"))
+    (pool,) = driver._pools.values()
+    held: list[Any] = [pool.take(time.monotonic() + 10)]
+    with ThreadPoolExecutor(1) as apart:
+        waits = apart.submit(driver.call, command(name, "ECHO", "x"))
+        wait_until(lambda: pool._waiting.bells, "it waits")
+        held.pop().sock.close()  # as its end would, but for the ResourceWarning
+        assert waits.result(timeout=5) == b"x"
+    assert pool.open == 1
+
+
+def test_a_connection_out_of_step_is_not_used_again(opened: Callable[..., Driver], single: Server, name: str) -> None:
+    driver = opened(connections=1)
+    driver.call(store(name, "f"))
+    (pool,) = driver._pools.values()
+    held = pool.take(time.monotonic() + 10)
+    assert isinstance(held, Connection)
+    assert held.send(command(name, "ECHO", "of another call").packed(), deadline=time.monotonic() + 10) is None
+    pool.give(held)
+    assert driver.call(command(name, "ECHO", "x")) == b"x"
+    assert not held.open
+
+
 def test_a_fork(opened: Callable[..., Driver], name: str) -> None:
     driver = opened()
     dedicated = driver.dedicated(0)

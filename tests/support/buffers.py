@@ -13,9 +13,9 @@ from shardq.core.producer import buffer as buffers
 @contextmanager
 def together(buffer: Buffer) -> Iterator[None]:
     """Sends what is pushed in the block together: the thread of the buffer, which is new, starts at the block's end."""
-    buffer._thread = threading.Thread(target=buffer._run, daemon=True)
+    buffer._is_started = True
     buffers._unclosed.add(buffer)
     try:
         yield
     finally:
-        buffer._thread.start()
+        threading.Thread(target=buffer._run, daemon=True).start()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun
+from shardq.core.locks import Guard
 from shardq.core.model.task import Delivery
 from shardq.core.threads import Loop
 from shardq.errors import ShardqError
@@ -104,7 +104,7 @@ class Ahead(Generic[W]):
         """Gives back what is stale at a time. The consumer's."""
         self.watched = False
         """True while it is looked at again and again, for what is stale."""
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: Guard = Guard()
         """Held while anything is begun, or given back: no claim for this consumer is made meanwhile."""
         self.pace: Pace = Pace(lease_s)
         self.wanted = 1

@@ -48,10 +48,9 @@ if True:  # ASYNC
 
     Trip = asyncio.Task[list[Delivery]]
 else:
-    from threading import Event
-
     from shardq.core.consumer.ahead import AheadWatch
     from shardq.core.drivers.sync import Driver
+    from shardq.core.locks import SignalSafeEvent as Event
     from shardq.core.operation import Begun, begin, run
 
 log: logging.Logger = logging.getLogger("shardq.consumer")
@@ -283,6 +282,8 @@ class AsyncConsumer(OfOneProcess):
         check_seconds(wait, "wait")
         deadline = await self._opened(wait)
         ahead = self._ahead
+        if ahead is not None and ahead.lock.held_here:  # a signal's handler has interrupted a claim of this consumer
+            ahead = None
         if ahead is not None:
             ahead.pace.back(now := time.monotonic())
             ahead.wanted = max
@@ -328,11 +329,13 @@ class AsyncConsumer(OfOneProcess):
         timeout = self._driver.settings.timeout
         until = deadline - timeout
         wakeups = self._claims.limiter.wakeups = await self._wakeups(deadline)
+        if wakeups.waiters.lock.held_here:  # likewise, one of any consumer: this one takes what there is
+            return await self._claimed(max, deadline)
         event = self._event = Event()
         waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
         strategy, look = WaitStrategy(self._claims, wakeups, waiter, until), self._claims.look
-        wakeups.waiters.enter(waiter)
         try:
+            wakeups.waiters.enter(waiter)
             while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
                 if isinstance(step, Sleep):
                     await event.wait(step.seconds if look is None else min(step.seconds, look.left_s(now)))

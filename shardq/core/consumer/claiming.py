@@ -22,6 +22,7 @@ from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit
+from shardq.core.locks import raised_by_handler
 from shardq.core.model.printable import counted
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
 from shardq.core.model.task import Delivery
@@ -413,7 +414,9 @@ class _Trip:
                 if to_payload is not None:
                     try:
                         payload, headers, tags = to_payload(record[1:]), {}, ()
-                    except Exception:  # noqa: BLE001  decode, below, meets it again and says what is wrong
+                    except Exception as exc:  # decode, below, meets it again and says what is wrong
+                        if raised_by_handler(exc):
+                            raise
                         to_payload = None
                 if to_payload is None:
                     try:

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from threading import Event
 from typing import Any
 
 from shardq.core.calls.consume import SettleStatus
@@ -35,6 +34,7 @@ from shardq.core.consumer.waiters import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.forks import OfOneProcess
+from shardq.core.locks import SignalSafeEvent as Event
 from shardq.core.model.checks import check_seconds, due_spec, duration_ms
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery
@@ -176,6 +176,8 @@ class Consumer(OfOneProcess):
         check_seconds(wait, "wait")
         deadline = self._opened(wait)
         ahead = self._ahead
+        if ahead is not None and ahead.lock.held_here:  # a signal's handler has interrupted a claim of this consumer
+            ahead = None
         if ahead is not None:
             ahead.pace.back(now := time.monotonic())
             ahead.wanted = max
@@ -221,11 +223,13 @@ class Consumer(OfOneProcess):
         timeout = self._driver.settings.timeout
         until = deadline - timeout
         wakeups = self._claims.limiter.wakeups = self._wakeups(deadline)
+        if wakeups.waiters.lock.held_here:  # likewise, one of any consumer: this one takes what there is
+            return self._claimed(max, deadline)
         event = self._event = Event()
         waiter = self._claims.waiter = Waiter(self._claims.wanted_topics(), event.set)
         strategy, look = WaitStrategy(self._claims, wakeups, waiter, until), self._claims.look
-        wakeups.waiters.enter(waiter)
         try:
+            wakeups.waiters.enter(waiter)
             while not self._closed and (step := strategy.step(now := time.monotonic())) is not None:
                 if isinstance(step, Sleep):
                     event.wait(step.seconds if look is None else min(step.seconds, look.left_s(now)))

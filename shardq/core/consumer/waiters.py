@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardq.core.locks import Guard, Living
 from shardq.errors import EngineClosed
 
 RECHECK_S = 10.0
@@ -50,12 +50,12 @@ waiter in the same way.
 PERMITS = -1
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Waiter:
     """A consumer inside ``claim(wait=…)``."""
 
     topics: Collection[str]
-    wake: Callable[[], None]
+    wake: Callable[[], object]
     """Ends the waiter's sleep. May be called from any thread."""
     denied: Collection[str] = ()
     """Limited topics that had no permit left when it went to sleep: only a permit that goes back is news of these."""
@@ -71,7 +71,8 @@ class WaiterRegistry:
     """The waiters of one engine. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock: Guard = Guard()
+        """Held while anything here changes."""
         self._registered: defaultdict[int, set[str]] = defaultdict(set)
         """Shard → the topics in whose lists the process is registered."""
         self._names: set[ReadyList] = set()
@@ -80,7 +81,8 @@ class WaiterRegistry:
         """The number of wake-ups from each list. It tells when the process was drawn while the claim that registered it
         was still on its way.
         """
-        self._waiters: list[Waiter] = []
+        self._waiters = Living[Waiter]()
+        """One whose claim was interrupted may not leave."""
         self._alarms: dict[str, Waiter] = {}
         """Topic → the waiter that asks for permits again when the denial of all is over."""
         self._untaken: set[ReadyList] = set()
@@ -92,14 +94,14 @@ class WaiterRegistry:
 
     def close(self) -> None:
         """Ends every wait here. Later consumers do not wait."""
-        with self._lock:
+        with self.lock:
             self._closed = True
         self.wake_all()
 
     def enter(self, waiter: Waiter) -> None:
         """Lets messages wake the waiter from now on. It gets what is untaken."""
-        with self._lock:
-            self._waiters.append(waiter)
+        with self.lock:
+            self._waiters.add(waiter)
             waiter.woken_for = {entry for entry in self._untaken if entry[1] in waiter.topics}
             self._untaken -= waiter.woken_for
 
@@ -107,7 +109,7 @@ class WaiterRegistry:
         """Notes that the waiter claims from what it was woken for, and returns that. Raises EngineClosed once the
         registry is closed.
         """
-        with self._lock:
+        with self.lock:
             if self._closed:
                 raise EngineClosed("the engine was closed while a claim waited: make another, or open() it again")
             woken_for, waiter.woken_for = waiter.woken_for, set()
@@ -118,27 +120,27 @@ class WaiterRegistry:
         """Removes a waiter, which knows that it ``left`` something in these lists. Returns the lists it was woken for
         and that no waiter here can take now: this process was drawn for them, so it must wake another.
         """
-        with self._lock:
-            self._waiters.remove(waiter)
+        with self.lock:
+            self._waiters.discard(waiter)
             for topic in [topic for topic, holder in self._alarms.items() if holder is waiter]:
                 self._pass_alarm(topic, wake=True)
             return [entry for entry in waiter.woken_for | waiter.asked.intersection(left) if not self._offer(entry)]
 
     def wakeup_received(self, entry: ReadyList) -> bool:
         """Notes that this process was drawn for a task in the list. Returns True if a waiter takes it."""
-        with self._lock:
+        with self.lock:
             self._names.discard(entry)
             self._forget(entry)
             return self._offer(entry)
 
     def waits_for_permits(self, topic: str) -> None:
         """Notes that this process may be registered for the permits of a topic."""
-        with self._lock:
+        with self.lock:
             self._names.add((PERMITS, topic))
 
     def sleeps_denied(self, waiter: Waiter, topics: Collection[str]) -> Collection[str]:
         """Notes that the waiter sleeps while these topics are denied. Returns those of which it has the alarm."""
-        with self._lock:
+        with self.lock:
             waiter.denied = topics
             for topic in [topic for topic, holder in self._alarms.items() if holder is waiter and topic not in topics]:
                 del self._alarms[topic]
@@ -146,7 +148,7 @@ class WaiterRegistry:
 
     def pass_alarm(self, topic: str, waiter: Waiter | None, *, wake: bool) -> None:
         """Notes that a permit was granted to a waiter. ``wake``: the next waiter that was denied asks at once."""
-        with self._lock:
+        with self.lock:
             self._pass_alarm(topic, wake=wake, but=waiter)
 
     def _pass_alarm(self, topic: str, *, wake: bool, but: Waiter | None = None) -> None:
@@ -166,7 +168,7 @@ class WaiterRegistry:
 
     def names(self, most: int) -> list[ReadyList]:
         """Returns the lists in which servers may have the name of this process, up to so many."""
-        with self._lock:
+        with self.lock:
             return list(itertools.islice(self._names, most))
 
     def permit_wakeups(self, topic: str) -> int:
@@ -175,14 +177,14 @@ class WaiterRegistry:
 
     def others_wait(self, waiter: Waiter, topic: str) -> bool:
         """True if another waiter wants tasks of the topic."""
-        with self._lock:
+        with self.lock:
             return any(topic in other.topics for other in self._waiters if other is not waiter)
 
     def messages_missed(self, shard: int) -> None:
         """Notes that messages of the shard may have been missed, or the shard was lost: the process may be registered
         there no longer.
         """
-        with self._lock:
+        with self.lock:
             for entry in [entry for entry in self._wakeups if entry[0] == shard]:
                 self._forget(entry)
             waiters = list(self._waiters)
@@ -191,7 +193,7 @@ class WaiterRegistry:
 
     def take_back(self, entry: ReadyList) -> bool:
         """Takes back what is still untaken, to be given to another process. Returns True if it was."""
-        with self._lock:
+        with self.lock:
             if entry in self._untaken:
                 self._untaken.remove(entry)
                 return True
@@ -199,7 +201,7 @@ class WaiterRegistry:
 
     def wake_for(self, entries: Iterable[ReadyList]) -> None:
         """Wakes waiters for lists in which a consumer left more than it took."""
-        with self._lock:
+        with self.lock:
             # every claim that leaves something comes here: one look at the waiters is for all lists
             free = [waiter for waiter in self._waiters if not waiter.woken_for]
             nobody: set[str] = set()
@@ -214,19 +216,19 @@ class WaiterRegistry:
                     nobody.add(entry[1])
 
     def wake_all(self) -> None:
-        with self._lock:
+        with self.lock:
             waiters = list(self._waiters)
         for waiter in waiters:
             waiter.wake()
 
     def wakeup_counts(self, shards: Sequence[int], topics: Collection[str]) -> dict[ReadyList, int]:
         """Returns the counts to give to ``registered`` later; called before a claim is sent."""
-        with self._lock:
+        with self.lock:
             return {(s, t): self._wakeups.setdefault((s, t), 0) for s in shards for t in topics}
 
     def registered(self, before: dict[ReadyList, int], empty: Iterable[ReadyList], crowd: int) -> None:
         """Notes that a claim asked the lists of ``before`` and registered the process in the empty ones."""
-        with self._lock:
+        with self.lock:
             kept = {entry for entry in empty if self._wakeups.get(entry) == before.get(entry)}
             for shard, topic in before:
                 self._registered[shard].discard(topic)
@@ -237,22 +239,22 @@ class WaiterRegistry:
 
     def unregistered(self, shards: Sequence[int], topics: Collection[str]) -> list[int]:
         """The shards with a list of these topics in which the process is not registered."""
-        with self._lock:
+        with self.lock:
             return [shard for shard in shards if not self._registered[shard].issuperset(topics)]
 
     def unregistered_topics(self, shards: Sequence[int], topics: Collection[str]) -> list[str]:
         """Returns the topics for which the process is not registered in every one of these shards."""
-        with self._lock:
+        with self.lock:
             return [topic for topic in topics if not all(topic in self._registered[shard] for shard in shards)]
 
     def forget_all(self) -> None:
         """Trusts no registration any more: the next claim asks every shard."""
-        with self._lock:
+        with self.lock:
             self._registered.clear()
 
     def sleep_s(self, topics: Collection[str], now: float) -> float:
         """The time that a waiter may sleep when the process is registered in every list of its topics."""
-        with self._lock:
+        with self.lock:
             at = min(
                 (self._recheck_at.setdefault(t, now + self._until_recheck_s()) for t in topics), default=now + RECHECK_S
             )
@@ -262,7 +264,7 @@ class WaiterRegistry:
         """Returns the kind of recheck that is due for any of these topics, to one waiter alone, which does it for all:
         it asks for all of them.
         """
-        with self._lock:
+        with self.lock:
             if all(self._recheck_at.get(t, now + 1) > now for t in topics):
                 return None
             self._recheck_at |= dict.fromkeys(topics, now + self._until_recheck_s())
@@ -271,7 +273,7 @@ class WaiterRegistry:
 
     def not_empty(self, entries: Iterable[ReadyList]) -> None:
         """Notes lists that were found with something in them: the process may be registered there no longer."""
-        with self._lock:
+        with self.lock:
             for entry in entries:
                 self._forget(entry)
 

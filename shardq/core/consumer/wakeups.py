@@ -8,8 +8,8 @@ import heapq
 import logging
 import secrets
 import socket
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 
 from shardq.core.calls import consume
@@ -58,11 +58,12 @@ class Wakeups:
         self._cache = cache
         self._subscriber = subscriber
         self._callbacks: dict[int, Callable[[str | None], None]] = {}
-        self._lock = threading.Lock()
         self._due: list[tuple[float, ReadyList, bool]] = []
-        """A heap: when to wake another process, for which list, and True if even when a consumer here has taken the
-        task since.
+        """A heap, the loop's own: when to wake another process, for which list, and True if even when a consumer here
+        has taken the task since.
         """
+        self._noted: deque[tuple[float, ReadyList, bool]] = deque()
+        """What is to go there."""
         self._news = False
         self._loop = Loop(
             "shardq-waiting",
@@ -124,21 +125,17 @@ class Wakeups:
         self._wake_another_at(entry, GRACE_S, surely=False)
 
     def _wake_another_at(self, entry: ReadyList, after_s: float, *, surely: bool) -> None:
-        with self._lock:
-            heapq.heappush(self._due, (time.monotonic() + after_s, entry, surely))
+        self._noted.append((time.monotonic() + after_s, entry, surely))
         self._loop.wake()
 
     def _subscribe(self, topology: Topology) -> None:
-        """Subscribes to the wake channels of every shard that may hold tasks. The lock is for two topologies learnt at
-        once.
-        """
+        """Subscribes to the wake channels of every shard that may hold tasks. Two topologies may be learnt at once."""
         for shard in topology.span():
             keys = self._cache.keys(shard)
-            with self._lock:
-                if shard in self._callbacks:
-                    continue
-                on_wakeup = self._callbacks[shard] = self._on_wakeup(shard)
-            self._subscriber.subscribe(keys.wake(self.process), keys.slot, on_wakeup)
+            if shard not in self._callbacks:
+                on_wakeup = self._on_wakeup(shard)
+                if self._callbacks.setdefault(shard, on_wakeup) is on_wakeup:
+                    self._subscriber.subscribe(keys.wake(self.process), keys.slot, on_wakeup)
 
     def _on_wakeup(self, shard: int) -> Callable[[str | None], None]:
         def on_wakeup(topic: str | None) -> None:
@@ -170,12 +167,13 @@ class Wakeups:
         if self._news:
             self._news = False
             self._try(refresh(self._cache))
-        with self._lock:
-            if not self._due:
-                return None
-            if (wait_s := self._due[0][0] - time.monotonic()) > 0:
-                return wait_s
-            _, entry, surely = heapq.heappop(self._due)
+        while self._noted:
+            heapq.heappush(self._due, self._noted.popleft())
+        if not self._due:
+            return None
+        if (wait_s := self._due[0][0] - time.monotonic()) > 0:
+            return wait_s
+        _, entry, surely = heapq.heappop(self._due)
         if (surely or self.waiters.take_back(entry)) and not self._try(self._wake_another(entry)):
             self._wake_another_at(entry, WAKE_RETRY_S, surely=True)
         return 0.0

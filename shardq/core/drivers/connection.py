@@ -11,9 +11,10 @@ import os
 import select
 import socket
 import ssl
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
+from threading import get_ident
 from typing import Any, TypeVar
 
 from hiredis import HiredisError, Reader
@@ -35,6 +36,7 @@ from shardq.core.drivers.faults import (
 )
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sockets import INCOMPLETE, connect, open_socket, reader
+from shardq.core.locks import Permit, Permits, raised_by_handler
 
 T = TypeVar("T")
 
@@ -62,7 +64,9 @@ CONNECTING = 8
 class Connection:
     """An authenticated connection to one node, for one user at a time."""
 
-    __slots__ = ("__weakref__", "_is_plain", "address", "login", "provided", "reader", "sock", "used")
+    __slots__ = (
+        "__weakref__", "_is_plain", "address", "in_step", "login", "place", "provided", "reader", "sock", "used",
+    )  # fmt: skip
 
     def __init__(
         self, sock: socket.socket, address: str, login: Credentials = NOBODY, provided: Provided | None = None
@@ -74,6 +78,10 @@ class Connection:
         self._is_plain = not isinstance(sock, ssl.SSLSocket)
         self.reader: Reader = reader()
         self.used: float = time.monotonic()
+        self.in_step: bool = True
+        """False from before anything is sent until every answer is read: what comes next may answer an earlier call."""
+        self.place: Permit = Permit(is_extra=True)
+        """Its place among the shared connections to its node, where it is one of them."""
 
     def exchange(self, data: bytes, *, deadline: float, answers: int = 1) -> Any:
         """Sends, and reads the last of ``answers`` answers: a value, an ``ErrorReply``, or a ``Fault``."""
@@ -96,12 +104,14 @@ class Connection:
         try:
             self._bound(wait)
         except (OSError, ValueError) as exc:
+            if raised_by_handler(exc):
+                raise
             return of_exception(exc, sent=True)
         return self._received(wait, deadline, 1)
 
     def _sent(self, data: bytes, wait: float) -> Fault | None:
         """Sends, and leaves a socket whose reads take no longer than ``wait``."""
-        sock, left = self.sock, data
+        sock, left, self.in_step = self.sock, data, False
         try:
             self._bound(wait)
             if self._is_plain:
@@ -111,6 +121,8 @@ class Connection:
             if left:
                 sock.sendall(left)
         except (OSError, ValueError) as exc:
+            if raised_by_handler(exc):
+                raise
             # What is sent in part is never executed: a failure here is one before sending.
             return self._last_word() or of_exception(exc, sent=False)
         return None
@@ -143,12 +155,13 @@ class Connection:
                     answer = self.reader.gets()
                 answers -= 1
                 if not answers:
+                    self.in_step = True
                     self.used = time.monotonic()
                     return answer
-        except TimeoutError:
-            return timed_out(wait)
         except (OSError, ValueError, HiredisError) as exc:
-            return of_exception(exc, sent=True)
+            if raised_by_handler(exc):
+                raise
+            return timed_out(wait) if isinstance(exc, TimeoutError) else of_exception(exc, sent=True)
 
     def _last_word(self) -> Fault | None:
         """The server's reason for ending the connection, if it told one: perhaps while we were sending."""
@@ -158,15 +171,17 @@ class Connection:
             said = self.reader.gets()
         except ssl.SSLError as exc:
             return None if isinstance(exc, ssl.SSLWantReadError | ssl.SSLEOFError) else of_exception(exc, sent=False)
-        except (OSError, ValueError, HiredisError):
+        except (OSError, ValueError, HiredisError) as exc:
+            if raised_by_handler(exc):
+                raise
             return None
         fault = of_reply(said.text, asked=self.address) if isinstance(said, ErrorReply) else None
         # It was no answer to us: the next connection may well be served.
         return fault if fault is not None and fault.reaction is Reaction.WAIT else None
 
     def dead(self, now: float) -> bool:
-        """True if the server has closed it, or if it holds bytes that answer nothing."""
-        return now - self.used > LOOK_AFTER_S and readable(self.sock)
+        """True if the server has closed it, if it is out of step, or if it holds bytes that answer nothing."""
+        return not self.in_step or (now - self.used > LOOK_AFTER_S and readable(self.sock))
 
     @property
     def outdated(self) -> bool:
@@ -201,8 +216,11 @@ class Connection:
 
     def close(self) -> None:
         """Gives the descriptor back. Sends nothing, so that the child of a fork can call it too."""
-        with contextlib.suppress(OSError):
+        try:
             self.sock.close()
+        except OSError as exc:
+            if raised_by_handler(exc):
+                raise
 
 
 def open_connection(
@@ -220,7 +238,9 @@ def open_connection(
     if provided is not None:
         try:
             login = provided.ask().result(timeout)
-        except Exception as exc:  # noqa: BLE001  that of the user's own code, or a TimeoutError
+        except Exception as exc:  # that of the user's own code, or a TimeoutError
+            if raised_by_handler(exc):
+                raise
             return of_provider(exc)
     sock = open_socket(settings, address, deadline=deadline)
     if isinstance(sock, Fault):
@@ -259,77 +279,115 @@ def probe(address: str, data: bytes, *, timeout: float) -> bytes:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock.sendall(data)
             return sock.recv(CHUNK)
-        except OSError:
+        except OSError as exc:
+            if raised_by_handler(exc):
+                raise
             return b""
+
+
+_Found = Connection | Fault | tuple[Permit, Permit]
 
 
 class ConnectionPool:
     """The shared connections to one node: last in, first out, and bounded. Every ``take`` is followed by one ``give``
-    or ``drop``.
+    or ``drop``, or by an ``abandon``; a connection whose user was interrupted before that is closed with its last
+    reference.
 
     A node that hangs takes a connection and says nothing for as long as ``connect_timeout``. So while it is not known
-    if the node answers, one thread connects, and the others wait for the outcome and share its fault.
+    if the node answers, one thread connects, and the others wait for the outcome and share its fault. A thread that has
+    a connection already waits for nobody, as it could wait for itself: the handler of a signal that interrupted it gets
+    one beyond the bound if none is left, which is closed when it is given back.
     """
 
     def __init__(self, address: str, *, bound: int, connect: Callable[[str, float], Connection | Fault]) -> None:
         self.address = address
         self.bound = bound
-        self.open: int = 0  # the number of connections, idle and in use. Never above bound.
         self._new_connection = connect
         self._closed = False
-        self._idle: list[Connection] = []
+        self._idle: deque[Connection] = deque()
         self._answers = False
         """True if the last attempt to connect succeeded and no connection has failed since. Some threads may connect at
         once then.
         """
-        self._connecting = 0
-        self._refused: tuple[int, Fault | None] = 0, None
-        """The number of failed attempts to connect, and the fault of the last one."""
-        self._free = threading.Condition(threading.Lock())
+        self._refused: tuple[Fault] | None = None
+        """The fault of the last attempt to connect that failed: each in a tuple of its own, by which it is known."""
+        self._set_up()
+
+    def _set_up(self) -> None:
+        self._places = Permits(self.bound)
+        """One for each connection, idle and in use, and for each that is being made."""
+        self._attempts = Permits(CONNECTING)
+        self._waiting = self._places.waiting
+
+    @property
+    def open(self) -> int:
+        """The number of connections, idle and in use. Never above the bound."""
+        return len(self._places)
 
     def take(self, deadline: float, *, wait: bool = True) -> Connection | Fault:
         """Returns an idle connection, a new one, or the next one that another thread gives back in time.
 
         A caller that holds connections to other nodes must not ``wait``: two such threads could wait for each other.
         """
-        began = now = time.monotonic()
-        if now >= deadline:
+        began = time.monotonic()
+        if began >= deadline:
             return OVERDUE
-        with self._free:
-            failures, _ = self._refused
-            while True:
-                if (connection := self._live_idle(now)) is not None:
-                    break
-                if self._closed:
-                    return dropped(self.address)
-                failed, fault = self._refused
-                if fault is not None and failed != failures:
-                    return fault
-                room = self.open < self.bound
-                if room and (not wait or self._connecting < (CONNECTING if self._answers else 1)):
-                    self.open += 1
-                    self._connecting += 1
-                    break
-                if wait:
-                    self._free.wait(deadline - now)
-                now = time.monotonic()
-                if not wait or now >= deadline:
-                    return unconnected(now - began) if room else exhausted(self.address, self.bound)
-        if connection is not None:
+        while True:
+            connection = self._live_idle(began)
+            if connection is None:
+                return self._found(deadline, began, wait=wait)
             if connection.provided is None or self._renewed(connection):
+                connection.place.holder = get_ident()
                 return connection
-            return self.take(deadline, wait=wait)  # no idle one is left
-        connected = self._connect(deadline)
+
+    def take_idle(self) -> Connection | None:
+        """Returns an idle connection, if there is one. Any thread may use it."""
+        idle = self._live_idle(time.monotonic())
+        return idle if idle is None or idle.provided is None or self._renewed(idle) else None
+
+    def _found(self, deadline: float, began: float, *, wait: bool) -> Connection | Fault:
+        """A connection where none is idle."""
+        before, room = self._refused, True
+
+        def found() -> _Found | None:
+            """A connection, a fault, or the permits to make one."""
+            nonlocal room
+            if (connection := self._live_idle(time.monotonic())) is not None:
+                return connection
+            if self._closed:
+                return dropped(self.address)
+            if self._refused is not None and self._refused is not before:
+                return self._refused[0]
+            room = len(self._places) < self.bound
+            attempt = self._attempts.take((CONNECTING if self._answers else 1) if wait else self.bound)
+            if attempt is None:
+                return None
+            if (place := self._places.take()) is not None:
+                return place, attempt
+            self._attempts.give(attempt)
+            return None
+
+        it: _Found | None
+        if not wait:
+            it = found()
+        elif not self._places.held_here:
+            it = self._waiting.until(found, deadline)
+        elif (it := found()) is None:
+            it = Permit(is_extra=True), Permit(is_extra=True)
+        if it is None:
+            return unconnected(time.monotonic() - began) if room else exhausted(self.address, self.bound)
+        if isinstance(it, Fault):
+            return it
+        if isinstance(it, Connection):
+            if it.provided is not None and not self._renewed(it):
+                return self.take(deadline, wait=wait)  # no idle one is left
+            it.place.holder = get_ident()
+            return it
+        connected = self._connect(deadline, *it)
         if isinstance(connected, Connection) and time.monotonic() >= deadline:
             self.give(connected)
             return OVERDUE
         return connected
-
-    def take_idle(self) -> Connection | None:
-        """Returns an idle connection, if there is one."""
-        with self._free:
-            idle = self._live_idle(time.monotonic())
-        return idle if idle is None or idle.provided is None or self._renewed(idle) else None
 
     def _renewed(self, taken: Connection) -> bool:
         """True if a connection has the newest credentials. Else it is dropped."""
@@ -342,69 +400,77 @@ class ConnectionPool:
         return renewed
 
     def _live_idle(self, now: float) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
             if not connection.dead(now):
                 return connection
-            connection.close()
-            self.open -= 1
-        return None
+            self.abandon(connection)
 
-    def _connect(self, deadline: float) -> Connection | Fault:
-        """Makes a new connection, for which there is room, and tells those who wait."""
+    def _connect(self, deadline: float, place: Permit, attempt: Permit) -> Connection | Fault:
+        """Makes a new connection, for which there is a place, and tells those who wait."""
         connected: Connection | Fault | None = None
         try:
             connected = self._new_connection(self.address, deadline)
+            if isinstance(connected, Connection):
+                connected.place = place
+            else:
+                self._refused = (connected,)
         finally:
-            with self._free:
-                self._connecting -= 1
-                self._answers = isinstance(connected, Connection)
-                if isinstance(connected, Fault):
-                    self._refused = self._refused[0] + 1, connected
-                if not self._answers:
-                    self.open -= 1
-                self._free.notify_all()
+            self._answers = isinstance(connected, Connection)
+            if not self._answers:
+                self._places.give(place)
+            self._attempts.give(attempt)
+            self._waiting.wake_all()
         return connected
 
-    def give(self, connection: Connection, answer: object = None) -> None:
-        """Takes back a connection of which every answer has been read. ``answer``: the last one; after a fault the
-        connection is dropped.
+    def give(self, connection: Connection) -> None:
+        """Takes a connection back. One that is out of step, after a fault or without the answers to what was sent, is
+        dropped.
         """
-        if not isinstance(answer, Fault):
-            with self._free:
-                if not self._closed:
-                    self._idle.append(connection)
-                    self._free.notify()
-                    return
-        self.drop(connection)
+        place = connection.place
+        if not connection.in_step:
+            self.drop(connection)
+        elif place.is_extra:
+            self.abandon(connection)
+        else:
+            place.holder = 0
+            self._idle.append(connection)
+            if self._waiting.bells:
+                self._waiting.wake()
+            if self._closed:
+                self.drop_idle()
 
     def forked(self) -> None:
         """Called in the child of a fork: a holder of a connection of the parent's can still hand it back."""
-        self._free = threading.Condition(threading.Lock())
+        self._set_up()
 
     def drop(self, connection: Connection) -> None:
         """Closes a connection that is out of step, or dead. Idle ones have most likely died with it."""
-        connection.close()
-        with self._free:
-            self.open -= 1
-            self._answers = False
-            self._free.notify()
+        self._answers = False
+        self.abandon(connection)
         self.drop_idle()
+
+    def abandon(self, connection: Connection) -> None:
+        """Closes a connection for itself alone: its user was interrupted, which says nothing of the others."""
+        connection.close()
+        self._places.give(connection.place)
 
     def drop_idle(self) -> None:
         """Closes the idle connections."""
-        with self._free:
-            idle, self._idle = self._idle, []
-            self.open -= len(idle)
-            self._free.notify(len(idle))
-        for connection in idle:
-            connection.close()
+        for _ in range(len(self._idle)):
+            try:
+                connection = self._idle.popleft()
+            except IndexError:
+                return
+            self.abandon(connection)
 
     def close(self) -> None:
         """Closes the idle connections, and each of the others when it comes back. No thread waits for more."""
-        with self._free:
-            self._closed = True
-            self._free.notify_all()
+        self._closed = True
+        self._waiting.wake_all()
         self.drop_idle()
 
     def __repr__(self) -> str:

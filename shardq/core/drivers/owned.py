@@ -5,7 +5,6 @@ later. Made by ``sync``.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import select
 import socket
@@ -24,6 +23,7 @@ from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_reply, unc
 from shardq.core.drivers.retry import RetryingCall, RetryStep, explained
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE
+from shardq.core.locks import raised_by_handler
 from shardq.errors import EngineClosed, TooManyOpenFiles, Unanswered, Unavailable
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class BegunCall(Generic[T]):
             self.leave()
             raise
         self._read()
-        self._pool.give(self._connection, answer)
+        self._pool.give(self._connection)
         return answer
 
     @property
@@ -68,8 +68,9 @@ class BegunCall(Generic[T]):
 
     def leave(self) -> None:
         """Takes the answer for a caller who was interrupted: it says what the caller was given."""
-        self.retrying.finished(self._connection.receive(FINISH_S))
-        self._pool.drop(self._connection)
+        if not self._connection.in_step:
+            self.retrying.finished(self._connection.receive(FINISH_S))
+        self._pool.abandon(self._connection)
         self._read()
 
 
@@ -205,7 +206,8 @@ class BorrowedConnections:
         try:
             result = connection.converse(conversation, deadline=self.deadline)
         except BaseException:
-            self._drop(address)
+            node, connection = self._connections.pop(address)
+            node.abandon(connection)
             raise
         if isinstance(result, Fault):
             self._drop(address)
@@ -224,7 +226,8 @@ class BorrowedConnections:
         try:
             answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
         except BaseException:
-            self._drop(address)
+            node, connection = self._connections.pop(address)
+            node.abandon(connection)
             raise
         if isinstance(answer, Fault):
             self._drop(address)
@@ -315,8 +318,11 @@ class PubSubConnection:
 
     def wake(self) -> None:
         """Makes ``read`` return now, or the next time it is called."""
-        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: no thread reads
+        try:
             self._waker.send(b"!")
+        except OSError as exc:  # full: it will wake anyway; closed: no thread reads
+            if raised_by_handler(exc):
+                raise
 
     def close(self) -> None:
         self._connection.close()

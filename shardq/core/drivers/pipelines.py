@@ -17,8 +17,9 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from functools import partial
+from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from hiredis import HiredisError
@@ -29,7 +30,8 @@ from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, of_exception,
 from shardq.core.drivers.retry import RetryingCall, Spare
 from shardq.core.drivers.router import NodeRouter
 from shardq.core.drivers.sockets import INCOMPLETE
-from shardq.core.threads import begun
+from shardq.core.locks import raised_by_handler
+from shardq.core.threads import begun, first_of
 from shardq.errors import ShardqError, Unanswered
 
 K = TypeVar("K")
@@ -78,6 +80,10 @@ class Pipeline:
         self.heard: float = 0.0
         """The time of the server's last answer, or of the first call: its silence counts from there."""
         self.connecting: Future[Connection | Fault] | None = None  # the connection that a thread makes
+        self.is_torn: bool = False
+        """True while something has come that is not yet known for the answer of a call: to one who is interrupted there
+        the calls in flight and what comes for them do not belong together any more.
+        """
 
     @property
     def full(self) -> bool:
@@ -163,8 +169,10 @@ class Pipelines(Generic[K, T]):
         """Reads, after an interrupt, the answers of calls in flight that tell what the caller was given."""
         until = time.monotonic() + FINISH_S
         for pipeline in self._pipelines.values():
-            while pipeline.connection is not None and any(
-                retrying is not None and retrying.call.finish_on_interrupt for retrying in pipeline.sent
+            while (
+                pipeline.connection is not None
+                and not pipeline.is_torn
+                and any(retrying is not None and retrying.call.finish_on_interrupt for retrying in pipeline.sent)
             ):
                 answer = pipeline.connection.receive(until - time.monotonic())
                 if isinstance(answer, Fault):
@@ -250,9 +258,9 @@ class Pipelines(Generic[K, T]):
             retrying = pipeline.queue.popleft()
             if not pipeline.sent:
                 pipeline.heard = time.monotonic()
-            pipeline.sent.extend([None] * (retrying.answers - 1))
-            pipeline.sent.append(retrying)
-            pipeline.rest = memoryview(retrying.packed())
+            packed = memoryview(retrying.packed())
+            pipeline.sent.extend([*[None] * (retrying.answers - 1), retrying])
+            pipeline.rest = packed
             pipeline.unanswered += len(retrying.sent)
             self._write(pipeline, pipeline.connection)
 
@@ -273,14 +281,17 @@ class Pipelines(Generic[K, T]):
             return False
         else:
             connection = connecting.result()
+            if isinstance(connection, Connection):
+                connection.place.holder = get_ident()
         if isinstance(connection, Fault):
             queue, pipeline.queue = pipeline.queue, deque()
             for each in queue:
                 self._failed_with(each, connection, pipeline.node.address)
             return False
-        pipeline.connection = connection
         connection.sock.settimeout(0)
         self._selector.register(connection.sock, selectors.EVENT_READ, pipeline)
+        connection.in_step = False
+        pipeline.connection = connection  # last: it is whole, and one who is interrupted before leaves nothing behind
         return True
 
     def _write(self, pipeline: Pipeline, connection: Connection) -> None:
@@ -290,6 +301,8 @@ class Pipelines(Generic[K, T]):
         except _WOULD_BLOCK:
             self._selector.modify(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, pipeline)
         except OSError as exc:
+            if raised_by_handler(exc):
+                raise
             self._lost(pipeline, of_exception(exc, sent=True))
         else:
             if self._selector.get_key(connection.sock).events != selectors.EVENT_READ:
@@ -301,7 +314,7 @@ class Pipelines(Generic[K, T]):
         heard = set()
         connecting = [each.connecting for each in self._pipelines.values() if each.connecting is not None]
         if connecting and not self._selector.get_map():
-            wait(connecting, timeout, FIRST_COMPLETED)
+            first_of(connecting, timeout)
             return
         if connecting:
             timeout = min(timeout, CONNECT_LOOK_S)
@@ -321,14 +334,18 @@ class Pipelines(Generic[K, T]):
     def _read(self, pipeline: Pipeline, connection: Connection) -> None:
         pipeline.heard = time.monotonic()
         while True:
+            pipeline.is_torn = True
             try:
                 chunk = connection.sock.recv(CHUNK)
                 if not chunk:
                     raise ConnectionResetError("the server closed the connection")
                 connection.reader.feed(chunk)
             except _WOULD_BLOCK:
+                pipeline.is_torn = False
                 return
             except OSError as exc:
+                if raised_by_handler(exc):
+                    raise
                 self._lost(pipeline, of_exception(exc, sent=True))
                 return
             # Nothing else is guarded: an error in what follows must not pass for one of this connection.
@@ -339,9 +356,12 @@ class Pipelines(Generic[K, T]):
                     self._lost(pipeline, answer)
                     return
                 retrying = pipeline.sent.popleft()
+                pipeline.is_torn = False
                 if retrying is not None:
                     pipeline.unanswered -= len(retrying.sent)
                     self._answered(retrying, answer, pipeline.node.address)
+                pipeline.is_torn = True
+            pipeline.is_torn = False
             # TLS holds bytes back that the selector can't see.
             if not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending()):
                 return
@@ -392,14 +412,15 @@ class Pipelines(Generic[K, T]):
     def _leave(self, pipeline: Pipeline) -> None:
         if pipeline.connecting is not None:
             pipeline.connecting.add_done_callback(partial(_returned, pipeline.node))
-        if pipeline.connection is None:
+        connection, pipeline.connection = pipeline.connection, None
+        if connection is None:
             return
-        self._selector.unregister(pipeline.connection.sock)
-        if pipeline.sent or pipeline.rest:
-            pipeline.node.drop(pipeline.connection)
+        if pipeline.sent or pipeline.rest or pipeline.is_torn:
+            pipeline.node.abandon(connection)
         else:
-            pipeline.connection.used = time.monotonic()
-            pipeline.node.give(pipeline.connection)
+            connection.in_step = True
+            connection.used = time.monotonic()
+            pipeline.node.give(connection)
 
 
 def _returned(node: ConnectionPool, made: Future[Connection | Fault]) -> None:

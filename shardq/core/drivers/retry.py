@@ -7,7 +7,6 @@ takes several calls, each gets what the ones before have left of it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import time
@@ -17,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, Reaction
 from shardq.core.layout.keys import shard_named
+from shardq.core.locks import raised_by_handler
 from shardq.core.roles import roles_of
 from shardq.errors import (
     AccessDenied,
@@ -138,6 +138,8 @@ class RetryingCall(Generic[T]):
         except ShardqError:
             raise
         except Exception as exc:
+            if raised_by_handler(exc):
+                raise
             raise unreadable(self.request, exc, address) from exc
         if journal is not None:
             journal.note(self.request, result, packed=self.sent, sent=self.sent_at, node=address)
@@ -146,8 +148,11 @@ class RetryingCall(Generic[T]):
     def finished(self, answer: Any) -> None:
         """Decodes an answer that came for a caller that was interrupted meanwhile."""
         if not isinstance(answer, (Fault, ErrorReply)):
-            with contextlib.suppress(Exception):
+            try:
                 self.request.decode(answer)
+            except Exception as exc:
+                if raised_by_handler(exc):
+                    raise
 
     def failed_with(self, fault: Fault, *, now: float, node: str, chance: float) -> RetryStep:
         """Decides what follows a fault met at ``node``. Raises when the call is over.

@@ -6,10 +6,9 @@ pools, and have it act on retry steps. The asyncio twin is in ``aio``.
 
 from __future__ import annotations
 
+import contextlib
 import math
-import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from shardq.core.drivers.outages import Outages
 from shardq.core.drivers.retry import RetryingCall, RetryStep
 from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
 from shardq.core.drivers.settings import Settings
+from shardq.core.locks import Living, Permits, raised_by_handler
 from shardq.errors import EngineClosed
 
 T = TypeVar("T")
@@ -40,13 +40,12 @@ class NodeRouter(DriverBase):
     def _set_up(self) -> None:
         super()._set_up()
         self._pools: dict[str, ConnectionPool] = {}
-        self.borrowers: threading.BoundedSemaphore = threading.BoundedSemaphore(self.settings.borrowers)
-        self.begun: threading.BoundedSemaphore = threading.BoundedSemaphore(max(1, self.settings.connections // 4))
-        """Calls that are sent, and whose answers are not read yet."""
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._changing = threading.Lock()
-        self._learner = threading.Lock()
-        """Held while the slot map is learnt: a thread that waits for it shares what was learnt."""
+        self.borrowers: Permits = Permits(self.settings.borrowers)
+        self.begun: Permits = Permits(max(1, self.settings.connections // 4))
+        """For calls that are sent, and whose answers are not read yet."""
+        self._connections = Living[Connection]()
+        self._learner = Permits(1)
+        """Out while the slot map is learnt: a thread that waits for it shares what was learnt."""
         self.outages: Outages = Outages()  # the log of nodes that fail
 
     # ---- opening and closing
@@ -69,13 +68,11 @@ class NodeRouter(DriverBase):
 
     def close(self) -> None:
         """Closes every connection, also those in use: their calls end at once."""
-        with self._changing:
-            self._closed = CLOSED
-            pools, self._pools = self._pools, {}
-            connections = list(self._connections)
+        self._closed = CLOSED
+        pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.close()
-        for connection in connections:
+        for connection in self._connections:
             if connection.open:
                 connection.interrupt()
 
@@ -96,12 +93,9 @@ class NodeRouter(DriverBase):
         """The connection pool of a node."""
         pool = self._pools.get(address)
         if pool is None:
-            with self._changing:
-                self.check_open()
-                pool = self._pools.get(address)
-                if pool is None:
-                    pool = ConnectionPool(address, bound=self.settings.connections, connect=self.connect)
-                    self._pools[address] = pool
+            made = ConnectionPool(address, bound=self.settings.connections, connect=self.connect)
+            pool = self._pools.setdefault(address, made)
+            self.check_open()  # after that: close() has emptied it, or closes this one, too
         return pool
 
     def connect(self, address: str, deadline: float, *, protocol: int | None = None) -> Connection | Fault:
@@ -114,8 +108,7 @@ class NodeRouter(DriverBase):
             self.settings, address, timeout=timeout, protocol=protocol, node_id=self.node_id(address)
         )
         if isinstance(connection, Connection):
-            with self._changing:
-                self._connections.add(connection)
+            self._connections.add(connection)
             if self._closed is not None:
                 connection.close()
                 self.check_open()
@@ -123,9 +116,8 @@ class NodeRouter(DriverBase):
 
     def connections(self) -> dict[str, ConnectionCounts]:
         """The number of connections open to each node, and their bound."""
-        with self._changing:
-            total = Counter(connection.address for connection in self._connections if connection.open)
-            shared = {address: pool.open for address, pool in self._pools.items()}
+        total = Counter(connection.address for connection in self._connections if connection.open)
+        shared = {address: pool.open for address, pool in list(self._pools.items())}
         bound = self.settings.connections
         return {
             address: ConnectionCounts(shared.get(address, 0), bound, max(0, total[address] - shared.get(address, 0)))
@@ -182,57 +174,58 @@ class NodeRouter(DriverBase):
         try:
             answer = connection.exchange(retrying.packed(), deadline=retrying.deadline, answers=retrying.answers)
         except BaseException:
-            if retrying.call.finish_on_interrupt and retrying.answers == 1:
+            if retrying.call.finish_on_interrupt and retrying.answers == 1 and not connection.in_step:
                 retrying.finished(connection.receive(FINISH_S))
-            pool.drop(connection)
+            pool.abandon(connection)
             raise
-        pool.give(connection, answer)
+        pool.give(connection)
         return answer
 
     # ---- the slot map
 
     def act(self, step: RetryStep, deadline: float = math.inf) -> None:
         """Does what a retry step says about the slot map, as far as there is time. The caller pauses."""
-        if step.refresh:
-            left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
-            # Another thread may learn it, and take its time.
-            if left > 0 and self._learner.acquire(timeout=left):
-                try:
-                    if not self._just_learned:
-                        self._learn(step.doubted, deadline)
-                finally:
-                    self._learner.release()
+        # Another thread may learn it, and take its time.
+        if step.refresh and time.monotonic() < deadline and (permit := self._learner.take_until(deadline)) is not None:
+            try:
+                if not self._just_learned:
+                    self._learn(step.doubted, deadline)
+            finally:
+                self._learner.give(permit)
         self._correct(step.moved)
 
     def refresh(self, doubted: str = "") -> None:
         """Learns the slot map now, from the node ``doubted`` last. Raises a ServerFault if no node can tell."""
         self.check_open()
-        with self._learner:
+        permit = self._learner.take_until()
+        assert permit is not None, "it has no deadline"
+        try:
             fault = self._learn(doubted)
+        finally:
+            self._learner.give(permit)
         if fault is not None:
             raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
     def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
         """Calls ``follower`` whenever a slot map was learnt. Returns a function that ends this.
 
-        Followers are called with locks held: they must not block, nor call anything here.
+        Followers are called by the thread that learnt it, while others wait for that: they must not block, nor call
+        anything here.
         """
-        with self._changing:
-            self._followers = (*self._followers, follower)
+        self._followers.append(follower)
 
         def stop() -> None:
-            with self._changing:
-                self._followers = tuple(each for each in self._followers if each != follower)
+            with contextlib.suppress(ValueError):  # it has stopped, or the child of a fork has begun anew
+                self._followers.remove(follower)
 
         return stop
 
     def _learn(self, doubted: str, deadline: float = math.inf) -> Fault | None:
         fault = drive(self._learning(doubted), partial(self._answered, deadline))
         if fault is None:
-            with self._changing:
-                gone = [self._pools.pop(address) for address in [*self._pools] if address not in self.map.nodes]
-            for pool in gone:
-                pool.close()
+            for address in [*self._pools]:
+                if address not in self.map.nodes and (pool := self._pools.pop(address, None)) is not None:
+                    pool.close()
         return fault
 
     def _answered(self, deadline: float, ask: Question) -> Any:
@@ -247,7 +240,9 @@ class NodeRouter(DriverBase):
         if isinstance(ask, Locate):
             try:
                 return ask.answer() if left == math.inf else ask.begun().result(left)
-            except TimeoutError:
+            except TimeoutError as exc:
+                if raised_by_handler(exc):
+                    raise
                 return unconnected(left)
         timeout = min(ASK_TIMEOUT_S, self._share_s(left))
         connection = open_connection(

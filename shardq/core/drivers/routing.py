@@ -67,7 +67,7 @@ class DriverBase:
         self._learned = 0.0
         self._doubted = ""
         self._missing: Fault | None = None  # why there is no server to connect, as the last look for it said
-        self._followers: tuple[Callable[[], object], ...] = ()
+        self._followers: list[Callable[[], object]] = []
 
     def check_open(self) -> None:
         """Raises EngineClosed before ``open()``, after ``close()``, in a forked child, and in another event loop."""
@@ -138,7 +138,7 @@ class DriverBase:
 
     def _adopt(self, found: SlotMap) -> None:
         self.map = found
-        for follower in self._followers:
+        for follower in list(self._followers):
             follower()
 
     def _error(self, fault: Fault, what: str, timeout: float) -> ShardqError:

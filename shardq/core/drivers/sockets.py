@@ -20,6 +20,7 @@ import hiredis
 from shardq.core.drivers.descriptors import scarce
 from shardq.core.drivers.faults import ErrorReply, Fault, of_connecting, of_resolving, of_tls
 from shardq.core.drivers.settings import Settings, Tls, host_of, port_of
+from shardq.core.locks import raised_by_handler
 from shardq.core.threads import begun
 from shardq.errors import InvalidUrl
 
@@ -32,7 +33,9 @@ def known(address: str) -> list[Address] | None:
         return [(socket.AF_UNIX, address)]
     try:
         return _found(address, socket.AI_NUMERICHOST)
-    except OSError:
+    except OSError as exc:
+        if raised_by_handler(exc):
+            raise
         return None
 
 
@@ -40,16 +43,15 @@ def look_up(address: str) -> Future[list[Address]]:
     """All addresses of a host, in the order of the system's preference, or the OSError of the look-up. The system's
     look-up has no bound of time, so it runs in a thread of its own.
     """
-    found = _under_way.get(address)
-    if found is None:
-        found = _under_way[address] = begun(lambda: _found(address), f"shardq-resolver-{address}")
-        found.add_done_callback(lambda _: _under_way.pop(address, None))
+    found = _newest.get(address)
+    if found is None or found.done():
+        found = _newest[address] = begun(lambda: _found(address), f"shardq-resolver-{address}")
     return found
 
 
 # One for each name, however many wait: where a name server is silent, every caller asks again and again.
-_under_way: dict[str, Future[list[Address]]] = {}
-os.register_at_fork(after_in_child=_under_way.clear)
+_newest: dict[str, Future[list[Address]]] = {}
+os.register_at_fork(after_in_child=_newest.clear)
 
 
 def _found(address: str, flags: int = 0) -> list[Address]:
@@ -92,6 +94,8 @@ def open_socket(settings: Settings, address: str, *, deadline: float) -> socket.
         return context.wrap_socket(sock, server_hostname=server_name(address))
     except (OSError, ValueError) as exc:  # ValueError: a name that can't be in a certificate
         sock.close()
+        if raised_by_handler(exc):
+            raise
         return of_tls(exc)
     except BaseException:
         sock.close()
@@ -106,10 +110,14 @@ def connect(address: str, *, deadline: float, check_ip: CheckIp | None = None) -
     try:
         addresses = resolve(address, deadline, check_ip)
     except OSError as exc:
+        if raised_by_handler(exc):
+            raise
         return of_resolving(exc, address)
     try:
         return connect_to(addresses, deadline)
     except OSError as exc:
+        if raised_by_handler(exc):
+            raise
         return of_connecting(exc)
 
 
@@ -154,6 +162,8 @@ def connect_to(addresses: list[Address], deadline: float) -> socket.socket:
             return sock
         except OSError as exc:
             sock.close()
+            if raised_by_handler(exc):
+                raise
             last = exc
         except BaseException:
             sock.close()

@@ -58,16 +58,16 @@ class Driver(NodeRouter):
         The calls begun of all callers have a quarter of a node's connections.
         """
         self.check_open()
-        begun, sent = self.begun, None
-        if not begun.acquire(blocking=False):
+        permit, sent = self.begun.take(), None
+        if permit is None:
             return None
         try:
             retrying = RetryingCall(call, timeout=self.settings.timeout)
             sent = self._sent(retrying)
         finally:
             if sent is None:
-                begun.release()
-        return None if sent is None else BegunCall(retrying, *sent, begun.release)
+                self.begun.give(permit)
+        return None if sent is None else BegunCall(retrying, *sent, partial(self.begun.give, permit))
 
     def finish(self, begun: BegunCall[T], deadline: float | None = None) -> T:
         """Reads the answer of a call that was begun, and decodes it; carries the call out like any other if it met a
@@ -98,8 +98,8 @@ class Driver(NodeRouter):
         gets it. Raises Unavailable when others keep theirs until the ``deadline``, which is that of all calls.
         """
         self.check_open()
-        borrowers = self.borrowers
-        if not borrowers.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        permit = self.borrowers.take_until(deadline)
+        if permit is None:
             raise Unavailable(
                 f"half of the {self.settings.connections} shared connections to a node are on loan, and none came back "
                 f"within {self.settings.timeout:g} s; push durably from fewer threads at a time"
@@ -109,7 +109,7 @@ class Driver(NodeRouter):
             yield borrow
         finally:
             borrow.close()
-            borrowers.release()
+            self.borrowers.give(permit)
 
     def pubsub(self, node: str) -> PubSubConnection:
         """A connection of the caller's own, for a subscriber. Raises a ServerFault when it fails."""
@@ -143,11 +143,11 @@ class Driver(NodeRouter):
             results = converse_together(talks, deadline)
         except BaseException:
             for pool, connection in taken:
-                pool.drop(connection)
+                pool.abandon(connection)
             raise
         for (pool, connection), result in zip(taken, results, strict=True):
             told[connection.address] = result
-            pool.give(connection, result)
+            pool.give(connection)
         return [told[each.address] for each in asked]
 
     def _with_connection(self, address: str, deadline: float, talk: Callable[[Connection], T | Fault]) -> T | Fault:
@@ -159,9 +159,9 @@ class Driver(NodeRouter):
         try:
             answer = talk(connection)
         except BaseException:
-            pool.drop(connection)
+            pool.abandon(connection)
             raise
-        pool.give(connection, answer)
+        pool.give(connection)
         return answer
 
     def _sent(self, retrying: RetryingCall[Any]) -> tuple[str, ConnectionPool, Connection] | None:
@@ -172,7 +172,7 @@ class Driver(NodeRouter):
         try:
             fault = connection.send(retrying.packed(), deadline=retrying.deadline)
         except BaseException:
-            pool.drop(connection)
+            pool.abandon(connection)
             raise
         if fault is None:
             return address, pool, connection

@@ -74,25 +74,31 @@ class Ids:
 
     def _reserve(self, n: int) -> int:
         """The first of ``n`` numbers of 78 bits that no other caller gets."""
-        with self._lock:
-            now = int(time.time())
-            if now > self._second:
-                self._start(now)
-            elif (self._next + n) >> _NUMBER_BITS:
-                self._start(self._second + 1)  # 2**45 ids in one second, or in a clock's long way back
-            first = self._next
-            self._next += n
-            return self._second << _NUMBER_BITS | first
-
-    def _start(self, second: int) -> None:
-        # From the system, not from ``random``: a program that seeds that the same everywhere must not clash.
-        self._second = second
-        self._next = int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
+        now, start = int(time.time()), -1
+        if now > self._second or (self._next + n) >> _NUMBER_BITS:
+            start = _new_start()
+        while True:
+            with self._lock:  # an instant: no call in it
+                second, first = self._second, self._next
+                if now > second:
+                    second, first = now, start
+                elif (first + n) >> _NUMBER_BITS:
+                    second, first = second + 1, start  # 2**45 ids in one second, or in a clock's long way back
+                if first >= 0:
+                    self._second, self._next = second, first + n
+                    return second << _NUMBER_BITS | first
+            start = _new_start()  # another thread has used up what there was
 
     def _forked(self) -> None:
         """The parent goes on with its numbers; the child starts afresh."""
         self._lock = threading.Lock()
-        self._start(max(self._second, 0))
+        self._second, self._next = max(self._second, 0), _new_start()
+
+
+def _new_start() -> int:
+    """The first number of a second."""
+    # From the system, not from ``random``: a program that seeds that the same everywhere must not clash.
+    return int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
 
 
 def new_nonce() -> int:

@@ -28,6 +28,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from shardq.core.layout.words import UNDECODABLE
+from shardq.core.locks import raised_by_handler
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
 from shardq.core.model.options import Content, StoredContent, store_content
 from shardq.core.model.printable import quoted
@@ -170,6 +171,8 @@ def record_encoder(codec: Codec, *, limit: int = MAX_PAYLOAD) -> Callable[[Any, 
             encoded = to_bytes(payload, id) if takes_id else to_bytes(payload)
             record = plain + encoded if head is None else _headed(headed, head, encoded)
         except Exception as exc:  # a codec, or a payload it calls, may raise anything
+            if raised_by_handler(exc):
+                raise
             raise PayloadNotEncodable(
                 f"the codec {codec.name!r} can't encode a payload of type {type(payload).__name__}: {exc}; "
                 "push what it can encode, or choose another codec="
@@ -196,6 +199,8 @@ def plain_records_encoder(
             encoded = list(map(to_bytes, payloads, ids) if takes_id else map(to_bytes, payloads))
             records = [plain + each for each in encoded]
         except Exception as exc:  # as above
+            if raised_by_handler(exc):
+                raise
             raise PayloadNotEncodable(f"the codec {codec.name!r} can't encode one of the payloads: {exc}") from exc
         check_payload_size(max(encoded, key=len, default=b""), limit)
         return records
@@ -308,6 +313,8 @@ def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> D
     except PayloadNotAuthentic:
         raise
     except Exception as exc:  # a codec may raise anything
+        if raised_by_handler(exc):
+            raise
         raise _undecodable(codec, encoded, exc) from exc
     return Decoded(payload, codec.name, head or StoredContent())
 
@@ -333,6 +340,8 @@ def decode_payload(
         try:
             return decode(record[_NONCE_END:]), {}, ()
         except Exception as exc:
+            if raised_by_handler(exc):
+                raise
             raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[_NONCE_END:], exc) from exc
     decoded = decode_record(record, own=own, id=id)
     return decoded.payload, decoded.content.headers, decoded.content.tags

@@ -9,6 +9,7 @@ number of lost pushes is said.
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import threading
 import time
@@ -18,11 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from shardq.core import forks
+from shardq.core.locks import LOOK_S, Latch, Permits, SignalSafeEvent, Waiting
 from shardq.core.model.checks import check_seconds
 from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import counted
 from shardq.core.model.task import Receipt
 from shardq.core.producer.packing import Entries
+from shardq.core.threads import launch
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered
 
 log: logging.Logger = logging.getLogger("shardq.producer")
@@ -51,20 +54,37 @@ _unclosed: set[Buffer] = set()
 class _Sending:
     """Tasks that are sent together, and their outcome."""
 
-    __slots__ = ("done", "entries", "error", "receipts")
+    __slots__ = ("done", "entries", "error", "receipts", "waiting")
 
     def __init__(self) -> None:
+        self.waiting: deque[Pending] = deque()
+        """What was pushed, until it is taken to be sent."""
         self.entries: Entries = Entries(keyed=False)
-        self.done: threading.Event = threading.Event()
+        self.done: Latch = Latch()
         self.receipts: Sequence[Receipt] = ()
         """In the order of the entries."""
         self.error: ShardqError | None = None
+
+    def take(self) -> None:
+        """Takes what was pushed, in the sending thread, when no more is pushed here."""
+        entries = self.entries
+        for position in itertools.count():
+            try:
+                pending = self.waiting.popleft()
+            except IndexError:
+                return
+            packed = pending._packed
+            pending._packed, pending._position = None, position
+            entries.ids += packed.ids
+            entries.fresh += packed.fresh
+            entries.unique += packed.unique
+            entries.keyed = entries.keyed or packed.keyed
 
     @property
     def lost(self) -> int:
         """The number of its tasks that are not known to be stored."""
         if not self.done.is_set():
-            return len(self.entries.ids)
+            return len(self.entries.ids) + len(self.waiting)
         error = self.push_error()
         return len(error.ids) - len(error.stored)
 
@@ -77,8 +97,8 @@ class _Sending:
 
     def left_to_the_parent(self) -> None:
         """Fails it, in the child of a fork."""
-        self.done = threading.Event()
-        if self.entries.ids:
+        self.done = Latch()
+        if self.entries.ids or self.waiting:
             self.done.set()
             if not self.receipts and self.error is None:
                 self.error = EngineClosed(
@@ -93,12 +113,14 @@ class Pending:
     >>> receipt = pending.result(timeout=5)
     """
 
-    __slots__ = ("_position", "_sending", "id")
+    __slots__ = ("_packed", "_position", "_sending", "id")
 
-    def __init__(self, id: str, sending: _Sending, position: int) -> None:
-        self.id: str = id
-        self._sending = sending
-        self._position = position
+    def __init__(self, packed: Entries) -> None:
+        self.id: str = packed.ids[0]
+        self._packed: Any = packed  # None once it is among the entries
+        self._sending: _Sending
+        """What it goes with."""
+        self._position: int
         """The task's place among the entries: two threads may push one id."""
 
     def __repr__(self) -> str:
@@ -161,20 +183,27 @@ class Buffer(forks.OfOneProcess):
         forks.watch(self, Buffer._forked)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._filled = threading.Condition(self._lock)
-        self._emptied = threading.Condition(self._lock)
+        self._filled = SignalSafeEvent()
+        """Wakes the thread that sends."""
+        self._emptied = Waiting()
+        """Pushes that wait for room."""
         self._open = _Sending()
-        self._sent = self._open
+        """What is pushed now."""
+        self._sent = _Sending()
         """The last sending, perhaps still in flight."""
+        self._sent.done.set()
         self._failed: deque[tuple[int, _Sending]] = deque()
         """Failed sendings that no flush has reported, with their numbers."""
-        self._dropped = 0
-        """The tasks of failed sendings that were too many to keep."""
+        self._dropped = self._dropped_told = 0
+        """The tasks of failed sendings that were too many to keep: all, and those that a flush has reported."""
         self._delivered = self._told = 0
         """The numbers of the last sending that has ended, and of the last one that a flush has reported."""
-        self._thread: threading.Thread | None = None
-        """Made by the first push."""
+        self._sender = Permits(1)
+        """Of the thread that sends. Another one ends at once."""
+        self._is_started = False
+        """True while that thread runs. Made by the first push."""
+        self._over = Latch()
+        """Set when all is sent of a buffer that was closed."""
 
     def _forked(self) -> None:
         """Empties the buffer in the child of a fork: what was pushed before is the parent's to send."""
@@ -184,7 +213,7 @@ class Buffer(forks.OfOneProcess):
         self._reset()
 
     def __repr__(self) -> str:
-        return f"<Buffer: {len(self._open.entries.ids)} waiting{', closed' if self._closed else ''}>"
+        return f"<Buffer: {len(self._open.waiting)} waiting{', closed' if self._closed else ''}>"
 
     def __enter__(self) -> Buffer:
         return self
@@ -197,29 +226,47 @@ class Buffer(forks.OfOneProcess):
 
         >>> pending = buffer.push({"order": 42}, delay=60)
         """
-        packed = self._pack(payload, options)
-        with self._lock:
-            while len(self._open.entries.ids) >= MOST_WAITING and not self._closed:
-                self._emptied.wait()
+        pending = Pending(self._pack(payload, options))
+        while True:
+            sending = self._open
+            if len(sending.waiting) >= MOST_WAITING:
+                self._emptied.until(self._takes_more)
+                sending = self._open
             if self._closed:
                 raise EngineClosed("the buffer is closed; make another with engine.buffered()")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="shardq-buffer", daemon=True)
-                self._thread.start()
-                _unclosed.add(self)
-                # Anew, to be called before what its engine has registered since: the embedded server's end.
-                atexit.unregister(end_all)
-                atexit.register(end_all)
-            sending = self._open
-            entries = sending.entries
-            position = len(entries.ids)
-            if not position:
-                self._filled.notify()
-            entries.ids += packed.ids
-            entries.fresh += packed.fresh
-            entries.unique += packed.unique
-            entries.keyed = entries.keyed or packed.keyed
-        return Pending(packed.ids[0], sending, position)
+            if not self._is_started:
+                self._start()
+            pending._sending = sending
+            sending.waiting.append(pending)
+            # What was closed, or taken to be sent, since then may have missed it. Else it is on its way.
+            if (sending is not self._open or self._closed) and self._taken_back(pending):
+                continue
+            if not self._filled.is_set():
+                self._filled.set()
+            return pending
+
+    def _takes_more(self) -> bool | None:
+        return self._closed or len(self._open.waiting) < MOST_WAITING or None
+
+    @staticmethod
+    def _taken_back(pending: Pending) -> bool:
+        """Takes a task back that nobody has taken to be sent. Returns True if it did."""
+        try:
+            pending._sending.waiting.remove(pending)
+        except ValueError:
+            return False
+        return True
+
+    def _start(self) -> None:
+        _unclosed.add(self)
+        # Anew, to be called before what its engine has registered since: the embedded server's end.
+        atexit.unregister(end_all)
+        atexit.register(end_all)
+        self._launch()
+        self._is_started = True
+
+    def _launch(self) -> None:
+        launch(threading.Thread(target=self._run, name="shardq-buffer", daemon=True))
 
     def flush(self) -> None:
         """Returns when everything pushed so far is stored. Raises one PushError for all tasks sent since the last flush
@@ -227,11 +274,10 @@ class Buffer(forks.OfOneProcess):
 
         >>> buffer.flush()
         """
-        with self._lock:
-            told = self._told
-            last = self._open if self._open.entries.ids else self._sent
-        if last.entries.ids:
-            last.done.wait()
+        told, sending = self._told, self._open
+        # In this order: what is not open any more was sent before.
+        last = sending if sending.waiting else self._sent
+        last.done.wait()
         self._raise_failures(told)
 
     def close(self) -> None:
@@ -246,29 +292,28 @@ class Buffer(forks.OfOneProcess):
     def _end(self, within: float | None) -> None:
         """Takes no more pushes, and sends the rest. Waits for that, for so many seconds."""
         _unclosed.discard(self)
-        with self._lock:
-            self._closed = True
-            self._filled.notify_all()
-            self._emptied.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(within)
+        self._closed = True
+        self._emptied.wake_all()
+        if self._is_started or self._open.waiting:
+            if not self._sender:
+                self._launch()
+            self._filled.set()
+            self._over.wait(within)
 
     def _lost(self) -> tuple[int, str]:
         """The number of pushes that are not known to be stored, other than those that a flush has told, and why."""
-        with self._lock:
-            failed = [sending for number, sending in self._failed if number > self._told]
-            unsent = [sending for sending in (self._sent, self._open) if not sending.done.is_set()]
-            lost = self._dropped + sum(sending.lost for sending in {*failed, *unsent})
+        failed = [sending for number, sending in list(self._failed) if number > self._told]
+        unsent = [sending for sending in (self._sent, self._open) if not sending.done.is_set()]
+        lost = self._dropped - self._dropped_told + sum(sending.lost for sending in {*failed, *unsent})
         why = str(failed[0].error) if failed else f"the servers have not answered within {self._timeout:g} s"
         return lost, why
 
     def _raise_failures(self, told: int) -> None:
         """Raises the errors of the sendings after number ``told``. Two flushes at once may both report one sending."""
-        with self._lock:
-            failed = [sending for number, sending in self._failed if number > told]
-            self._told = self._delivered
-            dropped, self._dropped = self._dropped, 0
+        delivered, all_dropped = self._delivered, self._dropped
+        failed = [sending for number, sending in list(self._failed) if told < number <= delivered]
+        dropped = all_dropped - self._dropped_told
+        self._told, self._dropped_told = delivered, all_dropped
         errors = [sending.error for sending in failed if sending.error is not None]
         if not errors:
             return
@@ -280,16 +325,30 @@ class Buffer(forks.OfOneProcess):
         raise error
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._open.entries.ids:
-                    if self._closed:
-                        return
-                    self._filled.wait()
-                sending = self._sent = self._open
-                self._open = _Sending()
-                self._emptied.notify_all()
-            self._deliver(sending)
+        permit = self._sender.take()
+        if permit is None:
+            return
+        try:
+            while True:
+                is_closed = self._closed  # before the look: what is pushed later is taken back
+                sending = self._open
+                if sending.waiting:
+                    self._sent = sending  # first: flush looks there for what is not open
+                    self._open = _Sending()
+                    sending.take()
+                    self._emptied.wake_all()
+                    self._deliver(sending)
+                elif is_closed:
+                    sending.done.set()  # a flush may have met what was then taken back
+                    return
+                else:
+                    self._filled.wait(LOOK_S)  # one whose push was interrupted does not say that it is there
+                    self._filled.clear()
+        finally:
+            self._is_started = False
+            self._sender.give(permit)
+            if self._closed:
+                self._over.set()
 
     def _deliver(self, sending: _Sending) -> None:
         try:
@@ -309,16 +368,15 @@ class Buffer(forks.OfOneProcess):
             sending.done.set()
 
     def _note(self, sending: _Sending) -> None:
-        with self._lock:
-            self._delivered += 1
-            if sending.error is None:
-                return
+        """Notes the end of a sending. Its number counts when all that is said of it is there."""
+        if sending.error is not None:
             while self._failed and self._failed[0][0] <= self._told:
                 self._failed.popleft()
-            self._failed.append((self._delivered, sending))
+            self._failed.append((self._delivered + 1, sending))
             if len(self._failed) > MAX_FAILED:
                 _, dropped = self._failed.popleft()
                 self._dropped += len(dropped.entries.ids)
+        self._delivered += 1
 
 
 def end_all() -> None:

@@ -72,7 +72,7 @@ class WatchedLists(WaiterRegistry):
         """Reports each message for the topic from now on. Returns the shards in which the process is not registered for
         it. None: there is a message already, so its sender is to claim.
         """
-        with self._lock:
+        with self.lock:
             untaken = {entry for entry in self._untaken if entry[1] == topic}
             self._untaken -= untaken
             if untaken:
@@ -82,28 +82,28 @@ class WatchedLists(WaiterRegistry):
 
     def watch_permits(self, topic: str) -> None:
         """Reports messages for the topic, of whose lists some are not empty."""
-        with self._lock:
+        with self.lock:
             self._topics.add(topic)
 
     def unwatch(self, topic: str) -> None:
         """Reports no more messages for the topic: its sender looks by itself."""
-        with self._lock:
+        with self.lock:
             self._topics.discard(topic)
 
     def watched(self) -> list[str]:
-        with self._lock:
+        with self.lock:
             return list(self._topics)
 
     def take(self) -> tuple[set[ReadyList], bool]:
         """The lists for which messages have come, and True if others may have been missed."""
-        with self._lock:
+        with self.lock:
             taken = self._woken, self._is_lost
             self._woken, self._is_lost = set(), False
             return taken
 
     def messages_missed(self, shard: int) -> None:
         super().messages_missed(shard)
-        with self._lock:
+        with self.lock:
             self._is_lost = True
         self._wake()
 
