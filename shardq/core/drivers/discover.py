@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from shardq.core.drivers.election import Election, Survey, Vote
 from shardq.core.drivers.faults import ErrorReply, Fault, Reaction, of_reply
 from shardq.core.drivers.settings import Settings, bracketed, located
 from shardq.core.threads import begun
@@ -22,9 +23,12 @@ from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, 
 
 # A node that hangs must not keep a driver from asking the next one.
 ASK_TIMEOUT_S = 1.0
+# The most servers that are asked if they are masters, too, by a look for health.
+SUSPECTS = 5
 # A server that is probed the other way, with TLS or without, answers at once or not at all.
 LOOK_TIMEOUT_S = 0.3
 OLDEST = (7, 0)
+_SLOTS = ("CLUSTER", "SLOTS")
 _AT_EACH_CALL = "it is started again, every few seconds, for as long as anything is asked of it"
 
 
@@ -36,12 +40,19 @@ class SlotMap:
     new one.
     """
 
-    __slots__ = ("ids", "nodes", "owners")
+    __slots__ = ("epoch", "ids", "nodes", "owners")
 
     def __init__(
-        self, nodes: Sequence[str], owners: list[str | None] | None = None, ids: Mapping[str, str] | None = None
+        self,
+        nodes: Sequence[str],
+        owners: list[str | None] | None = None,
+        ids: Mapping[str, str] | None = None,
+        *,
+        epoch: int = 0,
     ) -> None:
         """Without owners the first node serves every slot."""
+        self.epoch = epoch
+        """The config-epoch by which sentinels have named the master."""
         self.nodes: tuple[str, ...] = tuple(nodes)
         self.ids: Mapping[str, str] = ids or {}
         """Address → the id of the cluster's node there, as far as it is known."""
@@ -100,6 +111,9 @@ class Query:
     sentinel: bool = False
     node_id: str | None = None
     """See ``conversations.handshake``."""
+    also: tuple[str, ...] = ()
+    """A second command, sent after the answer to the first one. Then both answers are the answer."""
+    within_s: float = ASK_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +146,16 @@ Question: TypeAlias = Query | Probe | Locate
 Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
-def discover(settings: Settings, known: Mapping[str, str | None], *, doubted: str = "") -> Conversation:
+def discover(settings: Settings, present: SlotMap | None, *, doubted: str = "", silent: set[str]) -> Conversation:
     """The slot map, or why it can't be had.
 
-    ``known``: address → id of the nodes of the cluster met before; one that is ``doubted`` is asked last: it may hang.
+    ``present``: the one that was learnt before. A node that is ``doubted`` is asked last: it may hang. So are sentinels
+    that were ``silent`` when they were asked the last time; here it is noted who is now.
     """
     if settings.kind == "cluster":
-        return _of_cluster(settings, known, doubted)
+        return _of_cluster(settings, present, doubted)
     if settings.kind == "sentinel":
-        return _of_sentinels(settings)
+        return _of_sentinels(settings, present, doubted, silent)
     return _of_single(settings)
 
 
@@ -151,24 +166,74 @@ def _of_single(settings: Settings) -> Conversation:
     return where if isinstance(where, Fault) else SlotMap((where,))
 
 
-def _of_cluster(settings: Settings, known: Mapping[str, str | None], doubted: str) -> Conversation:
-    # In random order: one node with an old map must not be believed by every caller every time.
-    ids = dict(random.sample(list(known.items()), len(known)))
-    ids |= {seed: None for seed in settings.addresses if seed not in known}
+def _of_cluster(settings: Settings, present: SlotMap | None, doubted: str) -> Conversation:
+    known: dict[str, str | None] = {}
+    if present is not None:
+        # In random order: one node with an old map must not be believed by every caller every time.
+        known = {node: present.ids.get(node, "") for node in random.sample(present.nodes, len(present.nodes))}
+    ids = known | {seed: None for seed in settings.addresses if seed not in known}
     asked = sorted(ids.items(), key=lambda each: each[0] == doubted)
     failed_with: list[tuple[str, Fault]] = []
     for address, node_id in asked:
-        answer = yield from _asked(settings, Query(address, ("CLUSTER", "SLOTS"), node_id=node_id))
+        answer = yield from _asked(settings, Query(address, _SLOTS, node_id=node_id))
         if isinstance(answer, Fault):
             failed_with.append((address, _no_node(answer)))
             if answer.is_other_node and address in settings.addresses:
                 # where all nodes are others the cluster was set up anew, and the URL names it
                 asked.append((address, None))
         elif answer:
+            if node_id is None:
+                fault = yield from _of_other_clusters(settings, present, address, answer, failed_with)
+                if fault is not None:
+                    return fault
             return from_cluster_slots(answer, asked=address)
         else:
             failed_with.append((address, Fault(Reaction.WAIT, Unavailable, "it knows of no slot that is served")))
     return _of_all(failed_with)
+
+
+def _of_other_clusters(
+    settings: Settings,
+    present: SlotMap | None,
+    seed: str,
+    answer: list[Any],
+    failed_with: Sequence[tuple[str, Fault]],
+) -> Generator[Question, Any, Fault | None]:
+    """The fault of a seed that leads to another cluster than the other seeds do, as one that was retired and serves
+    elsewhere by now. Only seeds that its answer does not name are asked, and those that hang are not waited for long.
+    """
+    members, addresses = _members(answer, asked=seed)
+    failed = {address for address, _ in failed_with}
+    clusters: dict[frozenset[str], list[str]] = {members: [seed]}
+    unheard = [each for each in settings.addresses if each in failed]
+    for other in settings.addresses:
+        if other == seed or other in addresses or other in failed:
+            continue
+        told = yield from _answered(Query(other, _SLOTS, within_s=LOOK_TIMEOUT_S))
+        if isinstance(told, Fault) or not told:
+            unheard.append(other)
+            continue
+        its, _ = _members(told, asked=other)
+        same = next((each for each in clusters if each & its or not (each and its)), its)
+        clusters.setdefault(same, []).append(other)
+    if len(clusters) > 1:
+        named = "; ".join(f"{', '.join(seeds)}: {len(ids)} nodes" for ids, seeds in clusters.items())
+        text = f"the seeds of the URL belong to {len(clusters)} clusters ({named})"
+        advice = "name nodes of one cluster only: one of them was retired, and serves in another cluster by now"
+        return Fault(Reaction.END, InvalidUrl, text, advice=advice)
+    used = set(present.ids.values()) if present is not None else set()
+    is_anew = any(fault.is_other_node for _, fault in failed_with)
+    if used and members and not used & members and unheard and not is_anew:
+        text = f"{seed} is in another cluster than the one used until now, and {', '.join(unheard)}: no answer"
+        return Fault(Reaction.WAIT, Unavailable, text)
+    return None
+
+
+def _members(answer: list[Any], *, asked: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The ids and the addresses of all nodes that an answer to CLUSTER SLOTS names."""
+    nodes = [node for _first, _last, *some in answer for node in some]
+    addresses = frozenset(located(_text(node[0]), int(node[1]), asked=asked) for node in nodes)
+    return frozenset(_text(node[2]) for node in nodes if len(node) > 2), addresses
 
 
 def _no_node(fault: Fault) -> Fault:
@@ -185,29 +250,106 @@ def _knows_not(command: str, fault: Fault) -> bool:
     return "unknown command" in fault.text and command in fault.text
 
 
-def _of_sentinels(settings: Settings) -> Conversation:
+def _of_sentinels(settings: Settings, present: SlotMap | None, doubted: str, silent: set[str]) -> Conversation:
     failed_with: list[tuple[str, Fault]] = []
-    for sentinel in settings.addresses:
-        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.service)
-        answer = yield from _asked(settings, Query(sentinel, words, sentinel=True))
-        if isinstance(answer, Fault):
-            failed_with.append((sentinel, _no_sentinel(answer)))
-            continue
-        if answer is None:
-            text = f"the sentinel does not know the service {settings.service!r}"
-            failed_with.append((sentinel, Fault(Reaction.WAIT, Unavailable, text)))
-            continue
-        master = located(answer[0].decode(), int(answer[1]), asked=sentinel)
-        # Sentinels name the old master until they have agreed on a new one; only its own word counts.
-        role = yield from _asked(settings, Query(master, ("ROLE",)))
-        if isinstance(role, Fault):
-            failed_with.append((f"{master}, named by the sentinel {sentinel}", role))
-        elif role[0] == b"master":
-            return SlotMap((master,))
+    votes: list[Vote] = []
+    seen = present.epoch if present is not None else 0
+    sentinels = _sentinels(settings)
+    for sentinel in sorted(sentinels, key=silent.__contains__):
+        vote = yield from _vote(settings, sentinel)
+        if isinstance(vote, Vote):
+            silent.discard(sentinel)
+            votes.append(vote)
+            if Election(votes, len(sentinels)).is_decided:
+                break
         else:
-            text = f"it was named as the master by {sentinel} but is a {role[0].decode()}"
-            failed_with.append((master, Fault(Reaction.WAIT, Unavailable, text)))
+            silent.add(sentinel)
+            failed_with.append((sentinel, vote))
+    election = Election(votes, len(sentinels), seen)
+    if not votes:
+        return _of_all(failed_with)
+    if (master := election.master) is None:
+        advice = f"ask each for SENTINEL MASTER {settings.service}, and name the sentinels of one service only"
+        return Fault(Reaction.WAIT, Unavailable, election.refusal, advice=advice)
+    found = SlotMap((master,), epoch=election.epoch)
+    is_new = present is None or master not in present.nodes
+    if not is_new and not doubted:
+        return found
+    # Sentinels name the old master until they have agreed on a new one; only its own word counts.
+    role = yield from _asked(settings, Query(master, ("ROLE",)))
+    if isinstance(role, Fault):
+        if present is not None and is_new:
+            return found  # what is written to the one that they have replaced is lost
+        by = ", ".join(vote.sentinel for vote in votes if vote.master == master)
+        failed_with.append((f"{master}, named by {by}", role))
+    elif role[0] == b"master":
+        return found
+    else:
+        by = ", ".join(vote.sentinel for vote in votes if vote.master == master)
+        text = f"it was named as the master by {by} but is a {role[0].decode()}"
+        failed_with.append((master, Fault(Reaction.WAIT, Unavailable, text)))
+    for vote in election.dissent:
+        text = f"it names {vote.master} (config-epoch {vote.epoch}) against the others, and is not believed"
+        failed_with.append((vote.sentinel, Fault(Reaction.WAIT, Unavailable, text)))
     return _of_all(failed_with)
+
+
+def survey(settings: Settings, present: SlotMap) -> Generator[Question, Any, Survey]:
+    """Asks all sentinels, and whoever may take itself for the master beside the one that they name."""
+    votes: list[Vote] = []
+    silent: dict[str, str] = {}
+    suspects = set(present.nodes)
+    sentinels = _sentinels(settings)
+    for sentinel in sentinels:
+        vote = yield from _vote(settings, sentinel)
+        if isinstance(vote, Fault):
+            silent[sentinel] = vote.text
+            continue
+        votes.append(vote)
+        suspects.add(vote.master)
+        # a master that was replaced is kept as a replica, which it will be when it is reached again
+        words = ("SENTINEL", "REPLICAS", settings.service)
+        told = yield from _answered(Query(sentinel, words, sentinel=True, within_s=LOOK_TIMEOUT_S))
+        for fields in () if isinstance(told, Fault) else map(_pairs, told):
+            if "s_down" in fields["flags"] or fields["role-reported"] == "master":
+                suspects.add(located(fields["ip"], int(fields["port"]), asked=sentinel))
+    election = Election(votes, len(sentinels))
+    rivals = []
+    for suspect in sorted(suspects - {election.master})[:SUSPECTS]:
+        role = yield from _answered(Query(suspect, ("ROLE",), within_s=LOOK_TIMEOUT_S))
+        if not isinstance(role, Fault) and role[0] == b"master":
+            rivals.append(suspect)
+    return Survey(election, silent, rivals)
+
+
+def _sentinels(settings: Settings) -> list[str]:
+    return list(dict.fromkeys(settings.addresses))
+
+
+def _vote(settings: Settings, sentinel: str) -> Generator[Question, Any, Vote | Fault]:
+    """The word of a sentinel."""
+    # The epoch first: the address is of then or newer, and a failover under way shows it in the second answer only.
+    words = ("SENTINEL", "MASTER", settings.service), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.service)
+    answers = yield from _asked(settings, Query(sentinel, words[0], sentinel=True, also=words[1]))
+    if isinstance(answers, Fault):
+        return _no_sentinel(answers)
+    fields, named = answers
+    if isinstance(named, ErrorReply):
+        named = of_reply(named.text, asked=sentinel)
+    if isinstance(named, Fault):
+        return _no_sentinel(named)
+    if named is None:
+        return Fault(Reaction.WAIT, Unavailable, f"the sentinel does not know the service {settings.service!r}")
+    told = {} if isinstance(fields, ErrorReply | Fault) else _pairs(fields)
+    master = located(named[0].decode(), int(named[1]), asked=sentinel)
+    others = int(told.get("num-other-sentinels", 0))
+    return Vote(sentinel, master, int(told.get("config-epoch", 0)), others + 1)
+
+
+def _pairs(answer: dict[bytes, Any] | list[Any]) -> dict[str, str]:
+    """The fields of an answer in RESP3, or in RESP2."""
+    fields = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+    return {_text(name): _text(value) for name, value in fields.items() if isinstance(value, bytes)}
 
 
 def _no_sentinel(fault: Fault) -> Fault:
@@ -246,12 +388,12 @@ def _asked(settings: Settings, ask: Query) -> Generator[Question, Any, Any]:
     if settings.tls is None:
         first = yield Probe(ask.address, _client_hello())
         if first[:1] in (b"\x16", b"\x15"):  # a handshake, or an alert
-            advice = "write rediss:// for redis://, and rediss+cluster:// for redis+cluster://"
+            advice = f"write {settings.scheme.replace('redis', 'rediss')}:// for {settings.scheme}://"
             return Fault(Reaction.END, InvalidUrl, "its port is for TLS", advice=advice)
     else:
         first = yield Probe(ask.address, b"PING\r\n")
         if first[:1] in (b"+", b"-"):
-            advice = "write redis:// for rediss://, and redis+cluster:// for rediss+cluster://"
+            advice = f"write {settings.scheme.replace('rediss', 'redis')}:// for {settings.scheme}://"
             return Fault(Reaction.END, InvalidUrl, "its port is not for TLS", advice=advice)
     return answer
 

@@ -6,6 +6,7 @@ pools, and have it act on retry steps. The asyncio twin is in ``aio``.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -19,12 +20,13 @@ from shardq.core import forks
 from shardq.core.calls.request import Command, pack
 from shardq.core.drivers.connection import FINISH_S, Connection, ConnectionPool, open_connection, probe
 from shardq.core.drivers.conversations import drive
-from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
+from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question, Survey, survey
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.outages import Outages
 from shardq.core.drivers.retry import RetryingCall, RetryStep
-from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
+from shardq.core.drivers.routing import CLOSED, FORKED, LOOK_EVERY_S, ConnectionCounts, DriverBase
 from shardq.core.drivers.settings import Settings
+from shardq.core.threads import begun
 from shardq.errors import EngineClosed
 
 T = TypeVar("T")
@@ -47,6 +49,7 @@ class NodeRouter(DriverBase):
         self._changing = threading.Lock()
         self._learner = threading.Lock()
         """Held while the slot map is learnt: a thread that waits for it shares what was learnt."""
+        self._look_begun: _Look | None = None
         self.outages: Outages = Outages()  # the log of nodes that fail
 
     # ---- opening and closing
@@ -171,6 +174,8 @@ class NodeRouter(DriverBase):
         """The node for the next try of a call; None if no node serves its slot. Raises EngineClosed unless open."""
         if self._closed is not None:
             raise EngineClosed(self._closed)
+        if time.monotonic() >= self._look_at:
+            self._look_again(retrying.deadline)
         slot = retrying.request.slot
         return retrying.address or (self.map.owners[slot] if slot >= 0 else self.map.node(slot))
 
@@ -212,6 +217,33 @@ class NodeRouter(DriverBase):
         if fault is not None:
             raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
+    def look(self) -> float:
+        """Learns the slot map, if that is due. Returns the seconds until it is again."""
+        with contextlib.suppress(EngineClosed), self._learner:
+            if not self.look_due_in():
+                self._learn("")
+        return self.look_due_in() or LOOK_EVERY_S
+
+    def survey(self, deadline: float) -> Survey:
+        """Asks all sentinels for the master, and other servers if they are masters, too."""
+        return drive(survey(self.settings, self.map), partial(self._answered, deadline))
+
+    def _look_again(self, deadline: float) -> None:
+        """Has the slot map learnt, beside the calls: those wait for it that come after a pause, see ``routing``."""
+        now, look = time.monotonic(), self._look_begun
+        if look is None or look.is_over:
+            look = self._look_begun = _Look(now)
+            begun(partial(self._look, look), "shardq-look")
+        if wait_s := self._look_wait_s(look.began, now, deadline):
+            look.wait(wait_s)
+
+    def _look(self, look: _Look) -> None:
+        try:
+            self.look()
+        finally:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+            look.end()
+
     def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
         """Calls ``follower`` whenever a slot map was learnt. Returns a function that ends this.
 
@@ -249,14 +281,37 @@ class NodeRouter(DriverBase):
                 return ask.answer() if left == math.inf else ask.begun().result(left)
             except TimeoutError:
                 return unconnected(left)
-        timeout = min(ASK_TIMEOUT_S, self._share_s(left))
+        timeout = min(ask.within_s, self._share_s(left))
         connection = open_connection(
             self.settings, ask.address, timeout=timeout, sentinel=ask.sentinel, node_id=ask.node_id
         )
         if isinstance(connection, Fault):
             return connection
         try:
-            until = min(deadline, time.monotonic() + ASK_TIMEOUT_S)
-            return connection.exchange(pack(*ask.words), deadline=until)
+            until = min(deadline, time.monotonic() + ask.within_s)
+            answer = connection.exchange(pack(*ask.words), deadline=until)
+            if not ask.also or isinstance(answer, Fault):
+                return answer
+            return [answer, connection.exchange(pack(*ask.also), deadline=until)]
         finally:
             connection.close()
+
+
+class _Look:
+    """A look for the slot map by a thread of its own. A call that waits may be interrupted by a signal anywhere."""
+
+    __slots__ = ("_running", "began", "is_over")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.is_over = False
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def wait(self, seconds: float) -> None:
+        if self._running.acquire(timeout=seconds):
+            self._running.release()
+
+    def end(self) -> None:
+        self.is_over = True
+        self._running.release()

@@ -6,6 +6,7 @@ try to open, why nothing can be sent. No I/O.
 
 from __future__ import annotations
 
+import math
 import random
 import select
 import time
@@ -22,6 +23,20 @@ from shardq.errors import EmbeddedFault, EngineClosed, ShardqError
 
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
 REFRESH_EVERY_S = 0.1
+
+LOOK_EVERY_S = 2.0
+"""The time after which the slot map is learnt again, also where no call has met a fault: by whoever listens to channels
+there, and under Sentinel by every call.
+
+A master that Sentinel has replaced may go on answering, and what it takes then is lost. A look takes a second more for
+a sentinel that has begun to hang, so that master is left within five seconds.
+"""
+
+LOOK_OVERDUE_S = 2.0
+"""A call that comes so much later than a look was due, after a pause of its process, waits for the look."""
+
+LOOK_FIRST_S = 0.5
+"""For so long at most: it takes a few milliseconds, unless most sentinels hang."""
 
 NOT_OPEN = "the connections are not open: open the engine first"
 CLOSED = "the engine is closed: make a new one, or open it again"
@@ -65,6 +80,11 @@ class DriverBase:
 
     def _set_up(self) -> None:
         self._learned = 0.0
+        self._has_map = False
+        self._look_at = math.inf
+        """When a call has the slot map learnt again, see ``LOOK_EVERY_S``."""
+        self._silent: set[str] = set()
+        """The sentinels that did not answer the last time."""
         self._doubted = ""
         self._missing: Fault | None = None  # why there is no server to connect, as the last look for it said
         self._followers: tuple[Callable[[], object], ...] = ()
@@ -110,11 +130,11 @@ class DriverBase:
 
     def _learning(self, doubted: str = "") -> Generator[Question, Any, Fault | None]:
         """Learns the slot map, from the node ``doubted`` last. Returns why no node could tell."""
-        known = self._node_ids() if self._learned else {}
+        present = self.map if self._has_map else None
         # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
-        self._doubted = doubted or self._doubted
-        found = yield from discover(self.settings, known, doubted=self._doubted)
-        self._learned = time.monotonic()
+        self._doubted = doubted or (self._doubted if self.is_cluster else "")
+        found = yield from discover(self.settings, present, doubted=self._doubted, silent=self._silent)
+        self._note_look()
         if isinstance(found, Fault):
             # A caller whose time was over has not learnt that there is none.
             self._missing = found if isinstance(found.cause, EmbeddedFault) else None
@@ -122,6 +142,22 @@ class DriverBase:
         self._missing = None
         self._adopt(found)
         return None
+
+    def _note_look(self) -> None:
+        """Notes that the slot map was learnt, or that nobody could tell it."""
+        self._learned = time.monotonic()
+        if self.settings.kind == "sentinel":
+            self._look_at = self._learned + LOOK_EVERY_S
+
+    def look_due_in(self) -> float:
+        """The seconds until the slot map is to be learnt again."""
+        return max(0.0, self._learned + LOOK_EVERY_S - time.monotonic())
+
+    def _look_wait_s(self, began: float, now: float, deadline: float) -> float:
+        """For how long a call waits for a look that began at that time."""
+        if now < self._look_at + LOOK_OVERDUE_S:
+            return 0.0
+        return max(0.0, min(began + LOOK_FIRST_S, deadline) - now)
 
     def _share_s(self, left: float) -> float:
         """The part of the time left for one question: where one server hangs, the next is asked."""
@@ -137,7 +173,7 @@ class DriverBase:
             self._adopt(self.map.corrected(*moved))
 
     def _adopt(self, found: SlotMap) -> None:
-        self.map = found
+        self.map, self._has_map = found, True
         for follower in self._followers:
             follower()
 
