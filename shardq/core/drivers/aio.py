@@ -20,11 +20,13 @@ from shardq.core import forks
 from shardq.core.calls.request import Call, Command, pack
 from shardq.core.drivers.aioconnection import Answer, AsyncConnection, AsyncConnectionPool, open_async_connection, probe
 from shardq.core.drivers.conversations import CONVERSATION_S, Confirmation, adrive
-from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question, Survey, survey
+from shardq.core.drivers.election import Survey
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, left_behind
+from shardq.core.drivers.questions import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.retry import Deadline, RetryingCall, RetryStep, Spare
 from shardq.core.drivers.routing import CLOSED, FORKED, LOOK_EVERY_S, ConnectionCounts, DriverBase
+from shardq.core.drivers.sentinels import survey
 from shardq.core.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
 

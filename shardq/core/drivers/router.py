@@ -20,11 +20,13 @@ from shardq.core import forks
 from shardq.core.calls.request import Command, pack
 from shardq.core.drivers.connection import FINISH_S, Connection, ConnectionPool, open_connection, probe
 from shardq.core.drivers.conversations import drive
-from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question, Survey, survey
+from shardq.core.drivers.election import Survey
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.outages import Outages
+from shardq.core.drivers.questions import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.retry import RetryingCall, RetryStep
 from shardq.core.drivers.routing import CLOSED, FORKED, LOOK_EVERY_S, ConnectionCounts, DriverBase
+from shardq.core.drivers.sentinels import survey
 from shardq.core.drivers.settings import Settings
 from shardq.core.threads import begun
 from shardq.errors import EngineClosed

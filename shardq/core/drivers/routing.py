@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 import random
 import select
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from shardq.core.drivers.conversations import ReplicaTracker
-from shardq.core.drivers.discover import Question, SlotMap, discover, greet
+from shardq.core.drivers.discover import discover, greet
 from shardq.core.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.core.drivers.questions import Question
 from shardq.core.drivers.retry import Journal, RetryingCall, RetryStep, Spare, backoff_s, explained
 from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.slot_map import SlotMap
 from shardq.errors import EmbeddedFault, EngineClosed, ShardqError
 
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
@@ -48,6 +51,21 @@ NO_POLL = (
     "this process has no select.poll, with which shardq waits for its servers; eventlet.monkey_patch() takes it away, "
     "and eventlet is not supported: use shardq in a process without it, with threads or asyncio"
 )
+
+HALF_GREEN = (
+    "gevent has patched the sockets of this process and not its threads, so that a thread of shardq can't wait for a "
+    "server; call gevent.monkey.patch_all() without thread=False, or use shardq in a process without it"
+)
+
+
+def unusable() -> str:
+    """Why shardq can't wait for servers in this process; empty if it can."""
+    if not hasattr(select, "poll"):
+        return NO_POLL
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("socket") and not monkey.is_module_patched("threading"):
+        return HALF_GREEN
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +124,8 @@ class DriverBase:
 
     def _opening(self) -> Generator[Question, Any, Fault | None]:
         """One try to open: learns the slot map, and checks the servers. Returns why that failed."""
-        if not hasattr(select, "poll"):
-            raise ShardqError(NO_POLL)
+        if why := unusable():
+            raise ShardqError(why)
         fault = yield from self._learning()
         if fault is not None:
             return fault
