@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.sentinels import Sentinels
+from shardq.errors import Unavailable
 from tests.drivers.calls import store
 from tests.drivers.carriers import Carrier, Carriers
 from tests.support.waiting import wait_until
@@ -77,3 +78,24 @@ def test_a_master_with_one_sentinel(carriers: Carriers, service: Sentinels, name
         assert newcomer.nodes() == [service.replica.address], place
     assert service.named_by(0) == service.master.port
     assert alone.nodes() == [service.master.address]
+
+
+def test_what_ends_the_writes_of_a_minority(carriers: Carriers, server_binary: Path, name: str) -> None:
+    """One that reaches the old master and its sentinel alone stays there, where nothing is written any more."""
+    strict = {"min-replicas-to-write": "1", "min-replicas-max-lag": "1"}
+    with Sentinels(server_binary, password="pw9", sentinel_password="watch9", options=strict) as service:
+        alone = carriers.opened(service.url_of([0]))
+        alone.call(store(name, "before"))
+        service.split([0])
+        service.wait_split([0])
+
+        def refused() -> bool:
+            try:
+                alone.call(store(name, "after"), timeout=0.5)
+            except Unavailable as exc:
+                return "NOREPLICAS" in str(exc)
+            return False
+
+        wait_until(refused, "the old master takes nothing more", timeout=LEFT_S)
+        assert alone.nodes() == [service.master.address]
+        assert refused()
