@@ -11,9 +11,10 @@ import pytest
 
 from cluster.sentinels import SERVICE, Sentinels, sentinel_of
 from cluster.server import Server
+from shardq.core.calls.request import Call
 from shardq.errors import InvalidUrl, Unavailable
 from tests.drivers.calls import store
-from tests.drivers.carriers import Carriers
+from tests.drivers.carriers import Carrier, Carriers
 from tests.support import certificates
 from tests.support.waiting import wait_until
 
@@ -140,4 +141,21 @@ def test_one_of_another_service(carriers: Carriers, service: Sentinels, server_b
             service.master.kill()
             carrier.call(store(name, "f"), timeout=100)
             assert carrier.nodes() == [service.replica.address]
+            service.sentinels[1].pause()
+            with pytest.raises(Unavailable, match=f"{liar.address} names {other.address}.* knows nothing of"):
+                carriers.make(url, connect_timeout=3.0).open()
+            carrier.call(store(name, "g"), timeout=100)
+            call_for(carrier, store(name, "h"))
+            assert carrier.nodes() == [service.replica.address]
+            service.sentinels[2].pause()
+            call_for(carrier, store(name, "i"))
+            assert carrier.nodes() == [service.replica.address]
             assert other.ask("DBSIZE") == 0
+
+
+def call_for(carrier: Carrier, call: Call[object], seconds: float = 8.0) -> None:
+    """Calls for so long that the master is looked for again some times."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        carrier.call(call, timeout=20)
+        time.sleep(0.1)

@@ -40,9 +40,10 @@ def elected(
     if not votes:
         return of_all(failed_with)
     election = Election(votes, len(sentinels), seen)
-    if (master := election.master) is None:
+    refusal = "" if election.is_decided else (yield from _refusal(settings, election, present))
+    if (master := election.master) is None or refusal:
         advice = f"ask each for SENTINEL MASTER {settings.service}, and name the sentinels of one service only"
-        return Fault(Reaction.WAIT, Unavailable, election.refusal, advice=advice)
+        return Fault(Reaction.WAIT, Unavailable, refusal, advice=advice)
     found = SlotMap((master,), epoch=election.epoch)
     is_new = present is None or master not in present.nodes
     if not is_new and not doubted:
@@ -66,6 +67,28 @@ def elected(
         text = f"it names {vote.master} (config-epoch {vote.epoch}) against the others, and is not believed"
         failed_with.append((vote.sentinel, Fault(Reaction.WAIT, Unavailable, text)))
     return of_all(failed_with)
+
+
+def _refusal(settings: Settings, election: Election, present: SlotMap | None) -> Generator[Question, Any, str]:
+    """Why less than a majority is not believed; empty if it is. A sentinel keeps as replicas the masters before its own,
+    and those that may become masters. One that knows nothing of the other master watches another service.
+    """
+    master = election.master
+    if master is None:
+        return election.refusal
+    if election.dissent:
+        other, stranger = election.dissent[0].sentinel, master
+    elif present is not None and master not in present.nodes:
+        other, stranger = election.votes[0].sentinel, present.nodes[0]
+    else:
+        return ""
+    if stranger in (yield from _replicas(settings, other)):
+        return ""
+    told = "; ".join(map(str, election.votes))
+    return (
+        f"{len(election.votes)} of {election.asked} sentinels answer, and not with one voice of a majority: {told}; "
+        f"{other} knows nothing of {stranger}"
+    )
 
 
 def _of_a_new_failover(
