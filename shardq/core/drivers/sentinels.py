@@ -70,8 +70,8 @@ def elected(
 
 
 def _refusal(settings: Settings, election: Election, present: SlotMap | None) -> Generator[Question, Any, str]:
-    """Why less than a majority is not believed; empty if it is. A sentinel keeps as replicas the masters before its own,
-    and those that may become masters. One that knows nothing of the other master watches another service.
+    """Why less than a majority is not believed; empty if it is. Former and future masters are replicas to a sentinel:
+    one that knows nothing of the other master watches another service.
     """
     master = election.master
     if master is None:
