@@ -14,7 +14,7 @@ from shardq.cli.output import complain, going_on, set_up_logging
 from shardq.cli.serving import Ending
 from shardq.core import operation
 from shardq.core.calls.control import read_topology
-from shardq.core.drivers.discover import ASK_TIMEOUT_S
+from shardq.core.drivers.questions import ASK_TIMEOUT_S
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys

@@ -298,7 +298,7 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
       stream:NAME              a stream there
       redis://HOST:PORT/DB#NAME, …#stream:NAME
                                another Redis: also rediss, unix, redis+cluster,
-                               rediss+cluster, redis+sentinel
+                               rediss+cluster, redis+sentinel, rediss+sentinel
       https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
       amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
                                RabbitMQ (pip install 'shardq[amqp]'); amqps

@@ -2,8 +2,9 @@
 
 An operation is a generator. It yields a request and is resumed with its result, or with its ShardqError thrown in;
 or it yields ``Many`` requests under keys of its own and gets a list of (key, result or error); or a ``Confirm``, and
-gets what replicas have; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the asyncio one; they differ
-in the awaiting only. What is done when a shard refuses a request's topology is in ``recovery``.
+gets what replicas have; or ``AskSentinels``; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the
+asyncio one; they differ in the awaiting only. What is done when a shard refuses a request's topology is in
+``recovery``.
 
 A command of a user has one ``deadline``, made when it begins: each trip of its operations gets what is left, and none
 begins after it. Work in the background has a ``timeout`` for each trip instead.
@@ -79,9 +80,16 @@ class Confirm:
     disk: bool = False  # true to ask if the node's disk has it, too, where it keeps an append-only file
 
 
+@dataclass(frozen=True, slots=True)
+class AskSentinels:
+    """Asks all sentinels for the master. The answer is an ``election.Survey``."""
+
+    ask: Callable[[float], Any]  # the driver's ``survey``, which is told the time until which it may ask
+
+
 Histories = dict[int, str | None]
 
-Step = Command[Any] | Many[Any, Any] | Confirm | Pause
+Step = Command[Any] | Many[Any, Any] | Confirm | AskSentinels | Pause
 
 Operation = Generator[Step, Any, T]
 
@@ -132,6 +140,8 @@ def _carry_out(driver: Carrier, timeout: float | None, deadline: float | None, s
         return driver.confirm(step.seals, math.inf if deadline is None else deadline, disk=step.disk)
     if isinstance(step, Many):
         return _many(driver, timeout, deadline, step)
+    if isinstance(step, AskSentinels):
+        return step.ask(_end(timeout, deadline))
     return time.sleep(_pause_s(step, deadline))
 
 
@@ -144,6 +154,12 @@ def _many(driver: Carrier, timeout: float | None, deadline: float | None, many: 
         return [(key, driver.call(call, timeout, deadline))]
     except ShardqError as exc:
         return [(key, _told(exc))]
+
+
+def _end(timeout: float | None, deadline: float | None) -> float:
+    if deadline is not None:
+        return deadline
+    return math.inf if timeout is None else time.monotonic() + timeout
 
 
 def _pause_s(pause: Pause, deadline: float | None) -> float:
@@ -216,6 +232,9 @@ def _acarry_out(driver: AsyncDriver, timeout: float | None, deadline: float | No
         return driver.confirm(step.seals, math.inf if deadline is None else deadline, disk=step.disk)
     if isinstance(step, Many):
         return _amany(driver, timeout, deadline, step)
+    if isinstance(step, AskSentinels):
+        asked: Awaitable[Any] = step.ask(_end(timeout, deadline))
+        return asked
     # Imported here, so that programs of threads need not load it.
     import asyncio
 

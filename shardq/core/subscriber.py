@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from shardq.core.drivers.credentials import LOOK_S
 from shardq.core.drivers.owned import PubSubConnection
+from shardq.core.drivers.routing import LOOK_EVERY_S
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.words import text_of
 from shardq.core.locks import Guard, SignalSafeEvent
@@ -32,9 +33,6 @@ log: logging.Logger = logging.getLogger("shardq.subscriber")
 
 PING_S = 5.0
 """The time between two PINGs, and the time for an answer: a connection that a firewall has dropped says nothing."""
-
-REFRESH_S = 3.0
-"""The slot watcher refreshes the slot map this often, which is how soon a dead dispatcher is noticed, too."""
 
 UNSUBSCRIBED_S = 5.0  # an outage is logged after this time: most lost connections are back at once
 
@@ -71,15 +69,13 @@ class Subscriber:
         self._channels: dict[str, Channel] = {}
         self._listeners: dict[str, _Listener] = {}
         self._closed = False
-        self._has_new_map = False
         self._slot_watcher = Loop(
             "shardq-slot-watcher",
             self._watch_slots,
             log,
             fails="channels can't follow the slot map, trying again",
             works="channels follow the slot map again",
-            woken=self._note_new_map,
-            first_s=REFRESH_S,
+            first_s=LOOK_EVERY_S,
         )
         self._stop_following = driver.on_new_map(self._slot_watcher.wake)
 
@@ -161,15 +157,10 @@ class Subscriber:
         if not self._closed and self._driver.settings.kind != "single":
             self._slot_watcher.start()
 
-    def _note_new_map(self) -> None:
-        self._has_new_map = True
-
     def _watch_slots(self) -> float:
-        if not self._has_new_map:
-            self._refresh_slot_map("")
-        self._has_new_map = False
+        wait_s = self._driver.look()
         self._move_channels()
-        return REFRESH_S
+        return wait_s
 
     def _move_channels(self) -> None:
         """Moves the channels whose slots are served by other nodes under the present slot map."""

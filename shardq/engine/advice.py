@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,8 +19,9 @@ from shardq.core.calls.node_info import FailedNode, Replication
 from shardq.core.calls.request import Command
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S, UNSUBSCRIBED_SLEEP_S
 from shardq.core.drivers import descriptors
+from shardq.core.drivers.election import Survey
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.operation import Many, Operation, succeeded
+from shardq.core.operation import AskSentinels, Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AccessDenied, ServerFault, ShardqError, Unanswered, Unavailable
 
@@ -45,7 +46,17 @@ _is_muted = False
 
 
 Check = Literal[
-    "server", "coverage", "eviction", "memory", "persistence", "replicas", "clocks", "commands", "clients", "files"
+    "server",
+    "coverage",
+    "sentinels",
+    "eviction",
+    "memory",
+    "persistence",
+    "replicas",
+    "clocks",
+    "commands",
+    "clients",
+    "files",
 ]
 """The subject of a piece of advice."""
 
@@ -256,6 +267,54 @@ def _skew(node: str, other: str, ahead: float) -> Advice:
         "run an NTP service on each machine"
     )
     return Advice("", "clocks", text, problem=True)
+
+
+AGREED_S = 1.0
+"""Sentinels hear of a failover one after the other, within moments. After that they agree."""
+
+
+def find_disagreement(ask: Callable[[float], Any]) -> Operation[list[Advice]]:
+    """Asks all sentinels for the master, and other servers if they are masters, too. Where they don't agree they are
+    asked again: only what two looks found counts.
+    """
+    found = list(of_sentinels((yield AskSentinels(ask))))
+    if any(each.problem for each in found):
+        yield Pause(AGREED_S)
+        again = list(of_sentinels((yield AskSentinels(ask))))
+        found = [each for each in again if not each.problem or each in found]
+    return found
+
+
+def of_sentinels(survey: Survey) -> Iterator[Advice]:
+    """Advice on a service under Sentinel."""
+    election = survey.election
+    votes, asked = election.votes, election.asked
+    for sentinel, why in sorted(survey.silent.items()):
+        text = f"the sentinel {sentinel} tells no master: {why}; start it, or leave it out of the URL"
+        yield Advice("", "sentinels", text)
+    if len(votes) < election.majority:
+        text = (
+            f"{len(votes)} of the {asked} sentinels of the URL tell a master, and a majority is more: this process "
+            "can't know if its master was replaced, and what a replaced one takes is lost"
+        )
+        yield Advice("", "sentinels", text, problem=True)
+    known = max((vote.sentinels for vote in votes), default=0)
+    if asked < known // 2 + 1:
+        text = f"the URL names {asked} of the service's {known} sentinels, and so no majority: name all of them"
+        yield Advice("", "sentinels", text)
+    if len({vote.master for vote in votes}) > 1:
+        told = "; ".join(map(str, votes))
+        text = (
+            f"the sentinels disagree: {told}; look at those that are cut off from the others, or watch another service"
+        )
+        yield Advice("", "sentinels", text, problem=True)
+    for rival in survey.rivals:
+        text = (
+            f"{rival} says that it is a master, and the sentinels name {election.master or 'none'}: what a program "
+            "still writes there is lost; end it, or see why the sentinels can't make it a replica, and set "
+            "min-replicas-to-write"
+        )
+        yield Advice("", "sentinels", text, problem=True)
 
 
 def replicas_behind(replication: Mapping[str, Replication]) -> Iterator[Advice]:

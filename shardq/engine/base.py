@@ -113,7 +113,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     ) -> None:
         """Checks its arguments; connects later.
 
-        ``url``: redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded://; none: $SHARDQ_URL,
+        ``url``: redis[s]://, unix://, redis[s]+cluster://, redis[s]+sentinel:// or embedded://; none: $SHARDQ_URL,
         else an embedded server in the user's data directory, which the log and ``health().warnings`` tell, and which
         $SHARDQ_EMBEDDED=never forbids. Or a client of redis-py: a ``Redis``, ``RedisCluster`` or a Sentinel's master,
         for threads or for asyncio. The engine opens connections of its own by the client's settings, and refuses those
@@ -425,6 +425,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         found = yield from self._advice(driver, seen, pollers=pollers)
         found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
         found += yield from advice.find_faults(slots, self._map())
+        if driver.settings.kind == "sentinel":
+            found += yield from advice.find_disagreement(driver.survey)
         try:
             forwarded = [sink.topic for sink in dispatcher.sinks()] if dispatcher else ()
             serving = yield from find_unserved(self._map(), forwarded)

@@ -61,6 +61,7 @@ OK = {
     "coverage": "all shards can be reached",
     "dispatchers": "every shard is served",
     "tasks": "tasks are dispatched, taken and forwarded",
+    "sentinels": "the sentinels, if there are any, name one master, and no other server is one",
     "eviction": "no server evicts tasks",
     "memory": "no server is full",
     "persistence": "every server keeps its data",

@@ -25,8 +25,8 @@ FaultKind = Literal[
     "kill program", "end program", "freeze program", "cut program", "set clock of program", "fill disk of spool",
     "kill server", "freeze server", "cut", "cut in a reply", "part", "slow", "fill disk", "fill memory",
     "flush scripts", "make read-only", "demand replicas", "set clock",
-    "promote", "take over", "fail over", "freeze over", "split", "kill replica", "freeze replica", "hold replica",
-    "kill sentinel", "freeze sentinel", "move slot", "migrate slot", "kill sink", "freeze sink",
+    "promote", "take over", "fail over", "freeze over", "split", "split off", "kill replica", "freeze replica",
+    "hold replica", "kill sentinel", "freeze sentinel", "move slot", "migrate slot", "kill sink", "freeze sink",
     "deploy", "scale", "crash loop", "lead elsewhere", "lose tail", "restore older", "flush",
 ]  # fmt: skip
 
@@ -69,6 +69,7 @@ KINDS: dict[FaultKind, Kind] = {
     "fail over": Kind("SIGKILL of a master until its replica stands in", (0.0, 1.0), 2, WITH_REPLICAS),
     "freeze over": Kind("SIGSTOP of a master until its replica stands in, SIGCONT", (0.0, 1.0), 2, WITH_REPLICAS),
     "split": Kind("a master is cut off from all servers, and programs reach both", (0.0, 1.0), 2, WITH_REPLICAS),
+    "split off": Kind("a master and one sentinel are cut off, and programs reach all", (2.0, 9.0), 2, ("sentinel",)),
     "kill replica": Kind("SIGKILL of a replica, which starts again", (0.2, 3.0), 2, WITH_REPLICAS),
     "freeze replica": Kind("SIGSTOP, SIGCONT of a replica", (0.5, 1.0), 1, WITH_REPLICAS),
     "hold replica": Kind("a replica gets nothing of its master", (0.5, 3.0), 2, WITH_REPLICAS),

@@ -29,6 +29,7 @@ QUOTED = "s3%3Ac%2Fr%40e%23t%3F"
         ("redis+cluster://a:1/0", "cluster", ("a:1",), 0),
         ("rediss+cluster://a:1,b:2", "cluster", ("a:1", "b:2"), 0),
         ("redis+sentinel://a,b:2/main/4", "sentinel", ("a:26379", "b:2"), 4),
+        ("rediss+sentinel://a,b:2/main/4?sentinel_user=u", "sentinel", ("a:26379", "b:2"), 4),
     ],
 )
 def test_addresses(url: str, kind: str, addresses: tuple[str, ...], db: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardq.core.drivers.discover import SlotMap, from_cluster_slots
+from shardq.core.drivers.slot_map import SlotMap, from_cluster_slots
 
 ANSWER = [
     [0, 99, [b"10.0.0.1", 7000, b"id1", []], [b"10.0.0.9", 7000, b"id9", []]],

@@ -7,7 +7,7 @@ import inspect
 from shardq.core.drivers.aio import AsyncDriver
 from shardq.core.drivers.sync import Driver
 
-THREADS_ONLY = {"dedicated", "borrow", "pubsub", "on_new_map", "ask", "begin", "finish", "carry", "connect"}
+THREADS_ONLY = {"dedicated", "borrow", "pubsub", "on_new_map", "ask", "begin", "finish", "carry", "connect", "look"}
 """What is begun here has its connection for itself."""
 ASYNCIO_ONLY = {"abandon", "begin_all", "finish"}
 """A loop can end under its connections; threads close their own. A connection takes what many begin."""

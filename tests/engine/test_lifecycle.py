@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import select
 import selectors
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -60,6 +62,24 @@ def test_where_eventlet_took_poll_away(engines: Engines, url: str, name: str, mo
                 order()
     id = engine.push("x", delay=FAR_S)
     assert state_of(engine, id) == "scheduled"
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_where_gevent_patched_sockets(
+    engines: Engines, url: str, name: str, monkeypatch: pytest.MonkeyPatch, threads: bool
+) -> None:
+    """With real threads a green socket belongs to the thread that waits for it first."""
+    monkey = ModuleType("gevent.monkey")
+    patched = {"socket", "threading"} if threads else {"socket"}
+    monkey.is_module_patched = patched.__contains__  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    engine = engines.make(url, name=name, shards=SHARDS)
+    if threads:
+        engine.push("x", delay=FAR_S)
+        return
+    for order in (engine.open, lambda: engine.push("x"), engine.start):
+        with pytest.raises(ShardqError, match="without thread=False"):
+            order()
 
 
 def test_the_first_use_of_a_consumer_opens(engines: Engines, url: str, name: str) -> None:

@@ -45,7 +45,18 @@ URL = st.one_of(
     st.builds(
         "{}://{}{}{}{}".format,
         st.sampled_from(
-            ["redis", "rediss", "unix", "redis+cluster", "redis+sentinel", "embedded", "http", "nats", "amqp"]
+            [
+                "redis",
+                "rediss",
+                "unix",
+                "redis+cluster",
+                "redis+sentinel",
+                "rediss+sentinel",
+                "embedded",
+                "http",
+                "nats",
+                "amqp",
+            ]
         ),
         st.one_of(st.just(""), st.builds("{}:{}@".format, texts, texts)),
         st.one_of(st.sampled_from(["127.0.0.1:1", "[::1]:1", "[::1", "h:99999", "h,h:2", "/run/x.sock"]), texts),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from shardq.core.calls.request import Command
-from shardq.core.operation import Confirm, Histories, Many, Operation, Pause
+from shardq.core.operation import Confirm, Histories, Many, Operation, Step
 from shardq.errors import ShardqError
 
 Carry = Callable[[Command[Any]], Any]
@@ -66,7 +66,7 @@ class Stepped:
         else:
             self._resume(lambda: self._operation.send(answer))
 
-    def _resume(self, go: Callable[[], Command[Any] | Many[Any, Any] | Confirm | Pause]) -> None:
+    def _resume(self, go: Callable[[], Step]) -> None:
         try:
             while True:
                 step = go()

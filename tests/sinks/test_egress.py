@@ -30,6 +30,7 @@ REST = {
     "redis+cluster": "#stream:mail",
     "rediss+cluster": "#mail",
     "redis+sentinel": "/main#mail",
+    "rediss+sentinel": "/main#mail",
     "http": "/hooks",
     "https": "/hooks",
     "amqp": "/v#/mail",
@@ -39,12 +40,15 @@ REST = {
     "rq+redis": "/0",
     "rq+rediss": "/0",
     "rq+redis+sentinel": "/main",
+    "rq+rediss+sentinel": "/main",
     "dramatiq+redis": "/0#dramatiq:mail",
     "dramatiq+rediss": "/0#dramatiq:mail",
     "dramatiq+redis+sentinel": "/main#dramatiq:mail",
+    "dramatiq+rediss+sentinel": "/main#dramatiq:mail",
     "sidekiq+redis": "/0#mail",
     "sidekiq+rediss": "/0#mail",
     "sidekiq+redis+sentinel": "/main#mail",
+    "sidekiq+rediss+sentinel": "/main#mail",
     "kombu+amqp": "/v",
     "kombu+redis": "/0",
     "own": "/place#mail",
@@ -114,6 +118,7 @@ def test_a_secret_of_a_socket_stands_in_its_login_alone(scheme: str) -> None:
 def test_headers_and_passwords_among_options() -> None:
     check(Route("https://h/#header.Authorization=Bearer+${A}&sign=${B}&header.X=${C}${D}"))
     check(Route("redis+sentinel://h:1/main?sentinel_user=${A}&sentinel_password=${B}#mail"))
+    check(Route("rediss+sentinel://h:1/main?ca=/ca.pem&sentinel_password=${B}#mail"))
     check(Route("kombu+amqp://u:${A}@a;amqp://u:${B}@b"))
     for wrong in (
         "https://h/#header.${A}=x",

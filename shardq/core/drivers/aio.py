@@ -20,12 +20,14 @@ from shardq.core import forks
 from shardq.core.calls.request import Call, Command, pack
 from shardq.core.drivers.aioconnection import Answer, AsyncConnection, AsyncConnectionPool, open_async_connection, probe
 from shardq.core.drivers.conversations import adrive
-from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
+from shardq.core.drivers.election import Survey
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.pipelines import DEPTH, LOOK_AHEAD, left_behind
+from shardq.core.drivers.questions import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.replica_tracker import CONVERSATION_S, Confirmation
 from shardq.core.drivers.retry import Deadline, RetryingCall, RetryStep, Spare
-from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
+from shardq.core.drivers.routing import CLOSED, FORKED, LOOK_EVERY_S, ConnectionCounts, DriverBase
+from shardq.core.drivers.sentinels import survey
 from shardq.core.drivers.settings import Settings
 from shardq.errors import EngineClosed, ShardqError
 
@@ -57,6 +59,8 @@ class AsyncDriver(DriverBase):
         self._pools: dict[str, AsyncConnectionPool] = {}
         self._learner = asyncio.Lock()
         """Held while the slot map is learnt: a task that waits for it shares what was learnt."""
+        self._looking: asyncio.Task[None] | None = None
+        self._look_began = 0.0
         forks.watch(self, AsyncDriver._forked)
 
     # ---- opening and closing
@@ -83,7 +87,11 @@ class AsyncDriver(DriverBase):
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.abort()
-        await asyncio.shield(asyncio.gather(*(pool.close() for pool in pools.values())))
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+        ending = [pool.close() for pool in pools.values()]
+        await asyncio.shield(asyncio.gather(*ending, *([asyncio.wait((looking,))] if looking is not None else [])))
 
     def _forked(self) -> None:
         """Gives all descriptors back. Sends nothing: the connections are the parent's."""
@@ -93,6 +101,7 @@ class AsyncDriver(DriverBase):
         """Closes every connection of a loop that has ended."""
         if self._closed is None:
             self._closed = why
+        self._looking = None
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.abandon()
@@ -160,6 +169,9 @@ class AsyncDriver(DriverBase):
         return await self._carried(begun.retrying, begun)
 
     def _begun(self, call: Command[T], deadline: float) -> AsyncBegunCall[T] | None:
+        now = time.monotonic()
+        if now >= self._look_at and self._look_again(now, deadline):
+            return None
         retrying = RetryingCall(call, timeout=self.settings.timeout, deadline=deadline)
         address = self.target(retrying)
         connection = None if address is None else self.pool(address).ready()
@@ -177,6 +189,10 @@ class AsyncDriver(DriverBase):
             if begun is not None:
                 address, answer, begun = begun.address, await begun.answer.received(), None
             else:
+                now = time.monotonic()
+                if now >= self._look_at and (wait_s := self._look_again(now, retrying.deadline)):
+                    assert self._looking is not None, "it was begun"
+                    await asyncio.wait((self._looking,), timeout=wait_s)
                 address = self.target(retrying)
                 answer = unserved(retrying.request.slot) if address is None else await self._trip(retrying, address)
             if not isinstance(answer, (ErrorReply, Fault)):
@@ -322,6 +338,27 @@ class AsyncDriver(DriverBase):
         if fault is not None:
             raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
+    async def survey(self, deadline: float) -> Survey:
+        """Asks all sentinels for the master, and other servers if they are masters, too."""
+        return await adrive(survey(self.settings, self.map), partial(self._answered, deadline))
+
+    def _look_again(self, now: float, deadline: float) -> float:
+        """Has the slot map learnt, beside the calls. Returns for how long a call that comes after a pause waits for
+        it.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking, self._look_began = asyncio.create_task(self._look()), now
+        return self._look_wait_s(self._look_began, now, deadline)
+
+    async def _look(self) -> None:
+        try:
+            with contextlib.suppress(EngineClosed):
+                async with self._learner:
+                    if not self.look_due_in():
+                        await self._learn("")
+        finally:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+
     async def _learn(self, doubted: str, deadline: float = math.inf) -> Fault | None:
         fault = await adrive(self._learning(doubted), partial(self._answered, deadline))
         if fault is None:
@@ -342,15 +379,18 @@ class AsyncDriver(DriverBase):
             located = asyncio.wrap_future(ask.begun())
             done, _ = await asyncio.wait((located,), timeout=None if left == math.inf else left)
             return located.result() if done else unconnected(left)
-        within = min(ASK_TIMEOUT_S, self._share_s(left))
+        within = min(ask.within_s, self._share_s(left))
         connection = await open_async_connection(
             self.settings, ask.address, within=within, sentinel=ask.sentinel, node_id=ask.node_id
         )
         if isinstance(connection, Fault):
             return connection
         try:
-            until = min(deadline, time.monotonic() + ASK_TIMEOUT_S)
-            return await connection.exchange(pack(*ask.words), deadline=until)
+            until = min(deadline, time.monotonic() + ask.within_s)
+            answer = await connection.exchange(pack(*ask.words), deadline=until)
+            if not ask.also or isinstance(answer, Fault):
+                return answer
+            return [answer, await connection.exchange(pack(*ask.also), deadline=until)]
         finally:
             await connection.close()
 

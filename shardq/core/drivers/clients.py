@@ -149,7 +149,7 @@ def _url(
 ) -> tuple[str, Access]:
     tls, provider = _tls(one), one.credential_provider
     login = Credentials(_text(one.username), _text(one.password))
-    if tls is not None and scheme != "redis+sentinel":
+    if tls is not None:
         scheme = scheme.replace("redis", "rediss")
     head = ""
     if login and provider is None:

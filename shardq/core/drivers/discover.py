@@ -1,146 +1,37 @@
-"""Which node serves which slot, as a value, and how that is learnt: from the server itself, any node of the cluster, or
-the sentinels. No I/O.
-
-Conversations are generators (``conversations``): they yield questions and are resumed with their answers. Each router
-answers them in its own way of waiting.
+"""How the slot map is learnt: from the server itself, any node of the cluster, or the sentinels (``sentinels``); and
+the servers' versions. No I/O.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
-import ssl
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from shardq.core.drivers.faults import ErrorReply, Fault, Reaction, of_reply
-from shardq.core.drivers.settings import Settings, bracketed, located
-from shardq.core.threads import begun
-from shardq.errors import AccessDenied, EmbeddedFault, InvalidUrl, ServerFault, ServerTooOld, Unavailable
+from shardq.core.drivers.faults import Fault, Reaction, of_reply
+from shardq.core.drivers.questions import LOOK_TIMEOUT_S, Locate, Query, Question, answered, asked_of, knows_not, of_all
+from shardq.core.drivers.sentinels import elected
+from shardq.core.drivers.settings import Settings, bracketed
+from shardq.core.drivers.slot_map import SlotMap, from_cluster_slots, members_of
+from shardq.errors import AccessDenied, InvalidUrl, ServerFault, ServerTooOld, Unavailable
 
-# A node that hangs must not keep a driver from asking the next one.
-ASK_TIMEOUT_S = 1.0
-# A server that is probed the other way, with TLS or without, answers at once or not at all.
-LOOK_TIMEOUT_S = 0.3
 OLDEST = (7, 0)
-_AT_EACH_CALL = "it is started again, every few seconds, for as long as anything is asked of it"
+_SLOTS = ("CLUSTER", "SLOTS")
 
 
-SLOTS = 16384
-
-
-class SlotMap:
-    """Slot → address of its master: ``host:port``, or the path of a unix socket. Never changed: a correction makes a
-    new one.
-    """
-
-    __slots__ = ("ids", "nodes", "owners")
-
-    def __init__(
-        self, nodes: Sequence[str], owners: list[str | None] | None = None, ids: Mapping[str, str] | None = None
-    ) -> None:
-        """Without owners the first node serves every slot."""
-        self.nodes: tuple[str, ...] = tuple(nodes)
-        self.ids: Mapping[str, str] = ids or {}
-        """Address → the id of the cluster's node there, as far as it is known."""
-        self.owners: list[str | None] = [nodes[0]] * SLOTS if owners is None else owners
-        """Slot → the node that serves it, if one does."""
-
-    def node(self, slot: int) -> str | None:
-        """The node that serves this slot, if one does. Slot -1: any node."""
-        # another one when it is tried again
-        return self.owners[slot] if slot >= 0 else random.choice(self.nodes)
-
-    @property
-    def unserved(self) -> int:
-        """The number of slots that no node serves."""
-        return self.owners.count(None)
-
-    def corrected(self, slot: int, address: str) -> SlotMap:
-        """The same map but for one slot, as a MOVED told."""
-        nodes = self.nodes if address in self.nodes else (*self.nodes, address)
-        owners = self.owners.copy()
-        owners[slot] = address
-        return SlotMap(nodes, owners, self.ids)
-
-    def __repr__(self) -> str:
-        return f"SlotMap({', '.join(self.nodes)}{f'; {self.unserved} slots unserved' if self.unserved else ''})"
-
-
-def from_cluster_slots(answer: list[Any], *, asked: str) -> SlotMap:
-    """Reads CLUSTER SLOTS: a list of [first, last, [host, port, id, …] of the master, replicas…].
-
-    A node that does not know its own host leaves it empty: that is the one we asked, or its host.
-    """
-    nodes: list[str] = []
-    owners: list[str | None] = [None] * SLOTS
-    ids: dict[str, str] = {}
-    for first, last, master, *_replicas in answer:
-        address = located(_text(master[0]), int(master[1]), asked=asked)
-        if address not in nodes:
-            nodes.append(address)
-        if len(master) > 2:
-            ids[address] = _text(master[2])
-        owners[first : last + 1] = [address] * (last + 1 - first)
-    return SlotMap(nodes, owners, ids)
-
-
-def _text(raw: bytes | str | None) -> str:
-    return raw.decode() if isinstance(raw, bytes) else raw or ""
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One command to one address, on a connection of its own. Answered by a value, an ``ErrorReply`` or a ``Fault``."""
-
-    address: str
-    words: tuple[str, ...]
-    sentinel: bool = False
-    node_id: str | None = None
-    """See ``conversations.handshake``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Bytes for one address, on a bare connection. Answered by the first bytes that come back; empty if none do."""
-
-    address: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Locate:
-    """Asks what runs the server, and may start it, for its address. Answered by the address or a ``Fault``."""
-
-    locate: Callable[[], str]
-
-    def answer(self) -> str | Fault:
-        """The answer. Blocks."""
-        try:
-            return self.locate()
-        except EmbeddedFault as exc:
-            return Fault(Reaction.WAIT, Unavailable, str(exc), advice=_AT_EACH_CALL, cause=exc)
-
-    def begun(self) -> Future[str | Fault]:
-        """The answer, from a thread that goes on when the caller gives up waiting."""
-        return begun(self.answer, "shardq-locate")
-
-
-Question: TypeAlias = Query | Probe | Locate
 Conversation: TypeAlias = Generator[Question, Any, "SlotMap | Fault"]
 
 
-def discover(settings: Settings, known: Mapping[str, str | None], *, doubted: str = "") -> Conversation:
+def discover(settings: Settings, present: SlotMap | None, *, doubted: str = "", silent: set[str]) -> Conversation:
     """The slot map, or why it can't be had.
 
-    ``known``: address → id of the nodes of the cluster met before; one that is ``doubted`` is asked last: it may hang.
+    ``present``: the one that was learnt before. A node that is ``doubted`` is asked last: it may hang. So are sentinels
+    that were ``silent`` when they were asked the last time; here it is noted who is now.
     """
     if settings.kind == "cluster":
-        return _of_cluster(settings, known, doubted)
+        return _of_cluster(settings, present, doubted)
     if settings.kind == "sentinel":
-        return _of_sentinels(settings)
+        return elected(settings, present, doubted, silent)
     return _of_single(settings)
 
 
@@ -151,123 +42,77 @@ def _of_single(settings: Settings) -> Conversation:
     return where if isinstance(where, Fault) else SlotMap((where,))
 
 
-def _of_cluster(settings: Settings, known: Mapping[str, str | None], doubted: str) -> Conversation:
-    # In random order: one node with an old map must not be believed by every caller every time.
-    ids = dict(random.sample(list(known.items()), len(known)))
-    ids |= {seed: None for seed in settings.addresses if seed not in known}
+def _of_cluster(settings: Settings, present: SlotMap | None, doubted: str) -> Conversation:
+    known: dict[str, str | None] = {}
+    if present is not None:
+        # In random order: one node with an old map must not be believed by every caller every time.
+        known = {node: present.ids.get(node, "") for node in random.sample(present.nodes, len(present.nodes))}
+    ids = known | {seed: None for seed in settings.addresses if seed not in known}
     asked = sorted(ids.items(), key=lambda each: each[0] == doubted)
     failed_with: list[tuple[str, Fault]] = []
     for address, node_id in asked:
-        answer = yield from _asked(settings, Query(address, ("CLUSTER", "SLOTS"), node_id=node_id))
+        answer = yield from asked_of(settings, Query(address, _SLOTS, node_id=node_id))
         if isinstance(answer, Fault):
             failed_with.append((address, _no_node(answer)))
             if answer.is_other_node and address in settings.addresses:
                 # where all nodes are others the cluster was set up anew, and the URL names it
                 asked.append((address, None))
         elif answer:
+            if node_id is None:
+                fault = yield from _of_other_clusters(settings, present, address, answer, failed_with)
+                if fault is not None:
+                    return fault
             return from_cluster_slots(answer, asked=address)
         else:
             failed_with.append((address, Fault(Reaction.WAIT, Unavailable, "it knows of no slot that is served")))
-    return _of_all(failed_with)
+    return of_all(failed_with)
+
+
+def _of_other_clusters(
+    settings: Settings,
+    present: SlotMap | None,
+    seed: str,
+    answer: list[Any],
+    failed_with: Sequence[tuple[str, Fault]],
+) -> Generator[Question, Any, Fault | None]:
+    """The fault of a seed that leads to another cluster than the other seeds do, as one that was retired and serves
+    elsewhere by now. Only seeds that its answer does not name are asked, and those that hang are not waited for long.
+    """
+    members, addresses = members_of(answer, asked=seed)
+    failed = {address for address, _ in failed_with}
+    clusters: dict[frozenset[str], list[str]] = {members: [seed]}
+    unheard = [each for each in settings.addresses if each in failed]
+    for other in settings.addresses:
+        if other == seed or other in addresses or other in failed:
+            continue
+        told = yield from answered(Query(other, _SLOTS, within_s=LOOK_TIMEOUT_S))
+        if isinstance(told, Fault) or not told:
+            unheard.append(other)
+            continue
+        its, _ = members_of(told, asked=other)
+        same = next((each for each in clusters if each & its or not (each and its)), its)
+        clusters.setdefault(same, []).append(other)
+    if len(clusters) > 1:
+        named = "; ".join(f"{', '.join(seeds)}: {len(ids)} nodes" for ids, seeds in clusters.items())
+        text = f"the seeds of the URL belong to {len(clusters)} clusters ({named})"
+        advice = "name nodes of one cluster only: one of them was retired, and serves in another cluster by now"
+        return Fault(Reaction.END, InvalidUrl, text, advice=advice)
+    used = set(present.ids.values()) if present is not None else set()
+    is_anew = any(fault.is_other_node for _, fault in failed_with)
+    if used and members and not used & members and unheard and not is_anew:
+        text = f"{seed} is in another cluster than the one used until now, and {', '.join(unheard)}: no answer"
+        return Fault(Reaction.WAIT, Unavailable, text)
+    return None
 
 
 def _no_node(fault: Fault) -> Fault:
     if "cluster support disabled" in fault.text:
         advice = "for a single server write redis://host:port"
-    elif _knows_not("CLUSTER", fault):
+    elif knows_not("CLUSTER", fault):
         advice = "for a sentinel write redis+sentinel://host:port/service"
     else:
         return fault
     return Fault(Reaction.END, InvalidUrl, "it is not a node of a Redis Cluster", advice=advice)
-
-
-def _knows_not(command: str, fault: Fault) -> bool:
-    return "unknown command" in fault.text and command in fault.text
-
-
-def _of_sentinels(settings: Settings) -> Conversation:
-    failed_with: list[tuple[str, Fault]] = []
-    for sentinel in settings.addresses:
-        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.service)
-        answer = yield from _asked(settings, Query(sentinel, words, sentinel=True))
-        if isinstance(answer, Fault):
-            failed_with.append((sentinel, _no_sentinel(answer)))
-            continue
-        if answer is None:
-            text = f"the sentinel does not know the service {settings.service!r}"
-            failed_with.append((sentinel, Fault(Reaction.WAIT, Unavailable, text)))
-            continue
-        master = located(answer[0].decode(), int(answer[1]), asked=sentinel)
-        # Sentinels name the old master until they have agreed on a new one; only its own word counts.
-        role = yield from _asked(settings, Query(master, ("ROLE",)))
-        if isinstance(role, Fault):
-            failed_with.append((f"{master}, named by the sentinel {sentinel}", role))
-        elif role[0] == b"master":
-            return SlotMap((master,))
-        else:
-            text = f"it was named as the master by {sentinel} but is a {role[0].decode()}"
-            failed_with.append((master, Fault(Reaction.WAIT, Unavailable, text)))
-    return _of_all(failed_with)
-
-
-def _no_sentinel(fault: Fault) -> Fault:
-    if not _knows_not("SENTINEL", fault):
-        return fault
-    advice = "for a single server write redis://host:port, for a cluster redis+cluster://host:port"
-    return Fault(Reaction.END, InvalidUrl, "it is not a sentinel", advice=advice)
-
-
-def _of_all(failed_with: Sequence[tuple[str, Fault]]) -> Fault:
-    """One fault for those of all that were asked: final if each of them is, with the error of the first that is."""
-    for _, fault in failed_with:
-        if fault.is_loading:
-            return fault
-    final = [fault for _, fault in failed_with if fault.is_final]
-    first = (final or [fault for _, fault in failed_with])[0]
-    common = len({fault.advice for _, fault in failed_with}) == 1
-    told: dict[str, list[str]] = {}
-    for address, fault in failed_with:
-        text = fault.text if common or not fault.advice else f"{fault.text} ({fault.advice})"
-        told.setdefault(text, []).append(address)
-    return Fault(
-        Reaction.END if len(final) == len(failed_with) else Reaction.WAIT,
-        first.error,
-        "; ".join(f"{', '.join(addresses)}: {text}" for text, addresses in told.items()),
-        advice=first.advice if common else "",
-        cause=first.cause,
-    )
-
-
-def _asked(settings: Settings, ask: Query) -> Generator[Question, Any, Any]:
-    """The answer, or a fault. A server that said nothing is probed the other way, with TLS or without."""
-    answer = yield from _answered(ask)
-    if not isinstance(answer, Fault) or not answer.mute or ask.address.startswith("/"):
-        return answer
-    if settings.tls is None:
-        first = yield Probe(ask.address, _client_hello())
-        if first[:1] in (b"\x16", b"\x15"):  # a handshake, or an alert
-            advice = "write rediss:// for redis://, and rediss+cluster:// for redis+cluster://"
-            return Fault(Reaction.END, InvalidUrl, "its port is for TLS", advice=advice)
-    else:
-        first = yield Probe(ask.address, b"PING\r\n")
-        if first[:1] in (b"+", b"-"):
-            advice = "write redis:// for rediss://, and redis+cluster:// for rediss+cluster://"
-            return Fault(Reaction.END, InvalidUrl, "its port is not for TLS", advice=advice)
-    return answer
-
-
-def _answered(ask: Query) -> Generator[Question, Any, Any]:
-    """The answer, or a fault."""
-    answer = yield ask
-    return of_reply(answer.text, asked=ask.address) if isinstance(answer, ErrorReply) else answer
-
-
-def _client_hello() -> bytes:
-    """The first bytes of TLS."""
-    out = ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), out, server_hostname="redis").do_handshake()
-    return out.read()
 
 
 def greet(settings: Settings, nodes: Mapping[str, str | None]) -> Generator[Question, Any, str | Fault]:
@@ -279,10 +124,10 @@ def greet(settings: Settings, nodes: Mapping[str, str | None]) -> Generator[Ques
     version = ""
     failed_with: list[tuple[str, Fault]] = []
     for address, node_id in nodes.items():
-        answer = yield from _asked(settings, Query(address, ("INFO",), node_id=node_id))
+        answer = yield from asked_of(settings, Query(address, ("INFO",), node_id=node_id))
         if isinstance(answer, Fault) and answer.error is AccessDenied:
             # no ACL forbids HELLO; a proxy may not have it
-            hello = yield from _answered(Query(address, ("HELLO",), node_id=node_id))
+            hello = yield from answered(Query(address, ("HELLO",), node_id=node_id))
             answer = answer if isinstance(hello, Fault) else hello
         if isinstance(answer, Fault):
             failed_with.append((address, answer))
@@ -294,7 +139,7 @@ def greet(settings: Settings, nodes: Mapping[str, str | None]) -> Generator[Ques
     if version:
         return version
     # the URL of a single server names it already
-    return failed_with[0][1] if settings.kind == "single" else _of_all(failed_with)
+    return failed_with[0][1] if settings.kind == "single" else of_all(failed_with)
 
 
 def _info_fields(answer: bytes | dict[bytes, Any] | list[Any]) -> dict[str, str]:

@@ -18,13 +18,16 @@ from shardq.core import forks
 from shardq.core.calls.request import Command, pack
 from shardq.core.drivers.connection import FINISH_S, Connection, ConnectionPool, open_connection, probe
 from shardq.core.drivers.conversations import drive
-from shardq.core.drivers.discover import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
+from shardq.core.drivers.election import Survey
 from shardq.core.drivers.faults import OVERDUE, ErrorReply, Fault, unconnected, unserved
 from shardq.core.drivers.outages import Outages
+from shardq.core.drivers.questions import ASK_TIMEOUT_S, LOOK_TIMEOUT_S, Locate, Probe, Question
 from shardq.core.drivers.retry import RetryingCall, RetryStep
-from shardq.core.drivers.routing import CLOSED, FORKED, ConnectionCounts, DriverBase
+from shardq.core.drivers.routing import CLOSED, FORKED, LOOK_EVERY_S, ConnectionCounts, DriverBase
+from shardq.core.drivers.sentinels import survey
 from shardq.core.drivers.settings import Settings
-from shardq.core.locks import Living, Permits, raised_by_handler
+from shardq.core.locks import Latch, Living, Permits, raised_by_handler
+from shardq.core.threads import begun
 from shardq.errors import EngineClosed
 
 T = TypeVar("T")
@@ -46,6 +49,7 @@ class NodeRouter(DriverBase):
         self._connections = Living[Connection]()
         self._learner = Permits(1)
         """Out while the slot map is learnt: a thread that waits for it shares what was learnt."""
+        self._look_begun: _Look | None = None
         self.outages: Outages = Outages()  # the log of nodes that fail
 
     # ---- opening and closing
@@ -163,6 +167,8 @@ class NodeRouter(DriverBase):
         """The node for the next try of a call; None if no node serves its slot. Raises EngineClosed unless open."""
         if self._closed is not None:
             raise EngineClosed(self._closed)
+        if time.monotonic() >= self._look_at:
+            self._look_again(retrying.deadline)
         slot = retrying.request.slot
         return retrying.address or (self.map.owners[slot] if slot >= 0 else self.map.node(slot))
 
@@ -206,6 +212,42 @@ class NodeRouter(DriverBase):
         if fault is not None:
             raise self._error(fault, "the slot map was not learnt", ASK_TIMEOUT_S) from fault.cause
 
+    def look(self) -> float:
+        """Learns the slot map, if that is due. Returns the seconds until it is again."""
+        permit = self._learner.take_until()
+        try:
+            if not self.look_due_in():
+                with contextlib.suppress(EngineClosed):
+                    self._learn("")
+        finally:
+            self._learner.give(permit)
+        return self.look_due_in() or LOOK_EVERY_S
+
+    def survey(self, deadline: float) -> Survey:
+        """Asks all sentinels for the master, and other servers if they are masters, too."""
+        return drive(survey(self.settings, self.map), partial(self._answered, deadline))
+
+    def _look_again(self, deadline: float) -> None:
+        """Has the slot map learnt, beside the calls: those wait for it that come after a pause, see ``routing``."""
+        now, look = time.monotonic(), self._look_begun
+        if look is None or look.over.is_set():
+            look = _Look(now)
+            try:
+                self._look_begun = look
+                begun(partial(self._look, look), "shardq-look")
+            except BaseException:  # a signal's handler raised: nobody may be looking
+                look.over.set()
+                raise
+        if wait_s := self._look_wait_s(look.began, now, deadline):
+            look.over.wait(wait_s)
+
+    def _look(self, look: _Look) -> None:
+        try:
+            self.look()
+        finally:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+            look.over.set()
+
     def on_new_map(self, follower: Callable[[], object]) -> Callable[[], None]:
         """Calls ``follower`` whenever a slot map was learnt. Returns a function that ends this.
 
@@ -244,14 +286,27 @@ class NodeRouter(DriverBase):
                 if raised_by_handler(exc):
                     raise
                 return unconnected(left)
-        timeout = min(ASK_TIMEOUT_S, self._share_s(left))
+        timeout = min(ask.within_s, self._share_s(left))
         connection = open_connection(
             self.settings, ask.address, timeout=timeout, sentinel=ask.sentinel, node_id=ask.node_id
         )
         if isinstance(connection, Fault):
             return connection
         try:
-            until = min(deadline, time.monotonic() + ASK_TIMEOUT_S)
-            return connection.exchange(pack(*ask.words), deadline=until)
+            until = min(deadline, time.monotonic() + ask.within_s)
+            answer = connection.exchange(pack(*ask.words), deadline=until)
+            if not ask.also or isinstance(answer, Fault):
+                return answer
+            return [answer, connection.exchange(pack(*ask.also), deadline=until)]
         finally:
             connection.close()
+
+
+class _Look:
+    """A look for the slot map by a thread of its own."""
+
+    __slots__ = ("began", "over")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.over = Latch()

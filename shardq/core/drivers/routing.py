@@ -6,22 +6,40 @@ try to open, why nothing can be sent. No I/O.
 
 from __future__ import annotations
 
+import math
 import random
 import select
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.drivers.discover import Question, SlotMap, discover, greet
+from shardq.core.drivers.discover import discover, greet
 from shardq.core.drivers.faults import ErrorReply, Fault, of_reply
+from shardq.core.drivers.questions import Question
 from shardq.core.drivers.replica_tracker import ReplicaTracker
 from shardq.core.drivers.retry import Journal, RetryingCall, RetryStep, Spare, backoff_s, explained
 from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.slot_map import SlotMap
 from shardq.errors import EmbeddedFault, EngineClosed, ShardqError
 
 # Callers that all met the same fault share one answer. A cluster is asked 10 times a second at most.
 REFRESH_EVERY_S = 0.1
+
+LOOK_EVERY_S = 2.0
+"""The time after which the slot map is learnt again, also where no call has met a fault: by whoever listens to channels
+there, and under Sentinel by every call.
+
+A master that Sentinel has replaced may go on answering, and what it takes then is lost. A look takes a second more for
+a sentinel that has begun to hang, so that master is left within five seconds.
+"""
+
+LOOK_OVERDUE_S = 2.0
+"""A call that comes so much later than a look was due, after a pause of its process, waits for the look."""
+
+LOOK_FIRST_S = 0.5
+"""For so long at most: it takes a few milliseconds, unless most sentinels hang."""
 
 NOT_OPEN = "the connections are not open: open the engine first"
 CLOSED = "the engine is closed: make a new one, or open it again"
@@ -33,6 +51,21 @@ NO_POLL = (
     "this process has no select.poll, with which shardq waits for its servers; eventlet.monkey_patch() takes it away, "
     "and eventlet is not supported: use shardq in a process without it, with threads or asyncio"
 )
+
+HALF_GREEN = (
+    "gevent has patched the sockets of this process and not its threads, so that a thread of shardq can't wait for a "
+    "server; call gevent.monkey.patch_all() without thread=False, or use shardq in a process without it"
+)
+
+
+def unusable() -> str:
+    """Why shardq can't wait for servers in this process; empty if it can."""
+    if not hasattr(select, "poll"):
+        return NO_POLL
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("socket") and not monkey.is_module_patched("threading"):
+        return HALF_GREEN
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +98,11 @@ class DriverBase:
 
     def _set_up(self) -> None:
         self._learned = 0.0
+        self._has_map = False
+        self._look_at = math.inf
+        """When a call has the slot map learnt again, see ``LOOK_EVERY_S``."""
+        self._silent: set[str] = set()
+        """The sentinels that did not answer the last time."""
         self._doubted = ""
         self._missing: Fault | None = None  # why there is no server to connect, as the last look for it said
         self._followers: list[Callable[[], object]] = []
@@ -86,8 +124,8 @@ class DriverBase:
 
     def _opening(self) -> Generator[Question, Any, Fault | None]:
         """One try to open: learns the slot map, and checks the servers. Returns why that failed."""
-        if not hasattr(select, "poll"):
-            raise ShardqError(NO_POLL)
+        if why := unusable():
+            raise ShardqError(why)
         fault = yield from self._learning()
         if fault is not None:
             return fault
@@ -110,11 +148,11 @@ class DriverBase:
 
     def _learning(self, doubted: str = "") -> Generator[Question, Any, Fault | None]:
         """Learns the slot map, from the node ``doubted`` last. Returns why no node could tell."""
-        known = self._node_ids() if self._learned else {}
+        present = self.map if self._has_map else None
         # A node that hangs, or is cut off from the others, stays in doubt: its map is old.
-        self._doubted = doubted or self._doubted
-        found = yield from discover(self.settings, known, doubted=self._doubted)
-        self._learned = time.monotonic()
+        self._doubted = doubted or (self._doubted if self.is_cluster else "")
+        found = yield from discover(self.settings, present, doubted=self._doubted, silent=self._silent)
+        self._note_look()
         if isinstance(found, Fault):
             # A caller whose time was over has not learnt that there is none.
             self._missing = found if isinstance(found.cause, EmbeddedFault) else None
@@ -122,6 +160,22 @@ class DriverBase:
         self._missing = None
         self._adopt(found)
         return None
+
+    def _note_look(self) -> None:
+        """Notes that the slot map was learnt, or that nobody could tell it."""
+        self._learned = time.monotonic()
+        if self.settings.kind == "sentinel":
+            self._look_at = self._learned + LOOK_EVERY_S
+
+    def look_due_in(self) -> float:
+        """The seconds until the slot map is to be learnt again."""
+        return max(0.0, self._learned + LOOK_EVERY_S - time.monotonic())
+
+    def _look_wait_s(self, began: float, now: float, deadline: float) -> float:
+        """For how long a call waits for a look that began at that time."""
+        if now < self._look_at + LOOK_OVERDUE_S:
+            return 0.0
+        return max(0.0, min(began + LOOK_FIRST_S, deadline) - now)
 
     def _share_s(self, left: float) -> float:
         """The part of the time left for one question: where one server hangs, the next is asked."""
@@ -137,7 +191,7 @@ class DriverBase:
             self._adopt(self.map.corrected(*moved))
 
     def _adopt(self, found: SlotMap) -> None:
-        self.map = found
+        self.map, self._has_map = found, True
         for follower in list(self._followers):
             follower()
 

@@ -29,12 +29,15 @@ _SCHEMES: dict[str, tuple[Kind, bool, int]] = {
     "redis+cluster": ("cluster", False, 6379),
     "rediss+cluster": ("cluster", True, 6379),
     "redis+sentinel": ("sentinel", False, 26379),
+    "rediss+sentinel": ("sentinel", True, 26379),
 }
 ALLOWED = (
     "redis://host:port/db, rediss://host:port/db, unix:///path, redis+cluster://host:port,host:port, "
-    "rediss+cluster://host:port,host:port, redis+sentinel://host:port,host:port/service, embedded://"
+    "rediss+cluster://host:port,host:port, redis+sentinel://host:port,host:port/service, "
+    "rediss+sentinel://host:port,host:port/service, embedded://"
 )
 TLS_OPTIONS = ("ca", "cert", "key", "check_hostname")
+SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password")
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 # Enough for a service's threads and far below a server's default of 10,000 clients.
@@ -196,13 +199,11 @@ def _login(scheme: str, head: str) -> tuple[Credentials, str, str]:
 
 
 def _options(scheme: str, kind: Kind, tls: bool, query: str, also: tuple[str, ...]) -> dict[str, str]:
-    allowed: tuple[str, ...] = ()
-    if tls:
-        allowed = TLS_OPTIONS
-    elif kind == "sentinel":
-        allowed = ("sentinel_user", "sentinel_password")
-    elif scheme == "unix":
-        allowed = ("db",)
+    allowed = (
+        *(TLS_OPTIONS if tls else ()),
+        *(SENTINEL_OPTIONS if kind == "sentinel" else ()),
+        *(("db",) if scheme == "unix" else ()),
+    )
     return options_in(scheme, query, (*allowed, *also))
 
 
@@ -255,7 +256,7 @@ def _service_and_db(scheme: str, kind: Kind, path: str) -> tuple[str, int]:
     if kind == "sentinel":
         service, _, db = path.partition("/")
         if not service:
-            raise InvalidUrl("a redis+sentinel:// URL needs the name of its service: redis+sentinel://h:p,h:p/mymaster")
+            raise InvalidUrl(f"a {scheme}:// URL needs the name of its service: {scheme}://h:p,h:p/mymaster")
         return unquote(service), _db(scheme, db)
     db_number = _db(scheme, path)
     if kind == "cluster" and db_number:

@@ -165,7 +165,7 @@ def check_places(to: str) -> None:
     urls = where.split(";") if scheme.startswith("kombu+") else [where]
     if scheme in ("http", "https"):
         name = _HTTP_OPTION.sub(r"\1", name)
-    elif scheme.endswith("redis+sentinel"):
+    elif scheme.endswith(("redis+sentinel", "rediss+sentinel")):
         query = _SENTINEL_OPTION.sub(r"\1", query)
     rest = [*(each[found.end() :] if (found := _LOGIN.match(each)) else each for each in urls), query, name]
     if any("${" in each for each in rest) or "${" in _REFERENCE.sub("", to):

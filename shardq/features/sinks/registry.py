@@ -18,7 +18,7 @@ GROUP = "shardq.sinks"
 KOMBU = "kombu+"
 """The schemes of all transports of kombu begin with it: ``kombu+amqp``."""
 
-_ON_REDIS = ("redis", "rediss", "unix", "redis+sentinel")
+_ON_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 BUILTIN = {
     **dict.fromkeys((*_ON_REDIS, "redis+cluster", "rediss+cluster"), "redis:RedisSink"),
     **dict.fromkeys([f"dramatiq+{scheme}" for scheme in _ON_REDIS], "redis:DramatiqSink"),

@@ -43,9 +43,9 @@ class Pair(Ground):
 
     def _new_sentinel(self, master: Server, number: int) -> Server:
         sentinel = sentinel_of(servers.binary(), master, quorum=QUORUM)
+        self.ports[sentinel] = port = self.proxies.open(sentinel.port)
         sentinel.options |= {
-            "bind-source-addr": source(2 + number), "sentinel announce-ip": HOST,
-            "sentinel announce-port": str(sentinel.port),
+            "bind-source-addr": source(2 + number), "sentinel announce-ip": HOST, "sentinel announce-port": str(port),
         }  # fmt: skip
         self._watch(sentinel, master)
         sentinel.options["sentinel myid"] = f"{number + 1:040x}"  # the same when it starts again
@@ -106,8 +106,16 @@ class Pair(Ground):
         others = [source(number) for number in range(2 + SENTINELS) if number != self._pair.index(master)]
         self.proxies.hold(self.ports[master], others)
 
+    def part_with(self, master: Server, number: int) -> None:
+        """Cuts a master off with one sentinel. Clients reach all of them still."""
+        minority = {self._pair.index(master), 2 + number}
+        for place, server in enumerate((*self._pair, *self._sentinels)):
+            others = [source(other) for other in range(2 + SENTINELS) if (other in minority) != (place in minority)]
+            self.proxies.hold(self.ports[server], others)
+
     def unite(self, master: Server) -> None:
-        self.proxies.flow(self.ports[master])
+        for server in (*self._pair, *self._sentinels):
+            self.proxies.flow(self.ports[server])
 
     def settle(self, timeout: float = SETTLED_S) -> None:
         self._until(self._is_agreed, "the sentinels agree, and the replica is in step", timeout)

@@ -7,6 +7,7 @@ effect.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import traceback
@@ -248,10 +249,10 @@ class Nemesis:
             self.facts.losses.remove(loss)
             self.facts.losses.append(Loss(loss.from_us, monotonic_us() + LINGERS_US, who))
 
-    def split(self, from_us: float, shards: frozenset[int] | None) -> None:
-        """Two servers took calls from then until now."""
-        now_us = monotonic_us() + LINGERS_US
-        self.facts.splits.append(Split(from_us, now_us, from_us - BEHIND_US, shards))
+    def split(self, from_us: float, shards: frozenset[int] | None, left_us: float = math.inf) -> None:
+        """Two servers took calls from then until now, or until all programs must have left one of them."""
+        to_us = min(monotonic_us(), left_us) + LINGERS_US
+        self.facts.splits.append(Split(from_us, to_us, from_us - BEHIND_US, shards))
 
 
 Way = Callable[[Nemesis, Fault], str]

@@ -9,6 +9,7 @@ import redis
 
 from cluster.server import Server
 from tests.chaos.grounds.nodes import Nodes
+from tests.chaos.grounds.pair import Pair
 from tests.chaos.nemesis.nemesis import BEHIND_US, Nemesis, Way, effective, stood_still, until
 from tests.chaos.plan import Fault, FaultKind
 from tests.judge.judge import Setback
@@ -16,6 +17,9 @@ from tests.judge.witness import monotonic_us
 
 ALONE_S = 0.6
 """For so long a replica gets nothing before its master is killed."""
+
+LEFT_S = 5.0
+"""So long after most sentinels name another master, every program must have left the old one."""
 
 
 def _promote(nemesis: Nemesis, fault: Fault) -> str:
@@ -89,6 +93,26 @@ def _split(nemesis: Nemesis, fault: Fault) -> str:
     return f"{replica.address} and {master.address}"
 
 
+def _split_off(nemesis: Nemesis, fault: Fault) -> str:
+    ground = nemesis.ground
+    assert isinstance(ground, Pair)
+    with nemesis.with_replica(fault) as (master, replica), nemesis.one(["sentinels"], fault):
+        from_us, shards = monotonic_us(), ground.shards_of(master)
+        number = fault.target % len(ground.sentinels)
+        ground.part_with(master, number)
+        try:
+            until(lambda: _serves(nemesis, replica), "the replica is master")
+            left_us = monotonic_us() + LEFT_S * 1e6
+            nemesis.lasts(fault.seconds)
+            are_both = is_master(master) and is_master(replica)
+        finally:
+            ground.unite(master)
+        until(lambda: not is_master(master), "the master has become its replica")
+        nemesis.split(from_us, shards, left_us)
+    effective(are_both)
+    return f"{replica.address}, and {master.address} with the sentinel {ground.sentinels[number].address}"
+
+
 def _kill_replica(nemesis: Nemesis, fault: Fault) -> str:
     with nemesis.with_replica(fault) as (_, replica):
         replica.kill()
@@ -152,6 +176,7 @@ WAYS: Mapping[FaultKind, Way] = {
     "fail over": _fail_over,
     "freeze over": _freeze_over,
     "split": _split,
+    "split off": _split_off,
     "kill replica": _kill_replica,
     "freeze replica": _freeze_replica,
     "hold replica": _hold_replica,
