@@ -97,7 +97,7 @@ def test_a_client_that_is_not_accepted(carriers: Carriers, server: Server, files
 def test_a_port_for_tls(carriers: Carriers, server: Server, scheme: str, protocol: int) -> None:
     told = told_at_once(carriers, f"{scheme}://:{SECRET}@{server.address}", InvalidUrl, protocol=protocol)
     assert server.address in told
-    assert "its port is for TLS; write rediss:// for redis://" in told
+    assert f"its port is for TLS; write {scheme.replace('redis', 'rediss')}:// for {scheme}://" in told
 
 
 @pytest.mark.slow
