@@ -17,7 +17,7 @@ from shardq.core.consumer.policy import Backoff
 from shardq.core.layout.lanes import of_key
 from shardq.core.model.checks import check_key, check_topic
 from shardq.core.model.ids import full_id
-from shardq.core.model.options import PushOptions
+from shardq.core.model.options import OPTIONS, PushOptions
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Builtin
 from shardq.core.model.task import OF_OTHERS, Task, refuse_unknown
@@ -37,6 +37,10 @@ class CallOptions(PushOptions, total=False):
     """The options of ``Engine.push``."""
 
     durability: Durability | None
+
+
+_CALL_OPTIONS = [*(option.name for option in OPTIONS), "durability"]
+"""The same in the order in which they are told."""
 
 
 AS_OURS = {
@@ -130,9 +134,9 @@ class NamedTask(Generic[P, R, T]):
 
         >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         """
-        if unknown := options.keys() - CallOptions.__annotations__.keys():
+        if unknown := options.keys() - set(_CALL_OPTIONS):
             refuse_unknown("options", unknown & OF_OTHERS.keys())
-            raise TypeError(f"options() has no {unknown.pop()}=; it takes {', '.join(CallOptions.__annotations__)}")
+            raise TypeError(f"options() has no {unknown.pop()}=; it takes {', '.join(_CALL_OPTIONS)}")
         given = {name: value for name, value in options.items() if value is not None}
         return Pusher(self, {"topic": self.topic, "max_attempts": self._max_attempts} | given)
 

@@ -214,6 +214,7 @@ def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, comman
 def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, code: int, err: str) -> None:
     file = tmp_path / "tasks"
     file.write_bytes(content)
+    shardq.run("push", "1")  # there is an engine of that name
     done = shardq.run("push-file", str(file))
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith(err)

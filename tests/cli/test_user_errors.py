@@ -204,7 +204,8 @@ def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell, port
 def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, home: Path) -> None:
     done = shell.run("push", "1", "--delay", "1h")
     assert done.code == 0
-    (line,) = done.err.splitlines()
+    line, made = done.err.splitlines()
+    assert made.startswith("there was no engine named 'default' at the embedded server")
     said = (
         "neither a url nor $SHARDQ_URL is given, so an embedded server of this user and machine is used, with its data "
         f"in {home / 'data' / 'shardq'}: "
@@ -220,7 +221,9 @@ def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, hom
 
 def test_an_embedded_server_that_is_asked_for_is_no_surprise(shell: Shell) -> None:
     done = shell.run("push", "1", "--delay", "1h", "--url", "embedded://", SHARDQ_EMBEDDED="never")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err.startswith("there was no engine named 'default' at the embedded server")
+    assert done.err.count("\n") == 1
     (only,) = shell.run("stats", "--json", "--url", "embedded://").object["warnings"]
     assert only.startswith("no dispatcher runs")
 
