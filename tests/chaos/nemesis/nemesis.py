@@ -249,10 +249,14 @@ class Nemesis:
             self.facts.losses.remove(loss)
             self.facts.losses.append(Loss(loss.from_us, monotonic_us() + LINGERS_US, who))
 
-    def split(self, from_us: float, shards: frozenset[int] | None, left_us: float = math.inf) -> None:
-        """Two servers took calls from then until now, or until all programs must have left one of them."""
+    def split(
+        self, from_us: float, shards: frozenset[int] | None, *, promoted_us: float = 0.0, left_us: float = math.inf
+    ) -> None:
+        """Two servers took calls from then on, or from the promotion, until now, or until all programs must have left
+        one of them.
+        """
         to_us = min(monotonic_us(), left_us) + LINGERS_US
-        self.facts.splits.append(Split(from_us, to_us, from_us - BEHIND_US, shards))
+        self.facts.splits.append(Split(max(from_us, promoted_us), to_us, from_us - BEHIND_US, shards))
 
 
 Way = Callable[[Nemesis, Fault], str]

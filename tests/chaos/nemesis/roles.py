@@ -18,6 +18,9 @@ from tests.judge.witness import monotonic_us
 ALONE_S = 0.6
 """For so long a replica gets nothing before its master is killed."""
 
+NOTICED_US = 0.5e6
+"""So long before it is seen here a program may have seen that another master is there."""
+
 LEFT_S = 5.0
 """So long after most sentinels name another master, every program must have left the old one."""
 
@@ -102,13 +105,14 @@ def _split_off(nemesis: Nemesis, fault: Fault) -> str:
         ground.part_with(master, number)
         try:
             until(lambda: _serves(nemesis, replica), "the replica is master")
-            left_us = monotonic_us() + LEFT_S * 1e6
+            promoted_us = monotonic_us()
             nemesis.lasts(fault.seconds)
             are_both = is_master(master) and is_master(replica)
         finally:
             ground.unite(master)
         until(lambda: not is_master(master), "the master has become its replica")
-        nemesis.split(from_us, shards, left_us)
+        left_us = promoted_us + LEFT_S * 1e6
+        nemesis.split(from_us, shards, promoted_us=promoted_us - NOTICED_US, left_us=left_us)
     effective(are_both)
     return f"{replica.address}, and {master.address} with the sentinel {ground.sentinels[number].address}"
 
