@@ -204,7 +204,7 @@ def test_a_traceback_only_when_asked_for_and_never_a_password(shell: Shell, port
 def test_without_a_url_it_uses_the_embedded_server_and_says_so(shell: Shell, home: Path) -> None:
     done = shell.run("push", "1", "--delay", "1h")
     assert done.code == 0
-    line, made = done.err.splitlines()
+    made, line = done.err.splitlines()
     assert made.startswith("there was no engine named 'default' at the embedded server")
     said = (
         "neither a url nor $SHARDQ_URL is given, so an embedded server of this user and machine is used, with its data "
