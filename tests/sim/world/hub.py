@@ -348,3 +348,17 @@ class RLock:
 
     def _at_fork_reinit(self) -> None:
         self.__init__()  # type: ignore[misc]
+
+
+class Guard(RLock):
+    """Has the names of ``locks.Guard``, and those that a future asks of its lock."""
+
+    @property
+    def held_here(self) -> bool:
+        return self._is_owned()
+
+    def notify_all(self) -> None:
+        pass
+
+    def wait(self, _: float | None = None) -> bool:
+        return False

@@ -4,6 +4,7 @@ chance. The product knows nothing of it. Of the product the sizes of moves alone
 
 from __future__ import annotations
 
+import _thread
 import os
 import queue
 import random
@@ -20,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 from shardq import version
+from shardq.core import locks
 from shardq.core.calls import resharding
 from shardq.core.drivers import sockets
 from shardq.core.drivers.router import NodeRouter
@@ -73,6 +75,8 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool 
         *((threading, "get_ident", lambda: hub.current.ident), (threading, "main_thread", lambda: hub.outside)),
         *((threading, "Lock", hubs.Lock), (threading, "RLock", hubs.RLock)),
         *((threading, "_allocate_lock", hubs.Lock), (threading, "_time", hub.monotonic)),
+        (locks.Guard, "__new__", lambda _: hubs.Guard()),
+        (_thread, "start_new_thread", lambda work, words: work(*words)),  # it starts one of ours, and says so
         *((queue, "SimpleQueue", queue._PySimpleQueue), (queue, "time", hub.monotonic)),  # type: ignore[attr-defined]
         *((secrets, "token_hex", token_hex), (secrets, "randbits", draw.getrandbits)),
         *((secrets, "token_bytes", draw.randbytes), (secrets, "choice", draw.choice)),
