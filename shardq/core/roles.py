@@ -67,9 +67,9 @@ _BY_ID = _role("get cancel cancel_tag reschedule", "")
 _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys", "schedules")
 
 _LOOKING = _role(
-    "peek page page_ready forecast fleet get schedules tally",
+    "peek page page_ready forecast fleet get schedules tally check",
     "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
-    " hrandfield zrandmember hstrlen zmscore lpos llen lrange pubsub|shardnumsub",
+    " hrandfield zrandmember llen lrange pubsub|shardnumsub",
 )
 
 ROLES = {
@@ -94,7 +94,7 @@ ROLES = {
     | _role("heartbeat fleet dispatch forward trim retire peek", "exists llen rpush time zrangebyscore cluster|nodes")
     | _role("total history", "getrange", "members reports unreached history")
     | _role("take remember forget stock swept unmark", "hmget zrange zscan")
-    | _role("lanes close open_lanes", "zrangebylex"),
+    | _role("lanes close open_lanes check restore", "zrangebylex"),
     "operator": _EVERYBODY
     | _GIVING
     | _COMMANDING

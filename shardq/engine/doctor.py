@@ -14,15 +14,17 @@ from typing import NamedTuple
 
 from shardq.core.calls import node_info, observe, resharding
 from shardq.core.calls.node_info import Replication
+from shardq.core.calls.observe import Fault
 from shardq.core.fleet.member import fleet
 from shardq.core.layout.formats import FORMAT
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
-from shardq.core.operation import Many, Operation, Pause, succeeded, values
+from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
+from shardq.core.resharding.repair import find_faults, restore
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import bring_strays_home, find_strays, open_shards
 from shardq.engine.advice import Advice, named, replicas_behind
@@ -32,14 +34,11 @@ from shardq.version import __version__
 LOOKED_AT = 100
 """The ids of each shard and state that are looked at, unless all are."""
 
-LONGEST_LIST = 200_000
-"""A ready list that is longer is not searched: each search would hold its server for a millisecond or more."""
+PAGE = 1000
+"""The entries of a ready list that are read at a time."""
 
 MOST_PLACED = 100_000
 """The ids of one set of a shard that are looked at with ``--all``."""
-
-AGAIN_S = 1.5
-"""Tasks change their state between two reads. What is wrong counts if it is so after this time, too."""
 
 EXAMPLES = 3
 
@@ -228,36 +227,40 @@ def _move(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]
     return Mended(moved, len(elsewhere) - moved)
 
 
+_KINDS: dict[Fault, tuple[str, str]] = {
+    "lost": (
+        "tasks have a record and are in no list or set, like {ids}: nobody will ever get them",
+        "schedule them for now, so that they are dispatched at once",
+    ),
+    "unlaned": (
+        "tasks are scheduled and their keys don't know them, like {ids}: nobody will ever get them",
+        "have their keys know them, so that they are given when they are due",
+    ),
+    "empty": (
+        "ids are in a set without a record, like {ids}: their tasks are gone, by eviction or by hand; the ids are "
+        "dropped when they are due, or trimmed",
+        "",
+    ),
+}
+"""Fault → what is said of the ids that have it, and the repair."""
+
+
 def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
-    """Finds records without a place, which no consumer will ever get, and places without a record, in these shards.
-    Looks at each twice.
+    """Finds what no consumer will ever get in these shards: records without a place, places without a record, and tasks
+    that their keys don't know.
     """
-    lost: dict[ShardKeys, list[str]] = {}
-    empty: dict[ShardKeys, list[str]] = {}
+    found = []
     for keys in shards:
         ids = yield from _records(cache, keys, everything=everything)
-        if some := (yield from _without_place(keys, ids)):
-            lost[keys] = some
-        if some := (yield from _without_record(keys, (yield from _placed(keys, everything=everything)))):
-            empty[keys] = some
-    if lost or empty:
-        yield Pause(AGAIN_S)
-    found = []
-    for keys, ids in lost.items():
-        if still := (yield from _without_place(keys, ids)):
-            text = (
-                f"shard {keys.shard}: {len(still):,} tasks have a record and are in no list or set, like "
-                f"{_examples(still)}: nobody will ever get them"
-            )
-            fix = "schedule them for now, so that they are dispatched at once"
-            found.append(Finding("records", text, fix, partial(_restore, cache, keys, still)))
-    for keys, ids in empty.items():
-        if still := (yield from _without_record(keys, ids)):
-            text = (
-                f"shard {keys.shard}: {len(still):,} ids are in a set without a record, like {_examples(still)}: their "
-                "tasks are gone, by eviction or by hand; the ids are dropped when they are due, or trimmed"
-            )
-            found.append(Finding("records", text))
+        if everything:
+            ids = yield from _not_in_ready_lists(keys, ids)
+        ids += yield from _placed(keys, everything=everything)
+        faults = yield from find_faults(cache, keys, ids)
+        for fault, (text, fix) in _KINDS.items():
+            if wrong := [id for id, its in faults.items() if its == fault]:
+                text = f"shard {keys.shard}: {len(wrong):,} {text.format(ids=_examples(wrong))}"
+                mend = partial(_restore, cache, keys, wrong) if fix else None
+                found.append(Finding("records", text, fix, mend))
     unreadable: dict[ShardKeys, list[str]] = succeeded(
         (yield Many({keys: resharding.unreadable(keys) for keys in shards}))
     )
@@ -292,43 +295,26 @@ def _placed(keys: ShardKeys, *, everything: bool) -> Operation[list[str]]:
     return ids
 
 
-def _without_record(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
-    there = values((yield Many(enumerate(observe.has_records(keys, ids)))))
-    return [id for at, id in enumerate(ids) if not there[at]]
-
-
-def _without_place(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
-    """Returns the ids that have a record and are in no set, and in their ready list as ghosts at most."""
-    left = list(ids)
-    for key in (keys.due, keys.leased, keys.dead):
-        left = yield from _not_in(keys, key, left)
-    lists = {topic: observe.ready(keys, topic) for topic in {topic_of(id) for id in left}}
-    lengths = values((yield Many(lists)))
-    left = [id for id in left if lengths[topic_of(id)] <= LONGEST_LIST]
-    if not left:
-        return []
-    entries = values((yield Many((id, observe.entries(keys, topic_of(id), id)) for id in left)))
-    stale = yield observe.ghosts(keys, left)
-    left = [id for id, ghosts in zip(left, stale, strict=True) if entries[id] <= ghosts]
-    there = values((yield Many(enumerate(observe.has_records(keys, left)))))
-    return [id for at, id in enumerate(left) if there[at]]
-
-
-def _not_in(keys: ShardKeys, key: str, ids: Sequence[str]) -> Operation[list[str]]:
-    left: list[str] = []
-    for at in range(0, len(ids), 1000):
-        part = ids[at : at + 1000]
-        there = yield observe.are_members(keys, key, part)
-        left += [id for id, known in zip(part, there, strict=True) if not known]
-    return left
+def _not_in_ready_lists(keys: ShardKeys, ids: Sequence[str]) -> Operation[list[str]]:
+    """Leaves out those that are in their ready list, and not as ghosts alone: one pass over a list costs its server
+    less than a search for each of its entries.
+    """
+    known: set[str] = set()
+    for topic in sorted({topic_of(id) for id in ids}):
+        start, entries = 0, Counter[str]()
+        while page := (yield observe.ready_ids(keys, topic, start, PAGE)):
+            entries.update(page)
+            start += len(page)
+        listed = list(entries)
+        for at in range(0, len(listed), PAGE):
+            some = listed[at : at + PAGE]
+            ghosts = yield observe.ghosts(keys, some)
+            known.update(id for id, stale in zip(some, ghosts, strict=True) if entries[id] > stale)
+    return [id for id in ids if id not in known]
 
 
 def _restore(cache: TopologyCache, keys: ShardKeys, ids: Sequence[str]) -> Operation[Mended]:
-    restored = 0
-    for id in ids:
-        # the script looks once more: an id that has a place by now stays as it is
-        restored += yield from call_shard(cache, keys, partial(observe.restore, id=id))
-    return Mended(restored)
+    return Mended((yield from restore(cache, keys, ids)))
 
 
 def _shards(some: Sequence[ShardKeys]) -> str:

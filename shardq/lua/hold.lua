@@ -13,20 +13,31 @@
 -- ARGV 3 bell channel
 -- ARGV 4 lane
 -- ARGV 5 until when (ms; <= 0 a negated delay, > 0 an instant), '' to let it go on, or 'shut': it moves here, with its hold
+-- ARGV 6 'new' where it moves to, in a change that goes on; 'old' where it leaves: a hold without a task of it would stay behind; else ''
 -- RETURNS {'ok', 1 when this change has opened it here, else 0} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(log N)
 if not (LANES and lanes_from(3, 2)) then return {'ok', 0} end
 begin()
+-- is_here(lane): tells if something of a lane is scheduled, ready or leased.
+local function is_here(lane)
+  local low, high = bounds_of(lane)
+  return redis.call('ZLEXCOUNT', KEYS[LANES], low, high) + redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high) > 0
+end
 local lane, first = ARGV[4], nil
-if ARGV[5] == 'shut' then
-  shut_lane(lane)
-elseif ARGV[5] == '' and gate_of(lane) == 'shut' then
-  redis.call('HSET', KEYS[LANES + 4], lane, '0') -- the one that comes along is over, too
-elseif ARGV[5] == '' then
-  redis.call('HDEL', KEYS[LANES + 4], lane)
-else
-  rest(lane, instant(ARGV[5]), true)
+if ARGV[5] == 'shut' or ARGV[6] == 'new' then shut_lane(lane) end
+if ARGV[5] ~= 'shut' then
+  if ARGV[6] == 'old' and not is_here(lane) then
+    -- what comes here still, as a dead task that is requeued, waits for its move
+    redis.call('HDEL', KEYS[LANES + 4], lane)
+    say(lane, 'closed')
+  elseif ARGV[5] == '' and gate_of(lane) == 'shut' then
+    redis.call('HSET', KEYS[LANES + 4], lane, '0') -- the one that comes along is over, too
+  elseif ARGV[5] == '' then
+    redis.call('HDEL', KEYS[LANES + 4], lane)
+  else
+    rest(lane, instant(ARGV[5]), true)
+  end
 end
 first = ring(lane)
 if first then rouse(first) end

@@ -16,11 +16,11 @@
 -- ARGV 3 bell channel
 -- ARGV 4 bytes from which on the page begins, or ''
 -- ARGV 5 how many at most
--- RETURNS {'ok', places that were taken away, {lane, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- RETURNS {'ok', places that were taken away, {lane, …}, how many tasks wait that their lanes do not know} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page
 -- COST O(n log N)
 local most, from, found, lanes, mended = tonumber(ARGV[5]), ARGV[4] == '' and '-' or '[' .. ARGV[4], {}, {}, 0
-if not (LANES and lanes_from(4, 3)) then return {'ok', 0, {}} end
+if not (LANES and lanes_from(4, 3)) then return {'ok', 0, {}, 0} end
 begin()
 while #found < most do
   local lane
@@ -58,4 +58,5 @@ for i = 1, #holds, 2 do
 end
 local first = ring_all(lanes)
 if first < math.huge then rouse(first) end
-return {'ok', mended, found}
+local lacking = redis.call('ZCOUNT', KEYS[3], FAR, '+inf') - redis.call('ZCARD', KEYS[LANES])
+return {'ok', mended, found, math.max(0, lacking)}

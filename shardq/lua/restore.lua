@@ -1,5 +1,6 @@
--- restore: schedules an id for now that has a record and is in no list or set: without that it would never be dispatched.
--- USES: epoch, guard, count, begin, rouse, state, topic, lane
+-- restore: schedules an id for now that has a record and is in no list or set, and has the lane of one that is scheduled know it:
+-- without that they would never be dispatched.
+-- USES: epoch, guard, count, begin, rouse, state, topic, lane, fault
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -18,20 +19,24 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 id
+-- ARGV 5 '1' for an id with a key whose lane has another shard by an earlier number; else '0'
 -- RETURNS {'ok', 1 when it was restored, 0 when it has a place or no record} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(length of the ready list): some milliseconds where that is 200,000 long
-local id = ARGV[4]
-if state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5]) ~= 'ready' then return {'ok', 0} end
--- entries that are ghosts are passed over, and so no place
-local ghosts = math.max(0, count_of(redis.call('HGET', KEYS[6], id)))
-if #redis.call('LPOS', KEYS[7], id, 'COUNT', ghosts + 1) > ghosts then return {'ok', 0} end
-local lanes = {}
+local id, lanes = ARGV[4], {}
 local lane = LANES and lanes_from(9, 3) and lane_of(id)
+local fault = fault_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], lane and KEYS[LANES], math.huge)
+if fault ~= 'lost' and fault ~= 'unlaned' then return {'ok', 0} end
 begin()
 if lane then
-  enter_lane(id, lane, now_ms, true)
-  free_places({id}, lanes)
+  if ARGV[5] == '1' then shut_lane(lane) end
+  if fault == 'unlaned' then
+    enter_lane(id, lane, redis.call('ZSCORE', KEYS[3], id) - FAR)
+    lanes[lane] = true
+  else
+    enter_lane(id, lane, now_ms, true)
+    free_places({id}, lanes)
+  end
 else
   redis.call('ZADD', KEYS[3], now_ms, id)
 end

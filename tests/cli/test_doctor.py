@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,6 +104,39 @@ def test_all_is_well(shell: Shell, own: tuple[Engine, tuple[str, ...]]) -> None:
         assert all(" ok: " in line for line in done.lines)
 
 
+@contextmanager
+def busy(engine: Engine, *, tasks_per_s: int = 1000) -> Iterator[None]:
+    """Pushes, and handles, so many a second until the end of the block: each is scheduled for a moment."""
+    end = threading.Event()
+
+    def push() -> None:
+        while not end.wait(0.05):
+            engine.push_many([Task(n, delay=0.2 + n / tasks_per_s) for n in range(tasks_per_s // 20)])
+
+    def take() -> None:
+        consumer = engine.consumer(lease=60)
+        while not end.is_set():
+            consumer.ack(consumer.claim(10, wait=0.1))
+
+    with ThreadPoolExecutor() as threads:
+        runs = [threads.submit(each) for each in (push, take, take)]
+        try:
+            yield
+        finally:
+            end.set()
+            for run in runs:
+                run.result()
+
+
+def test_a_busy_engine_is_well(shell: Shell, own: tuple[Engine, tuple[str, ...]]) -> None:
+    engine, options = own
+    engine.push_many([Task(n, delay=FAR_S) for n in range(5_000)])  # reading them takes a while
+    with busy(engine):
+        wait_until(lambda: engine.stats().dispatched > 1000, "tasks go through")
+        for _ in range(5):
+            assert "records" not in found(shell, "--all", *options)
+
+
 @pytest.mark.slow
 @ON_BOTH
 def test_a_task_that_nobody_will_ever_get(shardq: Shell, engine: Engine, servers: Servers) -> None:
@@ -146,6 +181,28 @@ def test_ids_without_a_record(shardq: Shell, engine: Engine, servers: Servers) -
     (told,) = found(shardq)["records"]
     assert told["text"].startswith(f"shard {keys.shard}: 1 ids are in a set without a record, like '{id}'")
     assert told["fix"] is None
+
+
+@pytest.mark.slow
+@ON_BOTH
+def test_a_task_that_its_key_does_not_know(shardq: Shell, engine: Engine, servers: Servers) -> None:
+    """It is scheduled, and no alarm of its key ever leads to it."""
+    first, lost = (engine.push(n, topic="mail", key="ann", id=f"{n}", delay=0.2) for n in (1, 2))
+    keys = shard_keys(engine.name, engine.topology.shard_of(lost), keyed=True)
+    (_, entry) = servers.ask(keys.slot, "ZRANGE", keys.keys, 0, -1)
+    servers.ask(keys.slot, "ZREM", keys.keys, entry)
+    (told,) = found(shardq)["records"]
+    assert told["text"].startswith(
+        f"shard {keys.shard}: 1 tasks are scheduled and their keys don't know them, like '{lost}'"
+    )
+    assert "fixed 1: have their keys know them" in shardq.run("doctor", "--fix", "--all").out
+    assert "records" not in found(shardq)
+    engine.start()
+    consumer = engine.consumer("mail")
+    for id in (first, lost):
+        (delivery,) = claim(consumer, 1)
+        assert delivery.id == id
+        consumer.ack(delivery)
 
 
 @ON_BOTH

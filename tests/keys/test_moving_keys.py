@@ -12,11 +12,20 @@ import pytest
 
 from shardq import Consumer, Delivery, Engine, Receipt, Task
 from shardq.core.calls.lanes import Closed, open_lanes
+from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.formats import KEYS
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.topology import Topology
+from shardq.core.model.record import JSON, encode_record
+from shardq.core.operation import Operation, Step, run
+from shardq.core.resharding.lane_keeper import move_closed, open_arrived
+from shardq.core.resharding.lanes import Lanes
+from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
+from shardq.core.resharding.resizing import forget_priors
+from shardq.engine.doctor import Mended, find_orphans
+from shardq.engine.internals import Internals
 from shardq.errors import ChangeUnderWay
 from tests.keys.account import TOPIC
 from tests.support.servers import Servers, keys_of
@@ -168,6 +177,21 @@ def test_what_lapses(running: Engine, servers: Servers) -> None:
     moving.given("held", "new")
 
 
+def test_what_is_restored(moving: Moving, servers: Servers, driver: Driver) -> None:
+    """A record is at the new shard before anything of its key has come there, and in no list or set."""
+    home = moving.home
+    moving.engine.stop()
+    servers.ask(home.slot, "HDEL", home.gates, of_key(TOPIC, moving.key))
+    servers.ask(home.slot, "HSET", home.task, moving.id("lost"), encode_record(JSON, "lost"))
+    cache = Internals(moving.engine).cache
+    (found,) = run(driver, find_orphans(cache, [cache.keys(home.shard)], everything=True), 5.0)
+    assert found.mend is not None
+    assert run(driver, found.mend(), 5.0) == Mended(1)
+    moving.engine.start()
+    moving.nothing_is_given()
+    moving.given("held", "lost")
+
+
 def test_what_is_cancelled_or_purged(moving: Moving) -> None:
     moving.push("new")
     assert moving.engine.cancel(moving.id("held"))
@@ -239,3 +263,72 @@ def test_a_hold_that_is_lifted_on_the_way(running: Engine, name: str, driver: Dr
     driver.call(open_lanes(home, topology.stamp, [Closed(lane, 0, False, "", f"{until * 1000:.0f}")]))
     running.start()
     assert [each.payload for each in claim(running.consumer(TOPIC), 1)] == ["a"]
+
+
+def test_a_hold_in_the_last_instant_of_a_change(url: str, name: str, servers: Servers, driver: Driver) -> None:
+    """Every shard is swept, and the earlier number not forgotten yet: what is told to the shard that the key has left
+    would stay there, and count when the key comes back.
+    """
+    with Engine(url, name=name, shards=BEFORE) as engine:
+        engine.limit(TOPIC, per_key=1)
+        key = Moving.moving_key()
+        engine.resize(AFTER)
+        cache = Internals(engine).cache
+        for keys in cache.span():
+            assert run(driver, sweep(cache, keys, MoveTokens("test"), MoveRate()), 5.0)
+        engine.hold(TOPIC, key=key, until=time.time() + 600)
+        assert run(driver, forget_priors(cache), 5.0)
+        held = [keys.shard for keys in keys_of(name, AFTER) if servers.ask(keys.slot, "EXISTS", keys.holds)]
+        assert held == [engine.topology.shard_of(of_key(TOPIC, key))]
+        engine.push("a", topic=TOPIC, key=key)
+        engine.start()
+        taker = engine.consumer(TOPIC, lease=60)
+        assert taker.claim(5, wait=0.5) == []
+        engine.hold(TOPIC, key=key, until=None)
+        taker.ack(claim(taker, 1))
+        assert engine.resize(BEFORE).wait(20)
+        engine.push("b", topic=TOPIC, key=key)
+        assert [each.payload for each in claim(taker, 1)] == ["b"]
+
+
+def test_a_hold_that_is_set_while_its_shard_is_swept(running: Engine, servers: Servers, driver: Driver) -> None:
+    """A dead task is requeued where it was, so that the hold is told there, too; then the keeper moves the key."""
+    running.limit(TOPIC, per_key=1)
+    key = Moving.moving_key()
+    id = running.push("a", topic=TOPIC, key=key)
+    taker = running.consumer(TOPIC, lease=60)
+    taker.bury(claim(taker, 1), "of no use")
+    running.stop()
+    running.resize(AFTER)
+    cache, numbers = Internals(running).cache, MoveTokens("test")
+    source, target = map(cache.keys, running.topology.homes(id))
+
+    def all_else() -> None:
+        running.push("b", topic=TOPIC, key=key, delay=FAR_S)
+        assert running.requeue(id, delay=FAR_S)
+        running.hold(TOPIC, key=key, until=time.time() + 600)
+        known = Lanes(running.topology.since)
+        for _ in range(2):
+            run(driver, open_arrived(cache, target, known), 5.0)
+            run(driver, move_closed(cache, source, numbers, MoveRate(), known), 5.0)
+        assert not servers.ask(source.slot, "EXISTS", source.task)
+
+    def meanwhile(operation: Operation[bool]) -> Operation[bool]:
+        """Does all else before the sweep goes through what is scheduled."""
+        step = next(operation)
+        while not (isinstance(step, Command) and step.words[:2] == ("ZRANGE", source.due)):
+            step = operation.send((yield step))
+        all_else()
+        return (yield from _going_on(operation, step))
+
+    assert run(driver, meanwhile(sweep(cache, source, MoveTokens("sweeper"), MoveRate())), 5.0)
+    assert not servers.ask(source.slot, "EXISTS", source.holds)
+    assert servers.ask(target.slot, "HEXISTS", target.holds, of_key(TOPIC, key))
+
+
+def _going_on(operation: Operation[bool], step: Step) -> Operation[bool]:
+    try:
+        while True:
+            step = operation.send((yield step))
+    except StopIteration as end:
+        return bool(end.value)

@@ -102,6 +102,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         *(by_id.cancel(keys, epoch, id).at(NOW) for id in ("later", "ready", "dead")),
         *(by_id.reschedule(keys, epoch, id, -50).at(NOW) for id in ("later", "ready")),
         by_id.requeue(keys, epoch, "dead", -50).at(NOW),
+        observe.check(keys, epoch, ["later", "ready", "gone"]).at(NOW),
         observe.restore(keys, epoch, "ready").at(NOW),
         by_id.get_many(keys, epoch, ["leased", "gone", "away"]).at(NOW),
         observe.peek(keys, epoch, TOPICS, draw=10).at(NOW),

@@ -155,6 +155,7 @@ NOTHING: dict[str, Callable[[ShardKeys], Call[Any]]] = {
     "requeue, of what is ready": lambda keys: by_id.requeue(keys, EPOCH, "ready", 0).at(NOW),
     "push_unique, of what is there": lambda keys: by_id.push_unique(keys, EPOCH, ["ready", 0, A, "keep", 50]).at(NOW),
     "trim, of what may stay": lambda keys: listing.trim(keys, EPOCH, age_ms=50, keep=9).at(NOW),
+    "check": lambda keys: observe.check(keys, EPOCH, ["ready", "leased", "gone"]).at(NOW),
     "restore, of what is not lost": lambda keys: observe.restore(keys, EPOCH, "ready").at(NOW),
 }
 

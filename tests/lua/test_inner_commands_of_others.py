@@ -113,8 +113,7 @@ PUSHES: dict[str, tuple[State, Call[Any], list[str]]] = {
         observe.restore(KEYS, EPOCH, "a").at(NOW),
         [
             *("ZSCORE due a", "ZSCORE leased a", "ZSCORE dead a", "HEXISTS task a"),
-            "HGET ghost a",
-            "LPOS ready/ a COUNT 1",
+            *("LLEN ready/", "HGET ghost a", "LPOS ready/ a COUNT 1"),
             "HDEL meta ''",
             f"ZADD due {T} a",
             "HSETNX topics '' 0",

@@ -66,6 +66,34 @@ def test_a_key_goes_on_in_its_order_one_at_a_time(engine: Engine, shards: int) -
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_tasks_that_their_keys_do_not_know_are_found(
+    engine: Engine, single: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a server has evicted what its keys know: all that was scheduled is given."""
+    monkeypatch.setattr("shardq.core.resharding.lane_keeper.REPAIR_S", 0.02)
+    monkeypatch.setattr("shardq.core.resharding.lane_keeper.REPAIRED_S", 0.02)
+    monkeypatch.setattr("shardq.core.resharding.repair.PAGE", 20)
+    engine.limit("w", per_key=1)
+    for at in range(0, 400, 100):  # of one due time together
+        engine.push_many([Task(n, topic="w", key=f"k{n % 20}", id=f"{n:04}", delay=0.1) for n in range(at, at + 100)])
+    engine.push_many([Task(n, delay=3600) for n in range(100)])
+    for shard in range(SHARDS):
+        keys = shard_keys(name, shard, keyed=True)
+        assert single.ask("DEL", keys.keys, keys.alarms) == 2
+    engine.start()
+    consumer = engine.consumer("w")
+    got = set[str]()
+
+    def all_given() -> bool:
+        given = consumer.claim(20, wait=0.1)
+        got.update(each.id for each in given)
+        consumer.ack(given)
+        return len(got) == 400
+
+    wait_until(all_given, "all are given out")
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_is_left_of_a_gone_task_is_mended(
     engine: Engine, single: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

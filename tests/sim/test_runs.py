@@ -6,14 +6,28 @@ from collections.abc import Iterable
 from functools import partial
 from unittest import mock
 
+import msgspec
 import pytest
 
+from shardq.core.consumer.policy import Backoff
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.operation import Operation
 from shardq.core.replicas import ReplicaBarrier
 from tests.sim.model.values import Hash
 from tests.sim.planted import PLANTED, PLANTED_CODE, Planted, PlantedCode, Unlucky
-from tests.sim.runs.plan import FLEETS, Fault, Forgetting, Plan, Program, directed, drawn, elsewhere, fleets, forgetting
+from tests.sim.runs.plan import (
+    FLEETS,
+    Fault,
+    FaultKind,
+    Forgetting,
+    Plan,
+    Program,
+    directed,
+    drawn,
+    elsewhere,
+    fleets,
+    forgetting,
+)
 from tests.sim.runs.running import Run, Told, run
 from tests.sim.runs.stories import cut_down, story
 from tests.sim.world.hub import Hub, Process
@@ -50,6 +64,25 @@ def test_fleets_that_come_and_go(seed: int) -> None:
     """Workers are deployed and scaled, and crash; the last two runs have other faults, too."""
     told = run(fleets(seed))
     assert not told.violation, story(told)
+
+
+@pytest.mark.parametrize("kind", FLEETS)
+def test_a_run_of_fleets_is_cut_down_to_one_without_workers(kind: FaultKind) -> None:
+    plan = fleets(2)
+    few = tuple(program for program in plan.programs if program.kind in ("dispatch", "produce"))
+    plan = msgspec.structs.replace(plan, seconds=10.0, programs=few, faults=(Fault(5.0, kind, 1, 0.5),))
+    told = run(plan)
+    assert told.reached[f"fault {kind}"] == 1
+
+
+def test_a_retry_is_waited_for() -> None:
+    """Who was killed with its workers for the eighth time may wait for two minutes: that is no fault of the engine."""
+    programs = (Program("dispatch", 0, 0), Program("produce", 60, 1), Program("work", 0, 2))
+    plan = msgspec.structs.replace(fleets(2), seconds=30.0, programs=programs, faults=(), pause=0.5)
+    with mock.patch.object(Backoff, "delay_s", return_value=200.0):
+        told = run(plan)
+    assert not told.violation, story(told)
+    assert told.seconds > 200
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing
 from shardq.core.layout.keys import ShardKeys
@@ -26,14 +26,38 @@ class Closed:
     held: str
 
 
-def lanes(keys: ShardKeys, epoch: Epoch, start: str, *, count: int) -> Call[tuple[int, list[str]]]:
-    """A page of lanes, from these bytes on. Sets their alarms anew. Returns how many places it mended, too."""
+class Looked(NamedTuple):
+    """A page of the lanes of a shard."""
 
-    def decode(answer: list[Any]) -> tuple[int, list[str]]:
-        mended, found = body(answer)
-        return mended, list(map(id_of, found))
+    lanes: list[str]
+    mended: int  # places that were freed
+    lacking: int  # tasks of the shard that wait, and that their lanes don't know
+
+
+def lanes(keys: ShardKeys, epoch: Epoch, start: str, *, count: int) -> Call[Looked]:
+    """A page of lanes, from these bytes on. Sets their alarms anew."""
+
+    def decode(answer: list[Any]) -> Looked:
+        mended, found, lacking = body(answer)
+        return Looked(list(map(id_of, found)), mended, lacking)
 
     return Call.of("lanes", keys, [epoch, NOW, keys.bell, start, count], decode)
+
+
+FAR_MS = 4e15
+"""Tasks that wait in a lane are in ``due`` at their due time plus this: no clock comes there."""
+
+
+def waiting(keys: ShardKeys, since: float, skip: int, count: int) -> Command[list[tuple[str, float]]]:
+    """Tasks that wait in lanes, and their scores in ``due``: from this score on, without the first few of these."""
+
+    def decode(answer: list[Any]) -> list[tuple[str, float]]:
+        are_pairs = bool(answer) and isinstance(answer[0], list)  # under RESP3
+        words = iter([word for pair in answer for word in pair] if are_pairs else answer)
+        return [(id_of(id), float(score)) for id, score in zip(words, words, strict=True)]
+
+    words = ("ZRANGEBYSCORE", keys.due, f"{since:.0f}", "+inf", "WITHSCORES", "LIMIT", skip, count)
+    return Command(keys.slot, words, decode)
 
 
 def close(keys: ShardKeys, epoch: Epoch, some: Sequence[str]) -> Call[list[Closed]]:
@@ -81,14 +105,19 @@ def gates(keys: ShardKeys, what: Gate, since: int, cursor: str) -> Command[tuple
     return Command(keys.slot, ("HSCAN", keys.gates, cursor, "COUNT", SCAN), decode)
 
 
-def hold(keys: ShardKeys, epoch: Epoch, lane: str, until: Word) -> Call[None]:
+Place = Literal["", "new", "old"]
+"""The shard of a lane that does not move; while it moves the one where it belongs, and one that it leaves."""
+
+
+def hold(keys: ShardKeys, epoch: Epoch, lane: str, until: Word, place: Place = "") -> Call[None]:
     """Has a lane give nothing until this due word; "" lets it go on."""
-    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, until], nothing)
+    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, until, place], nothing)
 
 
 def shut(keys: ShardKeys, epoch: Epoch, lane: str) -> Call[bool]:
     """Has a lane without tasks come here, with the hold that it has elsewhere. Returns True once it has."""
-    return Call.of("hold", keys, [epoch, NOW, keys.bell, lane, "shut"], lambda answer: body(answer)[0] == 1)
+    words: list[Word] = [epoch, NOW, keys.bell, lane, "shut", "new"]
+    return Call.of("hold", keys, words, lambda answer: body(answer)[0] == 1)
 
 
 def lanes_on_hold(keys: ShardKeys, cursor: str) -> Command[tuple[str, list[str]]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ShardKeys
@@ -206,18 +206,9 @@ def some_members(keys: ShardKeys, key: str, count: int) -> Command[list[str]]:
     return Command(keys.slot, ("ZRANDMEMBER", key, count), _texts)
 
 
-def has_records(keys: ShardKeys, ids: Sequence[str]) -> list[Command[bool]]:
-    return [Command(keys.slot, ("HSTRLEN", keys.task, id), bool) for id in ids]
-
-
-def are_members(keys: ShardKeys, key: str, ids: Sequence[str]) -> Command[list[bool]]:
-    """Tells for each id if it is in this sorted set of the shard."""
-    return Command(keys.slot, ("ZMSCORE", key, *ids), lambda scores: [score is not None for score in scores])
-
-
-def entries(keys: ShardKeys, topic: str, id: str) -> Command[int]:
-    """The entries of an id in its ready list; those of ghosts count."""
-    return Command(keys.slot, ("LPOS", keys.ready(topic), id, "COUNT", 0), len)
+def ready_ids(keys: ShardKeys, topic: str, start: int, count: int) -> Command[list[str]]:
+    """A page of a ready list; entries of ghosts are among them."""
+    return Command(keys.slot, ("LRANGE", keys.ready(topic), start, start + count - 1), _texts)
 
 
 def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
@@ -225,11 +216,39 @@ def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
     return Command(keys.slot, ("HMGET", keys.ghost, *ids), lambda counts: list(map(number_of, counts)))
 
 
-def restore(keys: ShardKeys, epoch: Epoch, id: str) -> Call[bool]:
-    """Schedules an id for now that has a record and no place. True if it had none."""
-    return Call.of(
-        "restore", keys, [epoch, NOW, keys.bell, id], lambda answer: body(answer)[0] == 1, topics=(topic_of(id),)
-    )
+Fault = Literal["lost", "empty", "unlaned"]
+"""What keeps a task from ever being given: it is in no list or set, it has no record, or its key does not know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The faults among some ids, by id, and how many of the ids were looked at: the first ones."""
+
+    looked_at: int
+    faults: Mapping[str, Fault]
+
+
+def check(keys: ShardKeys, epoch: Epoch, ids: Sequence[str]) -> Call[Checked]:
+    """Looks at the records and places of ids of one topic, at most ``MOST_CHECKED``."""
+
+    def decode(answer: list[Any]) -> Checked:
+        looked_at, flat = body(answer)
+        words = iter(flat)
+        faults = {id_of(id): cast(Fault, text_of(fault)) for id, fault in zip(words, words, strict=True)}
+        return Checked(int(looked_at), faults)
+
+    return Call.of("check", keys, [epoch, NOW, *ids], decode, topics=(topic_of(ids[0]),))
+
+
+MOST_CHECKED = 500
+
+
+def restore(keys: ShardKeys, epoch: Epoch, id: str, *, moves: bool = False) -> Call[bool]:
+    """Schedules an id for now that is lost, and has its key know one that is unlaned. True if it was either. ``moves``:
+    its key has another shard by an earlier number.
+    """
+    words: list[Word] = [epoch, NOW, keys.bell, id, 1 if moves else 0]
+    return Call.of("restore", keys, words, lambda answer: body(answer)[0] == 1, topics=(topic_of(id),))
 
 
 def _texts(ids: list[Any]) -> list[str]:

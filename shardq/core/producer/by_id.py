@@ -78,11 +78,25 @@ def order(cache: TopologyCache, verb: Verb, id: str, due: int) -> Operation[Outc
 
 
 def hold(cache: TopologyCache, topic: str, key: str, until: Word) -> Operation[None]:
-    """Has a key give nothing until this due word; "" lets it go on. While it moves all of its shards are told."""
+    """Has a key give nothing until this due word; "" lets it go on. While it moves all of its shards are told, first
+    the one where it belongs: from then on what it leaves behind comes there. A change that begins meanwhile begins the
+    telling anew.
+    """
     lane = of_key(topic, key)
+
+    def tell(keys: ShardKeys, epoch: Epoch) -> Call[None]:
+        *former, home = cache.topology.homes(lane)
+        if keys.shard == home:
+            return lanes.hold(keys, epoch, lane, until, "new" if former else "")
+        # a shard that it has left, in a change that has ended, keeps no hold
+        return lanes.hold(keys, epoch, lane, until, "old") if former else lanes.hold(keys, epoch, lane, "")
+
     yield from take_up_keys(cache)
-    for shard in cache.topology.homes(lane):
-        yield from call_shard(cache, cache.keys(shard), partial(lanes.hold, lane=lane, until=until))
+    homes = None
+    while homes != cache.topology.homes(lane):
+        homes = cache.topology.homes(lane)
+        for shard in reversed(homes):
+            yield from call_shard(cache, cache.keys(shard), tell)
 
 
 def call_each(cache: TopologyCache, makes: Mapping[str, Make[Outcome]]) -> Operation[dict[str, Outcome | ShardqError]]:

@@ -21,6 +21,7 @@ from shardq.core.operation import Operation, run
 from shardq.core.recovery import REFUSALS
 from shardq.core.resharding.lanes import PAGE, Lanes, closed
 from shardq.core.resharding.migration import MigrationPipeline, MoveRate, MoveTokens, bring_in, move_lanes
+from shardq.core.resharding.repair import enter_lanes
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
@@ -104,9 +105,12 @@ class LaneKeeper:
             return REPAIR_S
         keys = self._cache.keys(self._round[0])
         call = calls.lanes(keys, self._cache.topology.stamp, self._start, count=PAGE)
-        mended, page = self._driver.call(call, timeout=CALL_TIMEOUT_S)
+        page, mended, lacking = self._driver.call(call, timeout=CALL_TIMEOUT_S)
         if mended:
             log.warning("%d places of keys in shard %d were of tasks that are gone: freed", mended, keys.shard)
+        if lacking and not self._start:
+            entered = run(self._driver, enter_lanes(self._cache, keys, lacking), CALL_TIMEOUT_S)
+            log.warning("%d tasks in shard %d were not known to their keys: %d are now", lacking, keys.shard, entered)
         self._start = behind(page[-1]) if len(page) == PAGE else ""
         if not self._start:
             self._round.pop(0)

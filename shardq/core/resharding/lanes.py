@@ -42,7 +42,7 @@ def pages(cache: TopologyCache, source: ShardKeys, start: str = "") -> Operation
     found: list[str] = []
     at: str | None = start
     while at is not None:
-        _, page = yield from call_shard(cache, source, partial(calls.lanes, start=at, count=PAGE))
+        page = (yield from call_shard(cache, source, partial(calls.lanes, start=at, count=PAGE))).lanes
         mine = [lane for lane in page if lane.startswith(start)]
         found += mine
         at = behind(page[-1]) if len(mine) == PAGE else None

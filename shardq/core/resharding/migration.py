@@ -324,8 +324,6 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         found = True
         free = [each.lane for each in (yield from closed(cache, source, lanes)) if each.waits]
         yield from move_lanes(cache, source, free, pipeline, pace)
-    if topology.is_keyed and (yield from holds_left(cache, source)):
-        found = True
     for key in (source.due, source.dead):
         # From the latest on: what is due soon has mostly gone when its turn comes, and neighbours cost the servers
         # less. Tasks that fall between two pages, because others add and remove meanwhile, are found by the next sweep.
@@ -354,6 +352,9 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         yield from deliver_all(cache, source)
     yield from pipeline.check()
     if found or (yield from _holds_misplaced(topology, source)):
+        return False
+    # Without a task of its lane no hold is set here: what is found now is all.
+    if topology.is_keyed and (yield from holds_left(cache, source)):
         return False
     # No record of a misplaced task is here, and none can come: so there is no window of one either, and nothing to
     # take.

@@ -413,7 +413,14 @@ class Sampler:
 
     def _restore(self) -> Built:
         id = self._known_id([*self._hash(self.keys.task)]).decode(errors="replace")  # one may be a bent word
-        return self._shard("restore", [self.keys.bell, id], [id.partition("/")[0] if "/" in id else ""])
+        topic = id.partition("/")[0] if "/" in id else ""
+        return self._shard("restore", [self.keys.bell, id, self._draw.choice([0, 1])], [topic])
+
+    def _check(self) -> Built:
+        topic = self._draw.choice(TOPICS)
+        known = [*self._hash(self.keys.task), *self._sorted(self.keys.due), *self._sorted(self.keys.leased)]
+        ids = [self._known_id(known) for _ in range(self._draw.randrange(5))]
+        return self._shard("check", ids, [topic])
 
     def _get(self) -> Built:
         return self._shard("get", self._ids())
@@ -552,8 +559,8 @@ class Sampler:
         )
 
     def _hold(self) -> Built:
-        until = self._draw.choice(["", self._due()])
-        return self._shard("hold", [self.keys.bell, self._draw.choice(_LANES), until])
+        until, place = self._draw.choice(["", "shut", self._due()]), self._draw.choice(["", "new", "old"])
+        return self._shard("hold", [self.keys.bell, self._draw.choice(_LANES), until, place])
 
     def _unmark(self) -> Built:
         return self._shard("unmark", [])

@@ -346,6 +346,8 @@ class Faulting:
             self._run.start(self._fleet[-1])
 
     def _crash(self, fault: Fault, node: Node, process: Process) -> None:
+        if not self._fleet:
+            return  # a run that was cut down to one without workers
         program = self._fleet[fault.target % len(self._fleet)]
 
         def again(left: int) -> None:

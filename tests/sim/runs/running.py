@@ -65,7 +65,7 @@ ENDING = frozenset(("tail", "snapshot", "wipe", "kill", "lose power", "kill node
 """Faults after which what a process was about to tidy up may stay."""
 
 REST_S = 60.0
-"""The longest time, after all faults, until everything is handled."""
+"""The longest time, after all faults and the last retry that is due then, until everything is handled."""
 
 WELL_S = ALIVE_S + 5.0
 """And then until the engine calls itself healthy: what a worker reported, before it was killed, counts for so long."""
@@ -196,9 +196,9 @@ class Run:
         self._run_until(
             lambda: not any(thread.is_alive() for thread in self._mains), 3 * max(TIMEOUT_S, self.plan.timeout)
         )
-        closing = Process("closing")
-        thread = hub.spawn(closing, partial(self._close, closing))
-        self._run_until(lambda: not thread.is_alive(), REST_S + WELL_S + 4 * TIMEOUT_S)
+        closing, rest_s = Process("closing"), REST_S + self._until_retries_s()
+        thread = hub.spawn(closing, partial(self._close, closing, rest_s))
+        self._run_until(lambda: not thread.is_alive(), rest_s + WELL_S + 4 * TIMEOUT_S)
         self._raise_failures([thread])
         self._judge()
 
@@ -400,7 +400,7 @@ class Run:
                 raise thread.failure
             time.sleep(0.3)
 
-    def _close(self, process: Process) -> None:
+    def _close(self, process: Process, rest_s: float) -> None:
         """Without faults everything comes to rest, and is handled."""
         engine = self.engine(TIMEOUT_S)
         witness = self._witness(process, engine, TIMEOUT_S)
@@ -411,7 +411,7 @@ class Run:
         for name in SCHEDULES:
             witness.does(f"remove {name}", engine.schedule(name).remove)
         consumer = witness.consumer(*TOPICS, lease=5.0)
-        until, stats = self.hub.now_us + REST_S * 1e6, None
+        until, stats = self.hub.now_us + rest_s * 1e6, None
         while self.hub.now_us < until:
             deliveries = consumer.claim(100, wait=0.5)
             if deliveries:
@@ -431,6 +431,16 @@ class Run:
             time.sleep(1.0)
         self._final_shards = engine.topology.shards
         engine.close()
+
+    def _until_retries_s(self) -> float:
+        """How long the last task waits for its next attempt: one that was killed with its workers again and again waits
+        for minutes.
+        """
+        left_s = [0.0]
+        for shard in self._all_shards():
+            attempted, now_ms = shard.fields(shard.keys.lease), self.servers.owners[shard.keys.slot].now_us() / 1000
+            left_s += [(due - now_ms) / 1000 for id, due in shard.scores(shard.keys.due).items() if id in attempted]
+        return max(left_s)
 
     def _held_for_ever(self) -> int:
         """Occurrences that were held back, and whose cancel a server has lost."""
