@@ -44,12 +44,6 @@ local taken_of, drained, given_of = {}, {}, {}
 local given, looked, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 4
 local keyed, lanes, sent_back = LANES and lanes_from(8 + 2 * lists, 14 + 2 * lists), {}, {}
-local on_hold = keyed and holding > 0
--- is_held(id): tells if an id has a lane that is on hold.
-local function is_held(id)
-  local lane = lane_of(id)
-  return lane and held_of(lane) > now_ms
-end
 for list = 8, 7 + lists do
   local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 4 - 22])), ARGV[list * 4 - 21]
   local permit, own = tonumber(ARGV[list * 4 - 20]), token
@@ -72,10 +66,13 @@ for list = 8, 7 + lists do
     end
     local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, looked, bytes))
     local records = redis.call('HMGET', KEYS[2], unpack(ids, at + 1, last))
-    if on_hold then
-      local of = {}
-      for i = at + 1, last do of[#of + 1] = lane_of(ids[i]) end
-      look_at(of)
+    local lane_at, known_lanes = {}, {}
+    if keyed and holds.count > 0 then
+      for i = at + 1, last do
+        lane_at[i] = lane_of(ids[i])
+        known_lanes[#known_lanes + 1] = lane_at[i]
+      end
+      look_at(known_lanes)
     end
     -- each leased task has an entry: if there are no more than these, no ready task has one
     local leases = known_leases > held and redis.call('HMGET', KEYS[4], unpack(ids, at + 1, last)) or {}
@@ -90,7 +87,7 @@ for list = 8, 7 + lists do
         local known, head = parts_of(record)
         if known and head and head.x and head.x <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
-        elseif on_hold and known and topic_of(id) == topic and is_held(id) then
+        elseif lane_at[at] and known and topic_of(id) == topic and held_of(lane_at[at]) > now_ms then
           sent_back[#sent_back + 1] = id
         elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
           local entry = first_lease

@@ -78,7 +78,7 @@ end
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full, plain = #ids == limit, #ids
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, entries, lane_by_id, later, silent = {}, {}, {}, {}, {}
+local given, entries, later, silent = {}, {}, {}, {}
 -- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then.
 local function gives(lane, share)
   local out, most, interval = out_of(lane), window_of(lane)
@@ -94,12 +94,12 @@ local function gives(lane, share)
   while gave < room and found[gave + 1] and due_of(found[gave + 1], lane) <= now_ms do
     gave = gave + 1
     local id = id_of(found[gave], lane)
-    given[#given + 1], entries[id], lane_by_id[id] = id, found[gave], lane
+    given[#given + 1], entries[id] = id, found[gave]
   end
   if interval > 0 then
     note(lanes, lane)
   elseif gave < most - out and found[gave + 1] then
-    later[#later + 1], later[#later + 2] = string.format('%.3f', due_of(found[gave + 1], lane)), lane
+    later[#later + 1], later[#later + 2] = due_of(found[gave + 1], lane), lane
   else
     silent[#silent + 1] = lane
   end
@@ -111,7 +111,7 @@ local function go(group)
     local lane = lane_of(id)
     if lane then
       gone[#gone + 1] = entries[id]
-      places[#places + 1], places[#places + 2] = 0, id
+      places[#places + 1], places[#places + 2] = '0', id
       local _, interval = window_of(lane)
       if interval > 0 then
         -- what this call is late by is made up for, up to a little; a rest of a clock that went back is over
@@ -141,7 +141,7 @@ if keyed then
       ids[#ids + 1] = id
     else
       redis.call('ZREM', KEYS[LANES], entries[id]) -- another program's
-      note(lanes, lane_by_id[id])
+      note(lanes, lane_of(id))
     end
   end
 end
@@ -165,7 +165,7 @@ if #ids > 0 then
       begin()
       for _, id in ipairs(group) do
         die(id, 'format')
-        if lane_by_id[id] then note(lanes, lane_by_id[id]) end
+        if entries[id] then note(lanes, lane_of(id)) end
       end
       redis.call('ZREM', KEYS[2], unpack(group))
     elseif list then

@@ -8,14 +8,17 @@
 -- noted: each once, with what one call tells of many asked by one call. Uses topic.
 local FRONT = '000000000000000'
 local LANES, DUE = true, nil
-local resting, holding, gated
+-- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
+local rests, holds, gates = {}, {}, {}
 -- lanes_from(position, due): says where these six KEYS begin, and which one is `due`. A key of the wrong type fails here, before
 -- anything is written.
 -- RETURNS true
 local function lanes_from(position, due)
   LANES, DUE = position, due
   for i = position, position + 2 do redis.call('ZCARD', KEYS[i]) end
-  resting, holding, gated = redis.call('ZCARD', KEYS[position + 3]), redis.call('HLEN', KEYS[position + 4]), redis.call('HLEN', KEYS[position + 5])
+  rests.count, holds.count = redis.call('ZCARD', KEYS[position + 3]), redis.call('HLEN', KEYS[position + 4])
+  gates.count = redis.call('HLEN', KEYS[position + 5])
+  rests.all, holds.all, gates.all = rests.count == 0, holds.count == 0, gates.count == 0
   return true
 end
 -- lane_of(id): the lane of an id.
@@ -56,18 +59,19 @@ end
 -- RETURNS its members of keys, at most so many
 local function next_of(lane, out, most)
   local low, high = bounds_of(lane)
+  local page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, most)
+  if out == 0 or #page == 0 then return page end
   local found, at = {}, 0
   repeat
-    local asked = most - #found
-    local page, ids, places = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', at, asked), {}, {}
-    if out == 0 then return page end
+    local ids = {}
     for i, entry in ipairs(page) do ids[i] = id_of(entry, lane) end
-    if #page > 0 then places = redis.call('ZMSCORE', KEYS[LANES + 1], unpack(ids)) end
-    for i, entry in ipairs(page) do
-      if not places[i] then found[#found + 1] = entry end
+    for i, placed in ipairs(redis.call('ZMSCORE', KEYS[LANES + 1], unpack(ids))) do
+      if not placed then found[#found + 1] = page[i] end
     end
+    if #found == most then break end
     at = at + #page
-  until #page < asked or #found == most
+    page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', at, most - #found)
+  until #page == 0
   return found
 end
 -- due_of(entry, lane): the instant before which a task that waits is not given. At the front it is that of its retry, as
@@ -78,73 +82,74 @@ local function due_of(entry, lane)
   if at ~= FRONT then return tonumber(at) end
   return math.max(0, tonumber(DUE and redis.call('ZSCORE', KEYS[DUE], id_of(entry, lane)) or 0) - FAR)
 end
--- what this script knows of lanes; what it changes there it notes here as well
-local rests, holds, gates = {}, {}, {}
--- look_at(lanes): reads what keeps lanes from giving, each once in a script: by one call for all of a kind, and by none where the
--- shard has nothing of that kind.
+-- read_fields(known, key, lanes): reads the fields of lanes in a HASH; all of its fields where these are fewer.
+-- RETURNS nothing
+local function read_fields(known, key, lanes)
+  if known.all then return end
+  if known.count > #lanes then
+    local found = redis.call('HMGET', key, unpack(lanes))
+    for i, lane in ipairs(lanes) do known[lane] = found[i] end
+  else
+    local found = redis.call('HGETALL', key)
+    for i = 1, #found, 2 do known[found[i]] = found[i + 1] end
+    known.all = true
+  end
+end
+-- look_at(lanes): reads what keeps lanes from giving, by one call for all of a kind, and by none where the shard has nothing of it.
 -- RETURNS nothing
 local function look_at(lanes)
-  if resting + holding + gated == 0 then return end
-  local new, rated = {}, {}
+  if #lanes == 0 then return end
+  read_fields(holds, KEYS[LANES + 4], lanes)
+  read_fields(gates, KEYS[LANES + 5], lanes)
+  if rests.all then return end
+  local rated = {}
   for _, lane in ipairs(lanes) do
-    if not holds[lane] then
-      holds[lane], new[#new + 1] = 0, lane
-      local _, interval = window_of(lane)
-      if interval > 0 then rated[#rated + 1] = lane end
-    end
+    local _, interval = window_of(lane)
+    if interval > 0 then rated[#rated + 1] = lane end
   end
-  if #new == 0 then return end
-  local turns = resting > 0 and #rated > 0 and redis.call('ZMSCORE', KEYS[LANES + 3], unpack(rated)) or {}
-  local held = holding > 0 and redis.call('HMGET', KEYS[LANES + 4], unpack(new)) or {}
-  local said = gated > 0 and redis.call('HMGET', KEYS[LANES + 5], unpack(new)) or {}
-  for i, lane in ipairs(rated) do rests[lane] = tonumber(turns[i] or 0) end
-  for i, lane in ipairs(new) do holds[lane], gates[lane] = tonumber(held[i] or 0), said[i] or nil end
-end
--- know(lane): has one lane been looked at.
--- RETURNS nothing
-local function know(lane)
-  if not holds[lane] and resting + holding + gated > 0 then look_at({lane}) end
+  local found = #rated > 0 and redis.call('ZMSCORE', KEYS[LANES + 3], unpack(rated)) or {}
+  for i, lane in ipairs(rated) do rests[lane] = found[i] end
 end
 -- held_of(lane): the instant before which a lane gives nothing for a hold.
 -- RETURNS ms
 local function held_of(lane)
-  know(lane)
-  return holds[lane] or 0
-end
--- rest_of(lane): the instant before which a lane gives nothing: for its rate, or a hold. A rest that is more than its window
--- of intervals ahead is of a clock that went back.
--- RETURNS ms
-local function rest_of(lane)
-  know(lane)
-  local most, interval = window_of(lane)
-  local rest = rests[lane] or 0
-  if rest > now_ms + most * interval then rest = now_ms end
-  return math.max(rest, held_of(lane))
-end
--- rest(lane, until_ms): has a lane give nothing until then, for its rate.
--- RETURNS nothing
-local function rest(lane, until_ms)
-  know(lane)
-  rests[lane] = math.max(until_ms, rests[lane] or 0)
-  redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', until_ms), lane)
+  if holds[lane] == nil and not holds.all then look_at({lane}) end
+  return tonumber(holds[lane] or 0)
 end
 -- hold(lane, until_ms): has a lane give nothing until then; without an instant, its hold is over.
 -- RETURNS nothing
 local function hold(lane, until_ms)
-  know(lane)
-  holds[lane] = until_ms or 0
+  holds[lane] = until_ms or false
   if until_ms then
     redis.call('HSET', KEYS[LANES + 4], lane, string.format('%.0f', until_ms))
   else
     redis.call('HDEL', KEYS[LANES + 4], lane)
   end
 end
+-- rest_of(lane): the instant before which a lane gives nothing: for its rate, or a hold. A rest that is more than its window
+-- of intervals ahead is of a clock that went back.
+-- RETURNS ms
+local function rest_of(lane)
+  local most, interval = window_of(lane)
+  if interval == 0 then return held_of(lane) end
+  if rests[lane] == nil and not rests.all then look_at({lane}) end
+  local rest = tonumber(rests[lane] or 0)
+  if rest > now_ms + most * interval then rest = now_ms end
+  return math.max(rest, held_of(lane))
+end
+-- rest(lane, until_ms): has a lane give nothing until then, for its rate.
+-- RETURNS nothing
+local function rest(lane, until_ms)
+  rests[lane] = nil
+  redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', until_ms), lane)
+  rests.all = false
+end
 local change
 -- gate_of(lane): what a change of the number of shards, as long as it goes on, has said of a lane.
 -- RETURNS closed: it is leaving, nothing of it is given here any more | shut: it is not here yet | open: it is here; nil for one
 --         that it has said nothing of
 local function gate_of(lane)
-  know(lane)
+  if gates[lane] == nil and not gates.all then look_at({lane}) end
   if not gates[lane] then return nil end
   change = change or redis.call('HMGET', KEYS[1], 'since', 'numbers')
   local said, since = string.match(gates[lane], '^(%a+):(%d+)$')
@@ -153,7 +158,6 @@ end
 -- say(lane, what): sets the gate of a lane. It has no alarm unless it is open.
 -- RETURNS nothing
 local function say(lane, what)
-  know(lane)
   gates[lane] = what .. ':' .. (redis.call('HGET', KEYS[1], 'since') or '0')
   redis.call('HSET', KEYS[LANES + 5], lane, gates[lane])
   if what ~= 'open' then redis.call('ZREM', KEYS[LANES + 2], lane) end
@@ -184,7 +188,7 @@ end
 -- RETURNS nothing
 local function takes_in(lanes, id, lane, at_ms, front)
   redis.call('ZADD', KEYS[DUE], far(at_ms), id)
-  redis.call('ZADD', KEYS[LANES], 0, entry_of(id, lane, not front and at_ms))
+  redis.call('ZADD', KEYS[LANES], '0', entry_of(id, lane, not front and at_ms))
   note(lanes, lane, not front and at_ms)
 end
 -- lets_go(lanes, id, lane, score): takes a task that waits out of its lane, by its score in `due`. Its lane may have waited for it.
@@ -240,7 +244,7 @@ local function rings(lanes)
       local at = alarm_of(lane, lanes[lane])
       local words = lanes[lane] == true and exact or sooner
       if at then
-        words[#words + 1], words[#words + 2] = string.format('%.3f', at), lane
+        words[#words + 1], words[#words + 2] = at, lane
         earliest = math.min(earliest, at)
       elseif lanes[lane] == true then
         none[#none + 1] = lane

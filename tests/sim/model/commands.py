@@ -542,12 +542,13 @@ def zlexcount(space: Keyspace, key: bytes, least: bytes, most: bytes) -> int:
 
 @_command(-4, "list")
 def zrangebylex(space: Keyspace, key: bytes, least: bytes, most: bytes, *options: bytes) -> Reply:
-    if len(options) != 3 or options[0] != b"LIMIT" or _integer(options[1]) != 0:
+    if len(options) != 3 or options[0] != b"LIMIT" or _integer(options[1]) < 0:
         raise ModelError(f"ZRANGEBYLEX is not in the model with {options}")
     present = space.read(key, SortedSet)
     start, stop = _lexical_slice(present, least, most)
     found = present.order[start:stop] if present is not None else []
-    return _told(space, found[: _integer(options[2])], scores=False)
+    skipped = _integer(options[1])
+    return _told(space, found[skipped : skipped + _integer(options[2])], scores=False)
 
 
 @_command(4, writes=True)
