@@ -12,7 +12,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3.. lane, at most 500
 -- RETURNS {'ok', lane, how many of it are ready or leased, 1 when some wait, else 0, the
---         instants before which it rests, and is held, in ms, or '', …} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+--         instants of its last turn, and before which it is held, in ms, or '', …} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)
 local answer = {'ok'}

@@ -114,8 +114,8 @@ local function go(group)
       places[#places + 1], places[#places + 2] = '0', id
       local _, interval = window_of(lane)
       if interval > 0 then
-        -- what this call is late by is made up for, up to a little; a rest of a clock that went back is over
-        rests[lane] = math.max(rest_of(lane), now_ms - math.min(interval, 50)) + interval
+        -- what this call is late by is made up for, up to a little; a turn of a clock that went back is over
+        rests[lane] = math.max(rest_of(lane), now_ms - math.min(interval, 50))
         turns[#turns + 1], turns[#turns + 2] = string.format('%.3f', rests[lane]), lane
       end
     end

@@ -51,8 +51,14 @@ while #found < most do
   note(lanes, lane)
   from, found[#found + 1] = '[' .. string.sub(lane, 1, -2) .. '0', lane
 end
--- what is over: of a rate the last turn counts for a while
-redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.0f', now_ms - 86400000))
+-- what is over: a turn counts as long as the longest time between two
+local settings, longest = redis.call('HGETALL', KEYS[1]), 0
+for i = 1, #settings, 2 do
+  if string.sub(settings[i], 1, 5) == 'keys/' then
+    longest = math.max(longest, tonumber(string.match(settings[i + 1], '^%d+:([%d.]+):') or 0))
+  end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.3f', now_ms - longest))
 local holds = redis.call('HSCAN', KEYS[LANES + 4], 0, 'COUNT', 100)[2]
 for i = 1, #holds, 2 do
   if tonumber(holds[i + 1]) <= now_ms then redis.call('HDEL', KEYS[LANES + 4], holds[i]) end

@@ -126,23 +126,22 @@ local function hold(lane, until_ms)
     redis.call('HDEL', KEYS[LANES + 4], lane)
   end
 end
--- rest_of(lane): the instant before which a lane gives nothing: for its rate, or a hold. A rest that is more than its window
--- of intervals ahead is of a clock that went back.
+-- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. A turn
+-- that is more than its window of intervals ahead is of a clock that went back.
 -- RETURNS ms
 local function rest_of(lane)
   local most, interval = window_of(lane)
   if interval == 0 then return held_of(lane) end
   if rests[lane] == nil and not rests.all then look_at({lane}) end
-  local rest = tonumber(rests[lane] or 0)
+  local rest = tonumber(rests[lane] or 0) + interval
   if rest > now_ms + most * interval then rest = now_ms end
   return math.max(rest, held_of(lane))
 end
--- rest(lane, until_ms): has a lane give nothing until then, for its rate.
+-- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
-local function rest(lane, until_ms)
-  rests[lane] = nil
-  redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', until_ms), lane)
-  rests.all = false
+local function note_turn(lane, at_ms)
+  rests[lane], rests.all = nil, false
+  redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', at_ms), lane)
 end
 local change
 -- gate_of(lane): what a change of the number of shards, as long as it goes on, has said of a lane.
