@@ -1,7 +1,8 @@
 """Tasks with keys beside tasks without: rates, what a noisy key costs the others, and how fast one key goes by itself.
 
 The same tasks fall due with keys and without, in turns. One consumer takes them and acknowledges at once, in the
-process of the pollers. The rate counts from the due time to the last acknowledgement. *One behind the other*: the next
+process of the pollers. The rate counts from the due time to the last acknowledgement. Beside it is the server's own CPU
+time for each task, of the pushes apart: others who use the machine change it less. *One behind the other*: the next
 task of a key falls due when the one before is done, so that nothing is held; *all at once*: they wait for each other.
 
 What a quiet key feels of a noisy one is measured in one shard, which all share: from due to claimed, from the first
@@ -10,10 +11,12 @@ second on.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from bench.children import Child
 from bench.consuming import CLAIM
@@ -42,7 +45,11 @@ def _measure(stand: Stand) -> Iterator[Figure]:
     waves = [[(key, wave) for key in range(keys)] for wave in range(each)]
     name = f"{keys:,} keys × {each}, one at a time"
     yield from _beside(stand, f"{name}, one behind the other", waves, per_key=1, aim="≥ 0.4")
-    yield from _beside(stand, f"{name}, all at once", [list(itertools.chain(*waves))], per_key=1, aim="≥ 0.35")
+    at_once = [list(itertools.chain(*waves))]
+    yield from _beside(stand, f"{name}, all at once", at_once, per_key=1, aim="≥ 0.4")
+    yield from _beside(
+        stand, f"{name}, all at once, 1 % more on hold", at_once, per_key=1, aim="≥ 0.36", holds=keys // 100
+    )
     keys, each = stand.pick(10, 200, 1_000), stand.pick(20, 300)
     burst = [(key, number) for number in range(each) for key in range(keys)]
     yield from _beside(stand, f"{keys:,} keys × {each}, 20 at once", [burst], per_key=20, aim="")
@@ -60,42 +67,78 @@ Waves = Sequence[Sequence[tuple[object, int]]]
 """Key and number of each task; the tasks of a wave fall due at one instant, when those before are done."""
 
 
-def _beside(stand: Stand, name: str, waves: Waves, *, per_key: int, aim: str) -> Iterator[Figure]:
-    count, keyed, plain = sum(map(len, waves)), list[Spent](), list[Spent]()
+def _beside(stand: Stand, name: str, waves: Waves, *, per_key: int, aim: str, holds: int = 0) -> Iterator[Figure]:
+    count, keyed, plain = sum(map(len, waves)), list[_Work](), list[_Work]()
     for number in range(ROUNDS):
         stand.say(f"{name}: {count:,} tasks with keys and without, round {number + 1} of {ROUNDS}")
-        keyed.append(_taken(stand, waves, per_key=per_key))
-        plain.append(_taken(stand, waves, per_key=None))
-    with_keys, without = middle(keyed), middle(plain)
+        keyed.append(_work(stand, waves, per_key=per_key, holds=holds))
+        plain.append(_work(stand, waves, per_key=None))
+    with_keys, without = (middle([each.taken for each in rounds]) for rounds in (keyed, plain))
     ratio = without.wall_s / with_keys.wall_s
     told = f"{ratio:.2f} of {count / without.wall_s:,.0f}/s without keys{aim and f'; aim: {aim}'}"
     yield rate(name, count, with_keys, reference=told, ratio=ratio)
-    yield server_cost(name, count, with_keys)
+    yield from _costs(name, count, with_keys, without, aim)
+    pushed_with, pushed_without = (middle([each.pushed for each in rounds]) for rounds in (keyed, plain))
+    yield from _costs(f"{name}: pushes", count, pushed_with, pushed_without, aim and "≥ 0.35")
+
+
+def _costs(name: str, count: int, with_keys: Spent, without: Spent, aim: str) -> Iterator[Figure]:
+    ratio = without.server_s / with_keys.server_s
+    cost = server_cost(name, count, with_keys)
+    told = f"{cost.reference}; {ratio:.2f} of a task without keys{aim and f'; aim: {aim}'}"
+    yield dataclasses.replace(cost, reference=told, ratio=ratio)
     yield server_cost(f"{name}, without keys", count, without)
 
 
-def _taken(stand: Stand, waves: Waves, *, per_key: int | None) -> Spent:
-    """Measures from the due time of each wave until its last task is acknowledged. Without keys: None."""
-    whole = Spent()
+@dataclass(frozen=True, slots=True)
+class _Work:
+    pushed: Spent
+    taken: Spent
+    """From the due time of each wave until its last task is acknowledged."""
+
+
+def _work(stand: Stand, waves: Waves, *, per_key: int | None, holds: int = 0) -> _Work:
+    """Measures one round. Without keys: None. ``holds``: of other keys; another topic has a rate then."""
+    whole = _Work(Spent(), Spent())
     with stand.engine(shards=1) as engine:
         if per_key is not None:
             engine.limit(TOPIC, per_key=per_key)
+        if holds:
+            engine.limit("rated", per_key=1, per_key_rate=1)
+        for number in range(holds):
+            engine.hold(TOPIC, key=f"held-{number}", until=time.time() + 3600)
         engine.start()
+        for number in range(2 if holds else 0):
+            engine.push(number, topic="rated", key="k")
         for wave in waves:
-            whole.add(_one_wave(stand, engine, wave, keyed=per_key is not None))
+            one = _one_wave(stand, engine, wave, keyed=per_key is not None)
+            whole.pushed.add(one.pushed)
+            whole.taken.add(one.taken)
     return whole
 
 
-def _one_wave(stand: Stand, engine: Engine, wave: Sequence[tuple[object, int]], *, keyed: bool) -> Spent:
+def _taken(stand: Stand, waves: Waves, *, per_key: int) -> Spent:
+    return _work(stand, waves, per_key=per_key).taken
+
+
+def _one_wave(stand: Stand, engine: Engine, wave: Sequence[tuple[object, int]], *, keyed: bool) -> _Work:
+    pushed = Spent()
+
     def made(at: float) -> Iterator[Task]:
         return (Task(PAYLOAD, at=at, topic=TOPIC, key=str(key) if keyed else None) for key, _ in wave)
 
-    due_s = _pushed(stand, engine, len(wave), made)
+    def push(at: float) -> None:
+        nonlocal pushed
+        with stand.metering() as pushed:
+            for _ in engine.push_iter(made(at)):
+                pass
+
+    due_s = push_ahead(stand, engine, LEAD_S + len(wave) / PUSHED_PER_S, push)
     time.sleep(max(0.0, due_s - time.time() - READY_S))
-    with stand.metering() as spent:
+    with stand.metering() as taken:
         _take(engine, len(wave))
-    spent.wall_s = time.time() - due_s
-    return spent
+    taken.wall_s = time.time() - due_s
+    return _Work(pushed, taken)
 
 
 def _pushed(stand: Stand, engine: Engine, count: int, made: Callable[[float], Iterable[Task]]) -> float:
@@ -175,7 +218,7 @@ def _others(stand: Stand) -> Iterator[Figure]:
                     for _ in engine.push_iter(Task(PAYLOAD, topic=TOPIC, key="one") for _ in range(backlog)):
                         pass
                     engine.consumer(TOPIC, lease=600).claim(1, wait=30.0)
-                found.append(_one_wave(stand, engine, wave, keyed=True))
+                found.append(_one_wave(stand, engine, wave, keyed=True).taken)
     one, other = middle(alone), middle(crowded)
     ratio = one.wall_s / other.wall_s
     told = f"{ratio:.2f} of {count / one.wall_s:,.0f}/s without it; aim: ≥ 0.95"

@@ -127,10 +127,12 @@ def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float |
         return "resize", None
     if lane.retry_ms > now_ms:
         return "backoff", lane.retry_ms
-    # of a clock that went back, beyond that: scripts then count it as over
-    longest_ms = (window.per_key or 1) * 1000 / window.per_key_rate if window.per_key_rate else float("inf")
-    if now_ms < lane.rests_ms <= now_ms + longest_ms:
-        return "per_key_rate", lane.rests_ms
+    if window.per_key_rate:
+        interval_ms = 1000 / window.per_key_rate
+        next_ms = lane.turn_ms + interval_ms
+        # of a clock that went back, beyond that: scripts then count it as over
+        if now_ms < next_ms <= now_ms + (window.per_key or 1) * interval_ms:
+            return "per_key_rate", next_ms
     return None, None
 
 

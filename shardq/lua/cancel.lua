@@ -34,21 +34,18 @@ begin()
 if state == 'ready' then
   redis.call('HSET', KEYS[8], id, ghosts_with(KEYS[8], id))
   haunt(topic_of(id), 1)
-  if lane then free_places({id}, lanes) end
+  if lane then frees(lanes, {id}) end
 end
 -- the record next: without it the id is dropped wherever it still stands
 redis.call('HDEL', KEYS[2], id)
 if state == 'scheduled' then
   redis.call('ZREM', KEYS[3], id)
-  if lane then
-    leave_lane(id, lane, score)
-    lanes[lane] = true -- which may have waited for its retry
-  end
+  if lane then lets_go(lanes, id, lane, score) end
 elseif state == 'dead' then
   redis.call('ZREM', KEYS[6], id)
   redis.call('HDEL', KEYS[7], id)
 end
 redis.call('HDEL', KEYS[5], id)
-local first = keyed and ring_all(lanes) or math.huge
+local first = keyed and rings(lanes) or math.huge
 if first < math.huge then rouse(first) end
 return {'ok', 'cancelled'}

@@ -70,12 +70,9 @@ local function cancel(ids)
   if keyed then
     for i, id in ipairs(ids) do
       local lane = due[i] and lane_of(id)
-      if lane then
-        leave_lane(id, lane, due[i])
-        lanes[lane] = true
-      end
+      if lane then lets_go(lanes, id, lane, due[i]) end
     end
-    free_places(ready, lanes)
+    frees(lanes, ready)
   end
   redis.call('ZREM', KEYS[6], unpack(going))
   redis.call('HDEL', KEYS[7], unpack(going))
@@ -95,6 +92,6 @@ for i = 1, #page[2], 2 do
   end
 end
 cancel(found)
-local first = keyed and ring_all(lanes) or math.huge
+local first = keyed and rings(lanes) or math.huge
 if first < math.huge then rouse(first) end
 return {'ok', scan_on(page[1]), #page[2] / 2, bytes, cancelled, running}

@@ -44,12 +44,6 @@ local taken_of, drained, given_of = {}, {}, {}
 local given, looked, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 4
 local keyed, lanes, sent_back = LANES and lanes_from(8 + 2 * lists, 14 + 2 * lists), {}, {}
-local on_hold = keyed and redis.call('HLEN', KEYS[LANES + 4]) > 0
--- is_held(id): tells if an id has a lane that is on hold.
-local function is_held(id)
-  local lane = lane_of(id)
-  return lane and tonumber(redis.call('HGET', KEYS[LANES + 4], lane) or 0) > now_ms
-end
 for list = 8, 7 + lists do
   local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 4 - 22])), ARGV[list * 4 - 21]
   local permit, own = tonumber(ARGV[list * 4 - 20]), token
@@ -72,6 +66,14 @@ for list = 8, 7 + lists do
     end
     local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, looked, bytes))
     local records = redis.call('HMGET', KEYS[2], unpack(ids, at + 1, last))
+    local lane_at, known_lanes = {}, {}
+    if keyed and holds.count > 0 then
+      for i = at + 1, last do
+        lane_at[i] = lane_of(ids[i])
+        known_lanes[#known_lanes + 1] = lane_at[i]
+      end
+      look_at(known_lanes)
+    end
     -- each leased task has an entry: if there are no more than these, no ready task has one
     local leases = known_leases > held and redis.call('HMGET', KEYS[4], unpack(ids, at + 1, last)) or {}
     while at < last and wanted > 0 and bytes < 1048576 do
@@ -85,7 +87,7 @@ for list = 8, 7 + lists do
         local known, head = parts_of(record)
         if known and head and head.x and head.x <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
-        elseif on_hold and known and topic_of(id) == topic and is_held(id) then
+        elseif lane_at[at] and known and topic_of(id) == topic and held_of(lane_at[at]) > now_ms then
           sent_back[#sent_back + 1] = id
         elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
           local entry = first_lease
@@ -134,7 +136,7 @@ local function spoil(lane)
       if not (due[i] and due_of(entries[at + i], lane) <= now_ms and known and head and head.x and head.x <= now_ms) then return end
       die(id, 'expired')
       redis.call('ZREM', KEYS[DUE], id)
-      leave_lane(id, lane, due[i])
+      lets_go(lanes, id, lane, due[i])
     end
     at = at + #ids
   end
@@ -143,13 +145,13 @@ if keyed then
   for i, id in ipairs(odd) do
     local lane = reasons[i] == 'expired' and lane_of(id)
     if lane and not lanes[lane] then
-      lanes[lane] = true
+      note(lanes, lane)
       spoil(lane)
     end
   end
-  for _, id in ipairs(sent_back) do enter_lane(id, lane_of(id), now_ms, true) end
-  free_places(odd, lanes)
-  free_places(sent_back, lanes)
+  for _, id in ipairs(sent_back) do takes_in(lanes, id, lane_of(id), now_ms, true) end
+  frees(lanes, odd)
+  frees(lanes, sent_back)
 end
 for topic, number in pairs(forget_passed(KEYS[5])) do haunt(topic, -number) end
 for list = 8, 7 + lists do
@@ -197,7 +199,7 @@ for i = 1, lists do
   local crowd = ARGV[8] ~= '' and redis.pcall('ZCARD', waiting)
   crowds[i] = type(crowd) == 'number' and crowd or 0
 end
-local first = keyed and ring_all(lanes) or math.huge
+local first = keyed and rings(lanes) or math.huge
 if given > 0 and lease_ms <= STEP_MS then first = math.min(first, now_ms + lease_ms) end
 if first < math.huge then rouse(first) end
 local leased_us = keyed and steady_ms * 1000 + now_us % 1000 or nil

@@ -12,7 +12,7 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3.. lane, at most 500
 -- RETURNS {'ok', lane, how many of it are ready or leased, 1 when some wait, else 0, the
---         instants before which it rests, and is held, in ms, or '', …} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+--         instants of its last turn, and before which it is held, in ms, or '', …} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)
 local answer = {'ok'}
@@ -22,9 +22,8 @@ for i = 3, #ARGV do
   local lane = ARGV[i]
   local low, high = bounds_of(lane)
   if gate_of(lane) ~= 'closed' then say(lane, 'closed') end
-  redis.call('ZREM', KEYS[LANES + 2], lane)
   local n = #answer
-  answer[n + 1], answer[n + 2] = lane, redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high)
+  answer[n + 1], answer[n + 2] = lane, out_of(lane)
   answer[n + 3] = #redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 1)
   answer[n + 4] = redis.call('ZSCORE', KEYS[LANES + 3], lane) or ''
   answer[n + 5] = redis.call('HGET', KEYS[LANES + 4], lane) or ''

@@ -77,51 +77,71 @@ end
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full, plain = #ids == limit, #ids
-local keyed, lanes, scores = LANES and lanes_from(9 + 2 * topics, 2), {}, {}
--- gives(lane): what a lane can give now, onto `ids`. It gives no more than eight a call: others are due as well.
-local function gives(lane)
-  local low, high = bounds_of(lane)
-  local most, interval = window_of(lane)
-  local room = math.min(8, most - redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high), plain + limit - #ids)
-  lanes[lane] = true
-  if room <= 0 or rest_of(lane) > now_ms then return end
-  if interval > 0 then room = 1 end
-  -- what was replaced while it was leased has a place that is not its own: it waits, others pass
-  for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, most > 1 and room + most or room)) do
-    local id = id_of(entry, lane)
-    if room == 0 or due_of(entry, lane) > now_ms then break end
-    if not redis.call('ZSCORE', KEYS[LANES + 1], id) then
-      scores[id] = redis.call('ZSCORE', KEYS[2], id)
-      if scores[id] then
-        ids[#ids + 1], room = id, room - 1
-      else
-        redis.call('ZREM', KEYS[LANES], entry) -- another program's
-      end
-    end
+local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
+local given, entries, later, silent = {}, {}, {}, {}
+-- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then.
+local function gives(lane, share)
+  local out, most, interval = out_of(lane), window_of(lane)
+  if out >= most then
+    silent[#silent + 1] = lane
+    return
+  elseif rest_of(lane) > now_ms then
+    note(lanes, lane)
+    return
+  end
+  local room, gave = math.min(most - out, interval > 0 and 1 or share, limit - #given), 0
+  local found = next_of(lane, out, math.min(room + 1, most - out))
+  while gave < room and found[gave + 1] and due_of(found[gave + 1], lane) <= now_ms do
+    gave = gave + 1
+    local id = id_of(found[gave], lane)
+    given[#given + 1], entries[id] = id, found[gave]
+  end
+  if interval > 0 then
+    note(lanes, lane)
+  elseif gave < most - out and found[gave + 1] then
+    later[#later + 1], later[#later + 2] = due_of(found[gave + 1], lane), lane
+  else
+    silent[#silent + 1] = lane
   end
 end
 -- go(group): the keyed ones of these leave their lanes for their places.
 local function go(group)
+  local gone, places, turns = {}, {}, {}
   for _, id in ipairs(group) do
     local lane = lane_of(id)
     if lane then
+      gone[#gone + 1] = entries[id]
+      places[#places + 1], places[#places + 2] = '0', id
       local _, interval = window_of(lane)
-      leave_lane(id, lane, scores[id] or redis.call('ZSCORE', KEYS[2], id))
-      redis.call('ZADD', KEYS[LANES + 1], 0, id)
       if interval > 0 then
-        -- what this call is late by is made up for, up to a little; a rest of a clock that went back is over
-        local turn = math.max(rest_of(lane), now_ms - math.min(interval, 50)) + interval
-        redis.call('ZADD', KEYS[LANES + 3], string.format('%.3f', turn), lane)
+        -- what this call is late by is made up for, up to a little; a turn of a clock that went back is over
+        rests[lane] = math.max(rest_of(lane), now_ms - math.min(interval, 50))
+        turns[#turns + 1], turns[#turns + 2] = string.format('%.3f', rests[lane]), lane
       end
     end
   end
+  if #gone > 0 then redis.call('ZREM', KEYS[LANES], unpack(gone)) end
+  if #places > 0 then redis.call('ZADD', KEYS[LANES + 1], unpack(places)) end
+  if #turns > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(turns)) end
 end
 if keyed then
-  for _, lane in ipairs(redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)) do
+  local rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
+  local share = math.max(8, math.floor(limit / math.max(1, #rung)))
+  look_at(rung)
+  for _, lane in ipairs(rung) do
     if lane_of(lane) ~= lane then
-      revoked_ends(lane, lanes)
-    elseif #ids < plain + limit and list_of(topic_of(lane)) then
-      gives(lane)
+      revoked_ends(lanes, lane)
+    elseif #given < limit and list_of(topic_of(lane)) then
+      gives(lane, share)
+    end
+  end
+  local scores = #given > 0 and redis.call('ZMSCORE', KEYS[2], unpack(given)) or {}
+  for i, id in ipairs(given) do
+    if scores[i] then
+      ids[#ids + 1] = id
+    else
+      redis.call('ZREM', KEYS[LANES], entries[id]) -- another program's
+      note(lanes, lane_of(id))
     end
   end
 end
@@ -143,7 +163,10 @@ if #ids > 0 then
     local list = known and list_of(topic)
     if not known then
       begin()
-      for _, id in ipairs(group) do die(id, 'format') end
+      for _, id in ipairs(group) do
+        die(id, 'format')
+        if entries[id] then note(lanes, lane_of(id)) end
+      end
       redis.call('ZREM', KEYS[2], unpack(group))
     elseif list then
       -- the removal comes first: then the server does not refuse the rest for want of memory, and a full one drains
@@ -159,12 +182,12 @@ if #ids > 0 then
         for _, id in ipairs(group) do
           local lane = keyed and lane_of(id)
           if lane then
-            enter_lane(id, lane, now_ms, true)
+            takes_in(lanes, id, lane, now_ms, true)
           else
             back[#back + 1], back[#back + 2] = now_ms, id
           end
         end
-        if keyed then free_places(group, lanes) end
+        if keyed then frees(lanes, group) end
         if #back > 0 then redis.call('ZADD', KEYS[2], unpack(back)) end
         failure = pushed
       else
@@ -198,7 +221,7 @@ if next_lapse <= steady_ms and not failure then
       die(id, spent and 'lost with its worker' or 'format')
       redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
       redis.call('ZREM', KEYS[4], id)
-      if keyed then free_places({id}, lanes) end
+      if keyed then frees(lanes, {id}) end
       buried = buried + 1
     else
       local list = list_of(topic)
@@ -223,7 +246,9 @@ if next_lapse <= steady_ms and not failure then
 end
 local next_alarm = math.huge
 if keyed then
-  ring_all(lanes)
+  if #later > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(later)) end
+  if #silent > 0 then redis.call('ZREM', KEYS[LANES + 2], unpack(silent)) end
+  rings(lanes)
   local first = redis.call('ZRANGE', KEYS[LANES + 2], 0, 0, 'WITHSCORES')
   next_alarm = tonumber(first[2] or 'never') or math.huge
 end

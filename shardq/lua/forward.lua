@@ -126,9 +126,9 @@ redis.call('LTRIM', KEYS[3], taken, -1)
 for of, number in pairs(dropped) do haunt(of, -number) end
 if LANES and lanes_from(9) then
   local lanes = {}
-  free_places(odd, lanes)
-  free_places(sent, lanes)
-  local first = ring_all(lanes)
+  frees(lanes, odd)
+  frees(lanes, sent)
+  local first = rings(lanes)
   if first < math.huge then rouse(first) end
 end
 if #sent > 0 then

@@ -24,21 +24,22 @@ local function is_here(lane)
   local low, high = bounds_of(lane)
   return redis.call('ZLEXCOUNT', KEYS[LANES], low, high) + redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high) > 0
 end
-local lane, first = ARGV[4], nil
+local lane, lanes = ARGV[4], {}
 if ARGV[5] == 'shut' or ARGV[6] == 'new' then shut_lane(lane) end
 if ARGV[5] ~= 'shut' then
   if ARGV[6] == 'old' and not is_here(lane) then
     -- what comes here still, as a dead task that is requeued, waits for its move
-    redis.call('HDEL', KEYS[LANES + 4], lane)
+    hold(lane)
     say(lane, 'closed')
   elseif ARGV[5] == '' and gate_of(lane) == 'shut' then
-    redis.call('HSET', KEYS[LANES + 4], lane, '0') -- the one that comes along is over, too
+    hold(lane, 0) -- the one that comes along is over, too
   elseif ARGV[5] == '' then
-    redis.call('HDEL', KEYS[LANES + 4], lane)
+    hold(lane)
   else
-    rest(lane, instant(ARGV[5]), true)
+    hold(lane, instant(ARGV[5]))
   end
 end
-first = ring(lane)
-if first then rouse(first) end
+note(lanes, lane)
+local first = rings(lanes)
+if first < math.huge then rouse(first) end
 return {'ok', gate_of(lane) == 'open' and 1 or 0}

@@ -35,7 +35,7 @@ while #found < most do
   for _, id in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES + 1], low, high, 'LIMIT', 0, 100)) do
     local waits = redis.call('ZSCORE', KEYS[3], id) or redis.call('HEXISTS', KEYS[2], id) == 0
     if waits and not redis.call('ZSCORE', KEYS[LANES + 2], id) then
-      free_places({id}, lanes)
+      frees(lanes, {id})
       mended = mended + 1
     end
   end
@@ -44,19 +44,26 @@ while #found < most do
   for _, entry in ipairs(front and {} or redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10)) do
     local id, at = id_of(entry, lane), due_of(entry, lane)
     if entry == entry_of(id, lane) and at > now_ms then
-      leave_lane(id, lane, FAR + at)
-      enter_lane(id, lane, at)
+      lets_go(lanes, id, lane, FAR + at)
+      takes_in(lanes, id, lane, at)
     end
   end
-  lanes[lane], from, found[#found + 1] = true, '[' .. string.sub(lane, 1, -2) .. '0', lane
+  note(lanes, lane)
+  from, found[#found + 1] = '[' .. string.sub(lane, 1, -2) .. '0', lane
 end
--- what is over: of a rate the last turn counts for a while
-redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.0f', now_ms - 86400000))
+-- what is over: a turn counts as long as the longest time between two
+local settings, longest = redis.call('HGETALL', KEYS[1]), 0
+for i = 1, #settings, 2 do
+  if string.sub(settings[i], 1, 5) == 'keys/' then
+    longest = math.max(longest, tonumber(string.match(settings[i + 1], '^%d+:([%d.]+):') or 0))
+  end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.3f', now_ms - longest))
 local holds = redis.call('HSCAN', KEYS[LANES + 4], 0, 'COUNT', 100)[2]
 for i = 1, #holds, 2 do
   if tonumber(holds[i + 1]) <= now_ms then redis.call('HDEL', KEYS[LANES + 4], holds[i]) end
 end
-local first = ring_all(lanes)
+local first = rings(lanes)
 if first < math.huge then rouse(first) end
 local lacking = redis.call('ZCOUNT', KEYS[3], FAR, '+inf') - redis.call('ZCARD', KEYS[LANES])
 return {'ok', mended, found, math.max(0, lacking)}

@@ -11,7 +11,7 @@
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
--- ARGV 4.. for each lane, at most 500: it, and the instants before which it rests, and is held, in ms, or ''
+-- ARGV 4.. for each lane, at most 500: it, and the instants of its last turn, and before which it is held, in ms, or ''
 -- RETURNS {'ok'} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(n log N)
@@ -20,14 +20,14 @@ if not (LANES and lanes_from(3, 2)) then return {'ok'} end
 begin()
 for i = 4, #ARGV, 3 do
   local lane = ARGV[i]
-  lanes[lane] = true
+  note(lanes, lane)
   if gate_of(lane) ~= 'open' then
-    if ARGV[i + 1] ~= '' then rest(lane, tonumber(ARGV[i + 1])) end
+    if ARGV[i + 1] ~= '' then note_turn(lane, tonumber(ARGV[i + 1])) end
     -- a hold that was set or lifted here since it was shut is the newer one
-    if ARGV[i + 2] ~= '' and not redis.call('HGET', KEYS[LANES + 4], lane) then rest(lane, tonumber(ARGV[i + 2]), true) end
+    if ARGV[i + 2] ~= '' and not redis.call('HGET', KEYS[LANES + 4], lane) then hold(lane, tonumber(ARGV[i + 2])) end
     say(lane, 'open')
   end
 end
-local first = ring_all(lanes)
+local first = rings(lanes)
 if first < math.huge then rouse(first) end
 return {'ok'}

@@ -65,7 +65,7 @@ if #ids > 0 then
   if dropped > 0 then haunt(ARGV[4], -dropped) end
   removed = removed + #going
   remove(going)
-  if keyed then free_places(going, lanes) end
+  if keyed then frees(lanes, going) end
 end
 local function scanned(key, from)
   if from == 'end' then return from end
@@ -80,10 +80,7 @@ local function scanned(key, from)
     local id = page[2][i]
     local lane = keyed and key == KEYS[3] and lane_of(id)
     if ARGV[5] == 'all' or topic_of(id) == ARGV[4] then
-      if lane then
-        leave_lane(id, lane, page[2][i + 1])
-        lanes[lane] = true
-      end
+      if lane then lets_go(lanes, id, lane, page[2][i + 1]) end
       going[#going + 1] = id
       if #going == 1000 then
         remove(going)
@@ -96,6 +93,6 @@ local function scanned(key, from)
   return page[1] == '0' and 'end' or scan_on(page[1])
 end
 local due, dead = scanned(KEYS[3], ARGV[6]), scanned(KEYS[6], ARGV[7])
-local first = keyed and ring_all(lanes) or math.huge
+local first = keyed and rings(lanes) or math.huge
 if first < math.huge then rouse(first) end
 return {'ok', removed, redis.call('LLEN', KEYS[9]), due, dead}

@@ -37,9 +37,9 @@ if keyed then
     local id, at = ids[j], scores[j * 2 - 1]
     local lane = lane_of(id)
     if lane then
-      lanes[lane] = true
-      scores[j * 2 - 1] = far(at)
-      entering[#entering + 1], entering[#entering + 2] = 0, entry_of(id, lane, at)
+      note(lanes, lane, at)
+      scores[j * 2 - 1] = FAR + at
+      entering[#entering + 1], entering[#entering + 2] = '0', entry_of(id, lane, at)
       if string.byte(ARGV[3 + topics + j * 3], -1) == 32 then shutting[#shutting + 1] = lane end
     elseif at < first then
       first = at
@@ -66,6 +66,6 @@ for i = 5, 4 + topics do
   redis.pcall('HSETNX', KEYS[4], ARGV[i], 0)
   redis.pcall('HDEL', KEYS[1], 'idle/' .. ARGV[i])
 end
-if #entering > 0 then first = math.min(first, ring_all(lanes)) end
+if #entering > 0 then first = math.min(first, rings(lanes)) end
 if first < math.huge then rouse(first) end
 return {'ok'}

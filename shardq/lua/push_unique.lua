@@ -92,10 +92,9 @@ for i = 6, #ARGV, 5 do
     answer = present and 'replaced' or 'pushed'
     -- due first: refused (no memory, no permission), it has changed nothing; later ones leave the id in one place at least
     if lane then
-      if state == 'scheduled' then leave_lane(id, lane, score) end
-      enter_lane(id, lane, at)
+      if state == 'scheduled' then lets_go(lanes, id, lane, score) end
+      takes_in(lanes, id, lane, at)
       if string.byte(spec, -1) == 32 then shut_lane(lane) end
-      lanes[lane] = true
     else
       redis.call('ZADD', KEYS[3], at, id)
     end
@@ -103,11 +102,11 @@ for i = 6, #ARGV, 5 do
       local counted = redis.pcall('HSET', KEYS[8], id, ghosts_with(KEYS[8], id))
       if type(counted) == 'table' then
         redis.call('ZREM', KEYS[3], id)
-        if lane then leave_lane(id, lane, FAR + at) end
+        if lane then lets_go(lanes, id, lane, FAR + at) end
         return counted
       end
       haunt(topic_of(id), 1)
-      if lane then free_places({id}, lanes) end
+      if lane then frees(lanes, {id}) end
     end
     redis.call('HSET', KEYS[2], id, dated(record))
     redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on, and is not idle
@@ -134,6 +133,6 @@ for i = 6, #ARGV, 5 do
   end
   answers[#answers + 1] = answer
 end
-if keyed then first = math.min(first, ring_all(lanes)) end
+if keyed then first = math.min(first, rings(lanes)) end
 if first < math.huge then rouse(first) end
 return answers

@@ -44,8 +44,7 @@ for n, id in ipairs(ids) do
     -- also for a dead one: it may be requeued while its lane still gives elsewhere
     if lane then shut_lane(lane) end
     if lane and kind ~= 'dead' then
-      enter_lane(id, lane, tonumber(score) - FAR, kind == 'first')
-      lanes[lane] = true
+      takes_in(lanes, id, lane, tonumber(score) - FAR, kind == 'first')
     elseif kind == 'due' then
       due[#due + 1], due[#due + 2] = score, id
       if tonumber(score) < first then first = tonumber(score) end
@@ -71,6 +70,6 @@ for topic in pairs(topics) do
   redis.pcall('HDEL', KEYS[1], 'idle/' .. topic)
 end
 redis.call('HDEL', KEYS[7], unpack(marks))
-if keyed then first = math.min(first, ring_all(lanes)) end
+if keyed then first = math.min(first, rings(lanes)) end
 if first < math.huge then rouse(first) end
 return {'ok'}

@@ -23,7 +23,7 @@
 -- ATOMIC
 -- COST O(log N)
 local id, at = ARGV[4], instant(ARGV[5])
-local keyed = LANES and lanes_from(9, 3)
+local keyed, lanes = LANES and lanes_from(9, 3), {}
 local lane = keyed and lane_of(id)
 local state = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
 if state == 'leased' then return {'ok', 'running'} end
@@ -32,11 +32,10 @@ if state ~= 'dead' then return {'ok', state} end
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[7])
 begin() -- it takes no more memory than it frees
-if lane then enter_lane(id, lane, at) else redis.call('ZADD', KEYS[3], at, id) end
+if lane then takes_in(lanes, id, lane, at) else redis.call('ZADD', KEYS[3], at, id) end
 redis.call('ZREM', KEYS[6], id)
 redis.call('HDEL', KEYS[7], id)
 redis.call('HDEL', KEYS[5], id)
-local first = at
-if lane then first = ring(lane) or math.huge end
+local first = lane and rings(lanes) or at
 if first < math.huge then rouse(first) end
 return {'ok', 'requeued'}

@@ -30,9 +30,8 @@ if state == 'gone' and redis.call('HEXISTS', KEYS[7], id) == 1 then return {'ok'
 if state == 'dead' or state == 'gone' then return {'ok', state} end
 local ghosts = state == 'ready' and ghosts_with(KEYS[6], id)
 if lane then
-  if state == 'scheduled' then leave_lane(id, lane, score) end
-  enter_lane(id, lane, at)
-  lanes[lane] = true
+  if state == 'scheduled' then lets_go(lanes, id, lane, score) end
+  takes_in(lanes, id, lane, at)
 else
   redis.call('ZADD', KEYS[3], at, id)
 end
@@ -40,12 +39,12 @@ if ghosts then
   local counted = redis.pcall('HSET', KEYS[6], id, ghosts)
   if type(counted) == 'table' then
     redis.call('ZREM', KEYS[3], id)
-    if lane then leave_lane(id, lane, FAR + at) end
+    if lane then lets_go(lanes, id, lane, FAR + at) end
     return counted
   end
   haunt(topic_of(id), 1)
-  if lane then free_places({id}, lanes) end
+  if lane then frees(lanes, {id}) end
 end
-local first = lane and ring_all(lanes) or at
+local first = lane and rings(lanes) or at
 if first < math.huge then rouse(first) end
 return {'ok', 'moved'}

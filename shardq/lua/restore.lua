@@ -31,16 +31,15 @@ begin()
 if lane then
   if ARGV[5] == '1' then shut_lane(lane) end
   if fault == 'unlaned' then
-    enter_lane(id, lane, redis.call('ZSCORE', KEYS[3], id) - FAR)
-    lanes[lane] = true
+    takes_in(lanes, id, lane, redis.call('ZSCORE', KEYS[3], id) - FAR)
   else
-    enter_lane(id, lane, now_ms, true)
-    free_places({id}, lanes)
+    takes_in(lanes, id, lane, now_ms, true)
+    frees(lanes, {id})
   end
 else
   redis.call('ZADD', KEYS[3], now_ms, id)
 end
 redis.pcall('HSETNX', KEYS[8], topic_of(id), 0)
-local first = lane and ring_all(lanes) or now_ms
+local first = lane and rings(lanes) or now_ms
 if first < math.huge then rouse(first) end
 return {'ok', 1}

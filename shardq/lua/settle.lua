@@ -63,7 +63,7 @@ if acks > 0 then
     redis.call('HDEL', KEYS[2], unpack(ids, 1, good))
     redis.call('HDEL', KEYS[4], unpack(ids, 1, good))
     redis.call('ZREM', KEYS[3], unpack(ids, 1, good))
-    if keyed then free_places({unpack(ids, 1, good)}, lanes) end
+    if keyed then frees(lanes, {unpack(ids, 1, good)}) end
   end
 end
 local position, first, rewritten = acks, math.huge, 0
@@ -87,9 +87,9 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
       if lane then
         local _, _, front = window_of(lane)
         local ahead = verb == 'hold' or verb == 'back' and delay_ms == 0 or verb == 'retry' and front
-        enter_lane(id, lane, verb == 'hold' and at - delay_ms or at, ahead)
+        takes_in(lanes, id, lane, verb == 'hold' and at - delay_ms or at, ahead)
         -- a hold that lasts longer stays
-        if verb == 'hold' then rest(lane, math.max(at, tonumber(redis.call('HGET', KEYS[LANES + 4], lane) or 0)), true) end
+        if verb == 'hold' then hold(lane, math.max(at, held_of(lane))) end
       else
         redis.call('ZADD', KEYS[5], at, id)
         if at < first then first = at end
@@ -106,12 +106,12 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
     end
     redis.call('HSET', KEYS[4], id, lease_entry(failures, lapses, limit, ''))
     redis.call('ZREM', KEYS[3], id)
-    if keyed then free_places({id}, lanes) end
+    if keyed then frees(lanes, {id}) end
   end
 end
 if keyed then
-  for _, id in ipairs(told) do revoked_ends(id, lanes) end
-  first = math.min(first, ring_all(lanes))
+  for _, id in ipairs(told) do revoked_ends(lanes, id) end
+  first = math.min(first, rings(lanes))
 end
 if first < math.huge then rouse(first) end
 return answers

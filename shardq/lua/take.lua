@@ -70,7 +70,7 @@ if #taken > 0 then
   begin() -- a user who may not remove must not add either: the task would be in two places
   redis.call('HSET', KEYS[7], unpack(moved))
   redis.call('HDEL', KEYS[2], unpack(taken))
-  for i = 1, #leaving, 3 do leave_lane(leaving[i], leaving[i + 1], leaving[i + 2]) end
+  for i = 1, #leaving, 3 do lets_go({}, leaving[i], leaving[i + 1], leaving[i + 2]) end
   if #was_due > 0 then redis.call('ZREM', KEYS[3], unpack(was_due)) end
   if #was_dead > 0 then
     redis.call('ZREM', KEYS[5], unpack(was_dead))

@@ -105,6 +105,38 @@ def test_a_rate_whose_clock_went_back(running: Engine, servers: Servers, name: s
     assert 0.45 <= at[-1] - at[0] < 5
 
 
+@pytest.mark.parametrize("now", [None, 50.0])
+def test_a_rate_that_is_lifted_or_raised(running: Engine, now: float | None) -> None:
+    """The next turn goes by the limit of now: the one before said ten seconds."""
+    running.limit(TOPIC, per_key=1000, per_key_rate=0.1)
+    keys_with(running, 2)
+    consumer = running.consumer(TOPIC, lease=60)
+    consumer.ack(claim(consumer, 1))
+    assert nothing_more(consumer)
+    began = time.monotonic()
+    if now is None:
+        running.limit(TOPIC, None)
+    else:
+        running.limit(TOPIC, per_key=1000, per_key_rate=now)
+    claim(consumer, 1)
+    assert time.monotonic() - began < 3
+
+
+def test_turns_that_count_no_more_are_forgotten(running: Engine, servers: Servers, name: str) -> None:
+    running.limit(TOPIC, per_key=20, per_key_rate=10)
+    keys_with(running, 300, keys=300)
+    taken_at(running.consumer(TOPIC, lease=60), 300)
+    shards = [shard_keys(name, shard, keyed=True) for shard in range(running.topology.shards)]
+
+    def known() -> int:
+        return sum(int(servers.ask(keys.slot, "ZCARD", keys.rests)) for keys in shards)
+
+    assert known() > 0
+    time.sleep(0.2)
+    running.limit(TOPIC, per_key=10, per_key_rate=10)  # which looks lanes over
+    wait_until(lambda: known() == 0, "no turn is known any more")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("url", ["single"], indirect=True)

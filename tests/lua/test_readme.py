@@ -77,7 +77,7 @@ def test_a_row_has_the_arguments_of_its_script(name: str) -> None:
 
 
 def test_every_script_on_lanes_says_what_it_does_to_them() -> None:
-    told = [name for row in rows("script on lanes", width=2) for name in row[0].split(", ")]
+    told = [name for row in rows("script on lanes", width=4) for name in row[0].split(", ")]
     assert sorted(told) == [name for name in NAMES if "lane" in contract(name).uses]
 
 

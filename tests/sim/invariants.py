@@ -132,7 +132,8 @@ class Shard:
         meta = self.fields(keys.meta)
         for lane in entries.keys() | {_lane(id) for id in placed}:
             assert lane is not None
-            most = int(meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")[0])
+            window = meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")
+            most, interval = int(window[0]), float(window[1])
             taken = sum(id.startswith(lane) for id in placed)
             if taken > most:
                 raise Violation(f"{taken} of {lane!r} are out in {self.name}, of {most}")
@@ -142,7 +143,7 @@ class Shard:
                 if lane in alarms:
                     raise Violation(f"{lane!r} is {gate[0].decode()} in {self.name}, and has an alarm")
             elif first and taken < min(most, self.at_once):
-                at = max(first[2], rests.get(lane, 0.0), float(holds.get(lane, 0)))
+                at = max(first[2], rests.get(lane, 0.0) + interval if interval else 0.0, float(holds.get(lane, 0)))
                 if alarms.get(lane, float("inf")) > at + 0.01:
                     raise Violation(f"{lane!r} in {self.name} can give at {at}, and its alarm is {alarms.get(lane)}")
 

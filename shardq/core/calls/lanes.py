@@ -22,7 +22,7 @@ class Closed:
     lane: str
     out: int  # tasks that are ready or leased
     waits: bool
-    rests: str  # the instants before which it rests, and is held, in ms, or ""
+    turn: str  # the instants of its last turn, and before which it is held, in ms, or ""
     held: str
 
 
@@ -66,15 +66,15 @@ def close(keys: ShardKeys, epoch: Epoch, some: Sequence[str]) -> Call[list[Close
     def decode(answer: list[Any]) -> list[Closed]:
         words = iter(body(answer))
         return [
-            Closed(id_of(lane), out, waits == 1, rests.decode(), held.decode())
-            for lane, out, waits, rests, held in zip(words, words, words, words, words, strict=True)
+            Closed(id_of(lane), out, waits == 1, turn.decode(), held.decode())
+            for lane, out, waits, turn, held in zip(words, words, words, words, words, strict=True)
         ]
 
     return Call.of("close", keys, [epoch, NOW, *some], decode)
 
 
 def open_lanes(keys: ShardKeys, epoch: Epoch, some: Iterable[Closed]) -> Call[None]:
-    words = [word for each in some for word in (each.lane, each.rests, each.held)]
+    words = [word for each in some for word in (each.lane, each.turn, each.held)]
     return Call.of("open_lanes", keys, [epoch, NOW, keys.bell, *words], nothing)
 
 
@@ -137,7 +137,7 @@ class Tallied:
     leased: int
     oldest_ms: int | None  # due time of the oldest held task
     retry_ms: int  # the instant of the retry that it waits for; 0 without one
-    rests_ms: float  # the instants before which it rests, and is on hold; 0 if never
+    turn_ms: float  # the instants of the last turn of its rate, and before which it is on hold; 0 if never
     held_ms: float
     goes_on: bool  # True if it has an alarm: it gives its next by itself
 
@@ -162,13 +162,13 @@ def tally(keys: ShardKeys, epoch: Epoch, topic: str, *, count: int) -> Call[Tall
         leased: int,
         oldest: bytes,
         retry: bytes,
-        rests: bytes,
+        turn: bytes,
         until: bytes,
         on: int,
     ) -> Tallied:
         oldest_ms = int(oldest) if oldest else None
-        retry_ms, rests_ms, held_ms = int(retry or 0), float(rests or 0), float(until or 0)
-        return Tallied(id_of(lane), scheduled, held, ready, leased, oldest_ms, retry_ms, rests_ms, held_ms, on == 1)
+        retry_ms, turn_ms, held_ms = int(retry or 0), float(turn or 0), float(until or 0)
+        return Tallied(id_of(lane), scheduled, held, ready, leased, oldest_ms, retry_ms, turn_ms, held_ms, on == 1)
 
     def decode(answer: list[Any]) -> Tally:
         now, is_whole, flat = body(answer)

@@ -176,6 +176,6 @@ def _under_way(cache: TopologyCache, source: ShardKeys, lanes: Collection[str]) 
 
 
 def _merged(lane: str, told: Sequence[Closed]) -> Closed:
-    rests = max((each.rests for each in told if each.rests), key=float, default="")
+    turn = max((each.turn for each in told if each.turn), key=float, default="")
     held = max((each.held for each in told if each.held), key=float, default="")
-    return Closed(lane, 0, False, rests, held)
+    return Closed(lane, 0, False, turn, held)

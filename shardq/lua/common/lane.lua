@@ -2,18 +2,23 @@
 -- An engine that has keys gives six more KEYS: keys, placed, alarms, rests, holds, gates. What of a lane waits is in `due`, at FAR
 -- behind its due time, where no clock comes, and in `keys`, as LANE, its due time in 15 digits, '/' and UNIQUE; in front of
 -- all others of its lane with zeros. What is ready or leased is in `placed`: no counter stands beside it. `alarms` has the
--- instant at which a lane can give its next; none while it is full, or has nothing. Too early an alarm is set right by
--- dispatch; none is ever too late, or lacks. Uses topic.
+-- instant at which a lane can give its next. Too early an alarm is set right by dispatch; none is ever too late, or lacks.
+--
+-- A lane takes in, lets go, gives (dispatch alone) and frees, and the body notes it. At its end the body rings the lanes that it
+-- noted: each once, with what one call tells of many asked by one call. Uses topic.
 local FRONT = '000000000000000'
 local LANES, DUE = true, nil
+-- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
+local rests, holds, gates = {}, {}, {}
 -- lanes_from(position, due): says where these six KEYS begin, and which one is `due`. A key of the wrong type fails here, before
 -- anything is written.
 -- RETURNS true
 local function lanes_from(position, due)
   LANES, DUE = position, due
-  for i = position, position + 3 do redis.call('ZCARD', KEYS[i]) end
-  redis.call('HLEN', KEYS[position + 4])
-  redis.call('HLEN', KEYS[position + 5])
+  for i = position, position + 2 do redis.call('ZCARD', KEYS[i]) end
+  rests.count, holds.count = redis.call('ZCARD', KEYS[position + 3]), redis.call('HLEN', KEYS[position + 4])
+  gates.count = redis.call('HLEN', KEYS[position + 5])
+  rests.all, holds.all, gates.all = rests.count == 0, holds.count == 0, gates.count == 0
   return true
 end
 -- lane_of(id): the lane of an id.
@@ -43,6 +48,32 @@ local function window_of(lane)
   end
   return window[1], window[2], window[3] and window[1] == 1
 end
+-- out_of(lane): how many tasks of a lane are ready or leased.
+-- RETURNS the number
+local function out_of(lane)
+  local low, high = bounds_of(lane)
+  return redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high)
+end
+-- next_of(lane, out, most): what of a lane goes next, in order. What was replaced while it was leased waits for the end of the
+-- place it had: others pass it.
+-- RETURNS its members of keys, at most so many
+local function next_of(lane, out, most)
+  local low, high = bounds_of(lane)
+  local page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, most)
+  if out == 0 or #page == 0 then return page end
+  local found, at = {}, 0
+  repeat
+    local ids = {}
+    for i, entry in ipairs(page) do ids[i] = id_of(entry, lane) end
+    for i, placed in ipairs(redis.call('ZMSCORE', KEYS[LANES + 1], unpack(ids))) do
+      if not placed then found[#found + 1] = page[i] end
+    end
+    if #found == most then break end
+    at = at + #page
+    page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', at, most - #found)
+  until #page == 0
+  return found
+end
 -- due_of(entry, lane): the instant before which a task that waits is not given. At the front it is that of its retry, as
 -- `due` has it; 0 where the body has no `due`.
 -- RETURNS ms
@@ -51,105 +82,176 @@ local function due_of(entry, lane)
   if at ~= FRONT then return tonumber(at) end
   return math.max(0, tonumber(DUE and redis.call('ZSCORE', KEYS[DUE], id_of(entry, lane)) or 0) - FAR)
 end
--- rest_of(lane): the instant before which a lane gives nothing: for its rate, or a hold. A rest that is more than its window
--- of intervals ahead is of a clock that went back.
+-- read_fields(known, key, lanes): reads the fields of lanes in a HASH; all of its fields where these are fewer.
+-- RETURNS nothing
+local function read_fields(known, key, lanes)
+  if known.all then return end
+  if known.count > #lanes then
+    local found = redis.call('HMGET', key, unpack(lanes))
+    for i, lane in ipairs(lanes) do known[lane] = found[i] end
+  else
+    local found = redis.call('HGETALL', key)
+    for i = 1, #found, 2 do known[found[i]] = found[i + 1] end
+    known.all = true
+  end
+end
+-- look_at(lanes): reads what keeps lanes from giving, by one call for all of a kind, and by none where the shard has nothing of it.
+-- RETURNS nothing
+local function look_at(lanes)
+  if #lanes == 0 then return end
+  read_fields(holds, KEYS[LANES + 4], lanes)
+  read_fields(gates, KEYS[LANES + 5], lanes)
+  if rests.all then return end
+  local rated = {}
+  for _, lane in ipairs(lanes) do
+    local _, interval = window_of(lane)
+    if interval > 0 then rated[#rated + 1] = lane end
+  end
+  local found = #rated > 0 and redis.call('ZMSCORE', KEYS[LANES + 3], unpack(rated)) or {}
+  for i, lane in ipairs(rated) do rests[lane] = found[i] end
+end
+-- held_of(lane): the instant before which a lane gives nothing for a hold.
+-- RETURNS ms
+local function held_of(lane)
+  if holds[lane] == nil and not holds.all then look_at({lane}) end
+  return tonumber(holds[lane] or 0)
+end
+-- hold(lane, until_ms): has a lane give nothing until then; without an instant, its hold is over.
+-- RETURNS nothing
+local function hold(lane, until_ms)
+  holds[lane] = until_ms or false
+  if until_ms then
+    redis.call('HSET', KEYS[LANES + 4], lane, string.format('%.0f', until_ms))
+  else
+    redis.call('HDEL', KEYS[LANES + 4], lane)
+  end
+end
+-- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. A turn
+-- that is more than its window of intervals ahead is of a clock that went back.
 -- RETURNS ms
 local function rest_of(lane)
   local most, interval = window_of(lane)
-  local rest = tonumber(redis.call('ZSCORE', KEYS[LANES + 3], lane) or 0)
-  if interval > 0 and rest > now_ms + most * interval then rest = now_ms end
-  return math.max(rest, tonumber(redis.call('HGET', KEYS[LANES + 4], lane) or 0))
+  if interval == 0 then return held_of(lane) end
+  if rests[lane] == nil and not rests.all then look_at({lane}) end
+  local rest = tonumber(rests[lane] or 0) + interval
+  if rest > now_ms + most * interval then rest = now_ms end
+  return math.max(rest, held_of(lane))
 end
--- rest(lane, until_ms, held): has a lane give nothing until then; for its rate, or `held`.
+-- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
-local function rest(lane, until_ms, held)
-  if held then
-    redis.call('HSET', KEYS[LANES + 4], lane, string.format('%.0f', until_ms))
-  else
-    redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', until_ms), lane)
-  end
+local function note_turn(lane, at_ms)
+  rests[lane], rests.all = nil, false
+  redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', at_ms), lane)
 end
 local change
 -- gate_of(lane): what a change of the number of shards, as long as it goes on, has said of a lane.
 -- RETURNS closed: it is leaving, nothing of it is given here any more | shut: it is not here yet | open: it is here; nil for one
 --         that it has said nothing of
 local function gate_of(lane)
-  local gate = redis.call('HGET', KEYS[LANES + 5], lane)
-  if not gate then return nil end
+  if gates[lane] == nil and not gates.all then look_at({lane}) end
+  if not gates[lane] then return nil end
   change = change or redis.call('HMGET', KEYS[1], 'since', 'numbers')
-  local said, since = string.match(gate, '^(%a+):(%d+)$')
+  local said, since = string.match(gates[lane], '^(%a+):(%d+)$')
   return since == change[1] and string.find(change[2] or '', ',', 1, true) and said or nil
 end
--- say(lane, what): sets the gate of a lane.
+-- say(lane, what): sets the gate of a lane. It has no alarm unless it is open.
 -- RETURNS nothing
 local function say(lane, what)
-  redis.call('HSET', KEYS[LANES + 5], lane, what .. ':' .. (redis.call('HGET', KEYS[1], 'since') or '0'))
+  gates[lane] = what .. ':' .. (redis.call('HGET', KEYS[1], 'since') or '0')
+  redis.call('HSET', KEYS[LANES + 5], lane, gates[lane])
+  if what ~= 'open' then redis.call('ZREM', KEYS[LANES + 2], lane) end
 end
 -- shut_lane(lane): something of a lane has come here in a change that moves it. It gives nothing until it is opened. A hold that
 -- is here is from earlier times: the one that counts comes along.
 -- RETURNS nothing
 local function shut_lane(lane)
   if gate_of(lane) then return end
-  redis.call('HDEL', KEYS[LANES + 4], lane)
+  hold(lane)
   say(lane, 'shut')
 end
--- ring(lane): sets the alarm of a lane.
--- RETURNS its instant in ms; nil without one
-local function ring(lane)
-  local low, high = bounds_of(lane)
-  local out, most, gate, first = redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high), (window_of(lane)), gate_of(lane), nil
-  if out < most and gate ~= 'closed' and gate ~= 'shut' then
-    -- what was replaced while it was leased waits for the end of the place it had: others pass it
-    for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, out + 1)) do
-      first = first or not redis.call('ZSCORE', KEYS[LANES + 1], id_of(entry, lane)) and entry
-    end
-  end
-  if not first then
-    redis.call('ZREM', KEYS[LANES + 2], lane)
-    return nil
-  end
-  local at = math.max(due_of(first, lane), rest_of(lane))
-  redis.call('ZADD', KEYS[LANES + 2], string.format('%.3f', at), lane)
-  return at
-end
--- ring_all(lanes): sets the alarms of lanes: lane -> true.
--- RETURNS the earliest, ms; math.huge without one
-local function ring_all(lanes)
-  local first, sorted = math.huge, {}
-  for lane in pairs(lanes) do sorted[#sorted + 1] = lane end
-  table.sort(sorted)
-  for _, lane in ipairs(sorted) do first = math.min(first, ring(lane) or math.huge) end
-  return first
-end
--- enter_lane(id, lane, at_ms, front): has a task wait in its lane; `front`: before all others. The body rings the lane.
+local FREED = 'freed'
+-- note(lanes, lane, what): notes for rings what has become of a lane: an instant, if nothing but what is due then came in; FREED,
+-- if nothing but places became free; nothing of it, if it may be anything.
 -- RETURNS nothing
-local function enter_lane(id, lane, at_ms, front)
+local function note(lanes, lane, what)
+  local known = lanes[lane]
+  if known == nil then
+    lanes[#lanes + 1], lanes[lane] = lane, what or true
+  elseif type(known) == 'number' and type(what) == 'number' then
+    lanes[lane] = math.min(known, what)
+  elseif known ~= what then
+    lanes[lane] = true
+  end
+end
+-- takes_in(lanes, id, lane, at_ms, front): has a task wait in its lane; `front`: before all others.
+-- RETURNS nothing
+local function takes_in(lanes, id, lane, at_ms, front)
   redis.call('ZADD', KEYS[DUE], far(at_ms), id)
-  redis.call('ZADD', KEYS[LANES], 0, entry_of(id, lane, not front and at_ms))
+  redis.call('ZADD', KEYS[LANES], '0', entry_of(id, lane, not front and at_ms))
+  note(lanes, lane, not front and at_ms)
 end
--- leave_lane(id, lane, score): takes a task that waits out of its lane, by its score in `due`.
+-- lets_go(lanes, id, lane, score): takes a task that waits out of its lane, by its score in `due`. Its lane may have waited for it.
 -- RETURNS nothing
-local function leave_lane(id, lane, score)
+local function lets_go(lanes, id, lane, score)
   redis.call('ZREM', KEYS[LANES], entry_of(id, lane), entry_of(id, lane, score - FAR))
+  note(lanes, lane)
 end
--- free_places(ids, lanes): takes away the places of ids that are not ready or leased any more, and notes their lanes in `lanes`, to
--- be rung. Whoever had none loses none.
+-- frees(lanes, ids): takes away the places of ids that are not ready or leased any more. Who had none loses none.
 -- RETURNS nothing
-local function free_places(ids, lanes)
-  local keyed = {}
+local function frees(lanes, ids)
+  local placed = {}
   for _, id in ipairs(ids) do
     local lane = lane_of(id)
     if lane then
-      keyed[#keyed + 1] = id
-      lanes[lane] = true
+      placed[#placed + 1] = id
+      note(lanes, lane, FREED)
     end
   end
-  if #keyed == 0 then return end
-  redis.call('ZREM', KEYS[LANES + 1], unpack(keyed))
+  if #placed > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(placed)) end
 end
--- revoked_ends(id, lanes): a replacing push has revoked the lease of an id, whose place was kept for its handler, by an alarm
+-- revoked_ends(lanes, id): a replacing push has revoked the lease of an id, whose place was kept for its handler, by an alarm
 -- of its own: takes both away, once.
 -- RETURNS nothing
-local function revoked_ends(id, lanes)
-  if redis.call('ZREM', KEYS[LANES + 2], id) == 1 then free_places({id}, lanes) end
+local function revoked_ends(lanes, id)
+  if redis.call('ZREM', KEYS[LANES + 2], id) == 1 then frees(lanes, {id}) end
+end
+-- alarm_of(lane, what): the alarm that a lane needs after what was noted of it. What came in or became free can bring it forward
+-- alone, perhaps too far.
+-- RETURNS ms; nil for none, or no earlier one
+local function alarm_of(lane, what)
+  local gate, first = gate_of(lane), nil
+  if gate == 'closed' or gate == 'shut' then return nil end
+  if type(what) == 'number' then
+    -- what is full now may have room by then
+    return (what > now_ms or out_of(lane) < window_of(lane)) and math.max(what, rest_of(lane)) or nil
+  elseif what == FREED then
+    first = next_of(lane, 0, 1)[1]
+  else
+    local out = out_of(lane)
+    first = out < window_of(lane) and next_of(lane, out, 1)[1]
+  end
+  return first and math.max(due_of(first, lane), rest_of(lane)) or nil
+end
+-- rings(lanes): sets the alarms of the lanes that were noted.
+-- RETURNS the earliest, ms; math.huge without one
+local function rings(lanes)
+  local earliest = math.huge
+  for from = 1, #lanes, 1000 do
+    local part, sooner, exact, none = {unpack(lanes, from, math.min(from + 999, #lanes))}, {}, {}, {}
+    look_at(part)
+    for _, lane in ipairs(part) do
+      local at = alarm_of(lane, lanes[lane])
+      local words = lanes[lane] == true and exact or sooner
+      if at then
+        words[#words + 1], words[#words + 2] = at, lane
+        earliest = math.min(earliest, at)
+      elseif lanes[lane] == true then
+        none[#none + 1] = lane
+      end
+    end
+    if #sooner > 0 then redis.call('ZADD', KEYS[LANES + 2], 'LT', unpack(sooner)) end
+    if #exact > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(exact)) end
+    if #none > 0 then redis.call('ZREM', KEYS[LANES + 2], unpack(none)) end
+  end
+  return earliest
 end

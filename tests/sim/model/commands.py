@@ -359,7 +359,7 @@ def lpos(space: Keyspace, key: bytes, item: bytes, *options: bytes) -> Reply:
 @_command(-4, grows=True)
 def zadd(space: Keyspace, key: bytes, *words: bytes) -> int:
     flags, at = set(), 0
-    while words[at : at + 1] and words[at].upper() in (b"NX", b"XX", b"GT"):
+    while words[at : at + 1] and words[at].upper() in (b"NX", b"XX", b"GT", b"LT"):
         flags.add(words[at].upper())
         at += 1
     members = words[at + 1 :: 2]
@@ -389,7 +389,7 @@ def _kept(flags: set[bytes], present: float | None, score: float) -> bool:
     """True if ZADD leaves a member as it is."""
     if present is None:
         return b"XX" in flags
-    return b"NX" in flags or (b"GT" in flags and score <= present)
+    return b"NX" in flags or (b"GT" in flags and score <= present) or (b"LT" in flags and score >= present)
 
 
 @_command(-3, writes=True)
@@ -542,12 +542,13 @@ def zlexcount(space: Keyspace, key: bytes, least: bytes, most: bytes) -> int:
 
 @_command(-4, "list")
 def zrangebylex(space: Keyspace, key: bytes, least: bytes, most: bytes, *options: bytes) -> Reply:
-    if len(options) != 3 or options[0] != b"LIMIT" or _integer(options[1]) != 0:
+    if len(options) != 3 or options[0] != b"LIMIT" or _integer(options[1]) < 0:
         raise ModelError(f"ZRANGEBYLEX is not in the model with {options}")
     present = space.read(key, SortedSet)
     start, stop = _lexical_slice(present, least, most)
     found = present.order[start:stop] if present is not None else []
-    return _told(space, found[: _integer(options[2])], scores=False)
+    skipped = _integer(options[1])
+    return _told(space, found[skipped : skipped + _integer(options[2])], scores=False)
 
 
 @_command(4, writes=True)
