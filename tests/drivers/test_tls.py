@@ -105,7 +105,7 @@ def test_a_port_for_tls(carriers: Carriers, server: Server, scheme: str, protoco
 def test_a_port_without_tls(carriers: Carriers, single: Server, scheme: str) -> None:
     told = told_at_once(carriers, f"{scheme}://:{SECRET}@{single.address}", InvalidUrl)
     assert single.address in told
-    assert "its port is not for TLS; write redis:// for rediss://" in told
+    assert f"its port is not for TLS; write {scheme.replace('rediss', 'redis')}:// for {scheme}://" in told
 
 
 def test_a_web_server(carriers: Carriers) -> None:
