@@ -14,6 +14,7 @@ from bench.suites import (
     keys,
     lateness,
     memory,
+    outbox,
     push,
     scales,
     sizes,
@@ -36,4 +37,5 @@ SUITES = (
     scales.SUITE,
     memory.SUITE,
     cold.SUITE,
+    outbox.SUITE,
 )

@@ -140,13 +140,17 @@ def sql(dialect: str, place: Place) -> None:
 @_placed
 @_quiet
 def status(given: Given, place: Place) -> None:
-    """Show how many committed rows wait, how long the oldest has waited, and how many were put aside."""
+    """Show how many committed rows wait, how long the oldest has waited, and how many were put aside.
+
+    Of those that wait, some may have been sent: they leave when the servers' replicas and disks have their tasks.
+    """
     from shardq.outbox.database import waiting
 
     with place.opened(given) as (source, chosen):
         seen = waiting(source, chosen)
     waits = "none waits" if seen.oldest_s is None else f"{seen.rows:,} wait, the oldest for {seen.oldest_s:,.1f} s"
-    fields = {"waiting": seen.rows, "oldest_s": seen.oldest_s, "failed": seen.failed}
+    waits += f"; {seen.sent:,} of them were sent, and are not confirmed" if seen.sent else ""
+    fields = {"waiting": seen.rows, "sent": seen.sent, "oldest_s": seen.oldest_s, "failed": seen.failed}
     aside = f"; {seen.failed:,} were put aside" if seen.failed else ""
     given.answer({"table": str(chosen.table.fullname), **fields}, waits + aside)
 
@@ -265,9 +269,15 @@ def _engine(given: Given) -> Engine:
 
 
 def _show(seen: RelayStats, given: Given) -> None:
-    counts = {"refused": seen.refused, "tried again": seen.retried, "put aside": seen.failed}
+    counts = {
+        "sent and not confirmed": seen.sent,
+        "refused": seen.refused,
+        "tried again": seen.retried,
+        "put aside": seen.failed,
+    }
     parts = [f"moved {seen.moved:,}", *(f"{what} {count:,}" for what, count in counts.items() if count)]
     if seen.oldest_s:
         parts.append(f"{seen.oldest_s:,.1f} s behind")
-    fields = msgspec.structs.asdict(seen) | {"problem": seen.problem or None}
-    given.answer(fields, ", ".join(parts) + (f"; {seen.problem}" if seen.problem else ""))
+    fields = msgspec.structs.asdict(seen) | {"problem": seen.problem or None, "unconfirmed": seen.unconfirmed or None}
+    why = "; ".join(filter(None, (seen.problem, seen.unconfirmed)))
+    given.answer(fields, ", ".join(parts) + (f"; {why}" if why else ""))

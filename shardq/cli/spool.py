@@ -74,6 +74,7 @@ def shown(seen: SpoolStats) -> str:
     if seen.waiting is None:
         return seen.fault or "it can't be read"
     waits = f"{counted(seen.waiting, 'command')} waiting"
+    waits += f" ({seen.sent:,} sent, and not confirmed)" if seen.sent else ""
     oldest = f", the oldest for {seen.oldest:,.1f} s" if seen.oldest is not None else ""
     return (
         f"{waits}{oldest}; {seen.bytes:,} bytes; {seen.replayed:,} replayed, {seen.failed:,} refused; "
@@ -109,7 +110,11 @@ def replay(given: Given, path: Path) -> int:
         with lock as held, closing(drain_of(file, options)) as run:
             if held is None:
                 raise SpoolFault(f"the spool {path} is being replayed by another process, for more than {LOCK_S:g} s")
-            run.run(lambda: ending.asked, timeout=TRIP_S)
+            while not run.run(lambda: ending.asked, timeout=TRIP_S) and not run.problem and not ending.asked:
+                run.confirm(lambda: ending.asked, timeout=TRIP_S)  # a window is full
+            run.confirm(lambda: ending.asked, timeout=TRIP_S)
+            if not run.problem and run.confirming.error is not None:
+                run.problem = str(run.confirming.error)
             left = file.stats().waiting
         given.answer(
             {"replayed": run.replayed, "refused": run.failed, "waiting": left, "problem": run.problem or None},

@@ -394,6 +394,12 @@ def _failing(stats: Stats) -> Iterator[Reason]:
         if relay.problem:
             text = f"an outbox relay of this process can't move rows of {relay.table}: {relay.problem}"
             yield Reason("outbox", text)
+        if relay.unconfirmed:
+            text = (
+                f"rows of the outbox {relay.table} leave as soon as a server has answered, and a failover may lose "
+                f"their tasks: {relay.unconfirmed}"
+            )
+            yield Reason("outbox", text)
         if relay.failed:
             text = (
                 f"{relay.failed:,} rows of the outbox {relay.table} were put aside: `shardq outbox failed` lists them, "

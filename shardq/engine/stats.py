@@ -254,7 +254,9 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     moved: int
-    """Rows that were pushed and removed, or marked."""
+    """Rows that were pushed and confirmed, and are removed, or marked."""
+    sent: int
+    """Rows in the table that were sent, and are not confirmed yet by the servers' replicas and disks."""
     refused: int
     """Moved rows whose id was taken, with ``on_conflict="reject"``."""
     retried: int
@@ -267,6 +269,10 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
     """
     problem: str
     """The reason why rows wait, with the first row, its id and the shards; empty while rows are moved."""
+    unconfirmed: str
+    """The reason why rows leave the table as soon as a server has answered: its user may not ask what replicas have.
+    Empty if it may.
+    """
 
 
 class Relay(Protocol):

@@ -1,5 +1,5 @@
 -- cancel: removes a task that nobody holds.
--- USES: epoch, guard, count, begin, rouse, state, topic, ghost, lane
+-- USES: epoch, guard, count, steady, begin, once, rouse, state, topic, ghost, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -9,25 +9,40 @@
 -- KEYS 7 why HASH
 -- KEYS 8 ghost HASH
 -- KEYS 9 moved HASH
--- KEYS 10 keys ZSET, where the engine has keys
--- KEYS 11 placed ZSET, where the engine has keys
--- KEYS 12 alarms ZSET, where the engine has keys
--- KEYS 13 rests ZSET, where the engine has keys
--- KEYS 14 holds HASH, where the engine has keys
--- KEYS 15 gates HASH, where the engine has keys
+-- KEYS 10 seen ZSET
+-- KEYS 11 keys ZSET, where the engine has keys
+-- KEYS 12 placed ZSET, where the engine has keys
+-- KEYS 13 alarms ZSET, where the engine has keys
+-- KEYS 14 rests ZSET, where the engine has keys
+-- KEYS 15 holds HASH, where the engine has keys
+-- KEYS 16 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 id
--- RETURNS {'ok', cancelled | running | gone | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- ARGV 5 '', or NONCE-MS: it is carried out at most once, and known for MS by its nonce; to that -AT may be added, an
+--         instant in ms after which it is refused, unless it is known
+-- ARGV 6 '1' for a shard that the id may be in from an earlier number of shards only: that it is not here is not what
+--         became of the command; else '0'
+-- RETURNS {'ok', cancelled | running | gone | known | late | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(log N)
 local id = ARGV[4]
-local keyed, lanes = LANES and lanes_from(10, 3), {}
+local steady_ms = steady(now_ms, meta[3], meta[4])
+local mark, known_ms, past = once(KEYS[10], id, ARGV[5], now_ms, steady_ms)
+local function answered(word)
+  if mark and word ~= 'late' then note_once(KEYS[10], mark, steady_ms + known_ms) end
+  return {'ok', word}
+end
+if past then return answered(past) end
+local keyed, lanes = LANES and lanes_from(11, 3), {}
 local lane = keyed and lane_of(id)
 local state, score = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
-if state == 'leased' then return {'ok', 'running'} end
-if state == 'gone' then return {'ok', redis.call('HEXISTS', KEYS[9], id) == 1 and 'moving' or 'gone'} end
+if state == 'leased' then return answered('running') end
+if state == 'gone' then
+  if redis.call('HEXISTS', KEYS[9], id) == 1 then return {'ok', 'moving'} end
+  return ARGV[6] == '0' and answered('gone') or {'ok', 'gone'}
+end
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[7])
 begin()
@@ -48,4 +63,4 @@ end
 redis.call('HDEL', KEYS[5], id)
 local first = keyed and rings(lanes) or math.huge
 if first < math.huge then rouse(first) end
-return {'ok', 'cancelled'}
+return answered('cancelled')

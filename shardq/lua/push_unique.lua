@@ -24,8 +24,8 @@
 -- ARGV 5 '1' for a shard that an id may be in from an earlier number of shards only: an id that is not here is not pushed;
 --         '2' likewise, and a parcel of it that is still here was put at its target: the id is not moving; else '0'
 -- ARGV 6.. for each task, at most 1,000 or 1 MiB: id, due (as in push), record, keep | reject | replace, dedup window in
---         ms or 0, to which -MS may be added: for so long resends know of this push, and nobody else; and to that -AT, an
---         instant in ms after which it is refused, unless it is known
+--         ms or 0, to which -MS may be added: for so long after the last send resends know of this push, and nobody else;
+--         and to that -AT, an instant in ms after which it is refused, unless it is known
 -- RETURNS {'ok', answer, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}; an answer is pushed, replaced, seen, refused:seen,
 --         kept:STATE or refused:STATE with STATE scheduled, ready, leased or dead; refused:late; moving: the id is on its way to another
 --         shard; elsewhere: it is not here, push it to the shard where it belongs
@@ -128,7 +128,9 @@ for i = 6, #ARGV, 5 do
     if dedup > 0 then redis.call('ZADD', KEYS[9], steady_ms + dedup - mark_of(nonce_of(record)), id) end
     if not lane and at < first then first = at end
   end
-  if own and not known and answer ~= 'moving' and answer ~= 'elsewhere' and string.sub(answer, 1, 8) ~= 'refused:' then
+  if known then
+    redis.pcall('ZADD', KEYS[9], steady_ms + own_ms, own) -- a server without memory keeps it as long as it did
+  elseif own and answer ~= 'moving' and answer ~= 'elsewhere' and string.sub(answer, 1, 8) ~= 'refused:' then
     redis.call('ZADD', KEYS[9], steady_ms + own_ms, own)
   end
   answers[#answers + 1] = answer

@@ -1,5 +1,5 @@
 -- reschedule: gives a task that nobody holds another due time.
--- USES: epoch, guard, count, instant, rouse, state, topic, ghost, lane
+-- USES: epoch, guard, count, steady, begin, once, instant, rouse, state, topic, ghost, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -7,27 +7,40 @@
 -- KEYS 5 dead ZSET
 -- KEYS 6 ghost HASH
 -- KEYS 7 moved HASH
--- KEYS 8 keys ZSET, where the engine has keys
--- KEYS 9 placed ZSET, where the engine has keys
--- KEYS 10 alarms ZSET, where the engine has keys
--- KEYS 11 rests ZSET, where the engine has keys
--- KEYS 12 holds HASH, where the engine has keys
--- KEYS 13 gates HASH, where the engine has keys
+-- KEYS 8 seen ZSET
+-- KEYS 9 keys ZSET, where the engine has keys
+-- KEYS 10 placed ZSET, where the engine has keys
+-- KEYS 11 alarms ZSET, where the engine has keys
+-- KEYS 12 rests ZSET, where the engine has keys
+-- KEYS 13 holds HASH, where the engine has keys
+-- KEYS 14 gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 id
 -- ARGV 5 due, as in push
--- RETURNS {'ok', moved | running | dead | gone | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- ARGV 6 '' or NONCE-MS or NONCE-MS-AT, as in cancel
+-- ARGV 7 '1' for a shard that the id may be in from an earlier number of shards only, else '0', as in cancel
+-- RETURNS {'ok', moved | running | dead | gone | known | late | moving: on its way to another shard} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC
 -- COST O(log N)
 local id, at = ARGV[4], instant(ARGV[5])
-local keyed, lanes = LANES and lanes_from(8, 3), {}
+local steady_ms = steady(now_ms, meta[3], meta[4])
+local mark, known_ms, past = once(KEYS[8], id, ARGV[6], now_ms, steady_ms)
+local function answered(word)
+  if mark and word ~= 'late' then note_once(KEYS[8], mark, steady_ms + known_ms) end
+  return {'ok', word}
+end
+if past then return answered(past) end
+local keyed, lanes = LANES and lanes_from(9, 3), {}
 local lane = keyed and lane_of(id)
 local state, score = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-if state == 'leased' then return {'ok', 'running'} end
-if state == 'gone' and redis.call('HEXISTS', KEYS[7], id) == 1 then return {'ok', 'moving'} end
-if state == 'dead' or state == 'gone' then return {'ok', state} end
+if state == 'leased' then return answered('running') end
+if state == 'gone' then
+  if redis.call('HEXISTS', KEYS[7], id) == 1 then return {'ok', 'moving'} end
+  return ARGV[7] == '0' and answered('gone') or {'ok', 'gone'}
+end
+if state == 'dead' then return answered('dead') end
 local ghosts = state == 'ready' and ghosts_with(KEYS[6], id)
 if lane then
   if state == 'scheduled' then lets_go(lanes, id, lane, score) end
@@ -47,4 +60,4 @@ if ghosts then
 end
 local first = lane and rings(lanes) or at
 if first < math.huge then rouse(first) end
-return {'ok', 'moved'}
+return answered('moved')

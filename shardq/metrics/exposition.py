@@ -106,6 +106,8 @@ attempt left.
 sink_circuit_open | gauge | process | topic | 1 while the sink of the topic is down for this process, 0 while it is \
 not.
 outbox_moved_total | counter | process | table | Rows that this process's outbox relays moved to the engine.
+outbox_unconfirmed | gauge | process | table | Rows that were sent and stay in the table, as the servers' replicas and \
+disks have not confirmed them yet.
 outbox_refused_total | counter | process | table | Those of them whose id was taken, with on_conflict="reject".
 outbox_oldest_seconds | gauge | process | table | How long the oldest row had waited when the relay read it last; 0 \
 if none did.
@@ -168,6 +170,7 @@ class Collector(PrometheusCollector):
             samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
         for relay in [relay.stats() for relay in list(running.relays)]:
             samples.add("outbox_moved_total", relay.moved, relay.table)
+            samples.add("outbox_unconfirmed", relay.sent, relay.table)
             samples.add("outbox_refused_total", relay.refused, relay.table)
             samples.add("outbox_oldest_seconds", relay.oldest_s, relay.table)
             samples.add("outbox_stuck", float(bool(relay.problem)), relay.table)

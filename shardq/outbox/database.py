@@ -60,6 +60,8 @@ class Waiting:
     """The rows of an outbox that wait to be moved, and those that were put aside."""
 
     rows: int
+    sent: int
+    """Those of them that a relay has claimed: it moves them, or has sent them and waits for the confirmation."""
     oldest_s: float | None
     """The seconds that the oldest of them has waited, by this machine's clock; None if there is none."""
     failed: int
@@ -70,9 +72,11 @@ def waiting(database: sa.Engine, outbox: Outbox) -> Waiting:
     table = outbox.table
     waits = (table.c.moved.is_(None), table.c.failed.is_(None))
     with database.connect() as connection:
-        rows, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(table.c.created)).where(*waits)).one()
+        rows, sent, oldest = connection.execute(
+            sa.select(sa.func.count(), sa.func.count(table.c.claimed), sa.func.min(table.c.created)).where(*waits)
+        ).one()
         failed = connection.execute(sa.select(sa.func.count()).where(*_put_aside(table))).scalar_one()
-    return Waiting(rows, None if oldest is None else max(0, now_ms() - number_of(oldest)) / 1000, failed)
+    return Waiting(rows, sent, None if oldest is None else max(0, now_ms() - number_of(oldest)) / 1000, failed)
 
 
 def failed(database: sa.Engine, outbox: Outbox, after: int = 0) -> Sequence[sa.Row[Any]]:

@@ -24,6 +24,7 @@ from shardq.engine.internals import Internals
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.features.cold.relaying import COLD
+from shardq.features.spool.confirming import TOLD_S
 from shardq.features.spool.drain import KEYED, cause_of
 from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
@@ -136,14 +137,19 @@ class OutboxRelay:
         return self._mover.refused
 
     def step(self) -> int:
-        """Moves up to a batch of rows. Returns their number. Raises what kept rows from being moved, if none was."""
+        """Moves up to a batch of rows, and waits until the servers' replicas and disks have what they did. Returns the
+        number of rows that have left. Raises what kept rows from that, if none has.
+        """
         self._check_owner()
         before = self._mover.moved
         self._mover.probe_now()
         self._mover.step()
+        self._mover.confirm()
         moved = self._mover.moved - before
         if not moved and self._mover.stuck:
             raise next(iter(self._mover.stuck.values())).error
+        if not moved and self._mover.behind is not None:
+            raise self._mover.behind
         return moved
 
     def _check_owner(self) -> None:
@@ -203,7 +209,11 @@ class OutboxRelay:
             first = min((self._mover.stuck[shard] for shard in shards), key=lambda stuck: stuck.seq)
             named = _named(shards)
             texts.append(f"those for {named} wait, first row {first.seq} (id {first.id}): {first.error}")
-        self._tell("; ".join(texts), set(by_cause))
+        causes = set(by_cause)
+        if (behind := self._mover.confirming.late(TOLD_S, but=self._mover.stuck)) is not None:
+            texts.append(str(behind))
+            causes.add("behind")
+        self._tell("; ".join(texts), causes)
 
     def _failed(self, exc: BaseException) -> bool:
         self._forget_notices()
@@ -281,6 +291,8 @@ class OutboxRelay:
             refused=self.refused,
             retried=self._mover.retried,
             failed=self._mover.failed,
+            sent=len(self._mover.confirming),
+            unconfirmed=self._mover.confirming.denied,
             oldest_s=self._mover.oldest_s,
             problem=self.problem,
         )

@@ -16,6 +16,7 @@ import msgspec
 from shardq.core.calls.request import Word
 from shardq.core.layout.lanes import beginning_of
 from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
+from shardq.core.model.ids import new_nonce
 from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named
@@ -58,6 +59,10 @@ class Row(TypedDict):
     on_conflict: str
     dedup: int
     """The dedup window in ms that the caller gave, else 0."""
+    nonce: int
+    """The name of a cancel or a reschedule: whoever moves the row, it is carried out at most once. That of a push is in
+    its record, and 0 is here.
+    """
     created: int
 
 
@@ -79,7 +84,9 @@ class RowPacker:
         if entries.fresh and due > created + FAR_MS:
             made, id = id, made_before(beginning_of(id))
             record = self._packer.rebound(record, made, id)
-        return Row(id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, created=created)
+        return Row(
+            id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, nonce=0, created=created
+        )
 
     def pack_one(self, payload: Any, options: PushOptions) -> Row:
         """The row of a payload with the options of a push, or of a Task without any."""
@@ -97,7 +104,8 @@ class RowPacker:
         created, due_ms = now_ms(), int(due)
         if due_ms < 0:
             due_ms = created - due_ms
-        return Row(id=id, kind=kind, due=due_ms, record=b"", on_conflict="keep", dedup=0, created=created)
+        nonce = new_nonce()
+        return Row(id=id, kind=kind, due=due_ms, record=b"", on_conflict="keep", dedup=0, nonce=nonce, created=created)
 
     def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
         return [self.pack(task) for task in tasks]

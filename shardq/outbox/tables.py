@@ -81,7 +81,10 @@ class Outbox:
             sa.Column("record", sa.LargeBinary(1 << 24), nullable=False),
             sa.Column("on_conflict", sa.String(8), nullable=False),
             sa.Column("dedup", sa.BigInteger, nullable=False),
+            sa.Column("nonce", sa.BigInteger, nullable=False, server_default="0"),
             sa.Column("created", sa.BigInteger, nullable=False),
+            # The relay that moves it, from its claim to its removal. None: it waits.
+            sa.Column("claimed", sa.BigInteger),
             sa.Column("moved", sa.BigInteger),
             # Given in each insert, too: a table that Django made has no default.
             sa.Column("attempts", sa.Integer, nullable=False, default=0, server_default="0"),
@@ -103,7 +106,9 @@ class Outbox:
         )
         """One row: the engine that the tasks belong to."""
         column = self.table.c
-        self._index("waiting", [column.seq], column.moved.is_(None) & column.reason.is_(None))
+        waiting = column.moved.is_(None) & column.reason.is_(None) & column.claimed.is_(None)
+        self._index("waiting", [column.seq], waiting)
+        self._index("claims", [column.claimed], column.moved.is_(None) & column.claimed.is_not(None))
         self._index("ids", [column.id, column.seq], column.moved.is_(None) & column.failed.is_(None))
         self._index("refused", [column.seq], column.moved.is_(None) & column.reason.is_not(None))
         self._packer = RowPacker(codec, max_payload=max_payload)
@@ -325,8 +330,14 @@ class Outbox:
     def _order(self, row: Row) -> Statements[bool]:
         """The statements of a cancel or a reschedule."""
         column = self.table.c
-        waits = (column.id == row["id"], column.kind == "push", column.moved.is_(None), column.failed.is_(None))
-        # What a relay is just moving is locked, and is left to the row.
+        waits = (
+            column.id == row["id"],
+            column.kind == "push",
+            column.moved.is_(None),
+            column.failed.is_(None),
+            column.claimed.is_(None),
+        )
+        # What a relay is just moving is claimed, or locked for the moment of its claim. It is left to the row.
         found = yield (sa.select(column.seq, column.id).where(*waits).with_for_update(skip_locked=True),)
         # A database's collation may take two ids for one.
         chosen = column.seq.in_(seqs := [each.seq for each in found.all() if each.id == row["id"]])

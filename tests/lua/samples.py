@@ -101,6 +101,8 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         consume.extend(keys, epoch, [SettleAck("leased", "tok")], lease_ms=100).at(NOW),
         *(by_id.cancel(keys, epoch, id).at(NOW) for id in ("later", "ready", "dead")),
         *(by_id.reschedule(keys, epoch, id, -50).at(NOW) for id in ("later", "ready")),
+        *(by_id.cancel(keys, epoch, id, once="7-50").at(NOW) for id in ("ready", "gone")),
+        by_id.reschedule(keys, epoch, "ready", -50, once="7-50").at(NOW),
         by_id.requeue(keys, epoch, "dead", -50).at(NOW),
         observe.check(keys, epoch, ["later", "ready", "gone"]).at(NOW),
         observe.restore(keys, epoch, "ready").at(NOW),

@@ -112,7 +112,7 @@ NEW = {"n", "x", "y"}
 def removes(call: Call[Any]) -> set[str]:
     """The ids that a call is meant to end."""
     match call.script.name, call.words:
-        case "cancel", [*_, str(id)]:
+        case "cancel", [_, _, _, str(id), *_]:
             return {id}
         case "settle", [_, _, _, 1, 1, str(id), _, _]:
             return {id}

@@ -26,12 +26,26 @@ RULES: tuple[OnConflict, ...] = ("keep", "reject", "replace")
 
 @contextmanager
 def _none_can_be_removed(database: sa.Engine) -> Iterator[None]:
-    """Rows can be read meanwhile, and removing them waits."""
-    lock = "BEGIN IMMEDIATE" if database.dialect.name == "sqlite" else "LOCK TABLE shardq_outbox IN SHARE MODE"
-    with database.connect() as connection:
-        connection.exec_driver_sql(lock)
-        yield
-        connection.rollback()
+    """Rows can be read and claimed meanwhile."""
+    made, undone = {
+        "sqlite": (
+            ["CREATE TRIGGER stays BEFORE DELETE ON shardq_outbox BEGIN SELECT RAISE(ABORT, 'not now'); END"],
+            "DROP TRIGGER stays",
+        ),
+        "postgresql": (
+            [
+                "CREATE FUNCTION stays() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$",
+                "CREATE TRIGGER stays BEFORE DELETE ON shardq_outbox EXECUTE FUNCTION stays()",
+            ],
+            "DROP FUNCTION stays CASCADE",
+        ),
+    }[database.dialect.name]
+    with database.begin() as connection:
+        for statement in made:
+            connection.exec_driver_sql(statement)
+    yield
+    with database.begin() as connection:
+        connection.exec_driver_sql(undone)
 
 
 @contextmanager

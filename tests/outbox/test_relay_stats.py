@@ -130,5 +130,6 @@ def test_the_command_prints_its_counters(database: sa.Engine, database_url: str,
     _fill(database, 1500)
     assert run() == "moved 1,500\n"
     assert json.loads(run("--json")) == {
-        "table": "shardq_outbox", "moved": 0, "refused": 0, "retried": 0, "failed": 0, "oldest_s": 0.0, "problem": None
+        "table": "shardq_outbox", "moved": 0, "sent": 0, "refused": 0, "retried": 0, "failed": 0, "oldest_s": 0.0,
+        "problem": None, "unconfirmed": None,
     }  # fmt: skip

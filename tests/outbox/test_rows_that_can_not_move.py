@@ -111,7 +111,7 @@ def test_a_row_that_is_refused_is_put_aside_and_holds_up_no_other(
         listed = failed(database, outbox.default_outbox)
         assert [(row.id, row.attempts) for row in listed] == [(id, mover.TRIES) for id in bad]
         assert all(row.reason.startswith("ServerFault: ") for row in listed)
-        assert relay.waiting() == Waiting(0, None, 10)
+        assert relay.waiting() == Waiting(0, 0, None, 10)
         with database.begin() as connection:
             connection.execute(outbox.table.update().where(outbox.table.c.id == bad[0]).values(dedup=0))
         assert retry_failed(database, outbox.default_outbox, [listed[0].seq]) == 1

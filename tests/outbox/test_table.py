@@ -53,7 +53,7 @@ def test_long_names_are_neither_cut_nor_mixed_up(database: sa.Engine, url: str, 
     names = {
         str(index["name"]) for each in (first, second) for index in sa.inspect(database).get_indexes(each.table.name)
     }
-    assert len(names) == 6
+    assert len(names) == 8
     assert all(len(each) <= 63 for each in (*names, first.owner.name, second.owner.name))
     assert first.owner.name != second.owner.name
     with shardq.Engine(url, name=name, shards=2) as engine:

@@ -91,7 +91,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as changed:
         changed.execute("PRAGMA user_version = 99")
     changed.close()
-    with pytest.raises(SpoolFault, match="has the format 99, and this shardq knows the format 2"):
+    with pytest.raises(SpoolFault, match="has the format 99, and this shardq knows the format 3"):
         engine_at(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from shardq.core.calls.request import NOW, Call, Epoch, Moving, Word, body
@@ -15,6 +16,7 @@ from shardq.core.model.ids import topics_of
 from shardq.core.model.record import last_reason
 from shardq.core.model.task import Attempt, Outcome, State
 from shardq.core.scripts import script
+from shardq.errors import Conflict
 
 Answer = str
 """The outcome of one task: pushed, replaced, seen, refused:seen, kept:STATE, refused:STATE, moving or elsewhere."""
@@ -60,8 +62,8 @@ def push_unique(
 ) -> Call[list[Answer]]:
     """Stores tasks given as id, due, record, conflict rule, dedup window in ms, … Returns one answer for each.
 
-    To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long resends know of this push, and no other
-    pushes do.
+    To a dedup window ``-MS`` may be added, as in ``0-600000``: for so long after the last send resends know of this
+    push, and no other pushes do. To that ``-AT`` may be added, an instant in ms after which it is refused.
     ``elsewhere`` is the answer of a shard that may have the id from ``earlier`` and has not.
     """
     return Call.of(
@@ -93,14 +95,34 @@ def _answers(answer: list[Any]) -> list[Answer]:
     return [word.decode() for word in body(answer)]
 
 
-def cancel(keys: ShardKeys, epoch: Epoch, id: str) -> Call[Outcome]:
-    call = Call.of("cancel", keys, [epoch, NOW, keys.bell, id], _outcome)
-    return _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
+def cancel(keys: ShardKeys, epoch: Epoch, id: str, *, once: str = "", earlier: Earlier = "0") -> Call[Outcome]:
+    """``once``: NONCE-MS, to which -AT may be added: it is carried out at most once, as a push of ``push_unique`` with
+    such a window. What was carried out before counts as carried out; after AT, Conflict is raised. ``earlier``: of a
+    shard that may have the id from an earlier number of shards, with ``once``.
+    """
+    words = [epoch, NOW, keys.bell, id, once, earlier]
+    if once:
+        return Call.of("cancel", keys, words, partial(_once, id, Outcome.CANCELLED))
+    return _resent_as(Call.of("cancel", keys, words, _outcome), {Outcome.GONE: Outcome.UNKNOWN})
 
 
-def reschedule(keys: ShardKeys, epoch: Epoch, id: str, due: int) -> Call[Outcome]:
-    call = Call.of("reschedule", keys, [epoch, NOW, keys.bell, id, due], _outcome)
+def reschedule(
+    keys: ShardKeys, epoch: Epoch, id: str, due: int, *, once: str = "", earlier: Earlier = "0"
+) -> Call[Outcome]:
+    """``once`` and ``earlier``: as for a cancel."""
+    words = [epoch, NOW, keys.bell, id, due, once, earlier]
+    if once:
+        return Call.of("reschedule", keys, words, partial(_once, id, Outcome.MOVED))
+    call = Call.of("reschedule", keys, words, _outcome)
     return _resent_as(call, dict.fromkeys((Outcome.RUNNING, Outcome.DEAD, Outcome.GONE), Outcome.UNKNOWN))
+
+
+def _once(id: str, done: Outcome, answer: list[Any]) -> Outcome:
+    """The outcome of a command that is carried out at most once. Its resends need no other meaning."""
+    word = body(answer)[0]
+    if word == b"late":
+        raise Conflict(id, "late")
+    return done if word == b"known" else _outcome(answer)
 
 
 def requeue(keys: ShardKeys, epoch: Epoch, id: str, due: int) -> Call[Outcome]:

@@ -49,7 +49,7 @@ class Mover:
         memory = f"-{self._horizon.memory_ms}-{until}"
         ids = [row.id for row in rows]
         commands = [
-            Spooled(number, Command("push", id, row.due, row.record, row.rule, f"{row.window_left(read_ms)}{memory}"))
+            Spooled(number, Command("push", id, row.due, row.record, row.rule, row.window_left(read_ms), memory=memory))
             for number, (row, id) in enumerate(zip(rows, ids, strict=True))
         ]
         shards = {shard for id in ids for shard in self._cache.topology.homes(id)}

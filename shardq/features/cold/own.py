@@ -77,7 +77,7 @@ class Push:
         self.words: list[Word] = list(words)
         self.id: str = id
         self.rule: OnConflict = rule
-        window, _, memory = str(dedup).partition("-")
+        window, memory, *_ = *str(dedup).split("-"), ""
         self.nonce: int | None = nonce_of(record)
         due, tags = word if word > 0 else now_ms - word, None
         if has_head(record):

@@ -17,6 +17,7 @@ import msgspec
 
 from shardq.core.calls.request import Word
 from shardq.core.model.checks import MAX_AT_MS, OnConflict, check_on_conflict, check_whole_id
+from shardq.core.model.ids import new_nonce
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import dated
 from shardq.core.producer.packing import FRESH, UNIQUE, Entries
@@ -24,9 +25,9 @@ from shardq.errors import BadInput
 
 Kind = Literal["push", "cancel", "reschedule"]
 
-WINDOW_MS = 600_000
-"""How long Redis remembers the replay of an id that was made here. A process that died between a replay and its note
-in the file is followed well before that.
+MEMORY_MS = 600_000
+"""How long Redis remembers a command after its last send. A process that died between a send and its note in the file
+is followed well before that.
 """
 
 _KINDS = get_args(Kind)
@@ -42,12 +43,22 @@ class Command(NamedTuple):
     due: int = 0  # an instant in ms of the epoch, or 0: at once
     record: bytes = b""
     on_conflict: OnConflict = "keep"
-    dedup: int | str = 0  # the dedup window in ms, as push_unique.lua takes it
+    dedup: int = 0  # the dedup window in ms
     made: bool = False  # true if the id was made for this push, so that no other command can come before it
+    nonce: int = 0  # of a cancel or a reschedule; that of a push is in its record
+    memory: str = f"-{MEMORY_MS}"
+    """-MS, to which -AT may be added, as push_unique.lua and cancel.lua take them: it is carried out at most once,
+    known for MS after its last send, and refused after AT.
+    """
 
     @property
     def size(self) -> int:
         return OVERHEAD + sum(len(word) for word in (self.id, self.record) if isinstance(word, str | bytes))
+
+    @property
+    def once(self) -> str:
+        """The word of a cancel or a reschedule that says so."""
+        return f"{self.nonce}{self.memory}"
 
     @property
     def fault(self) -> BadInput | None:
@@ -61,6 +72,8 @@ class Command(NamedTuple):
             if type(self.due) is not int or not 0 <= self.due <= MAX_AT_MS:
                 raise BadInput(f"its due time is {quoted(self.due)}")
             if self.kind != "push":
+                if type(self.nonce) is not int or not 0 <= self.nonce < 1 << 32:
+                    raise BadInput(f"its nonce is {quoted(self.nonce)}")
                 return None
             if not isinstance(self.record, bytes) or not self.record:
                 raise BadInput(f"its record is {quoted(self.record)}")
@@ -84,7 +97,7 @@ def now_ms() -> int:
 
 def pushes(entries: Entries, began_ms: int) -> list[Command]:
     """The commands of packed tasks whose push began at this instant."""
-    rows: list[Any] = [(*row, "keep", WINDOW_MS, True) for row in _rows(entries.fresh, FRESH)]
+    rows: list[Any] = [(*row, "keep", 0, True) for row in _rows(entries.fresh, FRESH)]
     rows += [(*row, False) for row in _rows(entries.unique, UNIQUE)]
     return [
         Command("push", id, _instant(due, began_ms), dated(record, began_ms), rule, dedup, made)
@@ -93,11 +106,11 @@ def pushes(entries: Entries, began_ms: int) -> list[Command]:
 
 
 def cancel(id: str) -> Command:
-    return Command("cancel", id)
+    return Command("cancel", id, nonce=new_nonce())
 
 
 def reschedule(id: str, due: int, began_ms: int) -> Command:
-    return Command("reschedule", id, _instant(due, began_ms))
+    return Command("reschedule", id, _instant(due, began_ms), nonce=new_nonce())
 
 
 def entries_of(commands: Iterable[Command]) -> Entries:
@@ -105,7 +118,7 @@ def entries_of(commands: Iterable[Command]) -> Entries:
     entries = Entries()
     for each in commands:
         entries.ids.append(each.id)
-        entries.unique += (each.id, each.due, each.record, each.on_conflict, each.dedup)
+        entries.unique += (each.id, each.due, each.record, each.on_conflict, f"{each.dedup}{each.memory}")
     return entries
 
 
@@ -146,7 +159,9 @@ class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     """The name of the engine that the file belongs to."""
     waiting: int | None = None
-    """Commands that wait for Redis."""
+    """Commands that wait for Redis, or for the confirmation of its replicas and its disk."""
+    sent: int | None = None
+    """Those of them that were sent, and are not confirmed yet."""
     bytes: int | None = None
     """The bytes of these, and of the failed ones, as ``limit`` counts them."""
     limit: int | None = None
@@ -158,7 +173,7 @@ class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
     failed: int | None = None
     """Commands that were refused at their replay, and are kept until they are retried or dropped."""
     problem: str | None = None
-    """The reason why this process could not replay commands at its last attempt."""
+    """The reason why this process could not replay commands at its last attempt, or why they are not confirmed."""
     fault: str | None = None
     """The reason why the file takes or gives nothing, so that commands go to Redis only."""
 

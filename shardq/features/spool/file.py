@@ -31,7 +31,7 @@ from shardq.core.model.printable import printable
 from shardq.errors import SpoolFault, SpoolFull
 from shardq.features.spool.commands import Command, Spooled, SpoolStats, now_ms
 
-SCHEMA = 2
+SCHEMA = 3
 APPLICATION = 0x53515350  # written into the file's head, so that another program's database is not taken for a spool
 
 BUSY_S = 10.0
@@ -44,16 +44,19 @@ RESERVE_BYTES = 8 << 20
 
 VACUUM_PAGES = 1000  # pages that are given back to the disk in one transaction. Their old content goes into the journal
 
-_COLUMNS = "seq, kind, id, due, record, on_conflict, dedup, made"
+_WORDS = "kind, id, due, record, on_conflict, dedup, made, nonce"  # those of a Command
+_COLUMNS = f"seq, {_WORDS}"
+_UNSENT = "seq > (SELECT sent FROM spool)"
 
 _TYPES = (
     "kind TEXT NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL, record BLOB NOT NULL, on_conflict TEXT NOT NULL, "
-    "dedup INTEGER NOT NULL, made INTEGER NOT NULL, size INTEGER NOT NULL, spooled INTEGER NOT NULL"
+    "dedup INTEGER NOT NULL, made INTEGER NOT NULL, nonce INTEGER NOT NULL, size INTEGER NOT NULL, "
+    "spooled INTEGER NOT NULL"
 )
 _TABLES = (
     "CREATE TABLE spool (engine TEXT NOT NULL, shards INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, "
     "waiting INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, replayed INTEGER NOT NULL DEFAULT 0, "
-    "tries INTEGER NOT NULL DEFAULT 0)",
+    "tries INTEGER NOT NULL DEFAULT 0, sent INTEGER NOT NULL DEFAULT 0)",
     f"CREATE TABLE command (seq INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPES})",
     f"CREATE TABLE failed (seq INTEGER PRIMARY KEY, {_TYPES}, reason TEXT NOT NULL, refused INTEGER NOT NULL)",
 )
@@ -108,9 +111,8 @@ class SpoolFile:
                 stored += group
             now = now_ms()
             connection.executemany(
-                "INSERT INTO command (kind, id, due, record, on_conflict, dedup, made, size, spooled) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(*command, command.size, now) for command in stored],
+                f"INSERT INTO command ({_WORDS}, size, spooled) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(*command[:-1], command.size, now) for command in stored],
             )
             connection.execute("UPDATE spool SET bytes = ?, waiting = waiting + ?", (bytes, len(stored)))
             [last] = connection.execute("SELECT coalesce(max(seq), 0) FROM command").fetchone()
@@ -123,12 +125,12 @@ class SpoolFile:
             "it holds)"
         )
 
-    def check(self) -> None:
+    def check(self, sent: int) -> None:
         """Raises SpoolFault if the file can't be written: what is carried out then could not be noted. Writes a page,
-        as ``finish`` does.
+        as ``finish`` does. ``sent``: all commands up to this number were sent, for processes that wait for theirs.
         """
         with self._writing() as connection:
-            connection.execute("UPDATE spool SET tries = tries + 1")
+            connection.execute("UPDATE spool SET tries = tries + 1, sent = ?", (sent,))
 
     def holds(self, ids: Iterable[str]) -> bool:
         """True if a command on one of the ids waits. Reads the whole file, as there is no index."""
@@ -156,6 +158,16 @@ class SpoolFile:
             rows.close()
         return page
 
+    def read(self, seqs: Sequence[int]) -> list[Spooled]:
+        """Those of the commands with these numbers that are still here, in their order."""
+        with self._reading() as connection:
+            rows = [
+                row
+                for seq in sorted(seqs)
+                for row in connection.execute(f"SELECT {_COLUMNS} FROM command WHERE seq = ?", (seq,))
+            ]
+        return [Spooled(seq, Command(*words)) for seq, *words in rows]
+
     def finish(self, done: Sequence[int], failed: Sequence[tuple[int, str]]) -> None:
         """Removes commands that were carried out, and puts those that were refused aside, with their reasons.
 
@@ -177,7 +189,7 @@ class SpoolFile:
             connection.executemany("DELETE FROM command WHERE seq = ?", [(row[0],) for row in (*found, *refused)])
             connection.executemany(
                 f"INSERT OR IGNORE INTO failed ({_COLUMNS}, size, spooled, reason, refused) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 refused,
             )
             connection.execute(
@@ -187,12 +199,20 @@ class SpoolFile:
             )
 
     def left(self, until: int) -> int:
-        """How many commands up to this number wait, at most a page and one."""
-        return self._number("SELECT count(*) FROM (SELECT 1 FROM command WHERE seq <= ? LIMIT ?)", until, PAGE_ROWS + 1)
+        """How many commands up to this number were not sent yet, at most a page and one."""
+        return self._number(
+            f"SELECT count(*) FROM (SELECT 1 FROM command WHERE {_UNSENT} AND seq <= ? LIMIT ?)", until, PAGE_ROWS + 1
+        )
+
+    def holds_any(self, until: int) -> bool:
+        """True if a command up to this number is here: it was not sent, or is not confirmed."""
+        return bool(self._number("SELECT count(*) FROM (SELECT 1 FROM command WHERE seq <= ? LIMIT 1)", until))
 
     def first(self) -> int:
-        """The number of the first command that waits; if none does, one more than the last that was given."""
-        return self._number("SELECT coalesce((SELECT min(seq) FROM command), (SELECT seq + 1 FROM sqlite_sequence), 1)")
+        """The number of the first command that was not sent; if all were, one more than the last that was given."""
+        return self._number(
+            f"SELECT coalesce((SELECT min(seq) FROM command WHERE {_UNSENT}), (SELECT seq + 1 FROM sqlite_sequence), 1)"
+        )
 
     def last(self) -> int:
         """The number of the last command that waits; 0 if none does."""
@@ -225,11 +245,13 @@ class SpoolFile:
         with self._reading() as connection:
             engine, *counts = _first(connection, "SELECT engine, bytes, waiting, failed, replayed FROM spool")
             first = connection.execute("SELECT spooled FROM command ORDER BY seq LIMIT 1").fetchone()
+            [sent] = connection.execute(f"SELECT count(*) FROM command WHERE NOT {_UNSENT}").fetchone()
         bytes, waiting, failed, replayed = map(number_of, counts)
         return SpoolStats(
             path=str(self.path),
             engine=str(engine),
             waiting=waiting,
+            sent=sent,
             bytes=bytes,
             limit=self._limit,
             oldest=None if first is None else max(0.0, (now_ms() - number_of(first[0])) / 1000),
@@ -248,7 +270,7 @@ class SpoolFile:
     def retry_failed(self) -> int:
         """Puts the refused commands at the end of those that wait. Returns their number."""
         with self._writing() as connection:
-            columns = "kind, id, due, record, on_conflict, dedup, made, size, spooled"
+            columns = f"{_WORDS}, size, spooled"
             count = connection.execute(
                 f"INSERT INTO command ({columns}) SELECT {columns} FROM failed ORDER BY seq"
             ).rowcount

@@ -1,14 +1,16 @@
 """The spool of one engine: knows whether Redis is away, stores commands meanwhile, and drains them.
 
 **Order.** From the first command that could not reach a server, ``away`` is true, and every command of this engine goes
-to the file until all that it spooled is carried out. Commands that were under way at the same time have no order.
+to the file until all that it spooled is sent. Commands that were under way at the same time have no order.
 
-**The end of an outage** would never come if commands were stored faster than the file is drained. So those that are
-just being stored are held back while a page is drained, or more pages if those that are let in between are too many.
-When nothing of this process is left in the file, what was held back goes to the servers itself.
+**The end of an outage** is when all that this process spooled is sent: it stays in the file until it is confirmed, and
+the thread goes on until then. The end would never come if commands were stored faster than they are sent. So those that
+are just being stored are held back while a page is sent, or more pages if those that are let in between are too many.
+When all of this process is sent, what was held back goes to the servers itself.
 
-**Draining.** Of the processes that are ``away`` one at a time holds the lock beside the file, and removes each command
-when it is carried out; others look whether theirs are gone. A pass skips shards that do not answer.
+**Draining.** Of the processes with commands in the file one at a time holds the lock beside it, and removes each
+command when replicas and disk have what it did; others look whether theirs are sent, and then whether they are gone: if
+the one that sent them dies before that, another sends them again. A pass skips shards that do not answer.
 
 **Storing.** The first thread stores what all others have brought meanwhile: one transaction, one write to the disk.
 
@@ -26,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +71,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Between two attempts while Redis is away; each is twice as long as the one before."""
 
 LOOK_S = 0.05  # between two looks at what another process replays
-CLOSE_S = 1.0  # how long close lets the replay go on, and then waits for its thread
+CLOSE_S = 1.0  # how long close lets the replay go on
+CONFIRM_S = 4.0  # the same where all is sent, and is to be confirmed
+END_S = 6.0  # how long it then waits for the thread, which may be asking the servers
 
 
 @dataclass(slots=True, eq=False)
@@ -172,11 +177,11 @@ class Spool:
         if threads is not None:
             threads.shutdown()
         if thread is not None:
-            thread.join(CLOSE_S)
+            thread.join(CLOSE_S if self.away else CONFIRM_S)
             stop.set()
-            thread.join(CLOSE_S)
+            thread.join(END_S)
         self._file.close()
-        if self.away and (left := self._left()):
+        if (self.away or thread is not None) and (left := self._left()):
             log.warning("%s commands are left in the spool %s for the next process that opens it", left, self.path)
 
     def _left(self) -> str:
@@ -311,16 +316,23 @@ class Spool:
 
     def _run(self, stop: threading.Event) -> None:
         drain, pace = self._drain(self._file), Pace()
-        pause = FIRST_PAUSE_S
+        pause, holding, is_held = FIRST_PAUSE_S, ExitStack(), False
         try:
             while not stop.is_set():
                 try:
-                    with locks.alone(lock_of(self.path)) as held:
-                        if self._skipped:
-                            self._file.check()
-                            self._skipped = False
-                        over = self._look(pace, stop) if held is None else self._replay(drain, pace, stop)
-                        self._reached = drain.reached or held is None
+                    if not is_held:
+                        is_held = holding.enter_context(locks.alone(lock_of(self.path))) is not None
+                    if self._skipped and is_held:
+                        self._file.check(0)
+                        self._skipped = False
+                    if not is_held:
+                        self._look(pace, stop)
+                    elif self.away:
+                        self._replay(drain, pace, stop)
+                    else:
+                        drain.run(stop.is_set, timeout=min(TRIP_S, self._timeout))
+                    self._reached = drain.reached or not is_held
+                    over = not self._file.holds_any(self._last)
                     problem = drain.problem
                 except (SpoolFault, OSError) as exc:
                     over, problem = False, ""
@@ -330,13 +342,17 @@ class Spool:
                 except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
                     over, problem, self._reached = False, str(exc), False
                     drain.close()
-                if over:
+                if not drain.is_waiting:  # who sends what this one has sent would send it once more
+                    holding.close()
+                    is_held = False
+                if over and self._ended():
                     return
                 self._problem = problem
                 hindered = bool(problem) or self._fault is not None
                 stop.wait(pause if hindered else LOOK_S)
                 pause = min(2 * pause, LONGEST_PAUSE_S) if hindered else FIRST_PAUSE_S
         finally:
+            holding.close()
             drain.close()
             with self._lock:
                 if self._stop is stop:
@@ -344,41 +360,51 @@ class Spool:
                 if self._closed:
                     self._file.close()
 
-    def _replay(self, drain: Drain, pace: Pace, stop: threading.Event) -> bool:
-        """Replays what can be. Returns True if nothing is left."""
+    def _ended(self) -> bool:
+        """Ends the thread, unless another outage has begun: all that was spooled is confirmed and removed."""
+        with self._lock:
+            if self.away:
+                return False
+            self._thread = None
+        with contextlib.suppress(SpoolFault):
+            self._file.tidy()
+        return True
+
+    def _replay(self, drain: Drain, pace: Pace, stop: threading.Event) -> None:
+        """Sends what can be sent."""
         # No command is held back for a server that may still be away. With some shards away all of the file is read.
         trip_s = min(TRIP_S, self._timeout)
         well = drain.run(lambda: stop.is_set() or not drain.problem, timeout=trip_s)
         self._reached = drain.reached
         while well and not stop.is_set():
-            before = drain.replayed, self._added
+            before = drain.sent, self._added
             with self._writing:
-                until, end = pace.goal(drain.replayed), time.monotonic() + self._held_s
+                until, end = pace.goal(drain.sent), time.monotonic() + self._held_s
                 well = drain.run(
-                    lambda: stop.is_set() or drain.replayed >= until or time.monotonic() > end,  # noqa: B023
+                    lambda: stop.is_set() or drain.sent >= until or time.monotonic() > end,  # noqa: B023
                     timeout=min(LAST_TRIP_S, self._timeout),
                     is_held=True,
                 )
-                if not well:
-                    return False
                 over = self._over()
+                if not well and not over:
+                    return
             if over:
-                drain.run(stop.is_set, timeout=trip_s)  # what others have left
-                return True
+                return
             self._let_in(stop)
-            pace.adapt(drain.replayed - before[0], self._added - before[1])
-        return False
+            pace.adapt(drain.sent - before[0], self._added - before[1])
 
-    def _look(self, pace: Pace, stop: threading.Event) -> bool:
-        """Looks at what another process replays. Returns True if all of ours is done.
+    def _look(self, pace: Pace, stop: threading.Event) -> None:
+        """Looks at what another process replays, while this one is away.
 
         Holds commands back while the other makes progress, as if it replayed them itself.
         """
+        if not self.away:
+            return
         first, left = self._file.first(), self._file.left(self._last)
         moved = first - self._first
         self._first = first
         if left and moved <= 0:
-            return False
+            return
         before = first, self._added
         with self._writing:
             seen = time.monotonic()
@@ -388,10 +414,10 @@ class Spool:
                     first, seen = now, time.monotonic()
                 left = self._file.left(self._last)
             if not left:
-                return self._over()
+                self._over()
+                return
         self._let_in(stop)
         pace.adapt(first - before[0], self._added - before[1])
-        return False
 
     def _let_in(self, stop: threading.Event) -> None:
         """Waits until those that were held back have stored what they brought. A lock alone is not fair."""
@@ -408,14 +434,11 @@ class Spool:
             self.away = False
             self._problem = ""
             self._fault, self._skipped = None, False
-            self._thread = None
         log.warning(
             "Redis is back after %.1f s, and what was spooled in %s is replayed",
             time.monotonic() - self._since,
             self.path,
         )
-        with contextlib.suppress(SpoolFault):
-            self._file.tidy()
         return True
 
     # ---- for operators
@@ -427,7 +450,7 @@ class Spool:
             stats = self._file.stats()
         except SpoolFault as exc:
             return SpoolStats(path=str(self.path), engine=self._engine, fault=str(exc))
-        problem = self._problem or None if self.away and stats.waiting else None
+        problem = self._problem or None if self._thread is not None and stats.waiting else None
         return msgspec.structs.replace(stats, problem=problem, fault=fault)
 
 

@@ -22,7 +22,9 @@ class OutboxTask(models.Model):
     record: bytes = models.BinaryField()
     on_conflict: str = models.CharField(max_length=8)
     dedup: int = models.BigIntegerField()
+    nonce: int = models.BigIntegerField(default=0)
     created: int = models.BigIntegerField()
+    claimed: int | None = models.BigIntegerField(null=True)
     moved: int | None = models.BigIntegerField(null=True)
     attempts: int = models.IntegerField(default=0)
     retry_at: int | None = models.BigIntegerField(null=True)
@@ -34,7 +36,14 @@ class OutboxTask(models.Model):
         verbose_name = "outbox task"
         indexes: ClassVar[list[Any]] = [
             models.Index(
-                fields=["seq"], name=f"{NAME}_waiting", condition=models.Q(moved__isnull=True, reason__isnull=True)
+                fields=["seq"],
+                name=f"{NAME}_waiting",
+                condition=models.Q(moved__isnull=True, reason__isnull=True, claimed__isnull=True),
+            ),
+            models.Index(
+                fields=["claimed"],
+                name=f"{NAME}_claims",
+                condition=models.Q(moved__isnull=True, claimed__isnull=False),
             ),
             models.Index(
                 fields=["id", "seq"], name=f"{NAME}_ids", condition=models.Q(moved__isnull=True, failed__isnull=True)

@@ -403,10 +403,16 @@ class Sampler:
         return self._shard("extend", [self.keys.bell, self._length(), *words])
 
     def _cancel(self) -> Built:
-        return self._shard("cancel", [self.keys.bell, self._id()])
+        return self._shard("cancel", [self.keys.bell, self._id(), *self._once()])
 
     def _reschedule(self) -> Built:
-        return self._shard("reschedule", [self.keys.bell, self._id(), self._due()])
+        return self._shard("reschedule", [self.keys.bell, self._id(), self._due(), *self._once()])
+
+    def _once(self) -> list[object]:
+        """The word of a command that is carried out at most once, of few, and whether its shard is an earlier one."""
+        now_ms = self._now_ms()
+        word = self._draw.choice(["", "", "7-5000", f"7-5000-{now_ms}", f"8-50-{now_ms - 1}"])
+        return [word, self._draw.choice(["0", "0", "1"])]
 
     def _requeue(self) -> Built:
         return self._shard("requeue", [self.keys.bell, self._known_id([*self._sorted(self.keys.dead)]), self._due()])

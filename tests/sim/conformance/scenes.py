@@ -55,7 +55,7 @@ class Scene:
         ]
 
     def _rescheduled(self) -> Step:
-        return self._called("reschedule", [self.keys.bell, self._id, -50])
+        return self._called("reschedule", [self.keys.bell, self._id, -50, "", "0"])
 
     def _replaced(self) -> Step:
         return self._called("push_unique", [self.keys.bell, "0", "0", self._id, 0, b"\x10new", "replace", 0])

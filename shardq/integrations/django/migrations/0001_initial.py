@@ -36,7 +36,9 @@ class Migration(migrations.Migration):
                 ("record", models.BinaryField()),
                 ("on_conflict", models.CharField(max_length=8)),
                 ("dedup", models.BigIntegerField()),
+                ("nonce", models.BigIntegerField(default=0)),
                 ("created", models.BigIntegerField()),
+                ("claimed", models.BigIntegerField(null=True)),
                 ("moved", models.BigIntegerField(null=True)),
                 ("attempts", models.IntegerField(default=0)),
                 ("retry_at", models.BigIntegerField(null=True)),
@@ -50,7 +52,14 @@ class Migration(migrations.Migration):
                     models.Index(
                         fields=["seq"],
                         name=f"{TABLE}_waiting",
-                        condition=models.Q(("moved__isnull", True), ("reason__isnull", True)),
+                        condition=models.Q(
+                            ("claimed__isnull", True), ("moved__isnull", True), ("reason__isnull", True)
+                        ),
+                    ),
+                    models.Index(
+                        fields=["claimed"],
+                        name=f"{TABLE}_claims",
+                        condition=models.Q(("claimed__isnull", False), ("moved__isnull", True)),
                     ),
                     models.Index(
                         fields=["id", "seq"],
