@@ -93,7 +93,11 @@ def test_neither_passwords_nor_payloads_are_logged(own_server: Server, name: str
     assert said["level"] == "error"
     assert str(said["exception"]).startswith("Traceback")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(said["ts"]))
-    dead = [id for said in lines.of("shardq.worker", "will not be tried again") for id in cast("list[str]", said["task_ids"])]
+    dead = [
+        id
+        for said in lines.of("shardq.worker", "will not be tried again")
+        for id in cast("list[str]", said["task_ids"])
+    ]
     assert set(dead) == {failed, broken, unknown}
     failures = lines.of("shardq.worker", "failed in attempt")
     assert {said["task_id"] for said in failures if said["error"] == "PayloadNotDecodable"} == {broken, unknown}
