@@ -17,8 +17,13 @@ from tests.support.states import FAR_S
 PUSHES, THREADS = 200, 20
 
 
+ONE = pytest.mark.parametrize("engines", ["sync"], indirect=True)
+"""Durable pushes of both engines run in threads, through the same driver."""
+
+
 @pytest.mark.slow
 @pytest.mark.promise
+@ONE
 @pytest.mark.parametrize("disk", ["everysec", "always", "busy"])
 @pytest.mark.parametrize("kind", servers.found())
 def test_what_is_acknowledged_is_on_the_disk(engines: Engines, tmp_path: Path, name: str, kind: str, disk: str) -> None:
@@ -50,6 +55,7 @@ def test_what_is_acknowledged_is_on_the_disk(engines: Engines, tmp_path: Path, n
 
 
 @pytest.mark.slow
+@ONE
 def test_with_appendfsync_no_nothing_is_confirmed(engines: Engines, tmp_path: Path, name: str) -> None:
     with WatchedServer(servers.binary(), tmp_path, options={"appendfsync": "no"}) as server:
         engine = engines.opened(server.url, name=name, shards=SHARDS)

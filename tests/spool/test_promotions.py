@@ -125,7 +125,7 @@ def _promotions(cluster: Cluster, count: int) -> Iterator[tuple[Outage, Outage]]
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.promise), 30])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.promise), 6])
 def test_power_cuts_lose_nothing_that_was_spooled(
     engines: Engines, server_binary: Path, name: str, tmp_path: Path, count: int
 ) -> None:
@@ -137,7 +137,7 @@ def test_power_cuts_lose_nothing_that_was_spooled(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.promise), 30])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.promise), 6])
 def test_promotions_lose_nothing_that_was_spooled(
     engines: Engines, own_cluster: Cluster, name: str, tmp_path: Path, count: int
 ) -> None:
