@@ -96,6 +96,8 @@ class Waiting:
         bell = threading.Lock()
         bell.acquire()
         bells, is_rung = self.bells, True
+        # hundreds of threads may wait: each look of theirs takes the interpreter from the others
+        look_s = LOOK_S if threading.current_thread() is threading.main_thread() else LOOK_APART_S
         try:
             while True:
                 if is_rung:
@@ -103,7 +105,7 @@ class Waiting:
                 it, left = found(), deadline - time.monotonic()
                 if it is not None or left <= 0:
                     return it
-                is_rung = bell.acquire(timeout=min(left, LOOK_S))
+                is_rung = bell.acquire(timeout=min(left, look_s))
         finally:
             try:
                 bells.remove(bell)

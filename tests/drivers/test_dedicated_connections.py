@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -100,8 +101,9 @@ def test_half_of_the_connections_may_be_on_loan(own_server: Server, name: str) -
     deadline = time.monotonic() + 30
     with driver.borrow(deadline) as one, driver.borrow(deadline) as two:
         assert one.call(command(name, "CLIENT", "ID")) != two.call(command(name, "CLIENT", "ID"))
-        with pytest.raises(Unavailable, match="half of the 4 shared connections"), driver.borrow(time.monotonic() + 2):
-            pass
+        # in another thread: one that has some would wait for itself, and gets another
+        with ThreadPoolExecutor(1) as other, pytest.raises(Unavailable, match="half of the 4 shared connections"):
+            other.submit(driver.borrow(time.monotonic() + 2).__enter__).result()
         assert driver.call(store(name, "f")) == 1
     with driver.borrow(time.monotonic() + 30) as three:
         assert three.call(command(name, "HLEN", name)) == 1
