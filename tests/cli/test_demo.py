@@ -50,8 +50,8 @@ def test_the_books_balance_and_nothing_is_left(shell: Shell) -> None:
     assert "4 shards, Python 3." in done.out
     title, flood, idle = done.lines[-3:]
     assert re.fullmatch(r"how late \(ms\) +p50 +p99 +most", title)
-    assert re.fullmatch(r"in this flood( +[\d,]+){3}  500 tasks in \d+ s, all at once", flood)
-    assert re.fullmatch(r"in an idle second( +[\d,]+){3}  100 tasks, and nothing else", idle)
+    assert re.fullmatch(r"in this flood( +(<1|[\d,]+)){3}  500 tasks in \d+ s, all at once", flood)
+    assert re.fullmatch(r"in an idle second( +(<1|[\d,]+)){3}  100 tasks, and nothing else", idle)
     assert f"shardq {shardq.__version__}, " in done.out
     assert remains(shell) == []
     wait_until(lambda: not demo_servers(shell), "its server has ended")

@@ -28,9 +28,17 @@ class KnownWakeups:
     def __init__(self) -> None:
         self.waiters = WaiterRegistry()
         self.unsubscribed: set[int] = set()
+        self.hears = True
 
     def is_subscribed(self, keys: ShardKeys) -> bool:
         return keys.shard not in self.unsubscribed
+
+    @property
+    def hears_permits(self) -> bool:
+        return self.hears
+
+    def waiting_for_permits(self, waiter: Waiter, topic: str) -> tuple[str, bool]:
+        return "process" if self.hears else "", False
 
     def registered(self, *shards: int) -> None:
         """The answer of a claim that found these empty."""
@@ -208,6 +216,29 @@ def test_a_limited_topic_is_asked_for_when_it_may_be_had(
     assert step.seconds == pytest.approx(0.7, abs=0.1)
     claims.cache.learn(Topology(epoch=3, shards=SHARDS, topics={"": TopicSettings(limit=Limit(rate=2))}))
     assert claims.limiter.denied() == {}, "that was another limit"
+
+
+def test_who_hears_of_permits_does_not_ask_for_what_it_was_denied_before_it_heard(
+    strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims
+) -> None:
+    """The two denials end at times of their own: a waiter asked without end for what it could not be given."""
+    claims.cache.learn(Topology(epoch=2, shards=SHARDS, topics={"": TopicSettings(limit=Limit(concurrency=1))}))
+    claims.limiter.wakeups = cast(Wakeups, wakeups)
+
+    def denied(again_ms: int) -> None:
+        asking = claims.limiter.granted({"": 1}, "token", Permits(), strategy.waiter)
+        next(asking)
+        with pytest.raises(StopIteration):
+            asking.send([("", Permit(0, again_ms))])
+
+    wakeups.hears = False
+    denied(10)
+    wakeups.hears = True
+    denied(4000)
+    strategy.until = time.monotonic() + UNTIL
+    wakeups.registered(0, 1)
+    time.sleep(0.02)
+    assert isinstance(strategy.step(time.monotonic()), Sleep)
 
 
 def test_while_all_topics_are_paused_it_only_sleeps(strategy: WaitStrategy, claims: Claims) -> None:

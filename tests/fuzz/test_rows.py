@@ -92,6 +92,7 @@ def test_commands_of_a_spool(single: Server, tmp_path: Path) -> None:
             servers = stack.enter_context(contextlib.closing(Target(options)))
             drain = Drain(file, Packer(options.codec, max_payload=options.max_payload), servers)
             assert drain.run(lambda: False, timeout=5.0), drain.problem
+            drain.confirm(lambda: False, timeout=5.0)
             are_stored(engine)
             assert (drain.replayed + drain.failed, file.page(0)) == (3, [])
             shown(f"spool failed {path}", f"spool status {path}", f"spool failed {path} --json")

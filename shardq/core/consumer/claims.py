@@ -264,7 +264,7 @@ class WaitStrategy:
         self.claims.ready_counts.expect(waiters.ask(self.waiter))
         self.waiter.denied = ()
         open_topics = self.claims.open_topics(self.claims.cache.topology)
-        denied = {t: at for t, at in self.claims.limiter.denied().items() if at > now and t in open_topics}
+        denied = {t: at for t, at in self.claims.limiter.denied(self.waiter).items() if at > now and t in open_topics}
         # While there is no permit, there is nothing to ask a shard.
         topics = [topic for topic in open_topics if topic not in denied] if denied else open_topics
         span = self.claims.cache.topology.span()

@@ -237,15 +237,13 @@ class RateLimiter:
         for is_woken in (True, False):
             self.denials.pop((topic, is_woken), None)
 
-    def denied(self) -> dict[str, float]:
+    def denied(self, waiter: Waiter | None = None) -> dict[str, float]:
         """Returns the topics that had no permit left, as far as that still says anything → the (monotonic) time at
-        which to ask again.
+        which ``granted`` asks again for the same ``waiter``.
         """
-        denied: dict[str, float] = {}
-        for topic, is_woken in list(self.denials):
-            if at := self._again_at(topic, is_woken):
-                denied[topic] = min(at, denied.get(topic, at))
-        return denied
+        is_woken = waiter is not None and self.wakeups is not None and self.wakeups.hears_permits
+        topics = [topic for topic, of_woken in list(self.denials) if of_woken == is_woken]
+        return {topic: at for topic in topics if (at := self._again_at(topic, is_woken))}
 
     def forget_denials(self) -> None:
         """Makes the next claim ask for all permits again."""

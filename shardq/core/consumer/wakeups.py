@@ -83,12 +83,16 @@ class Wakeups:
         """True if a wake-up from this shard would reach the process: only then it may be registered there."""
         return self._subscriber.is_subscribed(keys.wake(self.process))
 
+    @property
+    def hears_permits(self) -> bool:
+        """True if a permit that goes back would wake this process."""
+        return self._subscriber.is_subscribed(self._cache.control.wake(self.process))
+
     def waiting_for_permits(self, waiter: Waiter, topic: str) -> tuple[str, bool]:
         """Returns the process to wake when a permit goes back, empty if that would not reach it; and True if others
         here wait for one, too.
         """
-        hears = self._subscriber.is_subscribed(self._cache.control.wake(self.process))
-        if hears:
+        if hears := self.hears_permits:
             self.waiters.waits_for_permits(topic)
         return self.process if hears else "", hears and self.waiters.others_wait(waiter, topic)
 
