@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,15 +26,24 @@ Install = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
-    """Makes the environment of an install line, once for each."""
-    folder = tmp_path_factory.mktemp("environments")
-    wheel = built(folder)
-    made: dict[str, Path] = {}
+    """Makes the environment of an install line, once for each, for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "environments"
+    folder.mkdir(exist_ok=True)
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        path, done = folder / name, folder / f"{name}.done"
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                make(path)
+                done.touch()
+        return path
 
     def environment(line: str) -> Path:
-        if line not in made:
-            made[line] = installed(folder / str(len(made)), line, wheel)
-        return made[line]
+        [wheel] = made("wheel", built).glob("shardq-*.whl")
+        words = hashlib.sha256(line.encode()).hexdigest()[:16]
+        return made(words, lambda path: installed(path, line, wheel))
 
     return environment
 

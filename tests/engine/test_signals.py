@@ -26,8 +26,8 @@ from tests.support.workers import Worker
 MOST = 100_000
 """The signals of each kind in the long run."""
 
-LONGEST_S = 150.0
-"""It ends with fewer by then: `python -m tests.support.signalled` runs as long as you say."""
+LONGEST_S = 30.0
+"""It ends with fewer by then, some ten thousand. `python -m tests.support.signalled` runs as long as you say."""
 
 FEW, SOME_S = 400, 4.0
 
@@ -61,7 +61,7 @@ def test_a_few_of_each_kind(url: str, name: str, kind: str) -> None:
 @pytest.mark.timeout(LONGEST_S + 120)
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 @pytest.mark.parametrize("kind", ["raises", "pushes"])
-def test_a_hundred_thousand_of_each_kind(url: str, name: str, kind: str) -> None:
+def test_as_many_of_each_kind_as_the_time_allows(url: str, name: str, kind: str) -> None:
     print(check_storm(url, name, kind, MOST, LONGEST_S))
 
 

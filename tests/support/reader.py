@@ -95,7 +95,7 @@ def install_line(page: str) -> str:
 
 
 def built(folder: Path) -> Path:
-    """The wheel of this checkout."""
+    """The wheel of this checkout, in a folder that is made."""
     words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     subprocess.run(words, check=True, capture_output=True)
     [wheel] = folder.glob("shardq-*.whl")
