@@ -130,7 +130,7 @@ if keyed then
   look_at(rung)
   for _, lane in ipairs(rung) do
     if lane_of(lane) ~= lane then
-      revoked_ends(lanes, lane)
+      revoked_ends(lanes, lane, KEYS[5], KEYS[6])
     elseif #given < limit and list_of(topic_of(lane)) then
       gives(lane, share)
     end

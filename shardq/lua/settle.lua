@@ -110,7 +110,7 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
   end
 end
 if keyed then
-  for _, id in ipairs(told) do revoked_ends(lanes, id) end
+  for _, id in ipairs(told) do revoked_ends(lanes, id, KEYS[4], KEYS[6]) end
   first = math.min(first, rings(lanes))
 end
 if first < math.huge then rouse(first) end

@@ -53,6 +53,11 @@ class Shard:
     def name(self) -> str:
         return f"shard {self.keys.shard}"
 
+    @property
+    def revoked(self) -> Set[bytes]:
+        """Ids whose lease a replacing push has revoked, and whose place is kept."""
+        return {each for each in self.scores(self.keys.alarms) if each.count(b"/") == 2 and not each.endswith(b"/")}
+
     def check(self, topics: Iterable[str], *, is_rung: bool, now_ms: float) -> None:
         """Raises Violation. ``is_rung``: the poller was told to look, and has not looked yet."""
         keys = self.keys
@@ -73,8 +78,9 @@ class Shard:
                     f"{id.decode()} in {self.name}: record {id in task}, due {id in due}, leased {id in leased}, "
                     f"dead {id in dead}, entries that are no ghosts {ready[id]}"
                 )
-        if lease.keys() - task.keys():
-            raise Violation(f"{self.name} has lease entries without a task: {lease.keys() - task.keys()}")
+        # a revoked lease that has a place keeps its mark, also when its new task is gone
+        if left := {id for id in lease.keys() - task.keys() if b":~" not in lease[id] or id not in self.revoked}:
+            raise Violation(f"{self.name} has lease entries without a task: {left}")
         held = {id for id, entry in lease.items() if (token := entry.split(b":", 3)[3]) and token[:1] != b"~"}
         if held != leased.keys():
             raise Violation(f"{self.name} has tokens of {held}, and leases of {set(leased)}")
@@ -112,7 +118,7 @@ class Shard:
         keys = self.keys
         due, leased, alarms, rests = (self.scores(key) for key in (keys.due, keys.leased, keys.alarms, keys.rests))
         placed, waiting, holds = self.scores(keys.placed), self.scores(keys.keys), self.fields(keys.holds)
-        revoked = {each for each in alarms if each.count(b"/") == 2 and not each.endswith(b"/")}
+        revoked = self.revoked
         out = {id for id, count in ready.items() if count and _lane(id)} | {id for id in leased if _lane(id)}
         if set(placed) != out | revoked or out & revoked:
             raise Violation(f"{self.name} has places of {set(placed)}, and out are {out}, revoked {revoked}")

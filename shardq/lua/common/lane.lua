@@ -209,11 +209,23 @@ local function frees(lanes, ids)
   end
   if #placed > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(placed)) end
 end
--- revoked_ends(lanes, id): a replacing push has revoked the lease of an id, whose place was kept for its handler, by an alarm
--- of its own: takes both away, once.
+-- unrevoked(ids): of tasks that go, those whose entries in `lease` go with them. The mark of a revoked lease stays as long as its
+-- place: by it its holder's settle ends both.
+-- RETURNS their ids
+local function unrevoked(ids)
+  local found, revoked = {}, redis.call('ZMSCORE', KEYS[LANES + 2], unpack(ids))
+  for i, id in ipairs(ids) do
+    if not revoked[i] then found[#found + 1] = id end
+  end
+  return found
+end
+-- revoked_ends(lanes, id, lease, dead): a replacing push has revoked the lease of an id, whose place was kept for its handler, by
+-- an alarm of its own: takes both away, once, and its mark in `lease` where the new task is gone, which is neither in `due` nor `dead`.
 -- RETURNS nothing
-local function revoked_ends(lanes, id)
-  if redis.call('ZREM', KEYS[LANES + 2], id) == 1 then frees(lanes, {id}) end
+local function revoked_ends(lanes, id, lease, dead)
+  if redis.call('ZREM', KEYS[LANES + 2], id) == 0 then return end
+  frees(lanes, {id})
+  if not redis.call('ZSCORE', KEYS[DUE], id) and not redis.call('ZSCORE', dead, id) then redis.call('HDEL', lease, id) end
 end
 -- alarm_of(lane, what): the alarm that a lane needs after what was noted of it. What came in or became free can bring it forward
 -- alone, perhaps too far.
