@@ -149,7 +149,7 @@ if keyed then
       spoil(lane)
     end
   end
-  for _, id in ipairs(sent_back) do takes_in(lanes, id, lane_of(id), now_ms, true) end
+  takes_back(lanes, sent_back, now_ms)
   frees(lanes, odd)
   frees(lanes, sent_back)
 end

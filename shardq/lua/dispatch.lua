@@ -79,6 +79,8 @@ local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', n
 local full, plain = #ids == limit, #ids
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
 local given, entries, later, silent = {}, {}, {}, {}
+-- of these others of the lane are out as well
+local beside = {}
 -- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then.
 local function gives(lane, share)
   local out, most, interval = out_of(lane), window_of(lane)
@@ -94,7 +96,7 @@ local function gives(lane, share)
   while gave < room and found[gave + 1] and due_of(found[gave + 1], lane) <= now_ms do
     gave = gave + 1
     local id = id_of(found[gave], lane)
-    given[#given + 1], entries[id] = id, found[gave]
+    given[#given + 1], entries[id], beside[id] = id, found[gave], out + gave > 1
   end
   if interval > 0 then
     note(lanes, lane)
@@ -104,14 +106,30 @@ local function gives(lane, share)
     silent[#silent + 1] = lane
   end
 end
+-- note_numbers(ids): under which number these leave their lanes: one from the front under the one that it has, others under a new one.
+local function note_numbers(ids)
+  local last, words = count_of(redis.call('HGET', KEYS[1], 'left')), {}
+  for _, id in ipairs(ids) do
+    local number = number_of(entries[id], lane_of(id))
+    if not number then
+      last = last + 1
+      number = last
+    end
+    words[#words + 1], words[#words + 2] = -number, id
+  end
+  redis.call('HSET', KEYS[1], 'left', string.format('%.0f', last))
+  redis.call('ZADD', KEYS[LANES + 3], unpack(words))
+  rests.count = rests.count + #ids
+end
 -- go(group): the keyed ones of these leave their lanes for their places.
 local function go(group)
-  local gone, places, turns = {}, {}, {}
+  local gone, places, turns, numbered = {}, {}, {}, {}
   for _, id in ipairs(group) do
     local lane = lane_of(id)
     if lane then
       gone[#gone + 1] = entries[id]
       places[#places + 1], places[#places + 2] = '0', id
+      if beside[id] or (number_of(entries[id], lane) or 0) > 0 then numbered[#numbered + 1] = id end
       local _, interval = window_of(lane)
       if interval > 0 then
         -- what this call is late by is made up for, up to a little; a turn of a clock that went back is over
@@ -123,6 +141,7 @@ local function go(group)
   if #gone > 0 then redis.call('ZREM', KEYS[LANES], unpack(gone)) end
   if #places > 0 then redis.call('ZADD', KEYS[LANES + 1], unpack(places)) end
   if #turns > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(turns)) end
+  if #numbered > 0 then note_numbers(numbered) end
 end
 if keyed then
   local rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
@@ -178,16 +197,18 @@ if #ids > 0 then
       end
       local pushed = redis.pcall('RPUSH', list, unpack(group))
       if type(pushed) == 'table' then
-        local back = {}
+        local back, keyed_back = {}, {}
         for _, id in ipairs(group) do
-          local lane = keyed and lane_of(id)
-          if lane then
-            takes_in(lanes, id, lane, now_ms, true)
+          if keyed and lane_of(id) then
+            keyed_back[#keyed_back + 1] = id
           else
             back[#back + 1], back[#back + 2] = now_ms, id
           end
         end
-        if keyed then frees(lanes, group) end
+        if #keyed_back > 0 then
+          takes_back(lanes, keyed_back, now_ms)
+          frees(lanes, keyed_back)
+        end
         if #back > 0 then redis.call('ZADD', KEYS[2], unpack(back)) end
         failure = pushed
       else

@@ -122,17 +122,26 @@ class Shard:
         out = {id for id, count in ready.items() if count and _lane(id)} | {id for id in leased if _lane(id)}
         if set(placed) != out | revoked or out & revoked:
             raise Violation(f"{self.name} has places of {set(placed)}, and out are {out}, revoked {revoked}")
-        entries: dict[bytes, list[tuple[float, bytes, float]]] = {}
+        numbered = {each for each in rests if not each.endswith(b"/")}
+        if numbered - placed.keys():
+            raise Violation(f"{self.name} has numbers of {numbered}, and places of {set(placed)}")
+        entries: dict[bytes, list[tuple[bytes, bytes, float]]] = {}
+        fronts: dict[bytes, list[bytes]] = {}
+        for entry in waiting:
+            lane, _, unique = entry.rpartition(b"/")
+            if lane[-15:-14] == b"-":
+                fronts.setdefault(lane[:-15] + unique, []).append(entry)
         for id, score in due.items():
             lane = _lane(id)
             if (lane is not None) != (score >= FAR):
                 raise Violation(f"{id!r} is due at {score:.0f} in {self.name}")
             if lane is not None:
                 at = score - FAR
-                found = [when for when in {0.0, at} if lane + b"%015.0f" % when + id[len(lane) - 1 :] in waiting]
-                if len(found) != 1:
-                    raise Violation(f"{id!r} waits {len(found)} times in {self.name}")
-                entries.setdefault(lane, []).append((found[0], id, at))
+                unique, there = id[len(lane) - 1 :], fronts.get(id, [])
+                found = [lane + b"%015.0f" % at + unique] if lane + b"%015.0f" % at + unique in waiting else []
+                if len(found) + len(there) != 1:
+                    raise Violation(f"{id!r} waits at {found} and {there} in {self.name}")
+                entries.setdefault(lane, []).append(((found + there)[0], id, at))
         if len(waiting) != sum(map(len, entries.values())):
             raise Violation(f"{self.name} has {set(waiting)} in its lanes, and waiting are {entries}")
         meta = self.fields(keys.meta)

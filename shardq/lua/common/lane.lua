@@ -1,12 +1,14 @@
 -- A task with a key passes no clock of its own: its lane does. The id of one is TOPIC/KEY/UNIQUE, and 'TOPIC/KEY/' its lane.
 -- An engine that has keys gives six more KEYS: keys, placed, alarms, rests, holds, gates. What of a lane waits is in `due`, at FAR
 -- behind its due time, where no clock comes, and in `keys`, as LANE, its due time in 15 digits, '/' and UNIQUE; in front of
--- all others of its lane with zeros. What is ready or leased is in `placed`: no counter stands beside it. `alarms` has the
--- instant at which a lane can give its next. Too early an alarm is set right by dispatch; none is ever too late, or lacks.
+-- all others of its lane with '-' and the number under which it had left, in 14 digits. What is ready or leased is in `placed`: no
+-- counter stands beside it. The number is in `rests` while the task is out, below zero; who left while no other of the lane was out
+-- has none, which is 0. `alarms` has the instant at which a lane can give its next. Too early an alarm is set right by dispatch;
+-- none is ever too late, or lacks.
 --
 -- A lane takes in, lets go, gives (dispatch alone) and frees, and the body notes it. At its end the body rings the lanes that it
 -- noted: each once, with what one call tells of many asked by one call. Uses topic.
-local FRONT = '000000000000000'
+local FRONT = '-' -- before all digits
 local LANES, DUE = true, nil
 -- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
 local rests, holds, gates = {}, {}, {}
@@ -27,14 +29,35 @@ local function lane_of(id) return string.match(id, '^[^/]*/[^/]+/') end
 -- bounds_of(lane): the members of a ZSET in lexical order that begin with a lane: a key has no slash, and '0' follows it.
 -- RETURNS the words of the first, and behind the last
 local function bounds_of(lane) return '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '0' end
--- entry_of(id, lane, at_ms): the member of keys of a task that waits; without an instant that of one at the front.
+-- entry_of(id, lane, at_ms, number): the member of keys of a task that waits; with a number that of one at the front.
 -- RETURNS the member
-local function entry_of(id, lane, at_ms)
-  return lane .. (at_ms and string.format('%015.0f', at_ms) or FRONT) .. string.sub(id, #lane)
+local function entry_of(id, lane, at_ms, number)
+  return lane .. (number and FRONT .. string.format('%014.0f', number) or string.format('%015.0f', at_ms)) .. string.sub(id, #lane)
+end
+-- number_of(entry, lane): the number under which a task at the front had left.
+-- RETURNS the number; nil for one that is not at the front
+local function number_of(entry, lane)
+  if string.sub(entry, #lane + 1, #lane + 1) ~= FRONT then return nil end
+  return tonumber(string.sub(entry, #lane + 2, #lane + 15)) or 0
 end
 -- id_of(entry, lane): the id of such a member.
 -- RETURNS the id
 local function id_of(entry, lane) return lane .. string.sub(entry, #lane + 17) end
+local fronts = {}
+-- front_of(id, lane): the member of keys of a task at the front. There are no more of a lane than were out at a
+-- time, a thousand.
+-- RETURNS the member; nil for one that is not at the front
+local function front_of(id, lane)
+  local front = fronts[lane]
+  if not front then
+    front = {}
+    for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. lane .. FRONT, '(' .. lane .. '0', 'LIMIT', 0, 5000)) do
+      front[id_of(entry, lane)] = entry
+    end
+    fronts[lane] = front
+  end
+  return front[id]
+end
 local windows = {}
 -- window_of(lane): what `meta` says of the lanes of a topic.
 -- RETURNS how many may be out at once; ms between two, 0 without a rate; true when what failed goes to the front
@@ -78,8 +101,7 @@ end
 -- `due` has it; 0 where the body has no `due`.
 -- RETURNS ms
 local function due_of(entry, lane)
-  local at = string.sub(entry, #lane + 1, #lane + 15)
-  if at ~= FRONT then return tonumber(at) end
+  if not number_of(entry, lane) then return tonumber(string.sub(entry, #lane + 1, #lane + 15)) end
   return math.max(0, tonumber(DUE and redis.call('ZSCORE', KEYS[DUE], id_of(entry, lane)) or 0) - FAR)
 end
 -- read_fields(known, key, lanes): reads the fields of lanes in a HASH; all of its fields where these are fewer.
@@ -140,7 +162,7 @@ end
 -- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
 local function note_turn(lane, at_ms)
-  rests[lane], rests.all = nil, false
+  rests[lane], rests.all, rests.count = nil, false, rests.count + 1
   redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', at_ms), lane)
 end
 local change
@@ -183,17 +205,27 @@ local function note(lanes, lane, what)
     lanes[lane] = true
   end
 end
--- takes_in(lanes, id, lane, at_ms, front): has a task wait in its lane; `front`: before all others.
+-- takes_in(lanes, id, lane, at_ms, number): has a task wait in its lane; with a number at the front.
 -- RETURNS nothing
-local function takes_in(lanes, id, lane, at_ms, front)
+local function takes_in(lanes, id, lane, at_ms, number)
   redis.call('ZADD', KEYS[DUE], far(at_ms), id)
-  redis.call('ZADD', KEYS[LANES], '0', entry_of(id, lane, not front and at_ms))
-  note(lanes, lane, not front and at_ms)
+  redis.call('ZADD', KEYS[LANES], '0', entry_of(id, lane, at_ms, number))
+  if number then fronts[lane] = nil end
+  note(lanes, lane, not number and at_ms)
+end
+-- takes_back(lanes, ids, at_ms): has tasks that were out wait at the front of their lanes again, in the order in which they had
+-- left. Their places go after that: frees.
+-- RETURNS nothing
+local function takes_back(lanes, ids, at_ms)
+  local numbers = rests.count > 0 and #ids > 0 and redis.call('ZMSCORE', KEYS[LANES + 3], unpack(ids)) or {}
+  for i, id in ipairs(ids) do takes_in(lanes, id, lane_of(id), at_ms, math.abs(tonumber(numbers[i] or 0))) end
 end
 -- lets_go(lanes, id, lane, score): takes a task that waits out of its lane, by its score in `due`. Its lane may have waited for it.
 -- RETURNS nothing
 local function lets_go(lanes, id, lane, score)
-  redis.call('ZREM', KEYS[LANES], entry_of(id, lane), entry_of(id, lane, score - FAR))
+  if redis.call('ZREM', KEYS[LANES], entry_of(id, lane, score - FAR)) == 0 and front_of(id, lane) then
+    redis.call('ZREM', KEYS[LANES], front_of(id, lane))
+  end
   note(lanes, lane)
 end
 -- frees(lanes, ids): takes away the places of ids that are not ready or leased any more. Who had none loses none.
@@ -207,7 +239,9 @@ local function frees(lanes, ids)
       note(lanes, lane, FREED)
     end
   end
-  if #placed > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(placed)) end
+  if #placed == 0 then return end
+  redis.call('ZREM', KEYS[LANES + 1], unpack(placed))
+  if rests.count > 0 then redis.call('ZREM', KEYS[LANES + 3], unpack(placed)) end
 end
 -- unrevoked(ids): of tasks that go, those whose entries in `lease` go with them. The mark of a revoked lease stays as long as its
 -- place: by it its holder's settle ends both.

@@ -296,7 +296,7 @@ class Sampler:
             ["ZADD", self._draw.choice([keys.due, keys.leased, keys.dead, keys.seen]), now - 500, id],
             ["ZADD", keys.due, self._draw.choice(["0.5", "1e300", "-3.25", f"{now}.0625"]), id],
             ["ZADD", keys.placed, 0, f"{self._draw.choice(TOPICS)}/k/{id}"],
-            ["ZADD", keys.keys, 0, f"{self._draw.choice(TOPICS)}/k/{self._draw.choice([0, now]):015}/{id}"],
+            ["ZADD", keys.keys, 0, f"{self._draw.choice(TOPICS)}/k/{self._draw.choice([f'-{0:014}', f'{now:015}'])}/{id}"],
             ["ZADD", keys.due, 4 * 10**15 + now, f"mail/k/{id}"],
             ["HSET", keys.holds, "mail/k/", odd],
             ["RPUSH", keys.ready(self._draw.choice(TOPICS)), id, self._id()],
