@@ -150,7 +150,9 @@ class Shard:
             window = meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")
             most, interval = int(window[0]), float(window[1])
             taken = sum(id.startswith(lane) for id in placed)
-            if taken > most:
+            # where the limit was lowered, what is over it may still be out from this lane on
+            lowered = meta.get(b"lowered/" + lane.split(b"/")[0])
+            if taken > most and (lowered is None or lane < lowered):
                 raise Violation(f"{taken} of {lane!r} are out in {self.name}, of {most}")
             first = min((entry for entry in entries.get(lane, []) if entry[1] not in placed), default=None)
             gate = self.fields(keys.gates).get(lane, b"").partition(b":")

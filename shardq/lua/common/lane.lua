@@ -60,16 +60,18 @@ local function front_of(id, lane)
 end
 local windows = {}
 -- window_of(lane): what `meta` says of the lanes of a topic.
--- RETURNS how many may be out at once; ms between two, 0 without a rate; true when what failed goes to the front
+-- RETURNS how many may be out at once; ms between two, 0 without a rate; true when what failed goes to the front; where the limit was
+--         lowered, the lane from which on there may be lanes with more out than that, '' for all; false where it was not
 local function window_of(lane)
   local topic = topic_of(lane)
   local window = windows[topic]
   if not window then
-    local most, interval, mode = string.match(redis.call('HGET', KEYS[1], 'keys/' .. topic) or '', '^(%d+):([%d.]+):(%a+)$')
-    window = {math.max(1, tonumber(most or 1)), tonumber(interval or 0), mode ~= 'skip'}
+    local told = redis.call('HMGET', KEYS[1], 'keys/' .. topic, 'lowered/' .. topic)
+    local most, interval, mode = string.match(told[1] or '', '^(%d+):([%d.]+):(%a+)$')
+    window = {math.max(1, tonumber(most or 1)), tonumber(interval or 0), mode ~= 'skip', told[2]}
     windows[topic] = window
   end
-  return window[1], window[2], window[3] and window[1] == 1
+  return window[1], window[2], window[3] and window[1] == 1, window[4]
 end
 -- out_of(lane): how many tasks of a lane are ready or leased.
 -- RETURNS the number

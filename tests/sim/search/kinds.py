@@ -403,9 +403,8 @@ def _holding(until: int | str, cache: TopologyCache, number: int) -> Operation[A
     return hold(cache, TOPIC, LANE.split("/")[1], until)
 
 
-def _more_at_once(cache: TopologyCache, number: int) -> Operation[Any]:
-    limit = Limit(per_key=KEYED + 1)
-    yield from edit_topology(cache, partial(with_limit, topic=TOPIC, limit=limit))
+def _so_many_at_once(most: int, cache: TopologyCache, number: int) -> Operation[Any]:
+    yield from edit_topology(cache, partial(with_limit, topic=TOPIC, limit=Limit(per_key=most)))
     yield from ring_lanes(cache, TOPIC)
 
 
@@ -413,7 +412,8 @@ OF_KEYS = [
     _settle("hold", "snooze", SettleHold(ID, TOKEN, LATER_MS)),  # it may be let go at any time
     Kind("put the key on hold", partial(_holding, -LATER_MS), _nothing_judged),
     Kind("let the key go", partial(_holding, ""), _nothing_judged),
-    Kind("more at once", _more_at_once, _nothing_judged, is_short=False),
+    Kind("more at once", partial(_so_many_at_once, KEYED + 1), _nothing_judged, is_short=False),
+    Kind("one at once", partial(_so_many_at_once, 1), _nothing_judged, is_short=False),
 ]
 
 STEADY: Sequence[Kind] = [*PUSHES, *ORDERS, *SETTLEMENTS, *SERVICE, *BULK, *(OF_KEYS if KEYED else ())]
