@@ -45,20 +45,21 @@ local taken_of, drained, given_of = {}, {}, {}
 local given, looked, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 4
 local keyed, lanes, sent_back = LANES and lanes_from(8 + 2 * lists, 14 + 2 * lists), {}, {}
-local lowered, busy, studied = {}, {}, 0
--- is_lowered(list, ids, first, last): tells if a list may have tasks that are over the lowered limit of their keys: `meta` is asked once
--- one of the list is met that has a key.
-local function is_lowered(list, ids, first, last)
+local lowered, rated, busy, gave, studied = {}, {}, {}, {}, 0
+-- is_lowered(list, topic, ids, first, last): tells if a list may have tasks that are over the lowered limit of their keys: `meta` is
+-- asked once one of the list is met that has a key.
+local function is_lowered(list, topic, ids, first, last)
   for i = first, last do
     if lowered[list] ~= nil then break end
-    local lane = lane_of(ids[i])
-    if lane then lowered[list] = select(4, window_of(lane)) and lane or false end
+    local lane = string.find(ids[i], '/', #topic + 2, true) and lane_of(ids[i])
+    if lane then lowered[list], rated[list] = select(4, window_of(lane)) and lane or false, is_rated(lane) end
   end
   return lowered[list]
 end
--- is_over(lane): tells if as many of a lane are in handlers as its limit allows, with those that this call gives.
+-- is_over(lane): tells if as many of a lane are in handlers as its lowered limit allows, with those that this call gives, or if it is not
+-- the turn of another one yet.
 local function is_over(lane)
-  local most = window_of(lane)
+  local most, interval = window_of(lane)
   if not busy[lane] then
     local low, high = bounds_of(lane)
     local placed, count = redis.call('ZRANGEBYLEX', KEYS[LANES + 1], low, high, 'LIMIT', 0, 1000), 0
@@ -68,7 +69,11 @@ local function is_over(lane)
     end
     busy[lane], studied = count, studied + #placed
   end
-  return busy[lane] >= most
+  gave[lane] = gave[lane] or 0
+  if busy[lane] >= most or interval == 0 then return busy[lane] >= most end
+  local turn = turn_of(lane)
+  if turn + interval < now_ms - LATE_MS then turn = now_ms - interval end
+  return turn + (gave[lane] + 1) * interval > now_ms
 end
 -- looked_over(lane): looks at lanes of its topic for more that is over its limit: a hundred, from where the last claim ended.
 local function looked_over(lane)
@@ -77,7 +82,10 @@ local function looked_over(lane)
   for _ = 1, 100 do
     local id = redis.call('ZRANGEBYLEX', KEYS[LANES + 1], first, high, 'LIMIT', 0, 1)[1]
     if not id then
-      redis.call('HDEL', KEYS[1], field)
+      local has_rate = select(2, window_of(lane)) > 0
+      if has_rate or redis.call('ZLEXCOUNT', KEYS[LANES + 1], '[!' .. topic .. '/', '(!' .. topic .. '0') == 0 then
+        redis.call('HDEL', KEYS[1], field)
+      end
       return
     end
     local next_lane = lane_of(id)
@@ -110,7 +118,7 @@ for list = 8, 7 + lists do
     local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, looked, bytes))
     local records = redis.call('HMGET', KEYS[2], unpack(ids, at + 1, last))
     local lane_at, known_lanes = {}, {}
-    local narrowed = keyed and is_lowered(list, ids, at + 1, last)
+    local narrowed = keyed and is_lowered(list, topic, ids, at + 1, last)
     if keyed and (holds.count > 0 or narrowed) then
       for i = at + 1, last do
         lane_at[i] = lane_of(ids[i])
@@ -134,7 +142,9 @@ for list = 8, 7 + lists do
         elseif lane_at[at] and known and topic_of(id) == topic and (held_of(lane_at[at]) > now_ms or narrowed and is_over(lane_at[at])) then
           sent_back[#sent_back + 1] = id
         elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
-          if narrowed and lane_at[at] then busy[lane_at[at]] = busy[lane_at[at]] + 1 end
+          if narrowed and lane_at[at] then
+            busy[lane_at[at]], gave[lane_at[at]] = busy[lane_at[at]] + 1, gave[lane_at[at]] + 1
+          end
           local entry = first_lease
           given, wanted = given + 1, wanted - 1
           if permit then own, permit = token .. '#' .. permit, permit + 1 end
@@ -197,9 +207,6 @@ if keyed then
   takes_back(lanes, sent_back, now_ms)
   frees(lanes, odd)
   frees(lanes, sent_back)
-  for list = 8, 7 + lists do
-    if lowered[list] then looked_over(lowered[list]) end
-  end
 end
 for topic, number in pairs(forget_passed(KEYS[5])) do haunt(topic, -number) end
 for list = 8, 7 + lists do
@@ -230,6 +237,10 @@ if given > 0 then
     end
     return failure
   end
+end
+for list = 8, 7 + lists do
+  if rated[list] then takes_turns(lanes, {unpack(ids_given, (given_of[list - 1] or 0) + 1, given_of[list])}) end
+  if lowered[list] then looked_over(lowered[list]) end
 end
 local lengths, crowds = {}, {}
 for i = 1, lists do

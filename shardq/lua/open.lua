@@ -32,8 +32,11 @@ if meta[1] ~= ARGV[1] then
   end
   if ARGV[9] ~= '' and ARGV[9] ~= meta[1] then return {'unrelated'} end
 end
--- most_of(window): how many of a lane may be out by it.
-local function most_of(window) return tonumber(string.match(window or '', '^(%d+):') or 1) end
+-- limit_of(window): how many of a lane may be out by it, and the ms between two.
+local function limit_of(window)
+  local most, interval = string.match(window or '', '^(%d+):([%d.]+):')
+  return {tonumber(most or 1), tonumber(interval or 0)}
+end
 redis.call('HLEN', KEYS[2]) -- a key of another type ends it here
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2], 'since', ARGV[4], 'numbers', ARGV[5])
@@ -52,7 +55,7 @@ else
 end
 local before = {}
 for i, topic in ipairs(changed) do
-  before[i] = most_of(redis.call('HGET', KEYS[1], 'keys/' .. topic))
+  before[i] = limit_of(redis.call('HGET', KEYS[1], 'keys/' .. topic))
   redis.call('HDEL', KEYS[1], 'keys/' .. topic)
 end
 for i = 1, #topics, 2 do
@@ -63,9 +66,10 @@ for i = 1, #topics, 2 do
     redis.call('HSET', KEYS[1], 'keys/' .. topics[i], string.format('%s:%.6f:%s', most or '1', rate > 0 and 1000 / rate or 0, mode))
   end
 end
--- where fewer may be out than before, claim looks lanes over
+-- where fewer may be out than before, or a rate is lower, or lifted, claim looks lanes over
 for i, topic in ipairs(changed) do
-  if most_of(redis.call('HGET', KEYS[1], 'keys/' .. topic)) < before[i] then redis.call('HSET', KEYS[1], 'lowered/' .. topic, '') end
+  local now, past = limit_of(redis.call('HGET', KEYS[1], 'keys/' .. topic)), before[i]
+  if now[1] < past[1] or now[2] > past[2] or now[2] < past[2] and now[2] == 0 then redis.call('HSET', KEYS[1], 'lowered/' .. topic, '') end
 end
 if not meta[1] then redis.call('HSET', KEYS[1], 'opened', ARGV[7]) end
 if ARGV[3] == '1' then

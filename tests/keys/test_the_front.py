@@ -108,9 +108,7 @@ def test_what_moves_keeps_its_order(wide: Engine, taker: Consumer) -> None:
 
 
 @pytest.mark.parametrize("by", ["cancel", "reschedule", "replace", "purge", "tag"])
-def test_what_is_taken_from_the_front(
-    wide: Engine, taker: Consumer, servers: Servers, name: str, by: str
-) -> None:
+def test_what_is_taken_from_the_front(wide: Engine, taker: Consumer, servers: Servers, name: str, by: str) -> None:
     ids = [str(wide.push(n, topic=TOPIC, key="k", id=f"{n}", tags=["t"] if n == 1 else [])) for n in range(3)]
     wait_until(lambda: ready_of(wide, TOPIC) == 3, "all are ready")
     put_on_hold(wide, 3)

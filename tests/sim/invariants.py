@@ -13,6 +13,8 @@ from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.values import Hash, List, SortedSet
 
 FAR = 4e15
+LATE_MS = 50
+"""So long a time of a rate may be ready, and not taken."""
 
 
 def _topic(id: bytes) -> bytes:
@@ -120,6 +122,10 @@ class Shard:
         placed, waiting, holds = self.scores(keys.placed), self.scores(keys.keys), self.fields(keys.holds)
         revoked = self.revoked
         out = {id for id, count in ready.items() if count and _lane(id)} | {id for id in leased if _lane(id)}
+        marked = {each[1:] for each in placed if each.startswith(b"!")}
+        if marked - out | marked & leased.keys():
+            raise Violation(f"{self.name} has marks of {marked}, and out are {out}, leased {set(leased)}")
+        placed = {id: score for id, score in placed.items() if not id.startswith(b"!")}
         if set(placed) != out | revoked or out & revoked:
             raise Violation(f"{self.name} has places of {set(placed)}, and out are {out}, revoked {revoked}")
         numbered = {each for each in rests if not each.endswith(b"/")}
@@ -128,9 +134,9 @@ class Shard:
         entries: dict[bytes, list[tuple[bytes, bytes, float]]] = {}
         fronts: dict[bytes, list[bytes]] = {}
         for entry in waiting:
-            lane, _, unique = entry.rpartition(b"/")
-            if lane[-15:-14] == b"-":
-                fronts.setdefault(lane[:-15] + unique, []).append(entry)
+            stands, _, unique = entry.rpartition(b"/")
+            if stands[-15:-14] == b"-":
+                fronts.setdefault(stands[:-15] + unique, []).append(entry)
         for id, score in due.items():
             lane = _lane(id)
             if (lane is not None) != (score >= FAR):
@@ -154,13 +160,18 @@ class Shard:
             lowered = meta.get(b"lowered/" + lane.split(b"/")[0])
             if taken > most and (lowered is None or lane < lowered):
                 raise Violation(f"{taken} of {lane!r} are out in {self.name}, of {most}")
+            untaken = sum(id.startswith(lane) for id in marked)
+            most_ready = max(1, LATE_MS // interval) if interval else 1000
+            if untaken > most_ready and lowered is None:
+                raise Violation(f"{untaken} of {lane!r} are ready in {self.name}, and not taken")
             first = min((entry for entry in entries.get(lane, []) if entry[1] not in placed), default=None)
             gate = self.fields(keys.gates).get(lane, b"").partition(b":")
             if b"," in meta.get(b"numbers", b"") and gate[2] == meta.get(b"since") and gate[0] in (b"shut", b"closed"):
                 if lane in alarms:
                     raise Violation(f"{lane!r} is {gate[0].decode()} in {self.name}, and has an alarm")
-            elif first and taken < min(most, self.at_once):
-                at = max(first[2], rests.get(lane, 0.0) + interval if interval else 0.0, float(holds.get(lane, 0)))
+            elif first and taken < min(most, self.at_once) and (not interval or untaken < most_ready):
+                turn = rests.get(lane, 0.0) + (untaken + 1) * interval if interval else 0.0
+                at = max(first[2], turn, float(holds.get(lane, 0)))
                 if alarms.get(lane, float("inf")) > at + 0.01:
                     raise Violation(f"{lane!r} in {self.name} can give at {at}, and its alarm is {alarms.get(lane)}")
 

@@ -3,21 +3,28 @@
 -- behind its due time, where no clock comes, and in `keys`, as LANE, its due time in 15 digits, '/' and UNIQUE; in front of
 -- all others of its lane with '-' and the number under which it had left, in 14 digits. What is ready or leased is in `placed`: no
 -- counter stands beside it. The number is in `rests` while the task is out, below zero; who left while no other of the lane was out
--- has none, which is 0. `alarms` has the instant at which a lane can give its next. Too early an alarm is set right by dispatch;
+-- has none, which is 0. In a topic with a rate, what is ready and was not taken is in `placed` once more, with '!' before its id:
+-- who takes it away by another way than a claim or a forwarding gives the turn back by that. `alarms` has the instant at which a lane can give its next. Too early an alarm is set right by dispatch;
 -- none is ever too late, or lacks.
 --
 -- A lane takes in, lets go, gives (dispatch alone) and frees, and the body notes it. At its end the body rings the lanes that it
 -- noted: each once, with what one call tells of many asked by one call. Uses topic.
 local FRONT = '-' -- before all digits
+local READY = '!' -- before all lanes
+-- A turn that is late by no more than this is made up for; so long a time of a rate may be ready and not taken.
+local LATE_MS = 50
 local LANES, DUE = true, nil
 -- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
 local rests, holds, gates = {}, {}, {}
+local untaken = 0
 -- lanes_from(position, due): says where these six KEYS begin, and which one is `due`. A key of the wrong type fails here, before
 -- anything is written.
 -- RETURNS true
 local function lanes_from(position, due)
   LANES, DUE = position, due
-  for i = position, position + 2 do redis.call('ZCARD', KEYS[i]) end
+  redis.call('ZCARD', KEYS[position])
+  redis.call('ZCARD', KEYS[position + 2])
+  untaken = redis.call('ZLEXCOUNT', KEYS[position + 1], '-', '("')
   rests.count, holds.count = redis.call('ZCARD', KEYS[position + 3]), redis.call('HLEN', KEYS[position + 4])
   gates.count = redis.call('HLEN', KEYS[position + 5])
   rests.all, holds.all, gates.all = rests.count == 0, holds.count == 0, gates.count == 0
@@ -73,12 +80,27 @@ local function window_of(lane)
   end
   return window[1], window[2], window[3] and window[1] == 1, window[4]
 end
+-- is_rated(lane): tells if tasks of a lane that are ready may have a mark: it has a rate, or had one.
+-- RETURNS true | false
+local function is_rated(lane)
+  local _, interval, _, lowered = window_of(lane)
+  return interval > 0 or untaken > 0 and lowered and true or false
+end
 -- out_of(lane): how many tasks of a lane are ready or leased.
 -- RETURNS the number
 local function out_of(lane)
   local low, high = bounds_of(lane)
   return redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high)
 end
+-- ready_of(lane): how many of a lane with a rate are ready, and not taken.
+-- RETURNS the number
+local function ready_of(lane)
+  if untaken == 0 then return 0 end
+  return redis.call('ZLEXCOUNT', KEYS[LANES + 1], '[' .. READY .. lane, '(' .. READY .. string.sub(lane, 1, -2) .. '0')
+end
+-- most_ready(interval): how many of a lane with a rate may be ready, and not taken.
+-- RETURNS the number
+local function most_ready(interval) return math.max(1, math.floor(LATE_MS / interval)) end
 -- next_of(lane, out, most): what of a lane goes next, in order. What was replaced while it was leased waits for the end of the
 -- place it had: others pass it.
 -- RETURNS its members of keys, at most so many
@@ -150,16 +172,24 @@ local function hold(lane, until_ms)
     redis.call('HDEL', KEYS[LANES + 4], lane)
   end
 end
--- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. A turn
--- that is more than its window of intervals ahead is of a clock that went back.
+-- turn_of(lane): the instant of the last turn of a lane with a rate. One that is more than its window of intervals ahead is of a
+-- clock that went back.
 -- RETURNS ms
-local function rest_of(lane)
+local function turn_of(lane)
   local most, interval = window_of(lane)
-  if interval == 0 then return held_of(lane) end
   if rests[lane] == nil and not rests.all then look_at({lane}) end
-  local rest = tonumber(rests[lane] or 0) + interval
-  if rest > now_ms + most * interval then rest = now_ms end
-  return math.max(rest, held_of(lane))
+  local turn = tonumber(rests[lane] or 0)
+  return turn > now_ms + (math.max(most, most_ready(interval)) - 1) * interval and now_ms - interval or turn
+end
+-- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. What is
+-- ready has its turn before.
+-- RETURNS ms; math.huge until something of it is taken
+local function rest_of(lane)
+  local _, interval = window_of(lane)
+  if interval == 0 then return held_of(lane) end
+  local ready = ready_of(lane)
+  if ready >= most_ready(interval) then return math.huge end
+  return math.max(turn_of(lane) + (ready + 1) * interval, held_of(lane))
 end
 -- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
@@ -233,17 +263,49 @@ end
 -- frees(lanes, ids): takes away the places of ids that are not ready or leased any more. Who had none loses none.
 -- RETURNS nothing
 local function frees(lanes, ids)
-  local placed = {}
+  local placed, marks = {}, {}
   for _, id in ipairs(ids) do
     local lane = lane_of(id)
     if lane then
       placed[#placed + 1] = id
+      if is_rated(lane) then marks[#marks + 1] = READY .. id end
       note(lanes, lane, FREED)
     end
   end
   if #placed == 0 then return end
   redis.call('ZREM', KEYS[LANES + 1], unpack(placed))
+  if #marks > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(marks)) end
   if rests.count > 0 then redis.call('ZREM', KEYS[LANES + 3], unpack(placed)) end
+end
+-- takes_turns(lanes, ids): consumers, or a route, have taken these from a ready list: of a topic with a rate each is a turn of its lane.
+-- What comes late by a little was a turn at its time. What was ready for longer, and nobody came, is turns from now on.
+-- RETURNS nothing
+local function takes_turns(lanes, ids)
+  local marks, turns, words = {}, {}, {}
+  for _, id in ipairs(ids) do
+    local lane = lane_of(id)
+    if lane and is_rated(lane) then
+      marks[#marks + 1] = READY .. id
+      if not turns[lane] then turns[#turns + 1] = lane end
+      turns[lane] = (turns[lane] or 0) + 1
+    end
+  end
+  if #marks == 0 then return end
+  redis.call('ZREM', KEYS[LANES + 1], unpack(marks))
+  look_at(turns)
+  for _, lane in ipairs(turns) do
+    local _, interval = window_of(lane)
+    if interval > 0 then
+      local turn = turn_of(lane) + turns[lane] * interval
+      if turn < now_ms - LATE_MS then turn = now_ms + (turns[lane] - 1) * interval end
+      words[#words + 1], words[#words + 2] = string.format('%.3f', turn), lane
+      rests[lane] = turn
+    end
+    note(lanes, lane)
+  end
+  if #words == 0 then return end
+  redis.call('ZADD', KEYS[LANES + 3], unpack(words))
+  rests.all = false
 end
 -- unrevoked(ids): of tasks that go, those whose entries in `lease` go with them. The mark of a revoked lease stays as long as its
 -- place: by it its holder's settle ends both.
@@ -269,16 +331,18 @@ end
 local function alarm_of(lane, what)
   local gate, first = gate_of(lane), nil
   if gate == 'closed' or gate == 'shut' then return nil end
+  local rest = rest_of(lane)
+  if rest == math.huge then return nil end
   if type(what) == 'number' then
     -- what is full now may have room by then
-    return (what > now_ms or out_of(lane) < window_of(lane)) and math.max(what, rest_of(lane)) or nil
+    return (what > now_ms or out_of(lane) < window_of(lane)) and math.max(what, rest) or nil
   elseif what == FREED then
     first = next_of(lane, 0, 1)[1]
   else
     local out = out_of(lane)
     first = out < window_of(lane) and next_of(lane, out, 1)[1]
   end
-  return first and math.max(due_of(first, lane), rest_of(lane)) or nil
+  return first and math.max(due_of(first, lane), rest) or nil
 end
 -- rings(lanes): sets the alarms of the lanes that were noted.
 -- RETURNS the earliest, ms; math.huge without one
