@@ -24,6 +24,9 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard
 from shardq.errors import InvalidOption
 
+LATE_MS = 50
+"""So long a time of a rate may be ready, and not taken: the next one comes when a consumer takes one of these."""
+
 MOST = 500
 """Keys that one call returns at most: a shard takes some milliseconds to tell them."""
 
@@ -53,7 +56,9 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
     end of a ``hold``, or a ``resize`` that moves the key. None: none is held, or the next one becomes ready now.
     """
     until: dt.datetime | None
-    """The instant, in UTC, at which a ``per_key_rate``, ``backoff`` or ``hold`` lets the next one go."""
+    """The instant, in UTC, at which a ``per_key_rate``, ``backoff`` or ``hold`` lets the next one go. None with a
+    ``per_key_rate`` whose tasks are ready: the next turn is so long after a consumer takes one.
+    """
 
     @property
     def size(self) -> int:
@@ -123,13 +128,15 @@ def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float |
         return "hold", lane.held_ms
     if lane.ready + lane.leased >= (window.per_key or 1):
         return "per_key", None
+    if window.per_key_rate and lane.ready >= max(1, LATE_MS * window.per_key_rate // 1000):
+        return "per_key_rate", None
     if not lane.goes_on:
         return "resize", None
     if lane.retry_ms > now_ms:
         return "backoff", lane.retry_ms
     if window.per_key_rate:
         interval_ms = 1000 / window.per_key_rate
-        next_ms = lane.turn_ms + interval_ms
+        next_ms = lane.turn_ms + (lane.ready + 1) * interval_ms
         # of a clock that went back, beyond that: scripts then count it as over
         if now_ms < next_ms <= now_ms + (window.per_key or 1) * interval_ms:
             return "per_key_rate", next_ms

@@ -60,7 +60,7 @@ elseif state == 'dead' then
   redis.call('ZREM', KEYS[6], id)
   redis.call('HDEL', KEYS[7], id)
 end
-redis.call('HDEL', KEYS[5], id)
+if not lane or unrevoked({id})[1] then redis.call('HDEL', KEYS[5], id) end
 local first = keyed and rings(lanes) or math.huge
 if first < math.huge then rouse(first) end
 return answered('cancelled')

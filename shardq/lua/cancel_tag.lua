@@ -76,7 +76,8 @@ local function cancel(ids)
   end
   redis.call('ZREM', KEYS[6], unpack(going))
   redis.call('HDEL', KEYS[7], unpack(going))
-  redis.call('HDEL', KEYS[5], unpack(going))
+  if keyed then going = unrevoked(going) end
+  if #going > 0 then redis.call('HDEL', KEYS[5], unpack(going)) end
 end
 local page = redis.call('HSCAN', KEYS[2], scan_from(ARGV[4]), 'COUNT', ARGV[6])
 local found, bytes = {}, 0

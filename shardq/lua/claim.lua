@@ -32,7 +32,8 @@
 --         instant of the leases in µs, where the engine has keys} |
 --         {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC a task is in the answer and leased, or still in its list
--- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records. Ghosts and expired tasks are
+-- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records; where the limit of keys was lowered, also
+--         what is out of the keys that are met, about 20,000 at most. Ghosts and expired tasks are
 --         dropped and do not count as given: the entries behind them are looked at. If some were dropped and none
 --         given, call again at once
 local max, token = tonumber(ARGV[4]), ARGV[6]
@@ -44,13 +45,63 @@ local taken_of, drained, given_of = {}, {}, {}
 local given, looked, bytes = 0, 0, 0
 local lists = (#ARGV - 8) / 4
 local keyed, lanes, sent_back = LANES and lanes_from(8 + 2 * lists, 14 + 2 * lists), {}, {}
+local lowered, rated, busy, gave, studied = {}, {}, {}, {}, 0
+-- is_lowered(list, topic, ids, first, last): tells if a list may have tasks that are over the lowered limit of their keys: `meta` is
+-- asked once one of the list is met that has a key.
+local function is_lowered(list, topic, ids, first, last)
+  for i = first, last do
+    if lowered[list] ~= nil then break end
+    local lane = string.find(ids[i], '/', #topic + 2, true) and lane_of(ids[i])
+    if lane then lowered[list], rated[list] = select(4, window_of(lane)) and lane or false, is_rated(lane) end
+  end
+  return lowered[list]
+end
+-- is_over(lane): tells if as many of a lane are in handlers as its lowered limit allows, with those that this call gives, or if it is not
+-- the turn of another one yet.
+local function is_over(lane)
+  local most, interval = window_of(lane)
+  if not busy[lane] then
+    local low, high = bounds_of(lane)
+    local placed, count = redis.call('ZRANGEBYLEX', KEYS[LANES + 1], low, high, 'LIMIT', 0, 1000), 0
+    local held_now, revoked = redis.call('ZMSCORE', KEYS[3], unpack(placed)), redis.call('ZMSCORE', KEYS[LANES + 2], unpack(placed))
+    for i = 1, #placed do
+      if held_now[i] or revoked[i] then count = count + 1 end
+    end
+    busy[lane], studied = count, studied + #placed
+  end
+  gave[lane] = gave[lane] or 0
+  if busy[lane] >= most or interval == 0 then return busy[lane] >= most end
+  local turn = turn_of(lane)
+  if turn + interval < now_ms - LATE_MS then turn = now_ms - interval end
+  return turn + (gave[lane] + 1) * interval > now_ms
+end
+-- looked_over(lane): looks at lanes of its topic for more that is over its limit: a hundred, from where the last claim ended.
+local function looked_over(lane)
+  local topic, most, _, _, from = topic_of(lane), window_of(lane)
+  local field, first, high = 'lowered/' .. topic, '[' .. topic .. '/' .. string.sub(from, #topic + 2), '(' .. topic .. '0'
+  for _ = 1, 100 do
+    local id = redis.call('ZRANGEBYLEX', KEYS[LANES + 1], first, high, 'LIMIT', 0, 1)[1]
+    if not id then
+      local has_rate = select(2, window_of(lane)) > 0
+      if has_rate or redis.call('ZLEXCOUNT', KEYS[LANES + 1], '[!' .. topic .. '/', '(!' .. topic .. '0') == 0 then
+        redis.call('HDEL', KEYS[1], field)
+      end
+      return
+    end
+    local next_lane = lane_of(id)
+    if next_lane and out_of(next_lane) > most then break end
+    first = next_lane and '[' .. string.sub(next_lane, 1, -2) .. '0' or '(' .. id
+  end
+  local at = string.sub(first, 2)
+  if at ~= from then redis.pcall('HSET', KEYS[1], field, at) end
+end
 for list = 8, 7 + lists do
   local wanted, allowed = math.min(max - given, tonumber(ARGV[list * 4 - 22])), ARGV[list * 4 - 21]
   local permit, own = tonumber(ARGV[list * 4 - 20]), token
   local first_lease = lease_entry(0, 0, allowed, token)
   local topic = ARGV[list * 4 - 23]
   local ids, stale, at, taken, ended = {}, {}, 0, 0, false
-  while wanted > 0 and looked < 1000 and bytes < 1048576 do
+  while wanted > 0 and looked < 1000 and studied < 20000 and bytes < 1048576 do
     if at == #ids then
       if ended then break end
       -- first as many as are wanted; then on behind those, in growing steps, in place of what was dropped
@@ -67,7 +118,8 @@ for list = 8, 7 + lists do
     local before, last = at, math.min(#ids, at + next_chunk(1048576 - bytes, looked, bytes))
     local records = redis.call('HMGET', KEYS[2], unpack(ids, at + 1, last))
     local lane_at, known_lanes = {}, {}
-    if keyed and holds.count > 0 then
+    local narrowed = keyed and is_lowered(list, topic, ids, at + 1, last)
+    if keyed and (holds.count > 0 or narrowed) then
       for i = at + 1, last do
         lane_at[i] = lane_of(ids[i])
         known_lanes[#known_lanes + 1] = lane_at[i]
@@ -87,9 +139,12 @@ for list = 8, 7 + lists do
         local known, head = parts_of(record)
         if known and head and head.x and head.x <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
-        elseif lane_at[at] and known and topic_of(id) == topic and held_of(lane_at[at]) > now_ms then
+        elseif lane_at[at] and known and topic_of(id) == topic and (held_of(lane_at[at]) > now_ms or narrowed and is_over(lane_at[at])) then
           sent_back[#sent_back + 1] = id
         elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
+          if narrowed and lane_at[at] then
+            busy[lane_at[at]], gave[lane_at[at]] = busy[lane_at[at]] + 1, gave[lane_at[at]] + 1
+          end
           local entry = first_lease
           given, wanted = given + 1, wanted - 1
           if permit then own, permit = token .. '#' .. permit, permit + 1 end
@@ -149,7 +204,7 @@ if keyed then
       spoil(lane)
     end
   end
-  for _, id in ipairs(sent_back) do takes_in(lanes, id, lane_of(id), now_ms, true) end
+  takes_back(lanes, sent_back, now_ms)
   frees(lanes, odd)
   frees(lanes, sent_back)
 end
@@ -182,6 +237,10 @@ if given > 0 then
     end
     return failure
   end
+end
+for list = 8, 7 + lists do
+  if rated[list] then takes_turns(lanes, {unpack(ids_given, (given_of[list - 1] or 0) + 1, given_of[list])}) end
+  if lowered[list] then looked_over(lowered[list]) end
 end
 local lengths, crowds = {}, {}
 for i = 1, lists do

@@ -78,7 +78,9 @@ end
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full, plain = #ids == limit, #ids
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, entries, later, silent = {}, {}, {}, {}
+local given, entries, later, silent, turns = {}, {}, {}, {}, {}
+-- of these others of the lane are out as well
+local beside = {}
 -- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then.
 local function gives(lane, share)
   local out, most, interval = out_of(lane), window_of(lane)
@@ -89,12 +91,21 @@ local function gives(lane, share)
     note(lanes, lane)
     return
   end
-  local room, gave = math.min(most - out, interval > 0 and 1 or share, limit - #given), 0
+  local room, gave = math.min(most - out, share, limit - #given), 0
+  if interval > 0 then
+    local ready, turn = ready_of(lane), rest_of(lane)
+    -- too late to be made up for: turns go on from now
+    if turn < now_ms - LATE_MS then
+      turn = now_ms
+      turns[lane] = now_ms - (ready + 1) * interval
+    end
+    room = math.min(room, most_ready(interval) - ready, math.floor((now_ms - turn) / interval) + 1)
+  end
   local found = next_of(lane, out, math.min(room + 1, most - out))
   while gave < room and found[gave + 1] and due_of(found[gave + 1], lane) <= now_ms do
     gave = gave + 1
     local id = id_of(found[gave], lane)
-    given[#given + 1], entries[id] = id, found[gave]
+    given[#given + 1], entries[id], beside[id] = id, found[gave], out + gave > 1
   end
   if interval > 0 then
     note(lanes, lane)
@@ -104,25 +115,46 @@ local function gives(lane, share)
     silent[#silent + 1] = lane
   end
 end
+-- note_numbers(ids): under which number these leave their lanes: one from the front under the one that it has, others under a new one.
+local function note_numbers(ids)
+  local last, words = count_of(redis.call('HGET', KEYS[1], 'left')), {}
+  for _, id in ipairs(ids) do
+    local number = number_of(entries[id], lane_of(id))
+    if not number then
+      last = last + 1
+      number = last
+    end
+    words[#words + 1], words[#words + 2] = -number, id
+  end
+  redis.call('HSET', KEYS[1], 'left', string.format('%.0f', last))
+  redis.call('ZADD', KEYS[LANES + 3], unpack(words))
+  rests.count = rests.count + #ids
+end
 -- go(group): the keyed ones of these leave their lanes for their places.
 local function go(group)
-  local gone, places, turns = {}, {}, {}
+  local gone, places, noted, numbered = {}, {}, {}, {}
   for _, id in ipairs(group) do
     local lane = lane_of(id)
     if lane then
       gone[#gone + 1] = entries[id]
       places[#places + 1], places[#places + 2] = '0', id
+      if beside[id] or (number_of(entries[id], lane) or 0) > 0 then numbered[#numbered + 1] = id end
       local _, interval = window_of(lane)
       if interval > 0 then
-        -- what this call is late by is made up for, up to a little; a turn of a clock that went back is over
-        rests[lane] = math.max(rest_of(lane), now_ms - math.min(interval, 50))
-        turns[#turns + 1], turns[#turns + 2] = string.format('%.3f', rests[lane]), lane
+        places[#places + 1], places[#places + 2] = '0', READY .. id
+        untaken = untaken + 1
+        if turns[lane] then
+          rests[lane], rests.all = turns[lane], false
+          noted[#noted + 1], noted[#noted + 2] = string.format('%.3f', turns[lane]), lane
+          turns[lane] = nil
+        end
       end
     end
   end
   if #gone > 0 then redis.call('ZREM', KEYS[LANES], unpack(gone)) end
   if #places > 0 then redis.call('ZADD', KEYS[LANES + 1], unpack(places)) end
-  if #turns > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(turns)) end
+  if #noted > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(noted)) end
+  if #numbered > 0 then note_numbers(numbered) end
 end
 if keyed then
   local rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
@@ -130,7 +162,7 @@ if keyed then
   look_at(rung)
   for _, lane in ipairs(rung) do
     if lane_of(lane) ~= lane then
-      revoked_ends(lanes, lane)
+      revoked_ends(lanes, lane, KEYS[5], KEYS[6])
     elseif #given < limit and list_of(topic_of(lane)) then
       gives(lane, share)
     end
@@ -178,16 +210,18 @@ if #ids > 0 then
       end
       local pushed = redis.pcall('RPUSH', list, unpack(group))
       if type(pushed) == 'table' then
-        local back = {}
+        local back, keyed_back = {}, {}
         for _, id in ipairs(group) do
-          local lane = keyed and lane_of(id)
-          if lane then
-            takes_in(lanes, id, lane, now_ms, true)
+          if keyed and lane_of(id) then
+            keyed_back[#keyed_back + 1] = id
           else
             back[#back + 1], back[#back + 2] = now_ms, id
           end
         end
-        if keyed then frees(lanes, group) end
+        if #keyed_back > 0 then
+          takes_back(lanes, keyed_back, now_ms)
+          frees(lanes, keyed_back)
+        end
         if #back > 0 then redis.call('ZADD', KEYS[2], unpack(back)) end
         failure = pushed
       else
@@ -202,6 +236,11 @@ if #ids > 0 then
   if moved == 0 then oldest, newest = -1, -1 end
 end
 
+-- at_a_rate(id): tells if an id is of a lane with a rate.
+local function at_a_rate(id)
+  local lane = keyed and lane_of(id)
+  return lane and select(2, window_of(lane)) > 0
+end
 -- leases and windows go by the steady clock
 local reaped, buried = 0, 0
 local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
@@ -223,6 +262,13 @@ if next_lapse <= steady_ms and not failure then
       redis.call('ZREM', KEYS[4], id)
       if keyed then frees(lanes, {id}) end
       buried = buried + 1
+    elseif at_a_rate(id) then
+      -- each comes in its turn: many may lapse at once
+      redis.call('ZREM', KEYS[4], id)
+      takes_back(lanes, {id}, now_ms)
+      frees(lanes, {id})
+      redis.call('HSET', KEYS[5], id, lease_entry(failures, lapses, own, ''))
+      reaped = reaped + 1
     else
       local list = list_of(topic)
       if list then

@@ -127,6 +127,7 @@ for of, number in pairs(dropped) do haunt(of, -number) end
 if LANES and lanes_from(9) then
   local lanes = {}
   frees(lanes, odd)
+  takes_turns(lanes, sent)
   frees(lanes, sent)
   local first = rings(lanes)
   if first < math.huge then rouse(first) end

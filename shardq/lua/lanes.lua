@@ -19,7 +19,7 @@
 -- RETURNS {'ok', places that were taken away, {lane, …}, how many tasks wait that their lanes do not know} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one page
 -- COST O(n log N)
-local most, from, found, lanes, mended = tonumber(ARGV[5]), ARGV[4] == '' and '-' or '[' .. ARGV[4], {}, {}, 0
+local most, from, found, lanes, mended = tonumber(ARGV[5]), ARGV[4] == '' and '["' or '[' .. ARGV[4], {}, {}, 0
 if not (LANES and lanes_from(4, 3)) then return {'ok', 0, {}, 0} end
 begin()
 while #found < most do
@@ -43,7 +43,7 @@ while #found < most do
   local _, _, front = window_of(lane)
   for _, entry in ipairs(front and {} or redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10)) do
     local id, at = id_of(entry, lane), due_of(entry, lane)
-    if entry == entry_of(id, lane) and at > now_ms then
+    if number_of(entry, lane) and at > now_ms then
       lets_go(lanes, id, lane, FAR + at)
       takes_in(lanes, id, lane, at)
     end
@@ -58,7 +58,7 @@ for i = 1, #settings, 2 do
     longest = math.max(longest, tonumber(string.match(settings[i + 1], '^%d+:([%d.]+):') or 0))
   end
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.3f', now_ms - longest))
+redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '(0', string.format('%.3f', now_ms - longest - LATE_MS))
 local holds = redis.call('HSCAN', KEYS[LANES + 4], 0, 'COUNT', 100)[2]
 for i = 1, #holds, 2 do
   if tonumber(holds[i + 1]) <= now_ms then redis.call('HDEL', KEYS[LANES + 4], holds[i]) end

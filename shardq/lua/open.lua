@@ -32,6 +32,11 @@ if meta[1] ~= ARGV[1] then
   end
   if ARGV[9] ~= '' and ARGV[9] ~= meta[1] then return {'unrelated'} end
 end
+-- limit_of(window): how many of a lane may be out by it, and the ms between two.
+local function limit_of(window)
+  local most, interval = string.match(window or '', '^(%d+):([%d.]+):')
+  return {tonumber(most or 1), tonumber(interval or 0)}
+end
 redis.call('HLEN', KEYS[2]) -- a key of another type ends it here
 begin() -- also out of memory: a shard that does not know its topology drains nothing
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'topology', ARGV[2], 'since', ARGV[4], 'numbers', ARGV[5])
@@ -40,10 +45,18 @@ local topics = {}
 for i = 10, #ARGV do topics[#topics + 1] = ARGV[i] end
 keep_settings(KEYS[2], topics)
 -- the windows of keys, as scripts read them
+local changed = {}
 if ARGV[9] == '' then
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-    if string.sub(field, 1, 5) == 'keys/' then redis.call('HDEL', KEYS[1], field) end
+    if string.sub(field, 1, 5) == 'keys/' then changed[#changed + 1] = string.sub(field, 6) end
   end
+else
+  for i = 1, #topics, 2 do changed[#changed + 1] = topics[i] end
+end
+local before = {}
+for i, topic in ipairs(changed) do
+  before[i] = limit_of(redis.call('HGET', KEYS[1], 'keys/' .. topic))
+  redis.call('HDEL', KEYS[1], 'keys/' .. topic)
 end
 for i = 1, #topics, 2 do
   local limit = string.match(topics[i + 1], '"limit":(%b{})') or ''
@@ -51,9 +64,12 @@ for i = 1, #topics, 2 do
   local mode = string.find(limit, '"on_failure":"skip"', 1, true) and 'skip' or 'wait'
   if most or rate > 0 or mode == 'skip' then
     redis.call('HSET', KEYS[1], 'keys/' .. topics[i], string.format('%s:%.6f:%s', most or '1', rate > 0 and 1000 / rate or 0, mode))
-  else
-    redis.call('HDEL', KEYS[1], 'keys/' .. topics[i])
   end
+end
+-- where fewer may be out than before, or a rate is lower, or lifted, claim looks lanes over
+for i, topic in ipairs(changed) do
+  local now, past = limit_of(redis.call('HGET', KEYS[1], 'keys/' .. topic)), before[i]
+  if now[1] < past[1] or now[2] > past[2] or now[2] < past[2] and now[2] == 0 then redis.call('HSET', KEYS[1], 'lowered/' .. topic, '') end
 end
 if not meta[1] then redis.call('HSET', KEYS[1], 'opened', ARGV[7]) end
 if ARGV[3] == '1' then

@@ -33,7 +33,8 @@ local keyed, lanes = LANES and lanes_from(10, 3), {}
 local function remove(ids)
   if #ids == 0 then return end
   redis.call('HDEL', KEYS[2], unpack(ids))
-  redis.call('HDEL', KEYS[5], unpack(ids))
+  local ending = keyed and unrevoked(ids) or ids
+  if #ending > 0 then redis.call('HDEL', KEYS[5], unpack(ending)) end
   redis.call('HDEL', KEYS[7], unpack(ids))
   redis.call('ZREM', KEYS[3], unpack(ids))
   redis.call('ZREM', KEYS[6], unpack(ids))

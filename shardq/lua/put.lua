@@ -1,6 +1,6 @@
 -- put: stores tasks that were taken out of another shard. A second put changes nothing: the first used the mark up. A task
 -- that is here already, because a failover undid its take, stays as it is.
--- USES: epoch, guard, begin, rouse, topic, lane
+-- USES: epoch, guard, count, begin, rouse, topic, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -35,16 +35,18 @@ redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 begin()
 local open = redis.call('HMGET', KEYS[7], unpack(marks))
-local due, dead, reasons, records, leases, topics, first = {}, {}, {}, {}, {}, {}, math.huge
+local due, dead, reasons, records, leases, topics, first, last = {}, {}, {}, {}, {}, {}, math.huge, 0
 for n, id in ipairs(ids) do
   if open[n] and redis.call('HEXISTS', KEYS[2], id) == 0 then
     local parcel = ARGV[n * 2 + 3]
-    local kind, score, lease, why, at = string.match(parcel, '^[^|]*|[^|]*|(%a+)|([^|]*)|(%d+)|(%d+)|()')
+    local kind, number, score, lease, why, at = string.match(parcel, '^[^|]*|[^|]*|(%a+):?(%d*)|([^|]*)|(%d+)|(%d+)|()')
+    number = tonumber(number)
     local lane = keyed and lane_of(id)
     -- also for a dead one: it may be requeued while its lane still gives elsewhere
     if lane then shut_lane(lane) end
     if lane and kind ~= 'dead' then
-      takes_in(lanes, id, lane, tonumber(score) - FAR, kind == 'first')
+      takes_in(lanes, id, lane, tonumber(score) - FAR, number)
+      last = math.max(last, number or 0)
     elseif kind == 'due' then
       due[#due + 1], due[#due + 2] = score, id
       if tonumber(score) < first then first = tonumber(score) end
@@ -70,6 +72,8 @@ for topic in pairs(topics) do
   redis.pcall('HDEL', KEYS[1], 'idle/' .. topic)
 end
 redis.call('HDEL', KEYS[7], unpack(marks))
+-- what leaves after them has a higher number
+if last > count_of(redis.call('HGET', KEYS[1], 'left')) then redis.call('HSET', KEYS[1], 'left', string.format('%.0f', last)) end
 if keyed then first = math.min(first, rings(lanes)) end
 if first < math.huge then rouse(first) end
 return {'ok'}

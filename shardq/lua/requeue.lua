@@ -35,7 +35,7 @@ begin() -- it takes no more memory than it frees
 if lane then takes_in(lanes, id, lane, at) else redis.call('ZADD', KEYS[3], at, id) end
 redis.call('ZREM', KEYS[6], id)
 redis.call('HDEL', KEYS[7], id)
-redis.call('HDEL', KEYS[5], id)
+if not lane or unrevoked({id})[1] then redis.call('HDEL', KEYS[5], id) end
 local first = lane and rings(lanes) or at
 if first < math.huge then rouse(first) end
 return {'ok', 'requeued'}

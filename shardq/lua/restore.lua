@@ -33,7 +33,7 @@ if lane then
   if fault == 'unlaned' then
     takes_in(lanes, id, lane, redis.call('ZSCORE', KEYS[3], id) - FAR)
   else
-    takes_in(lanes, id, lane, now_ms, true)
+    takes_back(lanes, {id}, now_ms)
     frees(lanes, {id})
   end
 else

@@ -87,7 +87,11 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
       if lane then
         local _, _, front = window_of(lane)
         local ahead = verb == 'hold' or verb == 'back' and delay_ms == 0 or verb == 'retry' and front
-        takes_in(lanes, id, lane, verb == 'hold' and at - delay_ms or at, ahead)
+        if ahead then
+          takes_back(lanes, {id}, verb == 'hold' and at - delay_ms or at)
+        else
+          takes_in(lanes, id, lane, at)
+        end
         -- a hold that lasts longer stays
         if verb == 'hold' then hold(lane, math.max(at, held_of(lane))) end
       else
@@ -110,7 +114,7 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
   end
 end
 if keyed then
-  for _, id in ipairs(told) do revoked_ends(lanes, id) end
+  for _, id in ipairs(told) do revoked_ends(lanes, id, KEYS[4], KEYS[6]) end
   first = math.min(first, rings(lanes))
 end
 if first < math.huge then rouse(first) end

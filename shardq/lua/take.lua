@@ -19,7 +19,7 @@
 -- ARGV 4 shard they go to
 -- ARGV 5.. ids, at most 1,000
 -- RETURNS {'ok', id, parcel, …} those that were scheduled or dead here; a parcel is
---         'number|target|due, first (at the front of its lane) or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'behind', epoch} | {'missing'}
+--         'number|target|due, first:NUMBER (at the front of its lane, and the number under which it had left) or dead|instant|bytes of the lease entry|bytes of the reason|' and those two and the record | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC a task is here, or in moved
 -- COST O(n log N), at most about 1 MiB of records; what is not taken is taken next time
 local ids = {}
@@ -47,7 +47,8 @@ while at < #ids and bytes < 1048576 do
     if record and score then
       if lane then
         leaving[#leaving + 1], leaving[#leaving + 2], leaving[#leaving + 3] = id, lane, score
-        if redis.call('ZSCORE', KEYS[LANES], entry_of(id, lane)) then kind = 'first|' end
+        local number = front_of(id, lane) and number_of(front_of(id, lane), lane)
+        if number then kind = string.format('first:%.0f|', number) end
       end
       bytes = bytes + #record
       local lease, parcel = leases[i] or ''

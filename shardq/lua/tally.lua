@@ -74,10 +74,10 @@ for i = 1, math.min(most, #seen) do
   end
   local ids, leased = redis.call('ZRANGEBYLEX', KEYS[5], low, high, 'LIMIT', 0, IDS), 0
   if #ids > 0 then
-    -- what was replaced while it was leased waits already, and its handler still runs
-    local ends, due = redis.call('ZMSCORE', KEYS[3], unpack(ids)), redis.call('ZMSCORE', KEYS[2], unpack(ids))
+    -- what was replaced while it was leased waits already, or is gone, and its handler still runs
+    local ends, revoked = redis.call('ZMSCORE', KEYS[3], unpack(ids)), redis.call('ZMSCORE', KEYS[6], unpack(ids))
     for j = 1, #ids do
-      if ends[j] or due[j] then leased = leased + 1 end
+      if ends[j] or revoked[j] then leased = leased + 1 end
     end
     leased = math.floor(leased * out / #ids + 0.5)
   end

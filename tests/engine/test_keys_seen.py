@@ -73,8 +73,12 @@ def test_a_rate_of_each_key(engine: Engine) -> None:
     engine.start()
     wait_until(lambda: seen(engine)["k"].ready == 1, "the first is ready")
     k = seen(engine)["k"]
+    assert [k.held, k.why, k.until] == [2, "per_key_rate", None]
+    claim(engine.consumer("w", lease=60), 1)
+    k = seen(engine)["k"]
     assert [k.held, k.why] == [2, "per_key_rate"]
     assert k.until is not None
+    assert 0 < k.until.timestamp() - time.time() <= 10
 
 
 def test_many_keys_are_a_sample_that_misses_no_large_one(engine: Engine) -> None:

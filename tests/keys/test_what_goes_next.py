@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from shardq import Consumer, Delivery, Engine, LeaseLost, Task
+from shardq.core.layout.keys import shard_keys
+from shardq.core.layout.lanes import of_key
 from tests.keys.account import TOPIC
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, state_of
@@ -198,6 +200,60 @@ def test_a_replaced_lease_keeps_its_place_until_its_end(keyed: Engine, taker: Co
     keyed.push("new", topic=TOPIC, key="k", id="first", on_conflict="replace")
     assert one(taker).payload == "b"
     assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize("by", ["cancel", "tag", "purge"])
+def test_a_replaced_lease_whose_new_task_is_taken_away(
+    keyed: Engine, taker: Consumer, servers: Servers, name: str, by: str
+) -> None:
+    """Its handler runs on, and the key waits for it: not for the end of the lease."""
+    pushed(keyed, "a", id="first")
+    running = one(taker)
+    replaced = keyed.push("new", topic=TOPIC, key="k", id="first", tags=["t"], on_conflict="replace")
+    assert replaced.outcome == "replaced"
+    if by == "cancel":
+        assert keyed.cancel(replaced)
+    elif by == "tag":
+        assert keyed.cancel_all(tag="t").done == 1
+    else:
+        assert keyed.purge(TOPIC) == 1
+    pushed(keyed, "b")
+    assert taker.claim(5, wait=PAUSE_S) == [], "its handler runs on"
+    (stats,) = keyed.keys(TOPIC)
+    assert (stats.ready, stats.leased) == (0, 1)
+    taker.ack(running)  # replaced is no error of an ack
+    assert rest_of(taker, 1) == ["b"]
+    assert left_of(servers, keyed, name) == {}
+
+
+def test_a_replaced_lease_whose_new_task_is_taken_away_and_whose_holder_says_nothing(
+    keyed: Engine, taker: Consumer, servers: Servers, name: str
+) -> None:
+    pushed(keyed, "a", id="first")
+    one(keyed.consumer(TOPIC, lease=0.5))
+    assert keyed.cancel(keyed.push("new", topic=TOPIC, key="k", id="first", on_conflict="replace"))
+    pushed(keyed, "b")
+    assert rest_of(taker, 1) == ["b"]
+    assert left_of(servers, keyed, name) == {}
+
+
+def test_the_id_of_a_replaced_lease_is_pushed_again(keyed: Engine, taker: Consumer) -> None:
+    """What is pushed after the cancel waits for the handler, too."""
+    pushed(keyed, "a", id="first")
+    running = one(taker)
+    assert keyed.cancel(keyed.push("new", topic=TOPIC, key="k", id="first", on_conflict="replace"))
+    assert keyed.push("newer", topic=TOPIC, key="k", id="first").outcome == "pushed"
+    assert taker.claim(5, wait=PAUSE_S) == [], "its handler runs on"
+    taker.ack(running)
+    assert rest_of(taker, 1) == ["newer"]
+
+
+def left_of(servers: Servers, engine: Engine, name: str) -> dict[str, int]:
+    """What a shard that has no task still has: leases and places."""
+    keys = shard_keys(name, engine.topology.shard_of(of_key(TOPIC, "k")), keyed=True)
+    counts = {"lease": servers.ask(keys.slot, "HLEN", keys.lease)}
+    counts |= {each: servers.ask(keys.slot, "ZCARD", getattr(keys, each)) for each in ("keys", "placed", "alarms")}
+    return {each: count for each, count in counts.items() if count}
 
 
 @pytest.mark.parametrize("which", ["ready", "leased"])

@@ -239,7 +239,7 @@ def test_an_entry_of_no_task_holds_up_nothing(running: Engine, servers: Servers,
     running.limit(TOPIC, per_key=1)
     lane = of_key(TOPIC, "k0")
     keys = shard_keys(name, running.topology.shard_of(lane), keyed=True)
-    servers.ask(keys.slot, "ZADD", keys.keys, 0, f"{lane}{0:015}/stray", 0, f"{lane}{1:015}/stray")
+    servers.ask(keys.slot, "ZADD", keys.keys, 0, f"{lane}-{0:014}/stray", 0, f"{lane}{1:015}/stray")
     keys_with(running, 40, keys=20)
     consumer = running.consumer(TOPIC, lease=60)
     given = claim(consumer, 20)

@@ -11,7 +11,7 @@ from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 A, ID, LANE = record("a"), "m/k/1", "m/k/"
 WAITS_AT = 4_000_000_000_000_000 + T
-STANDS, IN_FRONT = f"{LANE}{T:015d}/1", f"{LANE}{0:015d}/1"
+STANDS, IN_FRONT = f"{LANE}{T:015d}/1", f"{LANE}-{7:014}/1"
 
 STATES: dict[str, tuple[State, Fault | None]] = {
     "gone": ({}, None),

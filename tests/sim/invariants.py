@@ -13,6 +13,8 @@ from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.values import Hash, List, SortedSet
 
 FAR = 4e15
+LATE_MS = 50
+"""So long a time of a rate may be ready, and not taken."""
 
 
 def _topic(id: bytes) -> bytes:
@@ -53,6 +55,11 @@ class Shard:
     def name(self) -> str:
         return f"shard {self.keys.shard}"
 
+    @property
+    def revoked(self) -> Set[bytes]:
+        """Ids whose lease a replacing push has revoked, and whose place is kept."""
+        return {each for each in self.scores(self.keys.alarms) if each.count(b"/") == 2 and not each.endswith(b"/")}
+
     def check(self, topics: Iterable[str], *, is_rung: bool, now_ms: float) -> None:
         """Raises Violation. ``is_rung``: the poller was told to look, and has not looked yet."""
         keys = self.keys
@@ -73,8 +80,9 @@ class Shard:
                     f"{id.decode()} in {self.name}: record {id in task}, due {id in due}, leased {id in leased}, "
                     f"dead {id in dead}, entries that are no ghosts {ready[id]}"
                 )
-        if lease.keys() - task.keys():
-            raise Violation(f"{self.name} has lease entries without a task: {lease.keys() - task.keys()}")
+        # a revoked lease that has a place keeps its mark, also when its new task is gone
+        if left := {id for id in lease.keys() - task.keys() if b":~" not in lease[id] or id not in self.revoked}:
+            raise Violation(f"{self.name} has lease entries without a task: {left}")
         held = {id for id, entry in lease.items() if (token := entry.split(b":", 3)[3]) and token[:1] != b"~"}
         if held != leased.keys():
             raise Violation(f"{self.name} has tokens of {held}, and leases of {set(leased)}")
@@ -112,21 +120,34 @@ class Shard:
         keys = self.keys
         due, leased, alarms, rests = (self.scores(key) for key in (keys.due, keys.leased, keys.alarms, keys.rests))
         placed, waiting, holds = self.scores(keys.placed), self.scores(keys.keys), self.fields(keys.holds)
-        revoked = {each for each in alarms if each.count(b"/") == 2 and not each.endswith(b"/")}
+        revoked = self.revoked
         out = {id for id, count in ready.items() if count and _lane(id)} | {id for id in leased if _lane(id)}
+        marked = {each[1:] for each in placed if each.startswith(b"!")}
+        if marked - out | marked & leased.keys():
+            raise Violation(f"{self.name} has marks of {marked}, and out are {out}, leased {set(leased)}")
+        placed = {id: score for id, score in placed.items() if not id.startswith(b"!")}
         if set(placed) != out | revoked or out & revoked:
             raise Violation(f"{self.name} has places of {set(placed)}, and out are {out}, revoked {revoked}")
-        entries: dict[bytes, list[tuple[float, bytes, float]]] = {}
+        numbered = {each for each in rests if not each.endswith(b"/")}
+        if numbered - placed.keys():
+            raise Violation(f"{self.name} has numbers of {numbered}, and places of {set(placed)}")
+        entries: dict[bytes, list[tuple[bytes, bytes, float]]] = {}
+        fronts: dict[bytes, list[bytes]] = {}
+        for entry in waiting:
+            stands, _, unique = entry.rpartition(b"/")
+            if stands[-15:-14] == b"-":
+                fronts.setdefault(stands[:-15] + unique, []).append(entry)
         for id, score in due.items():
             lane = _lane(id)
             if (lane is not None) != (score >= FAR):
                 raise Violation(f"{id!r} is due at {score:.0f} in {self.name}")
             if lane is not None:
                 at = score - FAR
-                found = [when for when in {0.0, at} if lane + b"%015.0f" % when + id[len(lane) - 1 :] in waiting]
-                if len(found) != 1:
-                    raise Violation(f"{id!r} waits {len(found)} times in {self.name}")
-                entries.setdefault(lane, []).append((found[0], id, at))
+                unique, there = id[len(lane) - 1 :], fronts.get(id, [])
+                found = [lane + b"%015.0f" % at + unique] if lane + b"%015.0f" % at + unique in waiting else []
+                if len(found) + len(there) != 1:
+                    raise Violation(f"{id!r} waits at {found} and {there} in {self.name}")
+                entries.setdefault(lane, []).append(((found + there)[0], id, at))
         if len(waiting) != sum(map(len, entries.values())):
             raise Violation(f"{self.name} has {set(waiting)} in its lanes, and waiting are {entries}")
         meta = self.fields(keys.meta)
@@ -135,15 +156,22 @@ class Shard:
             window = meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")
             most, interval = int(window[0]), float(window[1])
             taken = sum(id.startswith(lane) for id in placed)
-            if taken > most:
+            # where the limit was lowered, what is over it may still be out from this lane on
+            lowered = meta.get(b"lowered/" + lane.split(b"/")[0])
+            if taken > most and (lowered is None or lane < lowered):
                 raise Violation(f"{taken} of {lane!r} are out in {self.name}, of {most}")
+            untaken = sum(id.startswith(lane) for id in marked)
+            most_ready = max(1, LATE_MS // interval) if interval else 1000
+            if untaken > most_ready and lowered is None:
+                raise Violation(f"{untaken} of {lane!r} are ready in {self.name}, and not taken")
             first = min((entry for entry in entries.get(lane, []) if entry[1] not in placed), default=None)
             gate = self.fields(keys.gates).get(lane, b"").partition(b":")
             if b"," in meta.get(b"numbers", b"") and gate[2] == meta.get(b"since") and gate[0] in (b"shut", b"closed"):
                 if lane in alarms:
                     raise Violation(f"{lane!r} is {gate[0].decode()} in {self.name}, and has an alarm")
-            elif first and taken < min(most, self.at_once):
-                at = max(first[2], rests.get(lane, 0.0) + interval if interval else 0.0, float(holds.get(lane, 0)))
+            elif first and taken < min(most, self.at_once) and (not interval or untaken < most_ready):
+                turn = rests.get(lane, 0.0) + (untaken + 1) * interval if interval else 0.0
+                at = max(first[2], turn, float(holds.get(lane, 0)))
                 if alarms.get(lane, float("inf")) > at + 0.01:
                     raise Violation(f"{lane!r} in {self.name} can give at {at}, and its alarm is {alarms.get(lane)}")
 

@@ -37,7 +37,7 @@ BATCH_BYTES = 1 << 20
 WINDOWS = 1000  # ends of dedup windows in one script call
 
 
-_PARCEL = re.compile(rb"[^|]*\|(\d{1,4})\|(?:due|first|dead)\|([^|]*)\|(\d{1,7})\|(\d{1,7})\|")
+_PARCEL = re.compile(rb"[^|]*\|(\d{1,4})\|(?:due|first:\d{1,14}|dead)\|([^|]*)\|(\d{1,7})\|(\d{1,7})\|")
 """The beginning of the stored text, as ``put`` reads it: target, instant, and the lengths of lease entry and reason."""
 
 

@@ -16,8 +16,9 @@ local function fault_of(id, task, due, leased, dead, ghost, ready, keys, longest
   if redis.call('HEXISTS', task, id) == 0 then return 'empty', 0 end
   local lane, unique = string.match(id, '^([^/]*/[^/]+/)(.*)$')
   if not (lane and keys) or state ~= 'scheduled' or tonumber(at) < FAR then return nil, 0 end
-  for _, score in ipairs({at - FAR, 0}) do -- 0 at the front
-    if redis.call('ZSCORE', keys, lane .. string.format('%015.0f', score) .. '/' .. unique) then return nil, 0 end
+  if redis.call('ZSCORE', keys, lane .. string.format('%015.0f', at - FAR) .. '/' .. unique) then return nil, 0 end
+  for _, entry in ipairs(redis.call('ZRANGEBYLEX', keys, '[' .. lane .. '-', '(' .. lane .. '0', 'LIMIT', 0, 5000)) do -- at the front
+    if string.sub(entry, #lane + 17) == unique then return nil, 0 end
   end
   return 'unlaned', 0
 end

@@ -1,21 +1,30 @@
 -- A task with a key passes no clock of its own: its lane does. The id of one is TOPIC/KEY/UNIQUE, and 'TOPIC/KEY/' its lane.
 -- An engine that has keys gives six more KEYS: keys, placed, alarms, rests, holds, gates. What of a lane waits is in `due`, at FAR
 -- behind its due time, where no clock comes, and in `keys`, as LANE, its due time in 15 digits, '/' and UNIQUE; in front of
--- all others of its lane with zeros. What is ready or leased is in `placed`: no counter stands beside it. `alarms` has the
--- instant at which a lane can give its next. Too early an alarm is set right by dispatch; none is ever too late, or lacks.
+-- all others of its lane with '-' and the number under which it had left, in 14 digits. What is ready or leased is in `placed`: no
+-- counter stands beside it. The number is in `rests` while the task is out, below zero; who left while no other of the lane was out
+-- has none, which is 0. In a topic with a rate, what is ready and was not taken is in `placed` once more, with '!' before its id:
+-- who takes it away by another way than a claim or a forwarding gives the turn back by that. `alarms` has the instant at which a lane can give its next. Too early an alarm is set right by dispatch;
+-- none is ever too late, or lacks.
 --
 -- A lane takes in, lets go, gives (dispatch alone) and frees, and the body notes it. At its end the body rings the lanes that it
 -- noted: each once, with what one call tells of many asked by one call. Uses topic.
-local FRONT = '000000000000000'
+local FRONT = '-' -- before all digits
+local READY = '!' -- before all lanes
+-- A turn that is late by no more than this is made up for; so long a time of a rate may be ready and not taken.
+local LATE_MS = 50
 local LANES, DUE = true, nil
 -- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
 local rests, holds, gates = {}, {}, {}
+local untaken = 0
 -- lanes_from(position, due): says where these six KEYS begin, and which one is `due`. A key of the wrong type fails here, before
 -- anything is written.
 -- RETURNS true
 local function lanes_from(position, due)
   LANES, DUE = position, due
-  for i = position, position + 2 do redis.call('ZCARD', KEYS[i]) end
+  redis.call('ZCARD', KEYS[position])
+  redis.call('ZCARD', KEYS[position + 2])
+  untaken = redis.call('ZLEXCOUNT', KEYS[position + 1], '-', '("')
   rests.count, holds.count = redis.call('ZCARD', KEYS[position + 3]), redis.call('HLEN', KEYS[position + 4])
   gates.count = redis.call('HLEN', KEYS[position + 5])
   rests.all, holds.all, gates.all = rests.count == 0, holds.count == 0, gates.count == 0
@@ -27,26 +36,55 @@ local function lane_of(id) return string.match(id, '^[^/]*/[^/]+/') end
 -- bounds_of(lane): the members of a ZSET in lexical order that begin with a lane: a key has no slash, and '0' follows it.
 -- RETURNS the words of the first, and behind the last
 local function bounds_of(lane) return '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '0' end
--- entry_of(id, lane, at_ms): the member of keys of a task that waits; without an instant that of one at the front.
+-- entry_of(id, lane, at_ms, number): the member of keys of a task that waits; with a number that of one at the front.
 -- RETURNS the member
-local function entry_of(id, lane, at_ms)
-  return lane .. (at_ms and string.format('%015.0f', at_ms) or FRONT) .. string.sub(id, #lane)
+local function entry_of(id, lane, at_ms, number)
+  return lane .. (number and FRONT .. string.format('%014.0f', number) or string.format('%015.0f', at_ms)) .. string.sub(id, #lane)
+end
+-- number_of(entry, lane): the number under which a task at the front had left.
+-- RETURNS the number; nil for one that is not at the front
+local function number_of(entry, lane)
+  if string.sub(entry, #lane + 1, #lane + 1) ~= FRONT then return nil end
+  return tonumber(string.sub(entry, #lane + 2, #lane + 15)) or 0
 end
 -- id_of(entry, lane): the id of such a member.
 -- RETURNS the id
 local function id_of(entry, lane) return lane .. string.sub(entry, #lane + 17) end
+local fronts = {}
+-- front_of(id, lane): the member of keys of a task at the front. There are no more of a lane than were out at a
+-- time, a thousand.
+-- RETURNS the member; nil for one that is not at the front
+local function front_of(id, lane)
+  local front = fronts[lane]
+  if not front then
+    front = {}
+    for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. lane .. FRONT, '(' .. lane .. '0', 'LIMIT', 0, 5000)) do
+      front[id_of(entry, lane)] = entry
+    end
+    fronts[lane] = front
+  end
+  return front[id]
+end
 local windows = {}
 -- window_of(lane): what `meta` says of the lanes of a topic.
--- RETURNS how many may be out at once; ms between two, 0 without a rate; true when what failed goes to the front
+-- RETURNS how many may be out at once; ms between two, 0 without a rate; true when what failed goes to the front; where the limit was
+--         lowered, the lane from which on there may be lanes with more out than that, '' for all; false where it was not
 local function window_of(lane)
   local topic = topic_of(lane)
   local window = windows[topic]
   if not window then
-    local most, interval, mode = string.match(redis.call('HGET', KEYS[1], 'keys/' .. topic) or '', '^(%d+):([%d.]+):(%a+)$')
-    window = {math.max(1, tonumber(most or 1)), tonumber(interval or 0), mode ~= 'skip'}
+    local told = redis.call('HMGET', KEYS[1], 'keys/' .. topic, 'lowered/' .. topic)
+    local most, interval, mode = string.match(told[1] or '', '^(%d+):([%d.]+):(%a+)$')
+    window = {math.max(1, tonumber(most or 1)), tonumber(interval or 0), mode ~= 'skip', told[2]}
     windows[topic] = window
   end
-  return window[1], window[2], window[3] and window[1] == 1
+  return window[1], window[2], window[3] and window[1] == 1, window[4]
+end
+-- is_rated(lane): tells if tasks of a lane that are ready may have a mark: it has a rate, or had one.
+-- RETURNS true | false
+local function is_rated(lane)
+  local _, interval, _, lowered = window_of(lane)
+  return interval > 0 or untaken > 0 and lowered and true or false
 end
 -- out_of(lane): how many tasks of a lane are ready or leased.
 -- RETURNS the number
@@ -54,6 +92,15 @@ local function out_of(lane)
   local low, high = bounds_of(lane)
   return redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high)
 end
+-- ready_of(lane): how many of a lane with a rate are ready, and not taken.
+-- RETURNS the number
+local function ready_of(lane)
+  if untaken == 0 then return 0 end
+  return redis.call('ZLEXCOUNT', KEYS[LANES + 1], '[' .. READY .. lane, '(' .. READY .. string.sub(lane, 1, -2) .. '0')
+end
+-- most_ready(interval): how many of a lane with a rate may be ready, and not taken.
+-- RETURNS the number
+local function most_ready(interval) return math.max(1, math.floor(LATE_MS / interval)) end
 -- next_of(lane, out, most): what of a lane goes next, in order. What was replaced while it was leased waits for the end of the
 -- place it had: others pass it.
 -- RETURNS its members of keys, at most so many
@@ -78,8 +125,7 @@ end
 -- `due` has it; 0 where the body has no `due`.
 -- RETURNS ms
 local function due_of(entry, lane)
-  local at = string.sub(entry, #lane + 1, #lane + 15)
-  if at ~= FRONT then return tonumber(at) end
+  if not number_of(entry, lane) then return tonumber(string.sub(entry, #lane + 1, #lane + 15)) end
   return math.max(0, tonumber(DUE and redis.call('ZSCORE', KEYS[DUE], id_of(entry, lane)) or 0) - FAR)
 end
 -- read_fields(known, key, lanes): reads the fields of lanes in a HASH; all of its fields where these are fewer.
@@ -126,21 +172,29 @@ local function hold(lane, until_ms)
     redis.call('HDEL', KEYS[LANES + 4], lane)
   end
 end
--- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. A turn
--- that is more than its window of intervals ahead is of a clock that went back.
+-- turn_of(lane): the instant of the last turn of a lane with a rate. One that is more than its window of intervals ahead is of a
+-- clock that went back.
 -- RETURNS ms
-local function rest_of(lane)
+local function turn_of(lane)
   local most, interval = window_of(lane)
-  if interval == 0 then return held_of(lane) end
   if rests[lane] == nil and not rests.all then look_at({lane}) end
-  local rest = tonumber(rests[lane] or 0) + interval
-  if rest > now_ms + most * interval then rest = now_ms end
-  return math.max(rest, held_of(lane))
+  local turn = tonumber(rests[lane] or 0)
+  return turn > now_ms + (math.max(most, most_ready(interval)) - 1) * interval and now_ms - interval or turn
+end
+-- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. What is
+-- ready has its turn before.
+-- RETURNS ms; math.huge until something of it is taken
+local function rest_of(lane)
+  local _, interval = window_of(lane)
+  if interval == 0 then return held_of(lane) end
+  local ready = ready_of(lane)
+  if ready >= most_ready(interval) then return math.huge end
+  return math.max(turn_of(lane) + (ready + 1) * interval, held_of(lane))
 end
 -- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
 local function note_turn(lane, at_ms)
-  rests[lane], rests.all = nil, false
+  rests[lane], rests.all, rests.count = nil, false, rests.count + 1
   redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', at_ms), lane)
 end
 local change
@@ -183,37 +237,93 @@ local function note(lanes, lane, what)
     lanes[lane] = true
   end
 end
--- takes_in(lanes, id, lane, at_ms, front): has a task wait in its lane; `front`: before all others.
+-- takes_in(lanes, id, lane, at_ms, number): has a task wait in its lane; with a number at the front.
 -- RETURNS nothing
-local function takes_in(lanes, id, lane, at_ms, front)
+local function takes_in(lanes, id, lane, at_ms, number)
   redis.call('ZADD', KEYS[DUE], far(at_ms), id)
-  redis.call('ZADD', KEYS[LANES], '0', entry_of(id, lane, not front and at_ms))
-  note(lanes, lane, not front and at_ms)
+  redis.call('ZADD', KEYS[LANES], '0', entry_of(id, lane, at_ms, number))
+  if number then fronts[lane] = nil end
+  note(lanes, lane, not number and at_ms)
+end
+-- takes_back(lanes, ids, at_ms): has tasks that were out wait at the front of their lanes again, in the order in which they had
+-- left. Their places go after that: frees.
+-- RETURNS nothing
+local function takes_back(lanes, ids, at_ms)
+  local numbers = rests.count > 0 and #ids > 0 and redis.call('ZMSCORE', KEYS[LANES + 3], unpack(ids)) or {}
+  for i, id in ipairs(ids) do takes_in(lanes, id, lane_of(id), at_ms, math.abs(tonumber(numbers[i] or 0))) end
 end
 -- lets_go(lanes, id, lane, score): takes a task that waits out of its lane, by its score in `due`. Its lane may have waited for it.
 -- RETURNS nothing
 local function lets_go(lanes, id, lane, score)
-  redis.call('ZREM', KEYS[LANES], entry_of(id, lane), entry_of(id, lane, score - FAR))
+  if redis.call('ZREM', KEYS[LANES], entry_of(id, lane, score - FAR)) == 0 and front_of(id, lane) then
+    redis.call('ZREM', KEYS[LANES], front_of(id, lane))
+  end
   note(lanes, lane)
 end
 -- frees(lanes, ids): takes away the places of ids that are not ready or leased any more. Who had none loses none.
 -- RETURNS nothing
 local function frees(lanes, ids)
-  local placed = {}
+  local placed, marks = {}, {}
   for _, id in ipairs(ids) do
     local lane = lane_of(id)
     if lane then
       placed[#placed + 1] = id
+      if is_rated(lane) then marks[#marks + 1] = READY .. id end
       note(lanes, lane, FREED)
     end
   end
-  if #placed > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(placed)) end
+  if #placed == 0 then return end
+  redis.call('ZREM', KEYS[LANES + 1], unpack(placed))
+  if #marks > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(marks)) end
+  if rests.count > 0 then redis.call('ZREM', KEYS[LANES + 3], unpack(placed)) end
 end
--- revoked_ends(lanes, id): a replacing push has revoked the lease of an id, whose place was kept for its handler, by an alarm
--- of its own: takes both away, once.
+-- takes_turns(lanes, ids): consumers, or a route, have taken these from a ready list: of a topic with a rate each is a turn of its lane.
+-- What comes late by a little was a turn at its time. What was ready for longer, and nobody came, is turns from now on.
 -- RETURNS nothing
-local function revoked_ends(lanes, id)
-  if redis.call('ZREM', KEYS[LANES + 2], id) == 1 then frees(lanes, {id}) end
+local function takes_turns(lanes, ids)
+  local marks, turns, words = {}, {}, {}
+  for _, id in ipairs(ids) do
+    local lane = lane_of(id)
+    if lane and is_rated(lane) then
+      marks[#marks + 1] = READY .. id
+      if not turns[lane] then turns[#turns + 1] = lane end
+      turns[lane] = (turns[lane] or 0) + 1
+    end
+  end
+  if #marks == 0 then return end
+  redis.call('ZREM', KEYS[LANES + 1], unpack(marks))
+  look_at(turns)
+  for _, lane in ipairs(turns) do
+    local _, interval = window_of(lane)
+    if interval > 0 then
+      local turn = turn_of(lane) + turns[lane] * interval
+      if turn < now_ms - LATE_MS then turn = now_ms + (turns[lane] - 1) * interval end
+      words[#words + 1], words[#words + 2] = string.format('%.3f', turn), lane
+      rests[lane] = turn
+    end
+    note(lanes, lane)
+  end
+  if #words == 0 then return end
+  redis.call('ZADD', KEYS[LANES + 3], unpack(words))
+  rests.all = false
+end
+-- unrevoked(ids): of tasks that go, those whose entries in `lease` go with them. The mark of a revoked lease stays as long as its
+-- place: by it its holder's settle ends both.
+-- RETURNS their ids
+local function unrevoked(ids)
+  local found, revoked = {}, redis.call('ZMSCORE', KEYS[LANES + 2], unpack(ids))
+  for i, id in ipairs(ids) do
+    if not revoked[i] then found[#found + 1] = id end
+  end
+  return found
+end
+-- revoked_ends(lanes, id, lease, dead): a replacing push has revoked the lease of an id, whose place was kept for its handler, by
+-- an alarm of its own: takes both away, once, and its mark in `lease` where the new task is gone, which is neither in `due` nor `dead`.
+-- RETURNS nothing
+local function revoked_ends(lanes, id, lease, dead)
+  if redis.call('ZREM', KEYS[LANES + 2], id) == 0 then return end
+  frees(lanes, {id})
+  if not redis.call('ZSCORE', KEYS[DUE], id) and not redis.call('ZSCORE', dead, id) then redis.call('HDEL', lease, id) end
 end
 -- alarm_of(lane, what): the alarm that a lane needs after what was noted of it. What came in or became free can bring it forward
 -- alone, perhaps too far.
@@ -221,16 +331,18 @@ end
 local function alarm_of(lane, what)
   local gate, first = gate_of(lane), nil
   if gate == 'closed' or gate == 'shut' then return nil end
+  local rest = rest_of(lane)
+  if rest == math.huge then return nil end
   if type(what) == 'number' then
     -- what is full now may have room by then
-    return (what > now_ms or out_of(lane) < window_of(lane)) and math.max(what, rest_of(lane)) or nil
+    return (what > now_ms or out_of(lane) < window_of(lane)) and math.max(what, rest) or nil
   elseif what == FREED then
     first = next_of(lane, 0, 1)[1]
   else
     local out = out_of(lane)
     first = out < window_of(lane) and next_of(lane, out, 1)[1]
   end
-  return first and math.max(due_of(first, lane), rest_of(lane)) or nil
+  return first and math.max(due_of(first, lane), rest) or nil
 end
 -- rings(lanes): sets the alarms of the lanes that were noted.
 -- RETURNS the earliest, ms; math.huge without one

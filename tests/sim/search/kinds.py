@@ -403,8 +403,7 @@ def _holding(until: int | str, cache: TopologyCache, number: int) -> Operation[A
     return hold(cache, TOPIC, LANE.split("/")[1], until)
 
 
-def _more_at_once(cache: TopologyCache, number: int) -> Operation[Any]:
-    limit = Limit(per_key=KEYED + 1)
+def _limited(limit: Limit, cache: TopologyCache, number: int) -> Operation[Any]:
     yield from edit_topology(cache, partial(with_limit, topic=TOPIC, limit=limit))
     yield from ring_lanes(cache, TOPIC)
 
@@ -413,7 +412,9 @@ OF_KEYS = [
     _settle("hold", "snooze", SettleHold(ID, TOKEN, LATER_MS)),  # it may be let go at any time
     Kind("put the key on hold", partial(_holding, -LATER_MS), _nothing_judged),
     Kind("let the key go", partial(_holding, ""), _nothing_judged),
-    Kind("more at once", _more_at_once, _nothing_judged, is_short=False),
+    Kind("more at once", partial(_limited, Limit(per_key=KEYED + 1)), _nothing_judged, is_short=False),
+    Kind("one at once", partial(_limited, Limit(per_key=1)), _nothing_judged, is_short=False),
+    Kind("at a rate", partial(_limited, Limit(per_key=KEYED, per_key_rate=0.2)), _nothing_judged, is_short=False),
 ]
 
 STEADY: Sequence[Kind] = [*PUSHES, *ORDERS, *SETTLEMENTS, *SERVICE, *BULK, *(OF_KEYS if KEYED else ())]
