@@ -1,6 +1,5 @@
 -- lanes: returns a page of the lanes of which something waits, is ready or is leased, in the order of their bytes, and sets their
--- alarms: settings may have changed. Takes away the places of ids that have none by right. Where a failed task is no
--- longer waited for, it leaves the front of its lane.
+-- alarms: a clock may have gone back. Takes away the places of ids that have none by right.
 -- USES: epoch, guard, begin, rouse, topic, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -37,15 +36,6 @@ while #found < most do
     if waits and not redis.call('ZSCORE', KEYS[LANES + 2], id) then
       frees(lanes, {id})
       mended = mended + 1
-    end
-  end
-  -- it need not wait for a retry any more
-  local _, _, front = window_of(lane)
-  for _, entry in ipairs(front and {} or redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10)) do
-    local id, at = id_of(entry, lane), due_of(entry, lane)
-    if entry == entry_of(id, lane) and at > now_ms then
-      lets_go(lanes, id, lane, FAR + at)
-      takes_in(lanes, id, lane, at)
     end
   end
   note(lanes, lane)

@@ -39,20 +39,35 @@ if ARGV[9] == '' then redis.call('DEL', KEYS[2]) end
 local topics = {}
 for i = 10, #ARGV do topics[#topics + 1] = ARGV[i] end
 keep_settings(KEYS[2], topics)
--- the windows of keys, as scripts read them
-if ARGV[9] == '' then
-  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-    if string.sub(field, 1, 5) == 'keys/' then redis.call('HDEL', KEYS[1], field) end
+-- set_window(topic, window): writes the window of a topic's keys, as scripts read it. Where that is another one, dispatch looks over
+-- the lanes of the topic.
+local changed = false
+local function set_window(topic, window)
+  local field = 'keys/' .. topic
+  if (redis.call('HGET', KEYS[1], field) or nil) == window then return end
+  if window then
+    redis.call('HSET', KEYS[1], field, window)
+  else
+    redis.call('HDEL', KEYS[1], field)
   end
+  if not meta[1] then return end -- there is no lane
+  redis.call('HSET', KEYS[1], 'cursor/' .. topic, '')
+  redis.call('ZADD', KEYS[3], '0', topic .. '/')
+  changed = true
 end
+local given = {}
 for i = 1, #topics, 2 do
   local limit = string.match(topics[i + 1], '"limit":(%b{})') or ''
   local most, rate = string.match(limit, '"per_key":(%d+)'), tonumber(string.match(limit, '"per_key_rate":([%d.e+-]+)') or 0)
   local mode = string.find(limit, '"on_failure":"skip"', 1, true) and 'skip' or 'wait'
-  if most or rate > 0 or mode == 'skip' then
-    redis.call('HSET', KEYS[1], 'keys/' .. topics[i], string.format('%s:%.6f:%s', most or '1', rate > 0 and 1000 / rate or 0, mode))
-  else
-    redis.call('HDEL', KEYS[1], 'keys/' .. topics[i])
+  local any = most or rate > 0 or mode == 'skip'
+  set_window(topics[i], any and string.format('%s:%.6f:%s', most or '1', rate > 0 and 1000 / rate or 0, mode) or nil)
+  given[topics[i]] = true
+end
+if ARGV[9] == '' then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    local topic = string.match(field, '^keys/(.*)$')
+    if topic and not given[topic] then set_window(topic, nil) end
   end
 end
 if not meta[1] then redis.call('HSET', KEYS[1], 'opened', ARGV[7]) end
@@ -70,6 +85,10 @@ if not string.find(ARGV[5], ',', 1, true) then
   end
   for i = 1, #alarms, 2000 do redis.call('ZADD', KEYS[3], unpack(alarms, i, math.min(i + 1999, #alarms))) end
   redis.call('DEL', KEYS[4])
-  if #alarms > 0 then redis.pcall('SPUBLISH', ARGV[8], '') end
+  changed = changed or #alarms > 0
+end
+if changed then
+  redis.call('HSET', KEYS[1], 'wake_at', '0')
+  redis.pcall('SPUBLISH', ARGV[8], '')
 end
 return {'ok', meta[1] and 0 or 1}

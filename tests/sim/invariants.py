@@ -34,8 +34,6 @@ class Shard:
 
     keys: ShardKeys
     space: Keyspace
-    at_once: int = 1000
-    """So many of a lane could be out from the beginning. Where more can, an alarm may lack until the lanes are rung."""
 
     def fields(self, key: str) -> Mapping[bytes, bytes]:
         value = self.space.keys.get(key.encode())
@@ -142,10 +140,18 @@ class Shard:
             if b"," in meta.get(b"numbers", b"") and gate[2] == meta.get(b"since") and gate[0] in (b"shut", b"closed"):
                 if lane in alarms:
                     raise Violation(f"{lane!r} is {gate[0].decode()} in {self.name}, and has an alarm")
-            elif first and taken < min(most, self.at_once):
+            elif first and taken < most and not self._is_looked_over(lane):
                 at = max(first[2], rests.get(lane, 0.0) + interval if interval else 0.0, float(holds.get(lane, 0)))
                 if alarms.get(lane, float("inf")) > at + 0.01:
                     raise Violation(f"{lane!r} in {self.name} can give at {at}, and its alarm is {alarms.get(lane)}")
+
+    def _is_looked_over(self, lane: bytes) -> bool:
+        """True for a lane that dispatch will look at, as the window of its topic has changed: it may lack an alarm."""
+        topic = _topic(lane)
+        cursor = self.fields(self.keys.meta).get(b"cursor/" + topic)
+        if (cursor is None) != (topic + b"/" not in self.scores(self.keys.alarms)):
+            raise Violation(f"{self.name} has a cursor of {topic!r}, {cursor!r}, and no alarm, or that alone")
+        return cursor is not None and lane >= cursor
 
     def check_at_rest(self, *, is_used: bool, twice: Set[str] = frozenset()) -> None:
         """What holds when nothing moves any more. ``twice``: the ids that may be left where they were moved from."""
