@@ -127,6 +127,13 @@ local function go(group)
   if #places > 0 then redis.call('ZADD', KEYS[LANES + 1], unpack(places)) end
   if #turns > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(turns)) end
 end
+-- on_hold(lane): tells if a lane is on hold. A hold that is over goes; what its lane has is given by the alarm that it has then.
+local function on_hold(lane)
+  if not holds[lane] then return false end
+  if held_of(lane) <= now_ms then hold(lane) end
+  note(lanes, lane)
+  return true
+end
 -- A call looks over so many lanes: in some two milliseconds.
 local LOOKED = 100
 -- look_over(topic, most): has the next lanes of a topic whose window has changed give, from its cursor on, so many at most. What failed
@@ -165,7 +172,7 @@ local function look_over(topic, most)
           takes_in(lanes, id, lane, at)
         end
       end
-      gives(lane, 1)
+      if not on_hold(lane) then gives(lane, 1) end
       most, from = most - 1, string.sub(high, 2)
     end
     page = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
@@ -192,7 +199,7 @@ if keyed then
     local of = lane_of(lane)
     if of and of ~= lane then
       revoked_ends(lanes, lane)
-    elseif of and #given < limit and list_of(topic_of(lane)) then
+    elseif of and not on_hold(lane) and #given < limit and list_of(topic_of(lane)) then
       gives(lane, share)
     end
   end
@@ -307,6 +314,7 @@ if next_lapse <= steady_ms and not failure then
 end
 local next_alarm = math.huge
 if keyed then
+  if moved == 0 then begin() end
   if #later > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(later)) end
   if #silent > 0 then redis.call('ZREM', KEYS[LANES + 2], unpack(silent)) end
   rings(lanes)

@@ -49,10 +49,6 @@ for i = 1, #settings, 2 do
   end
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '-inf', string.format('%.3f', now_ms - longest))
-local holds = redis.call('HSCAN', KEYS[LANES + 4], 0, 'COUNT', 100)[2]
-for i = 1, #holds, 2 do
-  if tonumber(holds[i + 1]) <= now_ms then redis.call('HDEL', KEYS[LANES + 4], holds[i]) end
-end
 local first = rings(lanes)
 if first < math.huge then rouse(first) end
 local lacking = redis.call('ZCOUNT', KEYS[3], FAR, '+inf') - redis.call('ZCARD', KEYS[LANES])

@@ -1,4 +1,4 @@
-"""Lanes of tasks with keys: dispatch looks over those of a topic whose window has changed, page by page."""
+"""Lanes of tasks with keys: dispatch looks over those of a topic whose window has changed, and ends holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import dispatch
+from shardq.core.calls import consume, dispatch, lanes
+from shardq.core.calls.consume import SettleHold
 from shardq.core.calls.control import Copy, open_shard
 from shardq.core.calls.dispatch import Dispatched
 from shardq.core.calls.lanes import FAR_MS
@@ -155,3 +156,77 @@ def test_a_window_that_is_not_told_any_more(shard: Shard, keys: ShardKeys) -> No
     state = shard.state()
     assert "keys/old" not in state["meta"]
     assert state["alarms"] == {"old/": 0}
+
+
+HELD = lane(0)
+
+
+def on_hold(ends: int, asked: int) -> dict[str, Any]:
+    return {"holds": {HELD: f"{ends}:{asked}"}, "alarms": {HELD: T}}
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_hold_that_is_over_goes_with_its_alarm(shard: Shard, keys: ShardKeys, waits: int) -> None:
+    shard.seed(full(waits) | on_hold(T, 500))
+    result = shard.run(dispatched(keys, "other"))
+    assert (result.moved, result.lacking, result.next_us) == (0, (), None), "no list is asked for"
+    state = shard.state()
+    assert "holds" not in state
+    assert "alarms" not in state, "what is out of it keeps it full"
+
+
+def test_what_waited_for_a_hold_is_given_at_its_end(shard: Shard, keys: ShardKeys) -> None:
+    state = full(1) | on_hold(T, 500)
+    del state["ready/w"], state["placed"], state["task"][f"{HELD}a"]
+    shard.seed(state)
+    assert shard.run(dispatched(keys)).next_us == T * 1000
+    assert shard.run(dispatched(keys)).moved == 1
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_hold_of_a_clock_that_went_back_counts_from_now_on(shard: Shard, keys: ShardKeys, waits: int) -> None:
+    shard.seed(full(waits) | on_hold(T + 180_000_000, 700))
+    assert shard.run(dispatched(keys)).next_us == (T + 700) * 1000
+    state = shard.state()
+    assert (state["holds"], state["alarms"]) == ({HELD: f"{T + 700}:700"}, {HELD: T + 700})
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+@pytest.mark.parametrize("until", [-700, T + 700])
+def test_a_hold_has_an_alarm(shard: Shard, keys: ShardKeys, waits: int, until: int) -> None:
+    shard.seed(full(waits))
+    shard.run(lanes.hold(keys, EPOCH, HELD, until).at(NOW))
+    state = shard.state()
+    assert (state["holds"], state["alarms"]) == ({HELD: f"{T + 700}:700"}, {HELD: T + 700})
+    shard.run(lanes.hold(keys, EPOCH, HELD, "").at(NOW))
+    state = shard.state()
+    assert "holds" not in state
+    assert "alarms" not in state
+
+
+@pytest.mark.parametrize("held_ms", [0, 300, 900])
+def test_the_longer_hold_stays(shard: Shard, keys: ShardKeys, held_ms: int) -> None:
+    state = full(1) | (on_hold(T + held_ms, 5000) if held_ms else {})
+    del state["ready/w"]
+    id = f"{HELD}a"
+    shard.seed(state | {"leased": {id: T + 9}, "lease": {id: "0:0::t"}})
+    shard.run(consume.settle(keys, EPOCH, [], [SettleHold(id, "t", 700)]).at(NOW))
+    state = shard.state()
+    ends, asked = (900, 5000) if held_ms == 900 else (700, 700)
+    assert state["holds"] == {HELD: f"{T + ends}:{asked}"}
+    assert state["alarms"][HELD] <= T + ends
+
+
+def test_what_is_not_a_hold_is_forgotten(shard: Shard, keys: ShardKeys) -> None:
+    """Another program has written it."""
+    shard.seed(full(1) | {"holds": {HELD: "for ever"}, "alarms": {HELD: T}})
+    shard.run(dispatched(keys))
+    assert "holds" not in shard.state()
+
+
+@pytest.mark.parametrize("asked", [700, 10**9])
+def test_a_closed_lane_tells_how_long_it_is_held(shard: Shard, keys: ShardKeys, asked: int) -> None:
+    shard.seed({"meta": meta(since=3, numbers="1,2")} | on_hold(T + 90_000, asked))
+    (told,) = shard.run(lanes.close(keys, EPOCH, [HELD]).at(NOW))
+    assert told.held == f"{T + min(90_000, asked)}"
+    assert "alarms" not in shard.state()
