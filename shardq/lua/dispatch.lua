@@ -314,7 +314,7 @@ if next_lapse <= steady_ms and not failure then
 end
 local next_alarm = math.huge
 if keyed then
-  if moved == 0 then begin() end
+  if moved == 0 and #later + #lanes > 0 then begin() end -- also out of memory: an alarm may be the first thing that is written
   if #later > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(later)) end
   if #silent > 0 then redis.call('ZREM', KEYS[LANES + 2], unpack(silent)) end
   rings(lanes)

@@ -76,7 +76,7 @@ def test_holds_that_are_over_are_forgotten(running: Engine, stored: Stored) -> N
     claim(consumer, 1)
     until = time.time() + 1.0
     running.hold(TOPIC, key="full", until=until)
-    for n in range(600):
+    for n in range(250):
         running.hold(TOPIC, key=f"k{n}", until=max(until, time.time() + 0.1))
     running.push("late", topic=TOPIC, key="k0", delay=3600)
     wait_until(lambda: stored.count() == 0, "no hold is known any more")
