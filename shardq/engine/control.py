@@ -30,7 +30,6 @@ from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, topology_in_force
-from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import InvalidOption, ShardqError
 
@@ -71,17 +70,15 @@ def configure_topics(
 ) -> Operation[dict[str, TopicSettings]]:
     """Sets the given ones of the settings of up to ``TOPICS_AT_ONCE`` topics. Returns those that this changes."""
     edited: dict[str, TopicSettings] = {}
-    ringing: list[str] = []
 
     def edit(topology: Topology) -> Topology:
-        nonlocal edited, ringing
+        nonlocal edited
         settings = {
             topic: msgspec.structs.replace(topology.settings_of(topic), **changes) for topic, changes in given.items()
         }
         for topic, each in settings.items():
             _check_together(topic, each)
         edited = {topic: each for topic, each in settings.items() if each != topology.settings_of(topic)}
-        ringing = [topic for topic, each in edited.items() if each.limit != topology.settings_of(topic).limit]
         return topology.with_topics(edited)
 
     if dry_run:
@@ -93,8 +90,6 @@ def configure_topics(
         if edited:
             more = f" and {len(edited) - SHOWN:,} more" if len(edited) > SHOWN else ""
             yield from note(cache, f"topics configured: {', '.join(map(shown_topic, list(edited)[:SHOWN]))}{more}")
-        for topic in ringing:
-            yield from ring_lanes(cache, topic)
     return edited
 
 

@@ -28,7 +28,6 @@ from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, arun
 from shardq.core.producer import by_id
 from shardq.core.resharding.handle_aio import AsyncResize
-from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
@@ -216,7 +215,6 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         if limit.per_key is not None:
             await self._carry_out(take_up_keys)
         await self._edit(partial(control.with_limit, topic=topic, limit=limit), what)
-        await self._carry_out(partial(ring_lanes, topic=topic))
 
     async def configure(
         self,

@@ -28,7 +28,6 @@ from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id
 from shardq.core.resharding.handle_sync import Resize
-from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
@@ -214,7 +213,6 @@ class OperatorCommands(TaskCommands, ABC):
         if limit.per_key is not None:
             self._carry_out(take_up_keys)
         self._edit(partial(control.with_limit, topic=topic, limit=limit), what)
-        self._carry_out(partial(ring_lanes, topic=topic))
 
     def configure(
         self,

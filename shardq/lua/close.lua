@@ -26,6 +26,7 @@ for i = 3, #ARGV do
   answer[n + 1], answer[n + 2] = lane, out_of(lane)
   answer[n + 3] = #redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 1)
   answer[n + 4] = redis.call('ZSCORE', KEYS[LANES + 3], lane) or ''
-  answer[n + 5] = redis.call('HGET', KEYS[LANES + 4], lane) or ''
+  local held = held_of(lane)
+  answer[n + 5] = held > 0 and string.format('%.0f', held) or ''
 end
 return answer

@@ -1,5 +1,5 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
--- says when to call again.
+-- says when to call again. Looks over the lanes of a topic whose window has changed.
 -- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
@@ -78,11 +78,14 @@ end
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full, plain = #ids == limit, #ids
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, entries, later, silent, turns = {}, {}, {}, {}, {}
+local given, entries, later, silent, turns, met = {}, {}, {}, {}, {}, {}
 -- of these others of the lane are out as well
 local beside = {}
--- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then.
+-- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then. It
+-- is asked once.
 local function gives(lane, share)
+  if met[lane] then return end
+  met[lane] = true
   local out, most, interval = out_of(lane), window_of(lane)
   if out >= most then
     silent[#silent + 1] = lane
@@ -156,14 +159,79 @@ local function go(group)
   if #noted > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(noted)) end
   if #numbered > 0 then note_numbers(numbered) end
 end
+-- on_hold(lane): tells if a lane is on hold. A hold that is over goes; what its lane has is given by the alarm that it has then.
+local function on_hold(lane)
+  if not holds[lane] then return false end
+  if held_of(lane) <= now_ms then hold(lane) end
+  note(lanes, lane)
+  return true
+end
+-- A call looks over so many lanes: in some two milliseconds.
+local LOOKED = 100
+-- look_over(topic, most): has the next lanes of a topic whose window has changed give, from its cursor on, so many at most. What failed
+-- leaves the front of a lane that does not wait for it any more. True if more follow.
+local function look_over(topic, most)
+  local cursor, behind, page = 'cursor/' .. topic, '(' .. topic .. '0', 16
+  local from = redis.call('HGET', KEYS[1], cursor) or ''
+  if from == '' then from = topic .. '/' end
+  begin()
+  while most > 0 and #given < limit do
+    local entries, some, firsts = redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. from, behind, 'LIMIT', 0, page), {}, {}
+    if #entries == 0 then
+      redis.call('HDEL', KEYS[1], cursor)
+      return false
+    elseif not list_of(topic) then
+      break
+    end
+    for _, entry in ipairs(entries) do
+      local lane = lane_of(entry)
+      if not lane then
+        redis.call('ZREM', KEYS[LANES], entry) -- another program's
+      elseif not firsts[lane] and #some < most then
+        some[#some + 1], firsts[lane] = lane, entry
+      end
+    end
+    look_at(some)
+    for _, lane in ipairs(some) do
+      if #given == limit then break end
+      local low, high = bounds_of(lane)
+      local _, _, waits = window_of(lane)
+      local failed = not waits and number_of(firsts[lane], lane)
+      for _, entry in ipairs(failed and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
+        local id, at = id_of(entry, lane), due_of(entry, lane)
+        if number_of(entry, lane) and at > now_ms then
+          lets_go(lanes, id, lane, FAR + at)
+          takes_in(lanes, id, lane, at)
+        end
+      end
+      if not on_hold(lane) then gives(lane, 1) end
+      most, from = most - 1, string.sub(high, 2)
+    end
+    page = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
+  end
+  redis.call('HSET', KEYS[1], cursor, from)
+  return true
+end
 if keyed then
   local rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
   local share = math.max(8, math.floor(limit / math.max(1, #rung)))
   look_at(rung)
+  local changed = {}
   for _, lane in ipairs(rung) do
-    if lane_of(lane) ~= lane then
+    if not lane_of(lane) then changed[#changed + 1] = topic_of(lane) end
+  end
+  for _, topic in ipairs(changed) do
+    if not look_over(topic, math.max(1, math.floor(LOOKED / #changed))) then
+      redis.call('ZREM', KEYS[LANES + 2], topic .. '/')
+    elseif #changed > limit / 2 then
+      redis.call('ZADD', KEYS[LANES + 2], now_ms, topic .. '/') -- other lanes have their turn
+    end
+  end
+  for _, lane in ipairs(rung) do
+    local of = lane_of(lane)
+    if of and of ~= lane then
       revoked_ends(lanes, lane, KEYS[5], KEYS[6])
-    elseif #given < limit and list_of(topic_of(lane)) then
+    elseif of and not on_hold(lane) and #given < limit and list_of(topic_of(lane)) then
       gives(lane, share)
     end
   end
@@ -292,11 +360,12 @@ if next_lapse <= steady_ms and not failure then
 end
 local next_alarm = math.huge
 if keyed then
+  if moved == 0 and #later + #lanes > 0 then begin() end -- also out of memory: an alarm may be the first thing that is written
   if #later > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(later)) end
   if #silent > 0 then redis.call('ZREM', KEYS[LANES + 2], unpack(silent)) end
   rings(lanes)
   local first = redis.call('ZRANGE', KEYS[LANES + 2], 0, 0, 'WITHSCORES')
-  next_alarm = tonumber(first[2] or 'never') or math.huge
+  next_alarm = math.max(now_ms, tonumber(first[2] or 'never') or math.huge)
 end
 if failure then return failure end
 

@@ -1,6 +1,5 @@
 -- lanes: returns a page of the lanes of which something waits, is ready or is leased, in the order of their bytes, and sets their
--- alarms: settings may have changed. Takes away the places of ids that have none by right. Where a failed task is no
--- longer waited for, it leaves the front of its lane.
+-- alarms: a clock may have gone back. Takes away the places of ids that have none by right.
 -- USES: epoch, guard, begin, rouse, topic, lane
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
@@ -39,15 +38,6 @@ while #found < most do
       mended = mended + 1
     end
   end
-  -- it need not wait for a retry any more
-  local _, _, front = window_of(lane)
-  for _, entry in ipairs(front and {} or redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10)) do
-    local id, at = id_of(entry, lane), due_of(entry, lane)
-    if number_of(entry, lane) and at > now_ms then
-      lets_go(lanes, id, lane, FAR + at)
-      takes_in(lanes, id, lane, at)
-    end
-  end
   note(lanes, lane)
   from, found[#found + 1] = '[' .. string.sub(lane, 1, -2) .. '0', lane
 end
@@ -59,10 +49,6 @@ for i = 1, #settings, 2 do
   end
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[LANES + 3], '(0', string.format('%.3f', now_ms - longest - LATE_MS))
-local holds = redis.call('HSCAN', KEYS[LANES + 4], 0, 'COUNT', 100)[2]
-for i = 1, #holds, 2 do
-  if tonumber(holds[i + 1]) <= now_ms then redis.call('HDEL', KEYS[LANES + 4], holds[i]) end
-end
 local first = rings(lanes)
 if first < math.huge then rouse(first) end
 local lacking = redis.call('ZCOUNT', KEYS[3], FAR, '+inf') - redis.call('ZCARD', KEYS[LANES])

@@ -44,32 +44,39 @@ if ARGV[9] == '' then redis.call('DEL', KEYS[2]) end
 local topics = {}
 for i = 10, #ARGV do topics[#topics + 1] = ARGV[i] end
 keep_settings(KEYS[2], topics)
--- the windows of keys, as scripts read them
-local changed = {}
-if ARGV[9] == '' then
-  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-    if string.sub(field, 1, 5) == 'keys/' then changed[#changed + 1] = string.sub(field, 6) end
+-- set_window(topic, window): writes the window of a topic's keys, as scripts read it. Where that is another one, dispatch looks over
+-- the lanes of the topic; where fewer may be out than before, or a rate is lower, or lifted, claim does.
+local changed = false
+local function set_window(topic, window)
+  local field = 'keys/' .. topic
+  local before = redis.call('HGET', KEYS[1], field) or nil
+  if before == window then return end
+  if window then
+    redis.call('HSET', KEYS[1], field, window)
+  else
+    redis.call('HDEL', KEYS[1], field)
   end
-else
-  for i = 1, #topics, 2 do changed[#changed + 1] = topics[i] end
+  if not meta[1] then return end -- there is no lane
+  redis.call('HSET', KEYS[1], 'cursor/' .. topic, '')
+  redis.call('ZADD', KEYS[3], '0', topic .. '/')
+  local now, past = limit_of(window), limit_of(before)
+  if now[1] < past[1] or now[2] > past[2] or now[2] < past[2] and now[2] == 0 then redis.call('HSET', KEYS[1], 'lowered/' .. topic, '') end
+  changed = true
 end
-local before = {}
-for i, topic in ipairs(changed) do
-  before[i] = limit_of(redis.call('HGET', KEYS[1], 'keys/' .. topic))
-  redis.call('HDEL', KEYS[1], 'keys/' .. topic)
-end
+local given = {}
 for i = 1, #topics, 2 do
   local limit = string.match(topics[i + 1], '"limit":(%b{})') or ''
   local most, rate = string.match(limit, '"per_key":(%d+)'), tonumber(string.match(limit, '"per_key_rate":([%d.e+-]+)') or 0)
   local mode = string.find(limit, '"on_failure":"skip"', 1, true) and 'skip' or 'wait'
-  if most or rate > 0 or mode == 'skip' then
-    redis.call('HSET', KEYS[1], 'keys/' .. topics[i], string.format('%s:%.6f:%s', most or '1', rate > 0 and 1000 / rate or 0, mode))
-  end
+  local any = most or rate > 0 or mode == 'skip'
+  set_window(topics[i], any and string.format('%s:%.6f:%s', most or '1', rate > 0 and 1000 / rate or 0, mode) or nil)
+  given[topics[i]] = true
 end
--- where fewer may be out than before, or a rate is lower, or lifted, claim looks lanes over
-for i, topic in ipairs(changed) do
-  local now, past = limit_of(redis.call('HGET', KEYS[1], 'keys/' .. topic)), before[i]
-  if now[1] < past[1] or now[2] > past[2] or now[2] < past[2] and now[2] == 0 then redis.call('HSET', KEYS[1], 'lowered/' .. topic, '') end
+if ARGV[9] == '' then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    local topic = string.match(field, '^keys/(.*)$')
+    if topic and not given[topic] then set_window(topic, nil) end
+  end
 end
 if not meta[1] then redis.call('HSET', KEYS[1], 'opened', ARGV[7]) end
 if ARGV[3] == '1' then
@@ -86,6 +93,10 @@ if not string.find(ARGV[5], ',', 1, true) then
   end
   for i = 1, #alarms, 2000 do redis.call('ZADD', KEYS[3], unpack(alarms, i, math.min(i + 1999, #alarms))) end
   redis.call('DEL', KEYS[4])
-  if #alarms > 0 then redis.pcall('SPUBLISH', ARGV[8], '') end
+  changed = changed or #alarms > 0
+end
+if changed then
+  redis.call('HSET', KEYS[1], 'wake_at', '0')
+  redis.pcall('SPUBLISH', ARGV[8], '')
 end
 return {'ok', meta[1] and 0 or 1}

@@ -93,7 +93,7 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
           takes_in(lanes, id, lane, at)
         end
         -- a hold that lasts longer stays
-        if verb == 'hold' then hold(lane, math.max(at, held_of(lane))) end
+        if verb == 'hold' and at > held_of(lane) then hold(lane, at) end
       else
         redis.call('ZADD', KEYS[5], at, id)
         if at < first then first = at end

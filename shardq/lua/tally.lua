@@ -81,9 +81,12 @@ for i = 1, math.min(most, #seen) do
     end
     leased = math.floor(leased * out / #ids + 0.5)
   end
+  -- as held_of of lanes says it
+  local ends, asked = string.match(redis.call('HGET', KEYS[8], lane) or '', '^(%d+):(%d+)$')
+  local until_ms = ends and string.format('%.0f', math.min(tonumber(ends), now_ms + tonumber(asked))) or ''
   for _, word in ipairs({
     lane, waits - held, held, out - leased, leased, oldest < math.huge and string.format('%.0f', oldest) or '', retry,
-    redis.call('ZSCORE', KEYS[7], lane) or '', redis.call('HGET', KEYS[8], lane) or '', redis.call('ZSCORE', KEYS[6], lane) and 1 or 0,
+    redis.call('ZSCORE', KEYS[7], lane) or '', until_ms, redis.call('ZSCORE', KEYS[6], lane) and 1 or 0,
   }) do
     told[#told + 1] = word
   end

@@ -21,7 +21,7 @@ from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.request import Call, Word
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
-from shardq.core.layout.keys import ControlKeys, ShardKeys
+from shardq.core.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.core.scripts import script
 from shardq.errors import OutOfMemory, Unanswered
 from tests.lua.contract import FOLDER, NAMES
@@ -380,3 +380,26 @@ def test_a_full_server_drains(there: Driver, memory: Memory, keys: ShardKeys) ->
     assert state.keys() == {"meta", "topics"}
     memory.come_back()
     shard.clear()
+
+
+LANE, AHEAD = "w/k/", 10**15
+ALARMS: dict[str, State] = {
+    "an alarm that comes too early": {"due": {f"{LANE}a": 4 * 10**15 + AHEAD}, "keys": {f"{LANE}{AHEAD:015}/a": 0}},
+    "a lane on hold": {"holds": {LANE: f"{AHEAD}:{AHEAD}"}},
+    "a hold that is over": {"holds": {LANE: "1:1"}},
+    "lanes to be looked over": {"alarms": {"w/": 0}},
+}
+
+
+@pytest.mark.parametrize("state", ALARMS.values(), ids=ALARMS)
+def test_out_of_memory_lanes_are_looked_at(there: Driver, memory: Memory, name: str, state: State) -> None:
+    """Otherwise one of them would keep all that is due in its shard."""
+    keys = shard_keys(name, 1, keyed=True)
+    shard = Shard(there, keys)
+    shard.seed({"meta": meta(**{"cursor/w": ""}), "alarms": {LANE: 1}} | state)
+    memory.end()
+    try:
+        shard.run(dispatch.dispatch(keys, EPOCH, ["w"], limit=9, max_attempts=9).at(at(0)))
+    finally:
+        memory.come_back()
+        shard.clear()

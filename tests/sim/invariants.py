@@ -36,8 +36,6 @@ class Shard:
 
     keys: ShardKeys
     space: Keyspace
-    at_once: int = 1000
-    """So many of a lane could be out from the beginning. Where more can, an alarm may lack until the lanes are rung."""
 
     def fields(self, key: str) -> Mapping[bytes, bytes]:
         value = self.space.keys.get(key.encode())
@@ -116,7 +114,8 @@ class Shard:
             )
 
     def _check_lanes(self, ready: Counter[bytes]) -> None:
-        """What of a lane is out has a place, no lane has more than its number, and each that can give has an alarm."""
+        """What of a lane is out has a place, no lane has more than its number, and each that can give, or is on
+        hold, has an alarm."""
         keys = self.keys
         due, leased, alarms, rests = (self.scores(key) for key in (keys.due, keys.leased, keys.alarms, keys.rests))
         placed, waiting, holds = self.scores(keys.placed), self.scores(keys.keys), self.fields(keys.holds)
@@ -151,6 +150,17 @@ class Shard:
         if len(waiting) != sum(map(len, entries.values())):
             raise Violation(f"{self.name} has {set(waiting)} in its lanes, and waiting are {entries}")
         meta = self.fields(keys.meta)
+        gates = {lane: gate.partition(b":") for lane, gate in self.fields(keys.gates).items()}
+        moving = {
+            lane: said
+            for lane, (said, _, since) in gates.items()
+            if b"," in meta.get(b"numbers", b"") and since == meta.get(b"since") and said in (b"shut", b"closed")
+        }
+        for lane, hold in holds.items():
+            if lane not in moving and alarms.get(lane, float("inf")) > float(hold.partition(b":")[0]):
+                raise Violation(
+                    f"{lane!r} in {self.name} is on hold until {hold!r}, and its alarm is {alarms.get(lane)}"
+                )
         for lane in entries.keys() | {_lane(id) for id in placed}:
             assert lane is not None
             window = meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")
@@ -165,21 +175,29 @@ class Shard:
             if untaken > most_ready and lowered is None:
                 raise Violation(f"{untaken} of {lane!r} are ready in {self.name}, and not taken")
             first = min((entry for entry in entries.get(lane, []) if entry[1] not in placed), default=None)
-            gate = self.fields(keys.gates).get(lane, b"").partition(b":")
-            if b"," in meta.get(b"numbers", b"") and gate[2] == meta.get(b"since") and gate[0] in (b"shut", b"closed"):
+            if lane in moving:
                 if lane in alarms:
-                    raise Violation(f"{lane!r} is {gate[0].decode()} in {self.name}, and has an alarm")
-            elif first and taken < min(most, self.at_once) and (not interval or untaken < most_ready):
+                    raise Violation(f"{lane!r} is {moving[lane].decode()} in {self.name}, and has an alarm")
+            elif first and taken < most and not self._is_looked_over(lane) and (not interval or untaken < most_ready):
+                held = float(holds.get(lane, b"0").partition(b":")[0])
                 turn = rests.get(lane, 0.0) + (untaken + 1) * interval if interval else 0.0
-                at = max(first[2], turn, float(holds.get(lane, 0)))
+                at = max(first[2], turn, held)
                 if alarms.get(lane, float("inf")) > at + 0.01:
                     raise Violation(f"{lane!r} in {self.name} can give at {at}, and its alarm is {alarms.get(lane)}")
+
+    def _is_looked_over(self, lane: bytes) -> bool:
+        """True for a lane that dispatch will look at, as the window of its topic has changed: it may lack an alarm."""
+        topic = _topic(lane)
+        cursor = self.fields(self.keys.meta).get(b"cursor/" + topic)
+        if (cursor is None) != (topic + b"/" not in self.scores(self.keys.alarms)):
+            raise Violation(f"{self.name} has a cursor of {topic!r}, {cursor!r}, and no alarm, or that alone")
+        return cursor is not None and lane >= cursor
 
     def check_at_rest(self, *, is_used: bool, twice: Set[str] = frozenset()) -> None:
         """What holds when nothing moves any more. ``twice``: the ids that may be left where they were moved from."""
         # A shard that fell out of use keeps its ghosts, and their entries, until it is used again.
         if is_used:
-            self._check_empty("moved", "ghost")
+            self._check_empty("moved", "ghost", "holds")
             return
         for key, what in (self.keys.task, "tasks"), (self.keys.moved, "moving tasks"):
             if left := {id.decode() for id in self.fields(key)} - twice:

@@ -1,7 +1,7 @@
 """The ``LaneKeeper``, a thread of each dispatcher of an engine that has keys. While the number of shards changes it has
 lanes arrive: it closes each that waits where it belongs at the shards that it leaves, moves what is left of closed
 ones, and opens those of which nothing is left elsewhere. Otherwise it looks over the lanes, some hundred a second, and
-mends what a lost write, or a change of settings that was cut off, has left.
+mends what a lost write, or a clock that went back, has left.
 """
 
 from __future__ import annotations

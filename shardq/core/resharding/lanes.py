@@ -37,28 +37,14 @@ class Lanes:
     """Those of which nothing was left there. What comes back later is met by the next sweep."""
 
 
-def pages(cache: TopologyCache, source: ShardKeys, start: str = "") -> Operation[list[str]]:
-    """The lanes of a shard, from these bytes on: those of a topic, if it is ``TOPIC/``. Sets their alarms anew."""
-    found: list[str] = []
-    at: str | None = start
-    while at is not None:
-        page = (yield from call_shard(cache, source, partial(calls.lanes, start=at, count=PAGE))).lanes
-        mine = [lane for lane in page if lane.startswith(start)]
-        found += mine
-        at = behind(page[-1]) if len(mine) == PAGE else None
-    return found
-
-
-def ring_lanes(cache: TopologyCache, topic: str) -> Operation[None]:
-    """Sets the alarms of a topic's lanes anew, after its settings have changed: what they allow now is given."""
-    if cache.topology.is_keyed:
-        for keys in cache.span():
-            yield from pages(cache, keys, f"{topic}/")
-
-
 def misplaced_lanes(cache: TopologyCache, source: ShardKeys) -> Operation[list[str]]:
     """The lanes in a shard that belong elsewhere."""
-    found = yield from pages(cache, source)
+    found: list[str] = []
+    at: str | None = ""
+    while at is not None:
+        page = (yield from call_shard(cache, source, partial(calls.lanes, start=at, count=PAGE))).lanes
+        found += page
+        at = behind(page[-1]) if len(page) == PAGE else None
     return [lane for lane in found if cache.topology.shard_of(lane) != source.shard]
 
 

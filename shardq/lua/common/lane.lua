@@ -156,18 +156,26 @@ local function look_at(lanes)
   local found = #rated > 0 and redis.call('ZMSCORE', KEYS[LANES + 3], unpack(rated)) or {}
   for i, lane in ipairs(rated) do rests[lane] = found[i] end
 end
--- held_of(lane): the instant before which a lane gives nothing for a hold.
+-- hold_of(lane): the hold of a lane, as it is stored.
+-- RETURNS the instant of its end, ms, and for how many it was asked for; 0 and 0 without one
+local function hold_of(lane)
+  if holds[lane] == nil and not holds.all then look_at({lane}) end
+  local ends, asked = string.match(holds[lane] or '', '^(%d+):(%d+)$')
+  return tonumber(ends or 0), tonumber(asked or 0)
+end
+-- held_of(lane): the instant before which a lane gives nothing for a hold. An end that is further ahead than the hold was asked for is
+-- of a clock that went back: it counts from now on.
 -- RETURNS ms
 local function held_of(lane)
-  if holds[lane] == nil and not holds.all then look_at({lane}) end
-  return tonumber(holds[lane] or 0)
+  local ends, asked = hold_of(lane)
+  return math.min(ends, now_ms + asked)
 end
--- hold(lane, until_ms): has a lane give nothing until then; without an instant, its hold is over.
+-- hold(lane, until_ms): has a lane give nothing until then, and notes how long that is; without an instant, its hold is over.
 -- RETURNS nothing
 local function hold(lane, until_ms)
-  holds[lane] = until_ms or false
+  holds[lane] = until_ms and string.format('%.0f:%.0f', until_ms, math.max(0, until_ms - now_ms)) or false
   if until_ms then
-    redis.call('HSET', KEYS[LANES + 4], lane, string.format('%.0f', until_ms))
+    redis.call('HSET', KEYS[LANES + 4], lane, holds[lane])
   else
     redis.call('HDEL', KEYS[LANES + 4], lane)
   end
@@ -326,11 +334,14 @@ local function revoked_ends(lanes, id, lease, dead)
   if not redis.call('ZSCORE', KEYS[DUE], id) and not redis.call('ZSCORE', dead, id) then redis.call('HDEL', lease, id) end
 end
 -- alarm_of(lane, what): the alarm that a lane needs after what was noted of it. What came in or became free can bring it forward
--- alone, perhaps too far.
+-- alone, perhaps too far. That of a lane on hold is the end of the hold, also if it has nothing to give: dispatch takes both away.
 -- RETURNS ms; nil for none, or no earlier one
 local function alarm_of(lane, what)
   local gate, first = gate_of(lane), nil
   if gate == 'closed' or gate == 'shut' then return nil end
+  local held = held_of(lane)
+  if held < hold_of(lane) then hold(lane, held) end
+  if holds[lane] then return held end
   local rest = rest_of(lane)
   if rest == math.huge then return nil end
   if type(what) == 'number' then

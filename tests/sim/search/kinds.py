@@ -33,7 +33,6 @@ from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
 from shardq.core.recovery import Make, call_shards, put_in_force
 from shardq.core.resharding.lane_keeper import open_arrived
-from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, resize, unswept
 from shardq.core.topology_cache import TopologyCache
@@ -405,7 +404,6 @@ def _holding(until: int | str, cache: TopologyCache, number: int) -> Operation[A
 
 def _limited(limit: Limit, cache: TopologyCache, number: int) -> Operation[Any]:
     yield from edit_topology(cache, partial(with_limit, topic=TOPIC, limit=limit))
-    yield from ring_lanes(cache, TOPIC)
 
 
 OF_KEYS = [

@@ -16,7 +16,6 @@ from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.operation import Confirm, Many, Operation, Pause
 from shardq.core.recovery import call_shards
-from shardq.core.resharding.lanes import ring_lanes
 from shardq.core.resharding.migration import MoveTokens
 from shardq.core.resharding.resizing import resize
 from shardq.core.scripts import Script
@@ -64,7 +63,7 @@ class World:
         self.server = Server(self.space)
         self.instead = instead
         self._rung: set[int] = set()
-        self.shards = [Shard(keys, self.space, KEYED) for keys in SHARDS]
+        self.shards = [Shard(keys, self.space) for keys in SHARDS]
         self._kept: dict[int, tuple[Snapshot, int, frozenset[int]]] = {}
         self._executed: dict[Any, tuple[Any, int]] = {}
         self._settled: dict[int, Ending] = {}
@@ -126,6 +125,7 @@ class World:
             following = known.following(is_keyed=True)
             assert self.carry_out(declare_topology(cache, cache.topology, following))
             self.carry_out(open_shards(cache, cache.span()))
+            _dispatched(self)  # which looks over the lanes of the topic
         return cache
 
     def forget(self) -> None:
@@ -414,8 +414,7 @@ def _drained(world: World, cache: TopologyCache) -> list[Op]:
         _dispatched(world)
         token = f"end{world.now_us}"
         if KEYED:
-            world.carry_out(ring_lanes(cache, TOPIC))  # as after a change of settings that was cut off
-            _dispatched(world)
+            _dispatched(world)  # a change of settings had the first one look over lanes
         for keys in cache.span():
             call = consume.claim(keys, cache.topology.stamp, {TOPIC: 10}, max=10, lease_ms=LEASE_MS, token=token)
             for _ in range(10):

@@ -1,0 +1,127 @@
+"""Holds of keys: each ends at its time, and is forgotten then; none lasts longer than it was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from shardq import Engine
+from shardq.core.calls import lanes
+from shardq.core.drivers.settings import Settings
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import ShardKeys, shard_keys
+from shardq.core.layout.lanes import of_key
+from tests.keys.account import TOPIC
+from tests.support.servers import Servers
+from tests.support.states import claim
+from tests.support.waiting import wait_until
+
+AHEAD_S = 50 * 3600
+"""A clock that is so far ahead."""
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    driver = Driver(Settings.from_url(url))
+    driver.open()
+    yield driver
+    driver.close()
+
+
+class Stored:
+    """The holds of an engine, as they are stored."""
+
+    def __init__(self, engine: Engine, servers: Servers, driver: Driver) -> None:
+        self._engine, self._servers, self._driver = engine, servers, driver
+
+    def home(self, key: str) -> ShardKeys:
+        return self._shard(self._engine.topology.shard_of(of_key(TOPIC, key)))
+
+    def count(self) -> int:
+        shards = map(self._shard, range(self._engine.topology.shards))
+        return sum(int(self._servers.ask(keys.slot, "HLEN", keys.holds)) for keys in shards)
+
+    def alarms(self) -> int:
+        shards = map(self._shard, range(self._engine.topology.shards))
+        return sum(int(self._servers.ask(keys.slot, "ZCARD", keys.alarms)) for keys in shards)
+
+    def hold(self, key: str, seconds: float) -> None:
+        """Holds a key for so long, by a clock that is far ahead: it went back then."""
+        keys = self.home(key)
+        now_us = round((self._servers.now_ms(keys.slot) + AHEAD_S * 1000) * 1000)
+        call = lanes.hold(keys, self._engine.topology.stamp, of_key(TOPIC, key), -round(seconds * 1000))
+        self._driver.call(call.at(str(now_us)))
+
+    def look(self, key: str) -> None:
+        """What the keeper of lanes does once a minute."""
+        self._driver.call(lanes.lanes(self.home(key), self._engine.topology.stamp, "", count=100))
+
+    def _shard(self, shard: int) -> ShardKeys:
+        return shard_keys(self._engine.name, shard, keyed=True)
+
+
+@pytest.fixture
+def stored(running: Engine, servers: Servers, driver: Driver) -> Stored:
+    running.limit(TOPIC, per_key=1)
+    return Stored(running, servers, driver)
+
+
+def test_holds_that_are_over_are_forgotten(running: Engine, stored: Stored) -> None:
+    """Also those of keys of which nothing waits, or all that may be out is."""
+    running.push("leased", topic=TOPIC, key="full")
+    running.push("next", topic=TOPIC, key="full")
+    consumer = running.consumer(TOPIC, lease=60)
+    claim(consumer, 1)
+    until = time.time() + 1.0
+    running.hold(TOPIC, key="full", until=until)
+    for n in range(250):
+        running.hold(TOPIC, key=f"k{n}", until=max(until, time.time() + 0.1))
+    running.push("late", topic=TOPIC, key="k0", delay=3600)
+    wait_until(lambda: stored.count() == 0, "no hold is known any more")
+    wait_until(lambda: stored.alarms() == 1, "only what is due in an hour has an alarm")
+
+
+def test_a_hold_of_a_clock_that_went_back(running: Engine, stored: Stored) -> None:
+    stored.hold("k", 0.8)
+    began = time.monotonic()
+    running.push("a", topic=TOPIC, key="k")
+    consumer = running.consumer(TOPIC, lease=60)
+    assert consumer.claim(5, wait=0.3) == []
+    assert [each.payload for each in claim(consumer, 1)] == ["a"]
+    assert 0.7 <= time.monotonic() - began < 15
+    wait_until(lambda: stored.count() == 0, "the hold is not known any more")
+
+
+def test_a_hold_of_a_clock_that_went_back_under_a_task_that_waits(running: Engine, stored: Stored) -> None:
+    """Its alarm is far ahead, until the keeper of lanes looks."""
+    consumer = running.consumer(TOPIC, lease=60)
+    running.push("a", topic=TOPIC, key="k")
+    (delivery,) = claim(consumer, 1)
+    running.push("b", topic=TOPIC, key="k")
+    stored.hold("k", 0.5)
+    consumer.ack(delivery)
+    stored.look("k")
+    assert [each.payload for each in claim(consumer, 1)] == ["b"]
+
+
+def test_what_is_told_of_such_a_hold(running: Engine, stored: Stored) -> None:
+    stored.hold("k", 100)
+    running.push("a", topic=TOPIC, key="k")
+    (told,) = running.keys(TOPIC)
+    assert told.why == "hold"
+    assert told.until is not None
+    assert told.until.timestamp() <= time.time() + 101
+
+
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)
+def test_a_hold_that_moves_keeps_no_more_than_it_was_asked_for(running: Engine, stored: Stored) -> None:
+    for n in range(20):
+        stored.hold(f"k{n}", 1.0)
+    for n in range(20):
+        running.push(n, topic=TOPIC, key=f"k{n}")
+    assert running.resize(running.topology.shards * 2).wait(60)
+    consumer = running.consumer(TOPIC, lease=60)
+    assert sorted(each.payload for each in claim(consumer, 20)) == list(range(20))
+    wait_until(lambda: stored.count() == 0, "no hold is known any more")
