@@ -97,11 +97,11 @@ def test_a_narrower_window_gives_nothing(shard: Shard, keys: ShardKeys) -> None:
 
 
 def test_what_failed_leaves_the_front_of_a_lane_that_does_not_wait(shard: Shard, keys: ShardKeys) -> None:
-    later, zeros = T + 5000, f"{0:015}"
+    later = T + 5000
     state: State = changed("1:0:skip") | {
         "task": dict.fromkeys([f"{lane(0)}a", f"{lane(0)}b"], record("a")),
         "due": {f"{lane(0)}a": FAR + later, f"{lane(0)}b": FAR + T},
-        "keys": {f"{lane(0)}{zeros}/a": 0, f"{lane(0)}{T:015}/b": 0},
+        "keys": {f"{lane(0)}-{1:014}/a": 0, f"{lane(0)}{T:015}/b": 0},
     }
     shard.seed(state)
     shard.run(dispatched(keys))
