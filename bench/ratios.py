@@ -25,7 +25,7 @@ from bench import limit
 from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, function, running
 from bench.loads import FAR_S, PAYLOAD, spread_tasks
 from bench.stand import SHARDS, Stand
-from bench.suites import consume, dispatch, flow, scales
+from bench.suites import consume, dispatch, flow, keys, scales
 from bench.suites.fleet import drained
 from cluster.ports import HOST
 from shardq import AsyncEngine, Engine, Task, metrics
@@ -213,6 +213,14 @@ def _few_consumers(stand: Stand) -> float:
     return drained(stand, DRAINED, FEW).rate
 
 
+def _keyed_push(stand: Stand) -> float:
+    return 1 / keys.cost_of_a_push(stand, keyed=True)
+
+
+def _keyed_handling(stand: Stand) -> float:
+    return 1 / keys.cost_of_handling(stand, keyed=True)
+
+
 def _prompt(stand: Stand) -> float:
     """Returns the time that a backlog of some tasks in each shard takes at full speed ÷ the lateness that 99 of 100
     tasks do not exceed while half as many fall due as can be dispatched. So it does not matter how fast the machine is.
@@ -249,6 +257,14 @@ async def _async_sets(url: str) -> float:
         return await _by_coroutines(lambda: client.set(f"guard-{next(numbers)}", value), time.process_time)
 
 
+def _plain_push(stand: Stand) -> float:
+    return 1 / keys.cost_of_a_push(stand, keyed=False)
+
+
+def _plain_handling(stand: Stand) -> float:
+    return 1 / keys.cost_of_handling(stand, keyed=False)
+
+
 def _c_push(stand: Stand) -> float:
     return limit.push_rate(stand, COUNT)
 
@@ -280,6 +296,8 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
     ("worker whose metrics are read ÷ worker", _worker_with_metrics, _worker),
     ("pushes of 200 coroutines ÷ of one", _push_async, _push_alone),
     ("200 consumers in four processes ÷ 20 in one", _many_consumers, _few_consumers),
+    ("push with a key ÷ without, the server's CPU time", _keyed_push, _plain_push),
+    ("dispatch, claim and ack with keys ÷ without, the server's CPU time", _keyed_handling, _plain_handling),
 )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shardq.features.schedules import Every, Schedule
     from shardq.version import __version__
     from shardq.worker import AsyncWorker, Backoff, Bury, Hold, NamedTask, Retry, Snooze, Worker
+    from shardq.worker.current import current
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
@@ -58,6 +59,7 @@ else:
         "shardq.version": "__version__",
         "shardq.worker": "Backoff Bury Hold NamedTask Retry Snooze Worker",
         "shardq.worker.aio": "AsyncWorker",
+        "shardq.worker.current": "current",
     }
     __getattr__, __dir__ = lazily(
         __name__,
@@ -93,6 +95,7 @@ __all__ = [
     "Hold",
     "Retry",
     "Snooze",
+    "current",
     # values
     "Attempt",
     "BulkResult",

@@ -117,6 +117,26 @@ def _work(stand: Stand, waves: Waves, *, per_key: int | None, holds: int = 0) ->
     return whole
 
 
+GUARDED = 20_000, 3
+"""Keys, and tasks of each, whose cost the guard compares with that of tasks without keys."""
+
+
+def cost_of_a_push(stand: Stand, *, keyed: bool) -> float:
+    """The CPU time of the server for a push."""
+    return _guarded(stand, keyed=keyed).pushed.server_s
+
+
+def cost_of_handling(stand: Stand, *, keyed: bool) -> float:
+    """The CPU time of the server from the due time to the last acknowledgement: dispatch, claim, ack."""
+    return _guarded(stand, keyed=keyed).taken.server_s
+
+
+def _guarded(stand: Stand, *, keyed: bool) -> _Work:
+    keys, each = GUARDED
+    waves = [[(key, number) for number in range(each) for key in range(keys)]]
+    return _work(stand, waves, per_key=1 if keyed else None)
+
+
 def _taken(stand: Stand, waves: Waves, *, per_key: int) -> Spent:
     return _work(stand, waves, per_key=per_key).taken
 

@@ -4,6 +4,7 @@ worker, of which no thread runs.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import datetime as dt
 from collections.abc import Sequence
@@ -25,9 +26,11 @@ from shardq.engine.options import Options
 from shardq.engine.parts import PartsFactory
 from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
-from shardq.worker.base import WorkerBase, plan_of
+from shardq.worker.base import WorkerBase, lifecycle_of, plan_of
+from shardq.worker.current import CURRENT
 from shardq.worker.handlers import Registered
 from shardq.worker.in_flight import Job, call_hooks, settlement_of
+from shardq.worker.lifecycle import Calls
 
 E = TypeVar("E", bound=EngineBase)
 
@@ -90,6 +93,13 @@ class Adopted(Generic[E]):
         _adopted.pop(self.engine, None)
 
 
+def context_of(job: Job) -> contextvars.Context:
+    """A context for what is called about a job, with nothing in it but ``shardq.current()``."""
+    context = contextvars.Context()
+    context.run(CURRENT.set, job.delivery)
+    return context
+
+
 def remove(cache: TopologyCache) -> Operation[None]:
     """Removes all that is stored under the name of an engine."""
     shards = {keys.shard: keys for keys in cache.span()}
@@ -120,6 +130,7 @@ class BoundWorker:
         """Shards that may have something ready; None: all."""
         self.is_declared = False
         """True once the recurring tasks that it serves are declared, as by a worker that starts."""
+        self.has_begun = False
         self._worker = worker
         self._plan = plan_of(worker)  # a worker without handlers is refused here
         self._claims: Claims | None = None
@@ -162,14 +173,24 @@ class BoundWorker:
 
     def before(self, job: Job) -> None:
         job.stage = "running"
-        self._plan.hooks.before(job.delivery)
+        context_of(job).run(self._plan.hooks.before, job.delivery)
 
     def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
         """Returns the settlement that the end of a handler means. The worker's hooks hear of it."""
         job.stage = "done"
         settlement = job.delivery if failure is None else settlement_of(job, failure)
-        call_hooks(self._plan.hooks, job, settlement, failure)
+        context_of(job).run(call_hooks, self._plan.hooks, job, settlement, failure)
         return settlement
+
+    def begin(self) -> Calls:
+        """Calls what the worker has registered for its start, before its first task."""
+        if not self.has_begun:
+            yield from lifecycle_of(self._worker).begin()
+            self.has_begun = True
+
+    def end(self) -> Calls:
+        """Calls what the worker has registered for its end."""
+        return lifecycle_of(self._worker).end()
 
     def settle(self, ended: Sequence[tuple[Job, Settlement]]) -> Operation[None]:
         """Settles jobs; what has not ended is given back."""

@@ -16,10 +16,11 @@ from shardq.core.operation import arun, run
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.testing.adoption import Adopted
+from shardq.testing.adoption import Adopted, context_of
 from shardq.testing.clock_base import ClockBase, Steps
 from shardq.testing.virtual_parts import ClockParts
 from shardq.worker.in_flight import Job
+from shardq.worker.lifecycle import Calls, acarry_out, carry_out
 
 
 class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
@@ -48,10 +49,12 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
         self.close()
 
     def _closing(self) -> Steps[None]:
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.close()
-        return super()._closing()
+        try:
+            yield from super()._closing()
+        finally:
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.close()
 
     def _parts(self, adopted: Adopted[Engine]) -> ClockParts:
         return ClockParts(None if self.real_time else adopted.pollers, self._pushed)
@@ -81,21 +84,33 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
             return self._carry_out(steps)
 
     def _result(self, job: Job) -> Any:
-        result = contextvars.Context().run(job.handler.run, job.delivery)
+        context = context_of(job)
+        result = context.run(job.handler.run, job.delivery)
         if not job.is_coroutine:
             return result
-        waiting = _within_limit(result, job.handler.timeout)
+        return self._awaited(_within_limit(result, job.handler.timeout), f"the handler {job.name}", context, result)
+
+    def _called(self, calls: Calls) -> None:
+        async def wait(work: Awaitable[object]) -> None:
+            await work
+
+        carry_out(calls, lambda work: self._awaited(wait(work), "what the worker calls", contextvars.Context(), work))
+
+    def _awaited(
+        self, waiting: Coroutine[Any, Any, Any], what: str, context: contextvars.Context, within: Awaitable[Any]
+    ) -> Any:
+        """``within``: what is awaited there, which is closed with it."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             self._runner = self._runner or asyncio.Runner()
-            return self._runner.run(waiting, context=contextvars.Context())
+            return self._runner.run(waiting, context=context)
         waiting.close()
-        if asyncio.iscoroutine(result):
-            result.close()
+        if asyncio.iscoroutine(within):
+            within.close()
         raise InvalidOption(
-            f"the handler {job.name} is a coroutine function, which a clock for threads can't run inside an event "
-            "loop: use an AsyncEngine and an AsyncClock (shardq_async_engine, shardq_async_clock) in asyncio tests"
+            f"{what} is a coroutine function, which a clock for threads can't run inside an event loop: use an "
+            "AsyncEngine and an AsyncClock (shardq_async_engine, shardq_async_clock) in asyncio tests"
         )
 
 
@@ -179,14 +194,17 @@ class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[D
 
     async def _result(self, job: Job) -> Any:
         loop = asyncio.get_running_loop()
+        context = context_of(job)
         if not job.is_coroutine:
-            call = partial(contextvars.Context().run, job.handler.run, job.delivery)
-            return await loop.run_in_executor(None, call)
+            return await loop.run_in_executor(None, partial(context.run, job.handler.run, job.delivery))
 
         async def run() -> Any:
             return await job.handler.run(job.delivery)
 
-        return await _within_limit(loop.create_task(run(), context=contextvars.Context()), job.handler.timeout)
+        return await _within_limit(loop.create_task(run(), context=context), job.handler.timeout)
+
+    async def _called(self, calls: Calls) -> None:
+        await acarry_out(calls)
 
     def _is_cancelled(self, exc: BaseException) -> bool:
         task = asyncio.current_task()

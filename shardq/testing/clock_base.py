@@ -30,6 +30,7 @@ from shardq.testing.virtual_parts import ClockParts
 from shardq.worker.base import WorkerBase, engine_of
 from shardq.worker.functions import check_result
 from shardq.worker.in_flight import Job
+from shardq.worker.lifecycle import Calls
 
 LOOK_S = 0.01
 """The time between two looks for something to handle, in real time."""
@@ -152,6 +153,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         return self._carry_out(self._closing())  # type: ignore[no-any-return]
 
     def _closing(self) -> Steps[None]:
+        for bound in self._bound:
+            yield partial(self._called, bound.end())
         adopted, self._adopted = self._adopted, []
         self._bound = []
         if self._now_ms in clocks:
@@ -306,6 +309,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
 
     def _handle(self, bound: BoundWorker, handled: list[Delivery]) -> Steps[bool]:
         """Claims and handles once. Returns True if there was something."""
+        if not bound.has_begun:
+            yield partial(self._called, bound.begin())
         jobs = yield from self._on(bound.adopted, bound.claim())
         if not jobs:
             return False
@@ -363,6 +368,10 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
     @abstractmethod
     def _result(self, job: Job) -> Any:
         """Runs a handler in an empty context, as in a worker."""
+
+    @abstractmethod
+    def _called(self, calls: Calls) -> Any:
+        """Calls what a worker has registered for its start or its end."""
 
     def _is_cancelled(self, exc: BaseException) -> bool:
         """True if the test is cancelled, not the handler."""

@@ -16,6 +16,7 @@ from typing import Any, Unpack
 from shardq.core.model.task import AsyncReceipt
 from shardq.worker.base import WorkerBase, WorkerOptions
 from shardq.worker.handlers import Plan, Registry
+from shardq.worker.lifecycle import acarry_out
 from shardq.worker.processor import Processor
 from shardq.worker.supervisor import ending_signals
 
@@ -62,12 +63,16 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
                     # First: its threads may be at a handler, which asks for `healthy`, before the last of them has
                     # begun.
                     self._at_work = processor
-                    processor.start()
+                    await acarry_out(self._lifecycle.begin())
                     if not self._stop.is_set():
+                        processor.start()
                         await ended.wait()
                 finally:
                     self._at_work = None
-                    await self._stopped(processor)
+                    try:
+                        await self._stopped(processor)
+                    finally:
+                        await acarry_out(self._lifecycle.end())
 
     async def _stopped(self, processor: Processor) -> None:
         """Stops, and can't be cancelled: held tasks must be given back. A cancellation ends the grace."""

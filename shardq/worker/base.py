@@ -16,12 +16,14 @@ from shardq.core.model.task import Delivery, refuse_unknown
 from shardq.errors import InvalidOption, ShardqError
 from shardq.worker.functions import check_function, check_takes_delivery, payload_of
 from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction
+from shardq.worker.lifecycle import Lifecycle
 from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 H = TypeVar("H", bound=Callable[[Delivery], Any])
+F = TypeVar("F", bound=Callable[[], Any])
 T = TypeVar("T")
 
 DEFAULT_CONCURRENCY = 16
@@ -65,6 +67,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         """The only ones of its topics that it serves; None: all."""
         self._registry = Registry(max_attempts=options["max_attempts"], backoff=options["backoff"])
         self._hooks = Hooks()
+        self._lifecycle = Lifecycle()
         self._stop = SignalSafeEvent()
         self._hurry = SignalSafeEvent()
         self._at_work: Processor | None = None
@@ -157,6 +160,35 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         """
         self._hooks.use(middleware)
 
+    def on_startup(self, function: F) -> F:
+        """Decorates a function, or coroutine function, without arguments, that is called before the first task: with
+        ``processes=`` in each of them. They are called in the order of registration. If one raises, ``run`` raises
+        that, and claims nothing.
+
+        A coroutine function runs on the event loop of the handlers, so that the clients it makes are of that loop.
+
+        >>> @worker.on_startup
+        ... async def connect():
+        ...     global pool
+        ...     pool = await asyncpg.create_pool(DATABASE)
+        """
+        self._check_idle()
+        self._lifecycle.on_startup(function)
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Decorates a function, or coroutine function, without arguments, that is called when the handlers have ended,
+        the last registered first. They are called if all ``on_startup`` functions were. If one raises, that is logged,
+        and the others are called. Nothing bounds them, but a second signal, which cancels coroutines.
+
+        >>> @worker.on_shutdown
+        ... async def disconnect():
+        ...     await pool.close()
+        """
+        self._check_idle()
+        self._lifecycle.on_shutdown(function)
+        return function
+
     def _add_task(self, task: TaskFunction) -> None:
         self._check_idle()
         self._tasks.check(task)
@@ -228,6 +260,11 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
 def plan_of(worker: WorkerBase[Any]) -> Plan:
     """The checked plan of a worker, for whoever runs its handlers in its place."""
     return worker._plan()
+
+
+def lifecycle_of(worker: WorkerBase[Any]) -> Lifecycle:
+    """What the worker calls at its start and its end, for whoever runs its handlers in its place."""
+    return worker._lifecycle
 
 
 def choose_topics(worker: WorkerBase[Any], topics: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import wait
 
 from shardq.core.calls import node_info
 from shardq.core.consumer.claims import Claims
@@ -187,9 +188,22 @@ class Processor:
         self._reporter.start()
         self._began = True
 
-    def stop(self, grace: float, hurry: SignalSafeEvent) -> None:
+    def wait_for(self, work: Awaitable[object], hurry: SignalSafeEvent) -> None:
+        """Runs it on the loop of the handlers, and waits until it has ended. ``hurry`` cancels it."""
+
+        async def run() -> None:
+            await work
+
+        running = self._coroutine_runner.submit(run())
+        while not wait([running], SLICE_S).done:
+            if hurry.is_set():
+                running.cancel()
+        running.result()
+
+    def stop(self, grace: float, hurry: SignalSafeEvent, last: Callable[[], None] = lambda: None) -> None:
         """Ends in the order that ``Worker.run`` tells, each step for all tasks together. Step 4, sending what is not
-        sent, takes ``END_S`` at most, or ``HURRY_S`` after ``hurry``.
+        sent, takes ``END_S`` at most, or ``HURRY_S`` after ``hurry``. ``last``: called when the handlers have ended,
+        while their loop still runs.
         """
         self._stopping.set()
         for loop in self._loops:
@@ -216,6 +230,7 @@ class Processor:
         for loop in others:
             loop.wake()  # one that waits for its next try gives up what it could not send
         self._wait(lambda: self._coroutine_runner.idle, hurry)
+        last()
         self._coroutine_runner.end()
         self._thread_runner.end()
         ended(self._loops)

@@ -16,12 +16,14 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from shardq.core import forks
 from shardq.core.calls.consume import SettleHold
 from shardq.core.threads import ended
+from shardq.worker.current import CURRENT
 from shardq.worker.functions import check_result
 from shardq.worker.handlers import Hooks
 from shardq.worker.in_flight import InFlight, Job, Strays, call_hooks, settlement_of
@@ -97,6 +99,7 @@ class ThreadRunner:
     def _do(self, job: Job) -> None:
         failure: BaseException | None = None
         depth = forks.depth()
+        CURRENT.set(job.delivery)
         self._hooks.before(job.delivery)
         try:
             if (result := job.handler.run(job.delivery)) is not None:
@@ -141,11 +144,19 @@ class CoroutineRunner:
 
     def take(self, jobs: list[Job]) -> None:
         """Starts jobs. Called from any one thread."""
+        self._there().call_soon_threadsafe(self._start, jobs)
+
+    def submit(self, work: Coroutine[Any, Any, object]) -> Future[object]:
+        """Runs a coroutine that is no handler, on the handlers' loop. Not while another thread calls ``take``."""
+        return asyncio.run_coroutine_threadsafe(work, self._there())
+
+    def _there(self) -> asyncio.AbstractEventLoop:
+        """The loop, which is made if it is our own."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._own_loop, name="shardq-coroutines", daemon=True)
             self._thread.start()
-        self._loop.call_soon_threadsafe(self._start, jobs)
+        return self._loop
 
     @property
     def healthy(self) -> bool:
@@ -303,6 +314,7 @@ class CoroutineRunner:
             return
         failure: BaseException | None = None
         depth = forks.depth()
+        CURRENT.set(job.delivery)
         self._hooks.before(job.delivery)
         try:
             if (result := await job.handler.run(job.delivery)) is not None:

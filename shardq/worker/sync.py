@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Unpack
 
 from shardq.core.model.task import Receipt
 from shardq.worker.base import WorkerBase, WorkerOptions
 from shardq.worker.handlers import Plan, Registry
+from shardq.worker.lifecycle import carry_out
 from shardq.worker.supervisor import ProcessSupervisor, ending_signals
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Worker(WorkerBase[Receipt]):
            function is left behind, as nothing can end it.
         4. It sends the last settlements, for a few seconds at most if the servers don't answer. Tasks that it could not
            settle come back when their lease runs out.
+        5. It calls what ``on_shutdown`` has registered.
 
         A second signal, or ``stop()``, ends step 2 at once, and leaves step 4 a second.
 
@@ -103,14 +105,20 @@ class Worker(WorkerBase[Receipt]):
 
     def _run_here(self) -> None:
         processor = self._processor(self._plan())
+
+        def wait(work: Awaitable[object]) -> None:
+            processor.wait_for(work, self._hurry)
+
         try:
             # First: its threads may be at a handler, which asks for `healthy`, before the last of them has begun.
             self._at_work = processor
-            processor.start()
-            self._stop.wait()
+            carry_out(self._lifecycle.begin(), wait)
+            if not self._stop.is_set():
+                processor.start()
+                self._stop.wait()
         finally:
             self._at_work = None
-            processor.stop(self.grace, self._hurry)
+            processor.stop(self.grace, self._hurry, lambda: carry_out(self._lifecycle.end(), wait))
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ def test_ids_and_the_options_of_a_route(
 def test_a_payload_that_always_fails_is_dead_and_its_neighbours_go_on(
     feeding: Engine, endpoint: Endpoint, payload: dict[str, Any], reason: str
 ) -> None:
-    url = f"http://127.0.0.1:{endpoint.port}/#timeout=0.3&max_attempts=3&backoff=0.1,0.2"
+    url = f"http://127.0.0.1:{endpoint.port}/#timeout=0.3&max_attempts=3&outage=wait&backoff=0.1,0.2"
     feeding.pause("hooks")
     feeding.forward("hooks", to=url)
     bad = feeding.push(payload, topic="hooks")
@@ -135,6 +135,49 @@ def test_a_payload_that_always_fails_is_dead_and_its_neighbours_go_on(
         return seen.sent, seen.buried, seen.retried, seen.circuit
 
     wait_until(lambda: counted() == (100, 1, 2, "closed"), "each try beside others has counted")
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"status": 503}, "HTTP 503"),
+        ({"status": 429}, "HTTP 429"),
+        ({"status": 500}, "HTTP 500"),
+        ({"status": 302}, "HTTP 302"),
+        ({"close": True}, "the connection ended without an answer"),
+        (None, "can't be reached"),
+    ],
+)
+def test_with_max_attempts_each_try_counts_also_of_an_endpoint_that_takes_nothing(
+    feeding: Engine, endpoint: Endpoint, payload: dict[str, Any] | None, reason: str
+) -> None:
+    port = free_port() if payload is None else endpoint.port
+    feeding.forward("hooks", to=f"http://127.0.0.1:{port}/#timeout=2&max_attempts=3&backoff=0.1,0.2")
+    id = feeding.push(payload, topic="hooks")
+    wait_until(lambda: state_of(feeding, id) == "dead", "it is dead")
+    task = feeding.get(id)
+    assert task is not None
+    assert reason in (task.reason or "")
+    assert len(task.attempts) == 3
+    if payload is not None:
+        assert [key for key, _ in endpoint.requests()] == [id] * 3
+    if payload == {"status": 429}:
+        first, second = task.attempts[0].at, task.attempts[1].at
+        assert (second - first).total_seconds() >= 1.0, "Retry-After is obeyed"
+
+
+def test_with_max_attempts_an_outage_costs_those_that_wait_nothing(feeding: Engine, endpoint: Endpoint) -> None:
+    """The circuit opens: few are tried, each with an attempt, and none of the rest."""
+    endpoint.kill()
+    feeding.forward("hooks", to=f"http://127.0.0.1:{endpoint.port}/#max_attempts=1000&backoff=0.1,0.2")
+    ids = feeding.push_many([Task(n, topic="hooks") for n in range(2000)])
+    wait_until(lambda: sink_stats(feeding, "hooks").circuit != "closed", "it is noticed")
+    endpoint.start()
+    wait_until(lambda: left(feeding) == 0, "all are taken", timeout=60)
+    requests = endpoint.requests()
+    assert {key for key, _ in requests} == set(ids)
+    later = {key for key, (_, _, _, headers) in requests if headers["Shardq-Attempt"] != "1"}
+    assert 0 < len(later) < 500
 
 
 def test_what_becomes_of_each_answer(feeding: Engine, endpoint: Endpoint) -> None:
@@ -214,12 +257,13 @@ def test_retry_after() -> None:
         (
             "https://h/x#y",
             "an option after the # that is not known; allowed are: timeout, ca, cert, key, check_hostname, method, "
-            "connections, max_attempts, backoff, sign, header.NAME",
+            "connections, max_attempts, outage, backoff, sign, header.NAME",
         ),
         ("https://u:secret#1@h/", "write https://HOST:PORT/PATH"),
         ("https://h/#header.From=ann@secret", "no @ after the #; write %40"),
         ("https://h/#method=GET", "give one of POST, PUT, PATCH"),
         ("https://h/#connections=65", "connections= of an HTTP URL .* from 1 to 64"),
+        ("https://h/#outage=fail", "outage= of an HTTP URL .* give outage=wait"),
         ("https://h/#max_attempts=0", "max_attempts= of an HTTP URL .* from 1 to 1000000"),
         ("https://h/#backoff=5,1", "give the first and the longest pause in seconds: backoff=1,3600"),
         ("https://h/#backoff=soon", "give the first and the longest pause in seconds: backoff=1,3600"),

@@ -124,3 +124,31 @@ def test_an_engine_of_the_program_is_given_back_as_it_was(url: str, name: str) -
 
     asyncio.run(in_a_test())
     asyncio.run(in_earnest())
+
+
+def test_a_worker_begins_before_its_first_task_and_ends_with_the_clock(url: str) -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        async with AsyncClock(url) as clock:
+            engine = clock.adopt(shardq.AsyncEngine(shards=2))
+            worker = engine.worker()
+
+            @worker.on_startup
+            async def begin() -> None:
+                order.append("begin")
+
+            @worker.on_shutdown
+            async def end() -> None:
+                order.append("end")
+
+            @worker.on("")
+            async def handle(delivery: shardq.Delivery) -> None:
+                order.append(f"{delivery.payload} {shardq.current().id == delivery.id}")
+
+            clock.bind(worker)
+            await engine.push(1, delay=60)
+            await clock.advance(minutes=1)
+
+    asyncio.run(main())
+    assert order == ["begin", "1 True", "end"]

@@ -554,3 +554,29 @@ def test_topics_that_nobody_has_used_for_a_day_leave_the_lists(clock: Clock, eng
     assert sum(shard.dispatched or 0 for shard in after.shards) == 2001
     engine.push("again", topic="topic-7")
     assert "topic-7" in engine.stats().topics
+
+
+def test_a_worker_begins_before_its_first_task_and_ends_with_the_clock(url: str) -> None:
+    order: list[str] = []
+    with Clock(url) as clock:
+        engine = clock.adopt(shardq.Engine(shards=SHARDS))
+        worker = engine.worker()
+
+        @worker.on_startup
+        async def begin() -> None:
+            order.append("begin")
+
+        @worker.on_shutdown
+        def end() -> None:
+            order.append("end")
+
+        @worker.on("")
+        def handle(delivery: shardq.Delivery) -> None:
+            order.append(f"{delivery.payload} {shardq.current().id == delivery.id}")
+
+        clock.bind(worker)
+        engine.push(1, delay=60)
+        clock.advance(minutes=1)
+        engine.push(2)
+        clock.advance()
+    assert order == ["begin", "1 True", "2 True", "end"]

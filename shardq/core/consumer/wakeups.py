@@ -63,7 +63,7 @@ class Wakeups:
         has taken the task since.
         """
         self._noted: deque[tuple[float, ReadyList, bool]] = deque()
-        """What is to go there."""
+        """Entries that the loop is to put into the heap."""
         self._news = False
         self._loop = Loop(
             "shardq-waiting",

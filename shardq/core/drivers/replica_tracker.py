@@ -1,4 +1,4 @@
-"""What a driver knows of the copies of each node: have all replicas, and the disk, what was written? No I/O."""
+"""The replicas and the disk of each node, as a driver knows them: have they all that was written? No I/O."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class NodeRouter(DriverBase):
         """For calls that are sent, and whose answers are not read yet."""
         self._connections = Living[Connection]()
         self._learner = Permits(1)
-        """Out while the slot map is learnt: a thread that waits for it shares what was learnt."""
+        """Its permit is out while a thread learns the slot map. Who waits for it shares what was learnt."""
         self._look_begun: _Look | None = None
         self.outages: Outages = Outages()  # the log of nodes that fail
 

@@ -39,7 +39,7 @@ LOOK_OVERDUE_S = 2.0
 """A call that comes so much later than a look was due, after a pause of its process, waits for the look."""
 
 LOOK_FIRST_S = 0.5
-"""For so long at most: it takes a few milliseconds, unless most sentinels hang."""
+"""The longest wait of such a call. A look takes a few milliseconds, unless most sentinels hang."""
 
 NOT_OPEN = "the connections are not open: open the engine first"
 CLOSED = "the engine is closed: make a new one, or open it again"
@@ -172,7 +172,7 @@ class DriverBase:
         return max(0.0, self._learned + LOOK_EVERY_S - time.monotonic())
 
     def _look_wait_s(self, began: float, now: float, deadline: float) -> float:
-        """For how long a call waits for a look that began at that time."""
+        """The seconds that a call waits for a look that ``began`` then."""
         if now < self._look_at + LOOK_OVERDUE_S:
             return 0.0
         return max(0.0, min(began + LOOK_FIRST_S, deadline) - now)

@@ -84,6 +84,8 @@ class Failed(msgspec.Struct, frozen=True):
     """
 
     reason: str
+    again_s: float = 0.0
+    """The least time before the next attempt, up to an hour."""
 
 
 class Unsent(msgspec.Struct, frozen=True):
@@ -106,6 +108,8 @@ class Sink(ABC):
     """Messages on their way at a time, at most."""
     max_attempts: int | None = None
     """The attempts of a task that brings no limit of its own; None: the engine's."""
+    counts_outages: bool = False
+    """True if each ``Failed`` is an attempt of its task, also where the sink takes nobody."""
     backoff: Backoff = DEFAULT
     """The pauses between the attempts of a task."""
     takes_deliveries: ClassVar[bool] = False

@@ -54,7 +54,7 @@ _ADVICE = {401: _LOGIN, 403: _LOGIN, 405: "; check the method= of the route"} | 
 _BUSY = {429, 502, 503, 504}
 """The statuses with which an endpoint answers any request while it is down or overloaded."""
 _HEADER = "header."
-_OPTIONS = ("method", "connections", "max_attempts", "backoff", "sign")
+_OPTIONS = ("method", "connections", "max_attempts", "outage", "backoff", "sign")
 _FRAMING = {"host", "content-length", "transfer-encoding", "connection"}
 """Header names that the client writes, in lower case."""
 _OWN = {*_FRAMING, "authorization", "content-type", "user-agent"}
@@ -96,6 +96,13 @@ class HttpSink(Sink):
         self.batch: int = QUEUED * self._at_once
         if "max_attempts" in others:
             self.max_attempts: int | None = _whole("max_attempts", others["max_attempts"], MAX_ATTEMPTS)
+        if others.get("outage", "wait") != "wait":
+            raise InvalidUrl(
+                "outage= of an HTTP URL is not possible; give outage=wait, so that a try while the endpoint is down is "
+                "no attempt, or leave it out"
+            )
+        # who says how often a task is tried means any try
+        self.counts_outages: bool = self.max_attempts is not None and "outage" not in others
         if "backoff" in others:
             self.backoff: Backoff = _backoff(others["backoff"])
         self._sign = others.get("sign")
@@ -144,7 +151,7 @@ class HttpSink(Sink):
         return answers
 
     def interrupt(self) -> None:
-        self._down = Unsent("the process ends")
+        self._down = _ENDS
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -177,12 +184,15 @@ class HttpSink(Sink):
         down = self._down
         if down is not None:
             return down
+        was_tried = True
         try:
             result = self._answered(message)
         except InvalidUrl as exc:  # a file of TLS that can't be used any more
-            result = Unsent(str(exc))
+            result, was_tried = Unsent(str(exc)), False
         if isinstance(result, Unsent):
             self._down = self._down or result
+            if self.counts_outages and was_tried and result is not _ENDS:
+                return Failed(result.reason, result.again_s)
         return result
 
     def _answered(self, message: Message) -> Result:
@@ -303,6 +313,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 _AGENT = f"shardq/{__version__}"
+_ENDS = Unsent("the process ends")
 
 
 def signature(keys: Sequence[bytes], id: str, timestamp: int, payload: bytes) -> dict[str, str]:

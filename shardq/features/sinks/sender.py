@@ -64,6 +64,9 @@ TRIED = 10
 TRYING_S = 1.0
 """How long to wait for tasks to try it with; if there are none, nothing is wrong any more."""
 
+LONGEST_S = 3600.0
+"""The longest pause that a sink may ask for, for one task."""
+
 CALL_TIMEOUT_S = 5.0
 GATHERED_S = 0.02
 """Answers that come within this time are settled by one call."""
@@ -378,21 +381,31 @@ class Sender:
         answered, self._answered = [*self._undecided, *self._answered], []
         decided: list[tuple[Try, Result]] = []
         alone: list[tuple[Try, Result]] = []
+        assert self._sink is not None, "it was asked"
+        outage: Unsent | None = None
         for each, result in answered:
-            failed_alone = isinstance(result, Failed) and each.taken == self._taken
-            (alone if failed_alone else decided).append((each, result))
+            if not isinstance(result, Failed) or each.taken != self._taken:
+                decided.append((each, result))
+            elif self._sink.counts_outages:
+                decided.append((each, result))
+                if not self._late:
+                    outage = Unsent(result.reason, result.again_s)
+            else:
+                alone.append((each, result))
         self._undecided, alone = (alone, []) if self._late else ([], alone)
         down = any(isinstance(result, Unsent) and result is not NOT_TRIED for _, result in decided)
         ids = {each.delivery.id for each, _ in alone}
         if ids <= self._culprits.keys() and not down:
             ids = set()
-        self._decide([*decided, *alone], ids)
+        self._decide([*decided, *alone], ids, outage)
         self._send_settlements()
 
-    def _decide(self, answered: Sequence[tuple[Try, Result]], alone: set[str]) -> None:
-        """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down."""
+    def _decide(self, answered: Sequence[tuple[Try, Result]], alone: set[str], outage: Unsent | None) -> None:
+        """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down.
+        ``outage``: the same of those whose attempts count nevertheless.
+        """
         settlements: defaultdict[int, tuple[list[Delivery], list[OtherSettlement]]] = defaultdict(lambda: ([], []))
-        down: Unsent | None = None
+        down = outage
         retried: list[str] = []
         for (delivery, _), result in answered:
             acks, others = settlements[delivery.shard]
@@ -408,9 +421,9 @@ class Sender:
                     self._counts["buried"] += 1
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
                     others.append(noted(SettleBury(id, token, reason_text(reason)), delivery.past))
-                case Failed(reason) if id not in alone:
+                case Failed(reason, again_s) if id not in alone:
                     assert self._sink is not None, "it has answered"
-                    pause = delay_ms(self._sink.backoff, delivery.attempt)
+                    pause = max(delay_ms(self._sink.backoff, delivery.attempt), int(min(again_s, LONGEST_S) * 1000))
                     retry = SettleRetry(id, token, pause, reason_text(reason), self._sink.max_attempts)
                     others.append(noted(retry, delivery.past))
                     retried.append(id)
