@@ -293,12 +293,12 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         return await self._look(driver, await self._count(driver, deadline), deadline, shards=shards)
 
     async def keys(self, topic: str, *, limit: int = 20) -> KeyList:
-        """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, and what
-        each waits for. With more than 300 keys in a shard this is a sample: ``is_whole`` says so. No key with more than
-        a 300th of a shard's tasks is missed.
+        """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, what
+        each waits for, when its next turn is, and what is over a lowered limit. With more than 300 keys in a shard this
+        is a sample: ``is_whole`` says so. No key with more than a 300th of a shard's tasks is missed.
 
         >>> for each in await engine.keys("webhook", limit=5):
-        ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.until)
+        ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.next_turn)
         """
         check_topic(topic)
         check_limit(limit)

@@ -38,7 +38,7 @@ OLDER, NEWER = Stamp("2:u:e"), Stamp("4:w:e")
 
 ON_BOTH = pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
 
-_ZSETS = {"due", "leased", "dead", "seen", "members", "workers", "waiting"}
+_ZSETS = {"due", "leased", "dead", "seen", "members", "workers", "waiting", "keys", "placed"}
 
 
 def at(ms: int) -> str:
