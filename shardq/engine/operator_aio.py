@@ -436,7 +436,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         for task, every in recurring(functions):
             if every.max_attempts is None:
                 every = msgspec.structs.replace(every, max_attempts=task.attempts.max_attempts)
-            await self._declare(schedule_name(task.name), every, task.topic, call_of(task.name))
+            await self._declare(schedule_name(task.name), every, task.topic, call_of(task.name), task.key)
             for alias in task.aliases:
                 await self._remove_call(alias)
 

@@ -432,7 +432,7 @@ class OperatorCommands(TaskCommands, ABC):
         for task, every in recurring(functions):
             if every.max_attempts is None:
                 every = msgspec.structs.replace(every, max_attempts=task.attempts.max_attempts)
-            self._declare(schedule_name(task.name), every, task.topic, call_of(task.name))
+            self._declare(schedule_name(task.name), every, task.topic, call_of(task.name), task.key)
             for alias in task.aliases:
                 self._remove_call(alias)
 
