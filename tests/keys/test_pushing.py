@@ -12,8 +12,10 @@ from contextlib import ExitStack
 import pytest
 
 from shardq import AsyncEngine, Engine, Task
+from shardq.core.layout.keys import control_keys
 from shardq.core.layout.lanes import key_of
 from tests.keys.account import TOPIC
+from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import claim
 from tests.support.waiting import wait_until
@@ -138,3 +140,22 @@ def test_the_first_key_meets_others_under_load(url: str, name: str) -> None:
         end.set()
         taken = [id for each in takers for id in each.result(30)]
     assert Counter(taken) == Counter(ids)
+
+
+@pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
+def test_keys_are_known_although_a_server_has_lost_the_change_that_began_with_them(
+    engines: Engines, url: str, name: str, servers: Servers
+) -> None:
+    control = control_keys(name)
+    first = engines.opened(url, name=name, shards=2)
+    first.push("plain", topic="w")
+    engine = engines.opened(url, name=name)
+    engine.stats()
+    dump = servers.ask(control.slot, "DUMP", control.topology)
+    ids = first.push_many([Task(n, topic="w", key=f"k{n}") for n in range(6)])
+    first.close()
+    servers.ask(control.slot, "RESTORE", control.topology, 0, dump, "REPLACE")
+    engine.pause("other")  # takes the epoch of the lost change
+    engine.start()
+    assert sorted(each.id for each in claim(engine.consumer("w"), 7) if each.key) == sorted(ids)
+    assert engine.topology.is_keyed
