@@ -36,6 +36,8 @@ class Shard:
     space: Keyspace
     at_once: int = 1000
     """So many of a lane could be out from the beginning. Where more can, an alarm may lack until the lanes are rung."""
+    at_most: int = 0
+    """So many could be at some time: a limit that is lowered leaves them out."""
 
     def fields(self, key: str) -> Mapping[bytes, bytes]:
         value = self.space.keys.get(key.encode())
@@ -135,7 +137,7 @@ class Shard:
             window = meta.get(b"keys/" + lane.split(b"/")[0], b"1:0:front").split(b":")
             most, interval = int(window[0]), float(window[1])
             taken = sum(id.startswith(lane) for id in placed)
-            if taken > most:
+            if taken > max(most, self.at_most):
                 raise Violation(f"{taken} of {lane!r} are out in {self.name}, of {most}")
             first = min((entry for entry in entries.get(lane, []) if entry[1] not in placed), default=None)
             gate = self.fields(keys.gates).get(lane, b"").partition(b":")
