@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from cluster.server import Server
 from shardq import AsyncEngine, Engine, Task
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.lanes import key_of
@@ -159,3 +160,18 @@ def test_keys_are_known_although_a_server_has_lost_the_change_that_began_with_th
     engine.start()
     assert sorted(each.id for each in claim(engine.consumer("w"), 7) if each.key) == sorted(ids)
     assert engine.topology.is_keyed
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_engine_that_is_begun_anew_takes_up_keys_again(
+    engines: Engines, own_server: Server, name: str, own: bool
+) -> None:
+    """Its producer knew that it had keys."""
+    producer = engines.opened(own_server.url, name=name, shards=2)
+    producer.push("lost", topic="w", key="k")
+    own_server.ask("FLUSHALL")
+    engines.opened(own_server.url, name=name, shards=2).push("plain", topic="w")
+    for n in range(3):
+        producer.push(n, topic="w", key="k", id=f"id-{n}" if own else None)
+    assert producer.topology.is_keyed
+    assert [task.payload for task in producer.tasks("w", key="k")] == [0, 1, 2]
