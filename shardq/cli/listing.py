@@ -160,7 +160,8 @@ _WHY = {"leased": "held by", "dead": "reason"}
 def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, limit: int | None, every: bool) -> None:
     """List the tasks that match, over all shards: scheduled ones by due time, leased ones by the end of their
     lease, dead ones by the time of their death, the earliest first (--newest: the latest); ready ones in the order
-    of their lists. Without --state: first scheduled, then ready, leased and dead ones.
+    of their lists. Without --state: first scheduled, then ready, leased and dead ones. With --key and no --state: what
+    is leased, what is ready, and what waits, in the order in which it will run; --state dead for its dead ones.
 
     It reads page by page, and no call looks at more than 1,000 tasks of a shard. It may take a while to find a rare
     topic among many tasks; Ctrl-C ends it.
@@ -172,6 +173,7 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
       shardq list --state scheduled --due ..0          (due already, and waiting)
       shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
       shardq list --holder shop-worker                 (its leased tasks)
+      shardq list --topic webhook --key customer-7     (in the order in which they run)
       shardq list --state dead --all --json | jq -r .reason | sort | uniq -c
     """
     if every and limit is not None:

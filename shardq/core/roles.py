@@ -67,7 +67,7 @@ _BY_ID = _role("get cancel cancel_tag reschedule", "")
 _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys", "schedules")
 
 _LOOKING = _role(
-    "peek page page_ready forecast fleet get schedules tally check",
+    "peek page page_ready page_lane forecast fleet get schedules tally check",
     "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
     " hrandfield zrandmember llen lrange pubsub|shardnumsub",
 )

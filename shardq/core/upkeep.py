@@ -190,7 +190,8 @@ def open_shards(
     if owed:
         came_back, owed = owed, []
         numbers = [number for keys, told in came_back for number in _owed(keys, told.copy)]
-        if topology is None and (yield from widen(cache, numbers)):
+        keyed = any(_has_keys(told.copy) for _, told in came_back)
+        if topology is None and (yield from widen(cache, numbers, keyed=keyed)):
             return None  # all shards were told what followed
         copy = _copy(known)
         for keys, result in (yield Many({keys: request(keys, whatever=True) for keys, _ in came_back})):
@@ -240,20 +241,32 @@ def _owed(keys: ShardKeys, copy: bytes) -> tuple[int, ...]:
     return known.numbers if keys.shard < known.shards else known.priors
 
 
-def widen(cache: TopologyCache, numbers: Iterable[int]) -> Operation[bool]:
+def _has_keys(copy: bytes) -> bool:
+    """True if the engine has keys, by this copy of a topology."""
+    try:
+        return Topology.from_text(copy).is_keyed
+    except _UNREADABLE:
+        return False
+
+
+def widen(cache: TopologyCache, numbers: Iterable[int], *, keyed: bool = False) -> Operation[bool]:
     """Publishes a topology that looks for tasks by these numbers of shards, too, and has every shard swept again.
-    Returns False if it looks by all of them already.
+    ``keyed``: and for tasks with keys. Returns False if it does all that already.
     """
     wanted = tuple(numbers)
     while True:
         known = cache.topology
-        if not (more := sorted(set(wanted) - set(known.numbers))):
+        more, begins = sorted(set(wanted) - set(known.numbers)), keyed and not known.is_keyed
+        if not more and not begins:
             return False
         if not (yield from may_repair(cache)):
             raise AwaitsRepair(cache.name)
-        if (yield from declare(cache, known, known.widened(wanted))):
-            named = ", ".join(map(str, more))
-            log.warning("%r: a server came back older: tasks are looked for by %s shards, too", cache.name, named)
+        changes = {"is_keyed": True} if begins else {}
+        following = known.widened(wanted, **changes) if more else known.following(**changes)
+        if (yield from declare(cache, known, following)):
+            named = [f"by {', '.join(map(str, more))} shards"] if more else []
+            named += ["by their keys"] if begins else []
+            log.warning("%r: a server came back older: tasks are looked for %s, too", cache.name, " and ".join(named))
             yield from open_shards(cache, cache.span(), briefly=True)
             return True
 

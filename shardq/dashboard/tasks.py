@@ -212,7 +212,8 @@ async def tasks(request: Request) -> Response:
     except BadInput as exc:
         wrong = str(exc)
     state = filter.state or ("scheduled" if filter.due else "leased" if filter.holder else "all")
-    listed = found[0].state if found else filter.state
+    states = {task.state for task in found}
+    listed = filter.state if filter.state or not found else found[0].state if len(states) == 1 else ""
     return rendered(
         request,
         "tasks.html",
@@ -224,14 +225,15 @@ async def tasks(request: Request) -> Response:
         now=dt.datetime.now(dt.UTC),
         is_first=cursor is None,
         verbs=[] if wrong else _verbs(filter),
-        marks={verb: mark.title for verb, mark in MARKS.items() if listed in mark.states},
+        marks={verb: mark.title for verb, mark in MARKS.items() if states.intersection(mark.states)},
+        listed=listed,
         has_keys=not wrong and dashboard_of(request).engine.topology.is_keyed,
         wrong=wrong,
     )
 
 
 async def _named(call: Caller, name: str, query: dict[str, Any]) -> TaskPage:
-    """The next tasks of a name, as far as some pages have any. They are all of one state."""
+    """The next tasks of a name, as far as some pages have any. They are all of one state, but those of a key."""
     found = TaskPage(cursor=query["cursor"])
 
     def read(engine: Engine) -> TaskPage:
@@ -239,7 +241,7 @@ async def _named(call: Caller, name: str, query: dict[str, Any]) -> TaskPage:
 
     for _ in range(LOOKS):
         page = await call(read)
-        if found and page and page[0].state != found[0].state:
+        if found and page and page[0].state != found[0].state and not query["key"]:
             break
         found += [task for task in page if name in named(task.payload)]
         found.cursor = page.cursor

@@ -25,7 +25,7 @@ from shardq.engine.control import CountsByShard
 from shardq.errors import InvalidOption
 
 LATE_MS = 50
-"""So long a time of a rate may be ready, and not taken: the next one comes when a consumer takes one of these."""
+"""So long a time of a rate may be ready, and not taken."""
 
 MOST = 500
 """Keys that one call returns at most: a shard takes some milliseconds to tell them."""
@@ -40,7 +40,7 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks of one key of a topic.
 
     >>> for each in engine.keys("webhook"):
-    ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.until)
+    ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.next_turn, each.over)
     """
 
     key: str
@@ -58,6 +58,15 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
     until: dt.datetime | None
     """The instant, in UTC, at which a ``per_key_rate``, ``backoff`` or ``hold`` lets the next one go. None with a
     ``per_key_rate`` whose tasks are ready: the next turn is so long after a consumer takes one.
+    """
+    next_turn: dt.datetime | None = None
+    """The instant, in UTC, at which the key gives out its next task, by its due time, its rate, its backoff and its
+    hold; one that is past: now. None: nothing waits, or it waits for one of its tasks to be taken or to finish, or for
+    a resize.
+    """
+    over: int = 0
+    """Tasks that are ready or leased beyond a ``per_key`` that was lowered. The key gives out no other while there are
+    any.
     """
 
     @property
@@ -111,6 +120,10 @@ def check_limit(limit: int) -> None:
 
 def _stats_of(lane: Tallied, now_ms: int, window: Limit) -> KeyStats:
     why, until_ms = _why(lane, now_ms, window) if lane.held else (None, None)
+    out, most = lane.ready + lane.leased, window.per_key or 1
+    # the alarm of an empty key is that of its hold
+    has_next = lane.scheduled + lane.held > 0 and out < most and not _waits_for_consumers(lane, window)
+    next_ms = _next_turn(lane, now_ms, window) if has_next and lane.alarm_ms is not None else None
     return KeyStats(
         key=key_of(lane.lane) or "",
         scheduled=lane.scheduled,
@@ -119,8 +132,35 @@ def _stats_of(lane: Tallied, now_ms: int, window: Limit) -> KeyStats:
         leased=lane.leased,
         oldest=None if lane.oldest_ms is None else max(0, now_ms - lane.oldest_ms) / 1000,
         why=why,
-        until=None if until_ms is None else dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC),
+        until=_instant(until_ms),
+        next_turn=_instant(next_ms),
+        over=max(0, out - most),
     )
+
+
+def _instant(ms: float | None) -> dt.datetime | None:
+    return None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+
+
+def _next_turn(lane: Tallied, now_ms: int, window: Limit) -> float:
+    """An alarm may be too early: a look at it finds the rate, or the hold."""
+    return max(lane.alarm_ms or 0, lane.held_ms, _rested_ms(lane, now_ms, window))
+
+
+def _waits_for_consumers(lane: Tallied, window: Limit) -> bool:
+    """True if as many tasks are ready as the rate allows: the next one comes when a consumer takes one of these."""
+    rate = window.per_key_rate
+    return rate is not None and lane.ready >= max(1, LATE_MS * rate // 1000)
+
+
+def _rested_ms(lane: Tallied, now_ms: int, window: Limit) -> float:
+    """The instant before which a rate lets nothing go; 0 without one."""
+    if not window.per_key_rate:
+        return 0
+    interval_ms = 1000 / window.per_key_rate
+    next_ms = lane.turn_ms + (lane.ready + 1) * interval_ms
+    # of a clock that went back, beyond that: scripts then count it as over
+    return next_ms if next_ms <= now_ms + (window.per_key or 1) * interval_ms else 0
 
 
 def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float | None]:
@@ -128,18 +168,14 @@ def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float |
         return "hold", lane.held_ms
     if lane.ready + lane.leased >= (window.per_key or 1):
         return "per_key", None
-    if window.per_key_rate and lane.ready >= max(1, LATE_MS * window.per_key_rate // 1000):
+    if _waits_for_consumers(lane, window):
         return "per_key_rate", None
-    if not lane.goes_on:
+    if lane.alarm_ms is None:
         return "resize", None
     if lane.retry_ms > now_ms:
         return "backoff", lane.retry_ms
-    if window.per_key_rate:
-        interval_ms = 1000 / window.per_key_rate
-        next_ms = lane.turn_ms + (lane.ready + 1) * interval_ms
-        # of a clock that went back, beyond that: scripts then count it as over
-        if now_ms < next_ms <= now_ms + (window.per_key or 1) * interval_ms:
-            return "per_key_rate", next_ms
+    if (next_ms := _rested_ms(lane, now_ms, window)) > now_ms:
+        return "per_key_rate", next_ms
     return None, None
 
 
@@ -151,6 +187,8 @@ def _together(one: KeyStats, other: KeyStats) -> KeyStats:
         held=one.held + other.held,
         ready=one.ready + other.ready,
         leased=one.leased + other.leased,
+        over=one.over + other.over,
+        next_turn=min((each.next_turn for each in (one, other) if each.next_turn is not None), default=None),
         oldest=max((each.oldest for each in (one, other) if each.oldest is not None), default=None),
     )
 

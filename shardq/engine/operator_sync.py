@@ -289,12 +289,12 @@ class OperatorCommands(TaskCommands, ABC):
         return self._look(driver, self._count(driver, deadline), deadline, shards=shards)
 
     def keys(self, topic: str, *, limit: int = 20) -> KeyList:
-        """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, and what
-        each waits for. With more than 300 keys in a shard this is a sample: ``is_whole`` says so. No key with more than
-        a 300th of a shard's tasks is missed.
+        """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, what
+        each waits for, when its next turn is, and what is over a lowered limit. With more than 300 keys in a shard this
+        is a sample: ``is_whole`` says so. No key with more than a 300th of a shard's tasks is missed.
 
         >>> for each in engine.keys("webhook", limit=5):
-        ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.until)
+        ...     print(each.key, each.held, each.ready, each.leased, each.oldest, each.why, each.next_turn)
         """
         check_topic(topic)
         check_limit(limit)
@@ -430,7 +430,7 @@ class OperatorCommands(TaskCommands, ABC):
         for task, every in recurring(functions):
             if every.max_attempts is None:
                 every = msgspec.structs.replace(every, max_attempts=task.attempts.max_attempts)
-            self._declare(schedule_name(task.name), every, task.topic, call_of(task.name))
+            self._declare(schedule_name(task.name), every, task.topic, call_of(task.name), task.key)
             for alias in task.aliases:
                 self._remove_call(alias)
 

@@ -299,6 +299,7 @@ def keys(found: Sequence[KeyStats]) -> View[KeyStats]:
             _of("leased", lambda row: row.leased, number, 3),
             _of("scheduled", lambda row: row.scheduled, number, 4),
             Column("waits for", waits_for, text=True),
+            Column("next turn", next_turn, 1, text=True),
         ),
         found,
         empty="no task of the topic has a key",
@@ -307,9 +308,15 @@ def keys(found: Sequence[KeyStats]) -> View[KeyStats]:
 
 def waits_for(key: KeyStats) -> str:
     """The reason why the held tasks of a key wait."""
-    if key.why is None:
-        return "-"
-    return _WAITS_FOR[key.why] + (f", until {instant(key.until)} UTC" if key.until is not None else "")
+    parts = [] if key.why is None else [_WAITS_FOR[key.why]]
+    parts += [f"{key.over:,} over its limit"] if key.over else []
+    parts += [f"until {instant(key.until)} UTC"] if key.until is not None else []
+    return ", ".join(parts) or "-"
+
+
+def next_turn(key: KeyStats) -> str:
+    """When a key gives out its next task."""
+    return "-" if key.next_turn is None else f"{instant(key.next_turn)} UTC"
 
 
 _WAITS_FOR: Mapping[Why, str] = {

@@ -328,10 +328,16 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         that failed and wait for another attempt; ``task.reason`` says why. Scheduled tasks come first, by due time,
         then held, ready, leased and dead ones.
 
+        **With ``key`` and no ``state``** a page has what is leased, then what is ready, then what waits, in the order
+        in which it will run; without a ``topic``, one topic after the other. Its dead tasks are not among them: give
+        ``state="dead"``, too.
+
         A call looks at 1,000 tasks of a shard at most. So a page may be shorter than ``limit``, even empty, and only
         the cursor marks the end. A walk through the pages lists each unchanged task once, even while shards are added
         or removed; a task that changes meanwhile may be listed twice, or not at all.
 
+        >>> for task in engine.tasks("webhook", key="customer-7"):
+        ...     print(task.state, task.id)
         >>> page = engine.tasks("mail", state="dead")
         >>> while page.cursor is not None:
         ...     page = engine.tasks("mail", state="dead", cursor=page.cursor)

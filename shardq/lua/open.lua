@@ -15,8 +15,8 @@
 -- ARGV 9 epoch since which these settings changed; '' when no other topics have any
 -- ARGV 10.. topic, its settings or '' for none, …
 -- RETURNS {'ok', 1 when there was no meta, else 0} | {'stale', epoch} |
---         {'owed', topology that the shard knows, as text} tasks may lie here by a number that is not in ARGV 5: nothing was
---         written | {'unrelated'} the shard's settings are of another epoch than ARGV 9: nothing was written
+--         {'owed', topology that the shard knows, as text} tasks may lie here by a number that is not in ARGV 5, or
+--         with keys, of which ARGV 2 does not know: nothing was written | {'unrelated'} the shard's settings are of another epoch than ARGV 9: nothing was written
 -- ATOMIC
 -- COST O(topics + numbers)
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'topology', 'swept', 'since', 'numbers')
@@ -30,6 +30,8 @@ if meta[1] ~= ARGV[1] then
       if not string.find(',' .. ARGV[5] .. ',', ',' .. number .. ',', 1, true) then return {'owed', meta[2] or ''} end
     end
   end
+  local has_keys = string.find(meta[2] or '', '"keyed":%s*true') and not string.find(ARGV[2], '"keyed":%s*true')
+  if ARGV[6] ~= '1' and has_keys then return {'owed', meta[2]} end
   if ARGV[9] ~= '' and ARGV[9] ~= meta[1] then return {'unrelated'} end
 end
 -- limit_of(window): how many of a lane may be out by it, and the ms between two.

@@ -15,7 +15,7 @@
 -- ARGV 3 topic
 -- ARGV 4 how many keys to tell at most
 -- RETURNS {'ok', now_ms, 1 if each key was looked at, else 0,
---         {lane, scheduled, held, ready, leased, due of the oldest held in ms or '', instant in ms of the retry that it waits for or '', likewise of the last turn of its rate, and up to which it is on hold, 1 with an alarm, else 0, …}}, the largest first |
+--         {lane, scheduled, held, ready, leased, due of the oldest held in ms or '', instant in ms of the retry that it waits for or '', likewise of the last turn of its rate, up to which it is on hold, and of its alarm, …}}, the largest first |
 --         {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC one shard at one instant
 -- COST O(log N), up to 1,200 times; and up to 500 of what is out for each key told: beyond these ready and leased are an estimate
@@ -86,7 +86,7 @@ for i = 1, math.min(most, #seen) do
   local until_ms = ends and string.format('%.0f', math.min(tonumber(ends), now_ms + tonumber(asked))) or ''
   for _, word in ipairs({
     lane, waits - held, held, out - leased, leased, oldest < math.huge and string.format('%.0f', oldest) or '', retry,
-    redis.call('ZSCORE', KEYS[7], lane) or '', until_ms, redis.call('ZSCORE', KEYS[6], lane) and 1 or 0,
+    redis.call('ZSCORE', KEYS[7], lane) or '', until_ms, redis.call('ZSCORE', KEYS[6], lane) or '',
   }) do
     told[#told + 1] = word
   end

@@ -42,6 +42,7 @@ CHANGES_NO_INSTANT = frozenset(
         "peek",
         "page",
         "page_ready",
+        "page_lane",
         "forecast",
         "trim",
         "retire",

@@ -121,6 +121,8 @@ class TaskFunction:
     attempts: Attempts
     every: Every | None = None
     """Its recurrence, if it recurs."""
+    key: str | None = None
+    """The key of that."""
 
 
 Registered = TopicFunction | TaskFunction

@@ -26,6 +26,7 @@ from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.schedules.every import Every
 from shardq.worker.functions import Arguments, check_function
 from shardq.worker.handlers import Attempts, TaskFunction
+from shardq.worker.task_key import TaskKey
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,10 +75,13 @@ class NamedTask(Generic[P, R, T]):
         topic: str,
         max_attempts: int | None,
         arguments: Arguments,
+        signature: inspect.Signature | None,
+        key: TaskKey | None,
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self._push = push
-        self._signature = _signature(function)
+        self._signature = signature
+        self._key = key
         self._max_attempts = max_attempts
         self._arguments = arguments
         self.function = function
@@ -124,13 +128,18 @@ class NamedTask(Generic[P, R, T]):
         if key is not None:
             check_key(key)
             return engine.cancel(of_key(self.topic, key) + id)
+        if self._key is not None:
+            raise InvalidOption(
+                f"{self.name} has key=, so the key is a part of its ids; give key= with id={quoted(id)}, or the id "
+                "that push returned"
+            )
         return engine.cancel(full_id(self.topic, id))
 
     def options(self, **options: Unpack[CallOptions]) -> Pusher[P, T]:
         """The task with the options of ``engine.push``: ``send.options(delay=60).push("ann", "hello")``.
 
         ``topic``: another one than the task's, where a task of the same name is declared, too. ``max_attempts``: the
-        function's, if none is given.
+        function's, if none is given. ``key``: instead of that by the task's ``key=``.
 
         >>> send.options(delay=60, id="welcome-ann").push("ann@example.org", "hello")
         """
@@ -184,7 +193,7 @@ class Pusher(Generic[P, T]):
 
         >>> send.options(delay=60).push("ann@example.org", text="hello")
         """
-        return self._task._push(self._task._payload(args, kwargs), **self._options)
+        return self._task._push(self._task._payload(args, kwargs), **self._with_key(args, kwargs))
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Task:
         """Returns a call with these arguments, and with the options, as a Task.
@@ -193,7 +202,13 @@ class Pusher(Generic[P, T]):
         """
         if "durability" in self._options:
             raise InvalidOption("durability= is for pushes to the engine; what takes a Task has no use for it")
-        return Task(self._task._payload(args, kwargs), **self._options)
+        return Task(self._task._payload(args, kwargs), **self._with_key(args, kwargs))
+
+    def _with_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        key = self._task._key
+        if key is None or "key" in self._options:
+            return self._options
+        return {**self._options, "key": key.of(args, kwargs)}
 
 
 class TaskDecorator(ABC, Generic[T]):
@@ -222,6 +237,7 @@ class TaskDecorator(ABC, Generic[T]):
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        key: Callable[..., str] | None = None,
         every: Every | str | float | dt.timedelta | None = None,
     ) -> Callable[[Callable[P, R]], NamedTask[P, R, T]]: ...
 
@@ -236,6 +252,7 @@ class TaskDecorator(ABC, Generic[T]):
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        key: Callable[..., str] | None = None,
         every: Every | str | float | dt.timedelta | None = None,
         **unknown: Never,
     ) -> Any:
@@ -256,6 +273,13 @@ class TaskDecorator(ABC, Generic[T]):
         given the worker's hold. ``max_attempts`` is stored with each task when it is pushed: another number holds for
         tasks that are pushed from then on.
 
+        ``key``: a function that tells the key of each call from its arguments, those that it names: the tasks of one
+        key run one at a time, in order. ``options(key=…)`` comes first.
+
+        >>> @engine.task(topic="ship", key=lambda customer: customer)
+        ... def ship(order: int, customer: str): ...
+        >>> ship.push(42, customer="customer-7")
+
         ``every``: the function also recurs, each time once over the whole fleet: a cron expression, seconds, a
         timedelta, or ``shardq.Every(…)``. Its schedule has the name of the task; characters that the name of a schedule
         can't have become dashes, with a hash of the name behind. A worker that serves the task declares it, and so does
@@ -274,7 +298,8 @@ class TaskDecorator(ABC, Generic[T]):
             check_aliases(aliases, own)
             if recurrence is not None:
                 check_called_without_arguments(function, own)
-            arguments = Arguments(function, own)
+            arguments, signature = Arguments(function, own), _signature(function)
+            of_calls = None if key is None else TaskKey(key, own, signature)
             self._add_task(
                 TaskFunction(
                     topic=topic,
@@ -284,9 +309,10 @@ class TaskDecorator(ABC, Generic[T]):
                     arguments=arguments,
                     attempts=attempts,
                     every=recurrence,
+                    key=None if of_calls is None or recurrence is None else of_calls.of((), {}),
                 )
             )
-            return NamedTask(self._push_task(), function, own, topic, max_attempts, arguments)
+            return NamedTask(self._push_task(), function, own, topic, max_attempts, arguments, signature, of_calls)
 
         return register if function is None else register(function)
 

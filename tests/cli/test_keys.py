@@ -19,11 +19,13 @@ def test_the_largest_keys(shardq: Shell, engine: Engine) -> None:
     engine.start()
     wait_until(lambda: (engine.stats().ready, engine.stats().held) == (2, 4), "one is out of each")
     head, _, first, second = [line for line in shardq.run("keys", "webhook").lines if line.strip()]
-    assert head.split() == ["key", "held", "oldest", "ready", "leased", "scheduled", "waits", "for"]
+    assert head.split() == ["key", "held", "oldest", "ready", "leased", "scheduled", "waits", "for", "next", "turn"]
     cells = first.split()
     assert [*cells[:2], *cells[4:7]] == ["customer-7", "3", "1", "0", "0"]
-    assert first.rstrip().endswith("its ready and leased tasks")
+    assert "its ready and leased tasks" in first
+    assert first.rstrip().endswith(" -")
     assert "the end of a hold, until 20" in second
+    assert second.count(" UTC") == 2
     shown = shardq.run("keys", "webhook", "--limit", "1", "--json").object
     assert shown == {
         "key": "customer-7",
@@ -34,7 +36,11 @@ def test_the_largest_keys(shardq: Shell, engine: Engine) -> None:
         "oldest": shown["oldest"],
         "why": "per_key",
         "until": None,
+        "next_turn": None,
+        "over": 0,
     }
+    listed = shardq.run("list", "--topic", "webhook", "--key", "customer-7").lines
+    assert [line.split()[1] for line in listed[2:6]] == ["ready", "held", "held", "held"]
     refused = shardq.run("keys", "webhook", "--limit", "0")
     assert refused.code == 2
 

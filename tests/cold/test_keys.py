@@ -52,6 +52,16 @@ def test_many_at_once(make: Make) -> None:
     assert in_table(engine) == 0
 
 
+def test_far_tasks_of_a_key_are_listed_behind_the_others(make: Make) -> None:
+    engine = make()
+    far = [engine.push(n, delay=FAR_S + n, topic="webhook", key="customer-7") for n in range(2)]
+    near = [engine.push(n, delay=60 - n, topic="webhook", key="customer-7") for n in range(3)]
+    engine.push("x", delay=FAR_S, topic="webhook", key="customer-8")
+    tasks = walked(engine, topic="webhook", key="customer-7")
+    assert [task.id for task in tasks] == [*near[::-1], *sorted(far)]
+    assert [task.id for task in walked(engine, key="customer-7")] == [*near[::-1], *sorted(far)]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_loaded_ones_come_one_at_a_time(make: Make) -> None:

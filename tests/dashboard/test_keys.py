@@ -88,6 +88,9 @@ def test_lists_and_one_task(keyed: Engine, client: Browser) -> None:
     text = client.get("/tasks?state=held&topic=webhook&key=customer-7").text
     assert [row[1].split("/")[-1] if len(row) > 1 else "" for row in cells(text)[1:]] == ["1", "2", "3"]
     assert "held" in client.get("/tasks").text
+    of_key = [row for row in cells(client.get("/tasks?topic=webhook&key=customer-7").text) if len(row) > 3][1:]
+    assert [row[2] for row in of_key] == ["ready", "held", "held", "held"]
+    assert [bool(row[3]) for row in of_key] == [False, True, True, True]
     one = client.get("/tasks/one?id=webhook/customer-7/2").text
     assert "<strong>held</strong>" in one
     assert ", and waits for" in " ".join(one.split())

@@ -60,9 +60,16 @@ def test_the_largest_keys_and_what_they_wait_for(engine: Engine) -> None:
     assert [of["stopped"].held, of["stopped"].why] == [1, "hold"]
     assert of["stopped"].until is not None
     assert abs(of["stopped"].until.timestamp() - until) < 0.01
+    next_turn = of["later"].next_turn
     assert of["later"] == KeyStats(
-        key="later", scheduled=1, held=0, ready=0, leased=0, oldest=None, why=None, until=None
+        key="later", scheduled=1, held=0, ready=0, leased=0, oldest=None, why=None, until=None, next_turn=next_turn
     )
+    assert next_turn is not None
+    assert 3500 < next_turn.timestamp() - time.time() < 3601
+    assert of["many"].next_turn is None
+    assert of["failed"].next_turn == of["failed"].until
+    assert of["stopped"].next_turn == of["stopped"].until
+    assert not any(each.over for each in keys)
     assert [each.key for each in engine.keys("w", limit=2)] == ["many", "few"]
     assert [each.key for each in engine.keys("v")] == ["many"]
 
@@ -78,7 +85,22 @@ def test_a_rate_of_each_key(engine: Engine) -> None:
     k = seen(engine)["k"]
     assert [k.held, k.why] == [2, "per_key_rate"]
     assert k.until is not None
-    assert 0 < k.until.timestamp() - time.time() <= 10
+    assert k.next_turn == k.until
+    assert 0 < k.until.timestamp() - time.time() < 10.01
+
+
+def test_what_is_over_a_lowered_limit(engine: Engine) -> None:
+    engine.limit("w", per_key=5)
+    engine.push_many([Task(n, topic="w", key="k") for n in range(6)])
+    engine.push_many([Task(n, topic="w", key="j") for n in range(4)])
+    engine.start()
+    consumer = engine.consumer("w", lease=60)
+    claim(consumer, 9)
+    assert {key: each.over for key, each in seen(engine).items()} == {"k": 0, "j": 0}
+    engine.limit("w", per_key=2)
+    keys = seen(engine)
+    assert [keys["k"].over, keys["k"].held, keys["k"].why, keys["k"].next_turn] == [3, 1, "per_key", None]
+    assert [keys["j"].over, keys["j"].held, keys["j"].why, keys["j"].next_turn] == [2, 0, None, None]
 
 
 def test_many_keys_are_a_sample_that_misses_no_large_one(engine: Engine) -> None:

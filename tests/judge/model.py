@@ -62,7 +62,7 @@ class Op(msgspec.Struct, gc=False):
 
 class Task(NamedTuple):
     place: Literal["waiting", "leased", "dead"]
-    """``waiting``: scheduled, or ready."""
+    """``waiting``: scheduled, held or ready."""
     number: int
     from_us: float = 0.0
     """waiting: it is surely not due before this; leased: the lease surely lasts until then."""
@@ -95,7 +95,7 @@ UNKNOWN = "?"
 ATTEMPTS = 25
 """Those of an engine that is not told otherwise."""
 
-_WORDS = {"waiting": ("scheduled", "ready"), "leased": ("leased",), "dead": ("dead",)}
+_WORDS = {"waiting": ("scheduled", "held", "ready"), "leased": ("leased",), "dead": ("dead",)}
 
 Step = tuple[State, str]
 """A state after an operation, and its answer."""
@@ -238,7 +238,7 @@ def _pushed(op: Op, state: State, now_us: float, rules: Rules) -> Iterator[Step]
 
 def _seen_as(task: Task, now_us: float, rules: Rules) -> Iterator[str]:
     for word in _WORDS[task.place]:
-        if word != "ready" or now_us + rules.skew_us >= task.from_us:
+        if word not in ("held", "ready") or now_us + rules.skew_us >= task.from_us:
             yield word
 
 

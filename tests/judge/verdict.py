@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 import mmh3
 
+from shardq.core.layout.lanes import hashed_part
 from shardq.core.layout.slots import BUCKETS, table
+from shardq.core.model.ids import topic_of
 from tests.judge.history import Call
 from tests.judge.judge import Setback, Undecided, Violated, judged
 from tests.judge.model import Op, Rules
@@ -258,7 +260,7 @@ def _histories(
         for id, history in histories.items():
             if history and op.end_us < history[0].begin_us:
                 continue  # it was over before there was anything
-            if not call.topics or id.rpartition("/")[0] in call.topics or id.startswith("#"):
+            if not call.topics or topic_of(id) in call.topics or id.startswith("#"):
                 history.append(copy(op))
     return histories
 
@@ -328,7 +330,7 @@ def concerns(shards: Collection[int] | None, id: str, counts: Iterable[int]) -> 
     """True if an id may be in one of these shards, by one of these numbers of shards."""
     if shards is None:
         return True
-    bucket = mmh3.hash(id, signed=False) % BUCKETS
+    bucket = mmh3.hash(hashed_part(id), signed=False) % BUCKETS
     return any(table(count)[bucket] in shards for count in counts)
 
 

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from shardq import Conflict, Delivery, Engine, LeaseLost, PushError, Task
+from shardq.core.layout.lanes import of_key
 from shardq.core.model.task import Outcome, Receipt
 from shardq.errors import (
     BadInput,
@@ -27,7 +28,7 @@ from shardq.errors import (
 from tests.judge.history import Book, Call, Named
 from tests.judge.model import MADE, Op
 
-PUSHED = ("delay", "topic", "id", "on_conflict", "dedup", "max_attempts", "expires", "tags")
+PUSHED = ("delay", "topic", "key", "id", "on_conflict", "dedup", "max_attempts", "expires", "tags")
 """The options of a task that a push is given."""
 
 LATE_S = 0.5
@@ -59,6 +60,7 @@ class Witness:
         *,
         id: str = "",
         topic: str = "",
+        key: str = "",
         delay: float = 0.0,
         mode: str = "keep",
         dedup: float = 0.0,
@@ -67,9 +69,10 @@ class Witness:
         tag: str = "",
         padding: int = 0,
     ) -> tuple[Task, Op]:
-        """A task, and the operation that its push is. ``id``: without its topic; empty: one is made."""
+        """A task, and the operation that its push is. ``id``: without its topic and key; empty: one is made."""
         number = next(self._numbers)
         options: dict[str, Any] = {"delay": delay, "topic": topic}
+        options |= {"key": key} if key else {}
         if id:
             options |= {"id": id, "on_conflict": mode}
         options |= {"dedup": dedup} if dedup else {}
@@ -205,7 +208,7 @@ class Witness:
 
     def concluded(self, delivery: Delivery, kind: Any, *, delay: float = 0.0) -> None:
         """What a worker does with a delivery after its handler; nobody hears what becomes of it."""
-        op = Op(kind, 0.0, token=delivery.token, delay_us=delay * 1e6, who=self.who)
+        op = _settled_op(delivery, kind, delay, self.who)
         self._begin("handled", [(delivery.id, op)])
 
     # ---- the book
@@ -258,11 +261,12 @@ class WitnessedConsumer:
         return deliveries
 
     def settle(self, kind: Any, deliveries: Sequence[Delivery], *, delay: float = 0.0) -> None:
-        """ack, retry, bury, snooze, or extend by ``delay``."""
+        """ack, retry, bury, snooze, hold, or extend by ``delay``."""
         witness = self.witness
         named: list[Named] = []
         for each in deliveries:
-            op = Op(kind, 0.0, token=each.token, delay_us=delay * 1e6, lease_us=delay * 1e6, who=witness.who)
+            op = _settled_op(each, kind, delay, witness.who)
+            op.lease_us = delay * 1e6
             named.append((each.id, op))
         number = witness._begin(kind, named)
         fates, exc = settled(self.consumer, kind, deliveries, delay)
@@ -282,6 +286,8 @@ def settled(
             consumer.bury(deliveries, "it is no good")
         elif kind == "snooze":
             consumer.snooze(deliveries, delay)
+        elif kind == "hold":
+            consumer.hold(deliveries, delay)
         else:
             consumer.extend(deliveries, delay)
     except LeaseLost as exc:
@@ -324,9 +330,17 @@ def _claim_op(delivery: Delivery, begin_us: float, lease: float, who: str) -> Op
     )
 
 
+def _settled_op(delivery: Delivery, kind: Any, delay: float, who: str) -> Op:
+    if kind == "hold":  # of a key, which may be let go at any time
+        return Op("snooze", 0.0, token=delivery.token, who=who)
+    return Op(kind, 0.0, token=delivery.token, delay_us=delay * 1e6, who=who)
+
+
 def _full_id(task: Task) -> str:
     if task.id is None:
         return ""
+    if task.key is not None:
+        return of_key(task.topic, task.key) + task.id
     return f"{task.topic}/{task.id}" if task.topic else task.id
 
 

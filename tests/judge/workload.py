@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardq import Delivery, Resize, Snooze
+from shardq import Delivery, Hold, Resize, Snooze
+from shardq.core.layout.lanes import key_of, unique_of
+from shardq.core.model.ids import topic_of
 from tests.judge.model import Op
 from tests.judge.verdict import OCCURRENCE
 from tests.judge.witness import Witness
@@ -23,6 +26,18 @@ SCHEDULES = {"tick": "mail", "tock": ""}
 """The names of schedules, and their topics."""
 
 TAGS = ("red", "blue")
+
+LIMITS_OF_KEYS: Sequence[Mapping[str, Any]] = (
+    {},
+    {"per_key": 1},
+    {"per_key": 3},
+    {"per_key": 2, "per_key_rate": 20},
+    {"per_key": 1, "on_failure": "skip"},
+)
+"""What each key of a topic may take, beside the others."""
+
+MOST_OF_A_KEY = 3
+"""The most of them that are out at once."""
 
 RATES = (None, None, None, 5, 40)
 """Tasks a second that are moved in a change of the number of shards."""
@@ -49,7 +64,9 @@ class Scale:
     """How much is done."""
 
     ids: Sequence[str] = ("a", "b", "c", "mail/a", "mail/b")
-    """Those that callers choose, with their topics."""
+    """Those that callers choose, with their topics, and the keys of those that have one."""
+    keys: Sequence[str] = ()
+    """Keys that every other task has whose id the engine makes; none where tasks have no keys."""
     batch: int = 3
     """Tasks that are pushed or claimed together, at most."""
     pause: float = 0.5
@@ -125,8 +142,10 @@ class Program:
 
     def _task(self, id: str, padding: int = 0) -> tuple[Any, Op]:
         draw = self.draw
-        topic, _, unique = id.rpartition("/") if id else (draw.choice(TOPICS), "", "")
-        options: dict[str, Any] = {"delay": draw.choice(self.scale.delays), "topic": topic}
+        topic, key, unique = (topic_of(id), key_of(id), unique_of(id)) if id else (draw.choice(TOPICS), None, "")
+        if self.scale.keys and not id and draw.random() < 0.5:
+            key = draw.choice(self.scale.keys)
+        options: dict[str, Any] = {"delay": draw.choice(self.scale.delays), "topic": topic, "key": key or ""}
         if id:
             options |= {"id": unique, "mode": draw.choice(("keep", "keep", "reject", "replace"))}
             options |= {"dedup": draw.choice((0.0, 0.0, 60.0))}
@@ -157,6 +176,10 @@ class Program:
                 continue  # it forgets them: their leases run out
             acked = [each for each in deliveries if draw.random() < 0.7]
             rest = [each for each in deliveries if each not in acked]
+            held = [each for each in rest if each.key is not None and draw.random() < 0.3]
+            if held:
+                consumer.settle("hold", held, delay=draw.choice((0.05, 1.0, 3.0)))
+                rest = [each for each in rest if each not in held]
             if acked:
                 consumer.settle("ack", acked)
             if rest:
@@ -176,6 +199,9 @@ class Program:
             self.running[delivery.token, delivery.id] = delivery
             self.place.pause(self.draw.choice(self.scale.held))
             del self.running[delivery.token, delivery.id]
+            if delivery.key is not None and self.draw.random() < 0.1:
+                self.witness.concluded(delivery, "hold")
+                raise Hold(1.0)
             fate = self.draw.random()
             if fate < 0.7:
                 self.witness.concluded(delivery, "ack")
@@ -205,9 +231,13 @@ class Program:
             self.order()
 
     def order(self) -> None:
-        draw, witness = self.draw, self.witness
-        kind = draw.choice(("cancel", "cancel", "reschedule", "requeue", "get", "get", "bulk"))
-        if kind == "get":
+        draw, witness, engine = self.draw, self.witness, self.witness.engine
+        kinds = ["cancel", "cancel", "reschedule", "requeue", "get", "get", "bulk"]
+        kind = draw.choice([*kinds, "hold"] if self.scale.keys else kinds)
+        if kind == "hold":
+            until = draw.choice((None, time.time() + 0.3, time.time() + 3.0))
+            witness.does("hold", engine.hold, draw.choice(TOPICS), key=draw.choice(self.scale.keys), until=until)
+        elif kind == "get":
             witness.look(self._an_id())
         elif kind == "bulk":
             self._bulk()
@@ -245,7 +275,8 @@ class Program:
                     self._rest()
             elif what == "limit":
                 rate, at_once = draw.choice(((5, None), (None, 2), (50, 3)))
-                witness.does("limit", engine.limit, "mail", rate, concurrency=at_once)
+                of_keys = draw.choice(LIMITS_OF_KEYS) if self.scale.keys else {}
+                witness.does("limit", engine.limit, "mail", rate, concurrency=at_once, **of_keys)
                 self._rest()
                 while not witness.does("limit", engine.limit, "mail", None):
                     self._rest()
@@ -290,6 +321,8 @@ class Program:
             engine.stats, engine.health, engine.fleet, engine.forecast, engine.schedules, engine.changes,
             lambda: engine.tasks("mail"), lambda: engine.tasks(everything=True), lambda: list(engine.dead()),
         ]  # fmt: skip
+        if self.scale.keys:
+            looks += [lambda: engine.keys("mail"), lambda: engine.tasks("mail", key=self.scale.keys[0])]
         for _ in range(calls):
             if self.place.is_over():
                 return

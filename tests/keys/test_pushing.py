@@ -11,9 +11,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from cluster.server import Server
 from shardq import AsyncEngine, Engine, Task
+from shardq.core.layout.keys import control_keys
 from shardq.core.layout.lanes import key_of
 from tests.keys.account import TOPIC
+from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import claim
 from tests.support.waiting import wait_until
@@ -138,3 +141,37 @@ def test_the_first_key_meets_others_under_load(url: str, name: str) -> None:
         end.set()
         taken = [id for each in takers for id in each.result(30)]
     assert Counter(taken) == Counter(ids)
+
+
+@pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
+def test_keys_are_known_although_a_server_has_lost_the_change_that_began_with_them(
+    engines: Engines, url: str, name: str, servers: Servers
+) -> None:
+    control = control_keys(name)
+    first = engines.opened(url, name=name, shards=2)
+    first.push("plain", topic="w")
+    engine = engines.opened(url, name=name)
+    engine.stats()
+    dump = servers.ask(control.slot, "DUMP", control.topology)
+    ids = first.push_many([Task(n, topic="w", key=f"k{n}") for n in range(6)])
+    first.close()
+    servers.ask(control.slot, "RESTORE", control.topology, 0, dump, "REPLACE")
+    engine.pause("other")  # takes the epoch of the lost change
+    engine.start()
+    assert sorted(each.id for each in claim(engine.consumer("w"), 7) if each.key) == sorted(ids)
+    assert engine.topology.is_keyed
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_engine_that_is_begun_anew_takes_up_keys_again(
+    engines: Engines, own_server: Server, name: str, own: bool
+) -> None:
+    """Its producer knew that it had keys."""
+    producer = engines.opened(own_server.url, name=name, shards=2)
+    producer.push("lost", topic="w", key="k")
+    own_server.ask("FLUSHALL")
+    engines.opened(own_server.url, name=name, shards=2).push("plain", topic="w")
+    for n in range(3):
+        producer.push(n, topic="w", key="k", id=f"id-{n}" if own else None)
+    assert producer.topology.is_keyed
+    assert [task.payload for task in producer.tasks("w", key="k")] == [0, 1, 2]

@@ -119,6 +119,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         listing.page(keys, epoch, "leased", Span(), holder="tok", count=10).at(NOW),
         listing.page(keys, epoch, "dead", Span("-inf", end_ms=f"{T}"), count=10).at(NOW),
         listing.page_ready(keys, epoch, "", None, count=10).at(NOW),
+        listing.page_lane(keys, epoch, "mail/k/", count=10).at(NOW),
         listing.forecast(keys, epoch, step_ms=60_000, steps=60).at(NOW),
         listing.trim(keys, epoch, age_ms=1, keep=1000).at(NOW),
         listing.purge(keys, epoch, "", scope="topic", go_on=listing.START).at(NOW),

@@ -138,6 +138,7 @@ NOTHING: dict[str, Callable[[ShardKeys], Call[Any]]] = {
     "peek, again": lambda keys: observe.peek(keys, EPOCH, [""]).at(NOW),
     "page": lambda keys: listing.page(keys, EPOCH, "leased", listing.Span(), count=10).at(NOW),
     "page_ready": lambda keys: listing.page_ready(keys, EPOCH, "", None, count=10).at(NOW),
+    "page_lane": lambda keys: listing.page_lane(keys, EPOCH, "mail/k/", count=10).at(NOW),
     "forecast": lambda keys: listing.forecast(keys, EPOCH, step_ms=60_000, steps=60).at(NOW),
     "claim, of an empty list": lambda keys: consume.claim(keys, EPOCH, {"mail": 1}, max=1, lease_ms=9, token="t").at(
         NOW

@@ -1,4 +1,4 @@
-"""page, page_ready and forecast: what a shard tells of many tasks, in bounded steps."""
+"""page, page_ready, page_lane and forecast: what a shard tells of many tasks, in bounded steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardq.core.calls import listing
-from shardq.core.calls.listing import IdPage, ReadyPage, SortedState, Span
+from shardq.core.calls.listing import IdPage, LanePage, ReadyPage, SortedState, Span
 from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, NOW, Shard, T, meta, record
 
@@ -258,3 +258,34 @@ def test_a_forecast_of_nothing(shard: Shard, keys: ShardKeys) -> None:
     found = shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=2).at(NOW))
     assert (found.overdue, found.later, found.steps) == (0, 0, [0, 0])
     assert shard.run(listing.forecast(keys, EPOCH, step_ms=60_000, steps=0).at(NOW)).steps == []
+
+
+def test_the_tasks_of_a_lane(shard: Shard, keys: ShardKeys) -> None:
+    waits = [f"w/k/{at:015d}/{id}" for at, id in ((0, "x"), (T - 1, "b"), (T - 1, "r"), (T + 5, "a"))]
+    placed = ["w/k/l1", "w/k/l2", "w/k/r", "w/k/r1", "w/k/r2"]
+    before = {
+        "meta": meta(),
+        "keys": dict.fromkeys([f"w/j/{T:015d}/a", *waits, f"w/kk/{T:015d}/a"], 0),
+        "due": {"w/k/r": T - 1},
+        "placed": dict.fromkeys(["w/j/a", *placed, "w/kk/a"], 0),
+        "leased": {"w/k/l1": T + 9, "w/k/l2": T + 1, "w/kk/a": T},
+    }
+    shard.seed(before)
+    told = [("leased", "w/k/l1"), ("leased", "w/k/l2"), ("ready", "w/k/r1"), ("ready", "w/k/r2")]
+    told += [("scheduled", each) for each in waits]
+
+    def page(*begin: str, count: int = 100) -> LanePage:
+        return shard.run(listing.page_lane(keys, EPOCH, "w/k/", *begin, count=count).at(NOW))  # type: ignore[arg-type]
+
+    assert page() == LanePage(True, told)  # type: ignore[arg-type]
+    for count in range(10):
+        assert page(count=count) == LanePage(count >= 8, told[:count])  # type: ignore[arg-type]
+    for at, (state, word) in enumerate(told, 1):
+        assert page(state, word) == LanePage(True, told[at:])  # type: ignore[arg-type]
+        assert page(state, word, count=1) == LanePage(at >= 7, told[at : at + 1])  # type: ignore[arg-type]
+    assert page("leased", "w/k/l15").tasks == told[1:]
+    assert page("ready").tasks == told[2:]
+    assert page("ready", "w/k/r15").tasks == told[3:]
+    assert page("scheduled").tasks == told[4:]
+    assert shard.run(listing.page_lane(keys, EPOCH, "w/none/", count=9).at(NOW)) == LanePage(True, [])
+    assert shard.state() == before

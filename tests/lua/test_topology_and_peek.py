@@ -413,6 +413,16 @@ def test_open_does_not_look_at_less(
     assert shard.state() == {"meta": meta | after}
 
 
+@pytest.mark.parametrize("has", ['{"keyed":true}', '{"keyed": true}'])
+def test_open_does_not_forget_that_there_are_keys(shard: Shard, keys: ShardKeys, has: str) -> None:
+    meta = KNOWN | {"topology": has}
+    shard.seed({"meta": meta})
+    assert shard.ask(calls.open_shard(keys, following((4, 16)), calls.Copy("{}", {}), word="w")) == ["owed", has]
+    assert shard.state() == {"meta": meta}
+    call = calls.open_shard(keys, following((4, 16)), calls.Copy('{"x":1,"keyed":true}', {}), word="w")
+    assert shard.ask(call) == ["ok", 0]
+
+
 @pytest.mark.parametrize(
     ("stored", "stands"),
     [

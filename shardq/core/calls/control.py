@@ -86,7 +86,9 @@ def _flat(fields: Mapping[Any, bytes]) -> list[Word]:
 
 
 class Owed(ShardqError):
-    """Tasks may lie in the shard by a number of shards that the caller's topology does not look at. Internal."""
+    """Tasks may lie in the shard by a number of shards that the caller's topology does not look at, or with keys, of
+    which it does not know. Internal.
+    """
 
     def __init__(self, copy: bytes) -> None:
         self.copy = copy

@@ -139,7 +139,7 @@ class Tallied:
     retry_ms: int  # the instant of the retry that it waits for; 0 without one
     turn_ms: float  # the instants of the last turn of its rate, and before which it is on hold; 0 if never
     held_ms: float
-    goes_on: bool  # True if it has an alarm: it gives its next by itself
+    alarm_ms: float | None  # when it gives its next by itself, if no rate or hold is longer; None: it does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +164,12 @@ def tally(keys: ShardKeys, epoch: Epoch, topic: str, *, count: int) -> Call[Tall
         retry: bytes,
         turn: bytes,
         until: bytes,
-        on: int,
+        alarm: bytes,
     ) -> Tallied:
         oldest_ms = int(oldest) if oldest else None
         retry_ms, turn_ms, held_ms = int(retry or 0), float(turn or 0), float(until or 0)
-        return Tallied(id_of(lane), scheduled, held, ready, leased, oldest_ms, retry_ms, turn_ms, held_ms, on == 1)
+        alarm_ms = float(alarm) if alarm else None
+        return Tallied(id_of(lane), scheduled, held, ready, leased, oldest_ms, retry_ms, turn_ms, held_ms, alarm_ms)
 
     def decode(answer: list[Any]) -> Tally:
         now, is_whole, flat = body(answer)

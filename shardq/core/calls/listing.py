@@ -1,12 +1,12 @@
-"""page, page_ready and forecast: ids by state, and counts of what falls due; trim, purge and cancel_tag: removal in
-bulk.
+"""page, page_ready, page_lane and forecast: ids by state or key, and counts of what falls due; trim, purge and
+cancel_tag: removal in bulk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shardq.core.calls.request import NOW, Call, Epoch, body
 from shardq.core.layout.keys import ShardKeys
@@ -101,6 +101,32 @@ def page_ready(keys: ShardKeys, epoch: Epoch, topic: str, after: int | None, *, 
     return Call.of(
         "page_ready", keys, [epoch, NOW, topic, "" if after is None else after, count], decode, topics=(topic,)
     )
+
+
+LaneState = Literal["leased", "ready", "scheduled"]
+"""The states in the order in which the tasks of a lane are listed. Those that are held are scheduled ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanePage:
+    """A part of the tasks of a lane."""
+
+    whole: bool  # true if nothing follows
+    tasks: list[tuple[LaneState, str]]
+    """What is leased and ready, each with its id; then what waits, with its member of ``keys``."""
+
+
+def page_lane(
+    keys: ShardKeys, epoch: Epoch, lane: str, begin: LaneState = "leased", after: str = "", *, count: int
+) -> Call[LanePage]:
+    """Reads what follows the task ``after`` of the state with which the page begins; "": all of that state, too."""
+
+    def decode(answer: list[Any]) -> LanePage:
+        whole, *states = body(answer)
+        found = zip(get_args(LaneState), states, strict=True)
+        return LanePage(bool(whole), [(state, id_of(word)) for state, words in found for word in words])
+
+    return Call.of("page_lane", keys, [epoch, NOW, lane, begin, after, count], decode)
 
 
 @dataclass(frozen=True, slots=True)

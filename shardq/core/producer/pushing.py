@@ -161,8 +161,6 @@ def complete(
     """Stores the tasks of a push that are still to be sent. Tasks of one id are stored in their order, one call after
     the other: of two calls under way, either may be sent again after the other was executed.
     """
-    if not cache.topology.is_keyed and entries.have_keys:
-        yield from take_up_keys(cache)
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
         recovery = Recovery(cache)
         at_once, later = len(words), []
@@ -170,6 +168,9 @@ def complete(
             at_once = IN_ORDER * UNIQUE
             words, later = words[:at_once], words[at_once:]
         while words:
+            # Again after a refusal: the engine may be lost, and begun anew without keys.
+            if not cache.topology.is_keyed and entries.have_keys:
+                yield from take_up_keys(cache)
             # The epoch first. A shard then refuses what another thread's newer topology has decided meanwhile, and it
             # is decided anew.
             epoch = cache.topology.stamp
@@ -285,6 +286,8 @@ def push_unique(
 
     def walk(chain: CallChain) -> Operation[str]:
         while True:
+            if not cache.topology.is_keyed and way != "look" and id.count("/") == 2:
+                yield from take_up_keys(cache)
             topology, seen = cache.topology, ""
             if way == "push" and topology.is_cold(id):
                 raise ColdTopic(id)

@@ -290,10 +290,15 @@ class ColdStore(TaskStore):
 
     def page(self, query: Query, cursor: str | None, limit: int, codec: Codec, deadline: float) -> TaskPage:
         """The table's tasks are listed before those of Redis: one that is loaded meanwhile may be listed twice, and is
-        not missed.
+        not missed. But of a key those of Redis are first: they run first. The others are in the order of their ids.
         """
         name = self._cold.engine
         place = query.place(name, cursor)
+        if query.is_of_lanes and (cursor is None or place.shard >= 0):
+            page = self.near.page(query, cursor, limit, codec, deadline)
+            if page.cursor is None:
+                page.cursor = query.cursor(name, QueryPlace("scheduled", shard=BY_NAME))
+            return page
         if "scheduled" not in query.states or query.failed or (cursor is not None and place.shard >= 0):
             return self.near.page(query, cursor, limit, codec, deadline)
         self._ready(deadline)
@@ -302,8 +307,9 @@ class ColdStore(TaskStore):
             after = place.id if place.shard == BY_NAME else Place(place.at or 0, int(place.id))
         found = self._sql(self._cold.store.page, filtered(query), after, limit, deadline)
         infos = [info_of(row.id, found_in(row), readable(row.record, codec, row.id)) for row, _ in found.rows]
+        following: QueryPlace | None = None
         if found.after is None:
-            following = query.first
+            following = None if query.is_of_lanes else query.first
         elif isinstance(found.after, str):
             following = QueryPlace("scheduled", 0, found.after, shard=BY_NAME)
         else:

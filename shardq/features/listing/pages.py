@@ -8,6 +8,9 @@ not of the shard that it is in.
 
 *Ready* tasks have no instant. They are listed shard by shard and topic by topic, as they stand in their lists.
 
+*The tasks of a key*, where no state is asked for, are read from its lanes, topic by topic: what is leased, what is
+ready, and what waits, in the order in which it goes. The place of a task is its state, and what it is called there.
+
 **While the number of shards changes** tasks that are scheduled or dead move. One that moves between two looks of a page
 could be in neither shard when that was looked at. So each page is then read twice, and what is on its way is put where
 it goes in between: a task that the first look did not meet in its old shard had left that before, and is met by the
@@ -17,21 +20,25 @@ second in the new one. Under one topology a task moves once at most; if that cha
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar, get_args
 
 import msgspec
 
 from shardq.core.calls import by_id, listing, observe, resharding
 from shardq.core.calls.by_id import Found
-from shardq.core.calls.listing import LOOK, IdPage, Part, SortedState, Span
+from shardq.core.calls.lanes import id_of_entry
+from shardq.core.calls.listing import LOOK, IdPage, LanePage, LaneState, Part, SortedState, Span
 from shardq.core.calls.request import Moving
 from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.lanes import key_of
+from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.words import MOST, id_of, raw
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
-from shardq.core.model.task import TaskInfo
+from shardq.core.model.task import State, TaskInfo
 from shardq.core.operation import Many, Operation, values
 from shardq.core.producer.by_id import find_and_call, info_of
 from shardq.core.recovery import Make, call_every_shard, call_shards
@@ -39,6 +46,8 @@ from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import AccessDenied, PayloadNotDecodable, Unavailable
 from shardq.features.listing.query import Place, Query, TaskPage
+
+T = TypeVar("T")
 
 MOST_CHANGES = 10
 """The most times that a page is read anew because the number of shards has changed."""
@@ -67,7 +76,11 @@ Entries = tuple[list[Entry], Place | None]
 
 
 def following(cache: TopologyCache, query: Query, place: Place, limit: int) -> Operation[Entries]:
-    """Reads the page behind a place: ``limit`` ids at most, all of one state. A state without tasks is passed over."""
+    """Reads the page behind a place: ``limit`` ids at most, all of one state but those of a key. A state without tasks
+    is passed over.
+    """
+    if query.is_of_lanes:
+        return (yield from _of_lanes(cache, query, place, limit))
     while True:
         if place.state == "ready":
             entries, last = yield from _ready(cache, query, place, limit)
@@ -156,17 +169,24 @@ def _order_of(entry: Entry) -> tuple[int, bytes]:
 
 
 def _in_every_shard(cache: TopologyCache, make: Make[IdPage]) -> Operation[list[tuple[ShardKeys, IdPage]]]:
-    """Looks into every shard, so that each task that stays what it is is met, also one that is moved meanwhile."""
+    def look() -> Operation[list[tuple[ShardKeys, IdPage]]]:
+        return list(values((yield from call_every_shard(cache, make))).items())
+
+    return (yield from _looked(cache, look))
+
+
+def _looked(cache: TopologyCache, look: Callable[[], Operation[list[T]]]) -> Operation[list[T]]:
+    """Looks into shards, so that each task that stays what it is is met, also one that is moved meanwhile."""
     for _ in range(MOST_CHANGES):
         since = cache.topology.since
-        pages = list(values((yield from call_every_shard(cache, make))).items())
+        found = yield from look()
         if cache.topology.priors:
             # a user that may only look leaves it to others: what is on its way then may be missing from this page
             with contextlib.suppress(AccessDenied):
                 yield from _bring_in(cache)
-            pages += values((yield from call_every_shard(cache, make))).items()
+            found += yield from look()
         if cache.topology.since == since:
-            return pages
+            return found
     raise Unavailable(
         f"the number of shards changed {MOST_CHANGES} times while one page was read; repeat it when no change is under "
         "way"
@@ -241,6 +261,65 @@ def _cut(lists: list[tuple[ShardKeys, str]]) -> tuple[list[tuple[ShardKeys, str]
     return lists[:LISTS], Place("ready", None, "", keys.shard, topic)
 
 
+# ---- the tasks of a key
+
+
+_RANKS: dict[State, int] = {state: rank for rank, state in enumerate(get_args(LaneState))}
+
+
+def _of_lanes(cache: TopologyCache, query: Query, place: Place, limit: int) -> Operation[Entries]:
+    assert query.key is not None, "it asks for a key"
+    if not cache.topology.is_keyed:
+        return [], None
+    topics = yield from _topics(cache, query, place)
+    lanes = {topic: of_key(topic, query.key) for topic in topics[:LISTS]}
+
+    def look() -> Operation[list[tuple[tuple[ShardKeys, str], LanePage]]]:
+        makes: dict[tuple[ShardKeys, str], tuple[ShardKeys, Make[LanePage]]] = {}
+        for topic, lane in lanes.items():
+            begin, after = _lane_state(place) if topic == place.topic else ("leased", "")
+            make = partial(listing.page_lane, lane=lane, begin=begin, after=after, count=limit)
+            makes |= {(keys, topic): (keys, make) for keys in map(cache.keys, cache.topology.homes(lane))}
+        return list(values((yield from call_shards(cache, makes)).items()).items())
+
+    found = defaultdict[str, dict[str, Entry]](dict)
+    ends = defaultdict[str, list[Place]](list)
+    for (keys, topic), page in (yield from _looked(cache, look)):
+        for state, word in page.tasks:
+            id = id_of_entry(word, lanes[topic]) if state == "scheduled" else word
+            found[topic][id] = Entry(id, Place(state, None, word, topic=topic), keys)
+        if not page.whole:
+            ends[topic].append(Place(state, None, word, topic=topic))
+    entries: list[Entry] = []
+    for topic in lanes:
+        known_to = min(ends[topic], key=_order_in_lane, default=None)
+        for entry in sorted(found[topic].values(), key=lambda entry: _order_in_lane(entry.place)):
+            if known_to is not None and _order_in_lane(entry.place) > _order_in_lane(known_to):
+                break
+            if len(entries) == limit:
+                return entries, entries[-1].place
+            entries.append(entry)
+        if known_to is not None:
+            return entries, known_to
+    return entries, Place("leased", topic=topics[LISTS]) if len(topics) > LISTS else None
+
+
+def _topics(cache: TopologyCache, query: Query, place: Place) -> Operation[list[str]]:
+    """The topics in which the key may have tasks, from that of a place on."""
+    if query.topic is not None:
+        return [query.topic]
+    counts = values((yield from call_every_shard(cache, partial(observe.peek, topics=()))))
+    return sorted({topic for seen in counts.values() for topic in seen.dispatched if topic >= place.topic})
+
+
+def _order_in_lane(place: Place) -> tuple[int, bytes]:
+    return _RANKS[place.state], raw(place.id)
+
+
+def _lane_state(place: Place) -> tuple[LaneState, str]:
+    return next(state for state in get_args(LaneState) if state == place.state), place.id
+
+
 # ---- the tasks
 
 
@@ -254,7 +333,7 @@ def task_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int
             place = entries[number - 1].place
             break
         task = found[entry.id]
-        if task is not None and _is_still(task, entry):
+        if task is not None and (task.state != "dead" if query.is_of_lanes else _is_still(task, entry)):
             info = info_of(entry.id, task, readable(task.record, codec, entry.id))
             if query.tag is None or query.tag in info.tags:
                 tasks.append(info)

@@ -68,13 +68,13 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     state: State
     at: int | None = None
-    """Instant in ms of the last one; in a ready list its place there. None: at the beginning."""
+    """Instant in ms of the last one; in a ready list its place there. None: at the beginning, or in a lane."""
     id: str = ""
-    """Its id; empty in a ready list."""
+    """Its id; empty in a ready list. In a lane, of a task that waits, its member of the shard's ``keys``."""
     shard: int = 0
     """The shard of the ready list. The other states are listed across all shards."""
     topic: str = ""
-    """The topic of the ready list."""
+    """The topic of the ready list, or of the lane."""
     foreign: bytes = b""
     """The id in a cursor, if it is no text."""
 
@@ -146,8 +146,13 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
         return cls(states, topic, begin_ms, end_ms, tag, holder, newest, failed, key)
 
     @property
+    def is_of_lanes(self) -> bool:
+        """True if this asks for a key, in whatever state: it is listed in the order in which its tasks run."""
+        return self.key is not None and self.states == STATES
+
+    @property
     def first(self) -> Place:
-        return Place(self.states[0])
+        return Place("leased" if self.is_of_lanes else self.states[0])
 
     def after(self, state: State) -> Place | None:
         """The beginning of the state that is listed after this one; None: it was the last."""

@@ -14,7 +14,7 @@ from functools import cache
 
 from tree_sitter import Node
 
-from shardq.core.scripts import Script
+from shardq.core.scripts import Script, script
 from tests.sim.branches.scripts import Source, assembled, edited, nodes, sources
 from tests.sim.search.kinds import KEYED
 
@@ -116,3 +116,10 @@ def points() -> list[Point]:
 def instrumented(*, keyed: bool = KEYED > 0) -> dict[str, Script]:
     """The scripts that tell their branches, by name: to be run in place of ours."""
     return assembled(_found()[1], keyed=keyed)
+
+
+@cache
+def instead_of_ours() -> dict[str, Script]:
+    """The same by the texts of ours, of engines with keys and without: a run may have both."""
+    both = (False, True)
+    return {script(name, keyed).text: each for keyed in both for name, each in instrumented(keyed=keyed).items()}

@@ -1,7 +1,7 @@
 """What was reached while runs went on, what never was, and what need not be.
 
     with counting() as reached:
-        run(drawn(1), instrumented())
+        run(drawn(1), instead_of_ours())
     wrong(reached)      # one line for each branch that was not reached, and for each reason that is out of date
 
 ``Reached`` of several processes are added. Of the scripts, branches are those of ``points``; of the product's recovery,
@@ -63,7 +63,7 @@ class Reached:
 
 @contextmanager
 def counting(*, of_modules: bool = True) -> Iterator[Reached]:
-    """Counts what is reached in this block, in this thread. The scripts must be those of ``instrumented``.
+    """Counts what is reached in this block, in this thread. The scripts must be those of ``points``.
 
     ``of_modules``: False where only scripts are run.
     """

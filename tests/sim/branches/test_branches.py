@@ -10,7 +10,7 @@ from shardq.core.calls import by_id
 from shardq.core.layout.keys import shard_keys
 from shardq.core.scripts import script
 from tests.lua.contract import NAMES
-from tests.sim.branches.points import instrumented, points
+from tests.sim.branches.points import instead_of_ours, instrumented, points
 from tests.sim.branches.reached import MODULES, ROOT, Reached, counting, missing, out_of_reach, seldom, wrong
 from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.server import Server
@@ -50,7 +50,7 @@ def test_an_operand_is_a_branch_of_its_own() -> None:
 @pytest.mark.slow
 def test_runs_are_the_same_with_marks() -> None:
     with counting() as reached:
-        marked = run(drawn(9), instrumented())
+        marked = run(drawn(9), instead_of_ours())
     assert marked.story == run(drawn(9)).story
     assert not marked.violation
     assert len(reached.branches) > 100
@@ -76,7 +76,7 @@ def test_what_is_missing_is_named_and_a_needless_reason_too() -> None:
 @pytest.mark.slow
 def test_recovery_is_named_line_by_line() -> None:
     with counting() as reached:
-        run(drawn(9), instrumented())
+        run(drawn(9), instead_of_ours())
     places = [place.where for place in missing(reached) if place.name.startswith("shardq/core/recovery.py")]
     assert places
     # what is run at import is none of it

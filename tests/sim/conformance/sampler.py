@@ -473,6 +473,12 @@ class Sampler:
             "page_ready", [topic, self._draw.choice(["", "", 0, 1, 3]), self._draw.choice([1, 2, 1000])], [topic]
         )
 
+    def _page_lane(self) -> Built:
+        state = self._draw.choice(["leased", "ready", "scheduled"])
+        members = self._sorted(self.keys.keys if state == "scheduled" else self.keys.placed)
+        after = self._draw.choice([b"", *members])
+        return self._shard("page_lane", [self._draw.choice(_LANES), state, after, self._draw.choice([0, 1, 3, 1000])])
+
     def _forecast(self) -> Built:
         first = self._draw.choice(["", "", self._now_ms() - 500])
         return self._shard("forecast", [first, self._draw.choice([1, 1000, 60_000]), self._draw.choice([0, 1, 5, 100])])

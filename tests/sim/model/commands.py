@@ -9,11 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tests.sim.model import numbers
 from tests.sim.model.keyspace import Keyspace, ModelError, Refused
 from tests.sim.model.values import Hash, List, Number, SortedSet, Stream, Text
+
+T = TypeVar("T")
 
 Reply = bytes | int | bool | tuple[Any, ...]
 
@@ -289,13 +291,13 @@ def _scan_options(space: Keyspace, options: tuple[bytes, ...]) -> tuple[int, byt
 
 @_command(3, "list")
 def hrandfield(space: Keyspace, key: bytes, count: bytes) -> Reply:
-    return _drawn(space, list(_fields(space, key)), _integer(count))
+    return tuple(_drawn(space, list(_fields(space, key)), _integer(count)))
 
 
-def _drawn(space: Keyspace, members: list[bytes], count: int) -> Reply:
+def _drawn(space: Keyspace, members: list[T], count: int) -> list[T]:
     if count < 0:
         raise ModelError("drawing with repetitions is not in the model")
-    return tuple(members if count >= len(members) else space.random.sample(members, count))
+    return members if count >= len(members) else space.random.sample(members, count)
 
 
 # ---- lists
@@ -586,11 +588,13 @@ def zpopmin(space: Keyspace, key: bytes) -> Reply:
     return member, space.printed(score)
 
 
-@_command(3, "list")
-def zrandmember(space: Keyspace, key: bytes, count: bytes) -> Reply:
+@_command(-3, "list")
+def zrandmember(space: Keyspace, key: bytes, count: bytes, *options: bytes) -> Reply:
+    if set(options) - {b"WITHSCORES"}:
+        raise ModelError(f"ZRANDMEMBER is not in the model with {options}")
     most = _integer(count)
     present = space.read(key, SortedSet)
-    return () if present is None else _drawn(space, [member for _, member in present.order], most)
+    return () if present is None else _told(space, _drawn(space, [*present.order], most), b"WITHSCORES" in options)
 
 
 @_command(-3, "page")

@@ -26,7 +26,9 @@ from tests.support.tiers import AT_EACH_CHANGE
 def put_in_place(mutant: Mutant) -> None:
     """From here on this process has the mutant."""
     if mutant.file in sources():
-        put_scripts_in_place(scripts_of(mutant))
+        changed = {mutant.file: mutant.applied(sources()[mutant.file].text)}
+        for keyed in (False, True):  # runs have both
+            put_scripts_in_place(assembled(changed, keyed=keyed), keyed=keyed)
     else:
         _put_module_in_place(mutant)
 
@@ -36,9 +38,10 @@ def scripts_of(mutant: Mutant) -> dict[str, Script]:
     return assembled({mutant.file: mutant.applied(sources()[mutant.file].text)})
 
 
-def put_scripts_in_place(scripts: Mapping[str, Script]) -> None:
+def put_scripts_in_place(scripts: Mapping[str, Script], *, keyed: bool = KEYED > 0) -> None:
     for name, changed in scripts.items():
-        for ours in [script(name, True)] if KEYED else [script(name), script(name, False)]:  # two values of the cache
+        # without keys, it is two values of the cache
+        for ours in [script(name, True)] if keyed else [script(name), script(name, False)]:
             object.__setattr__(ours, "text", changed.text)
             object.__setattr__(ours, "sha", changed.sha)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import coverage
 import msgspec
 
-from tests.sim.branches.points import instrumented, points
+from tests.sim.branches.points import instead_of_ours, instrumented, points
 from tests.sim.branches.reached import ROOT
 from tests.sim.model import server
 from tests.sim.runs.plan import drawn
@@ -41,10 +41,15 @@ class Trial(NamedTuple):
     def __str__(self) -> str:
         return f"search: {', '.join(self.kinds)}, from {self.beginning!r}" if self.kinds else f"run {self.seed}"
 
-    def violation(self, instead: Any = None) -> str:
-        """Carries it out on the scripts as they are. Returns what is wrong, if anything is."""
+    def violation(self, *, counted: bool = False) -> str:
+        """Carries it out on the scripts as they are. Returns what is wrong, if anything is. ``counted``: they tell
+        their branches.
+        """
         try:
-            wrong = self._search(instead or {}) if self.kinds else run(drawn(self.seed), instead).violation
+            if self.kinds:
+                wrong = self._search(instrumented() if counted else {})
+            else:
+                wrong = run(drawn(self.seed), instead_of_ours() if counted else None).violation
         except Exception as exc:  # noqa: BLE001  a mutant may break anything
             return f"{type(exc).__name__}: {exc}"
         return "" if _TOO_MANY in wrong else wrong
@@ -87,7 +92,7 @@ def surveyed(trials: Iterable[Trial], modules: Sequence[str], most_s: float) -> 
         if began > end:
             break
         with _Watched(modules) as reached:
-            violation = trial.violation(instrumented())
+            violation = trial.violation(counted=True)
         taken = time.process_time() - began
         if not violation and taken < 5.0:
             found.append(Known(trial, taken, reached()))

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.sim.branches.points import instrumented
+from tests.sim.branches.points import instead_of_ours
 from tests.sim.branches.reached import Reached, counting
 from tests.sim.parallel import Counts, Progress, in_processes
 from tests.sim.runs.plan import Chosen, Plan, chosen, drawn
@@ -52,7 +52,7 @@ def planned(seed: int, kinds: Sequence[Chosen] = ()) -> Plan:
 def of_seed(seed: int, *, counted: bool = False, kinds: Sequence[Chosen] = ()) -> Tally:
     """What one run comes to. ``counted``: the branches that it takes are counted."""
     with counting() if counted else nullcontext(Reached()) as branches:
-        told = run(planned(seed, kinds), instrumented() if counted else None)
+        told = run(planned(seed, kinds), instead_of_ours() if counted else None)
     tally = Tally(1, told.requests, told.seconds, len(told.plan.faults), reached=told.reached, branches=branches)
     if told.verdict is not None:
         tally.ids, tally.undecided = told.verdict.ids, told.verdict.undecided

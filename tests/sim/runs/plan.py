@@ -121,6 +121,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The numbers of shards that administrators change to."""
     disk: Policy | None = None
     """What reaches the disks of the servers; None: all, at once."""
+    keyed: bool = False
+    """Some of the tasks have keys."""
 
     def having(self, *, programs: Sequence[Program] | None = None, faults: Sequence[Fault] | None = None) -> Plan:
         """The same with other programs, or faults."""
@@ -133,8 +135,17 @@ class Plan(msgspec.Struct, frozen=True):
 
 def drawn(seed: int) -> Plan:
     """The plan of a seed: most are of anything, the others have much of a few kinds of faults, or of what recovery is
-    for.
+    for. Half of each have tasks with keys.
     """
+    return with_keys(_drawn(seed))
+
+
+def with_keys(plan: Plan) -> Plan:
+    """The same, with keys if its seed says so."""
+    return msgspec.structs.replace(plan, keyed=random.Random(f"{plan.seed}/keys").random() < 0.5)
+
+
+def _drawn(seed: int) -> Plan:
     draw = random.Random(f"{seed}/plan")
     if seed % 9 == 4:
         return forgetting(seed)
@@ -296,8 +307,8 @@ def chosen(seed: int, kinds: Sequence[Chosen]) -> Plan:
     """A plan about one of these kinds."""
     kind = kinds[seed % len(kinds)]
     if kind == "fleets":
-        return fleets(seed)
-    return elsewhere(seed) if kind == "elsewhere" else forgetting(seed, (kind,))
+        return with_keys(fleets(seed))
+    return with_keys(elsewhere(seed) if kind == "elsewhere" else forgetting(seed, (kind,)))
 
 
 def directed(seed: int, kinds: Sequence[FaultKind], after: Sequence[str] = (), *, seconds: float = 15.0) -> Plan:

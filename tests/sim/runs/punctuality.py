@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tests.judge.history import Book
 from tests.judge.workload import TOPICS
-from tests.sim.invariants import Shard, Violation
+from tests.sim.invariants import FAR, Shard, Violation
 from tests.sim.world.hub import START_US, Process
 
 T = TypeVar("T")
@@ -74,8 +74,11 @@ class Punctuality:
             self._look_at_ready(shard, topic, now_ms)
 
     def _look_at_due(self, shard: Shard, now_ms: float) -> None:
-        """From when it was due, or was there: an occurrence of a schedule that changed is pushed when it was due."""
-        there = self._present.there_since(shard.keys.due, shard.scores(shard.keys.due).items(), now_ms)
+        """From when it was due, or was there: an occurrence of a schedule that changed is pushed when it was due. Of
+        keys the alarms of their lanes count.
+        """
+        due = [each for each in shard.scores(shard.keys.due).items() if each[1] < FAR]
+        there = self._present.there_since(shard.keys.due, [*due, *shard.scores(shard.keys.alarms).items()], now_ms)
         since = min(
             (max(there_ms, due_ms - START_US / 1000) for (_, due_ms), there_ms in there.items()), default=now_ms
         )

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from tests.judge.witness import Witness, number_of, seeded
 from tests.judge.workload import SCHEDULES, TOPICS, Place, Scale, WentWrong
 from tests.judge.workload import Program as Workload
 from tests.lua.contract import NAMES
-from tests.sim.invariants import Shard, Violation, check_once
+from tests.sim.invariants import FAR, Shard, Violation, check_lanes, check_once
 from tests.sim.model.server import Failure
 from tests.sim.runs.faulting import Faulting
 from tests.sim.runs.plan import FLEETS, NAME, Plan, Program
@@ -38,6 +38,10 @@ from tests.sim.world.patches import simulated
 from tests.sim.world.servers import Servers
 
 MOST_SHARDS = 8
+
+KEYS = ("k", "j", "i")
+KEYED_IDS = ("mail/k/a", "mail/k/b", "/j/a")
+"""Where tasks have keys."""
 TIMEOUT_S = 10.0
 
 MOST_NUMBERS = 1_000_000
@@ -142,7 +146,7 @@ class Run:
         self._lives: Counter[str] = Counter()
         self._rung: set[int] = set()
         self._shards: dict[bytes, ShardKeys] = {
-            keys.meta.encode(): keys for keys in (shard_keys(NAME, shard) for shard in range(MOST_SHARDS))
+            keys.meta.encode(): keys for keys in (shard_keys(NAME, shard, True) for shard in range(MOST_SHARDS))
         }
         self._faulting = Faulting(self)
         self._dispatchers: list[Dispatcher] = []
@@ -439,7 +443,7 @@ class Run:
         left_s = [0.0]
         for shard in self._all_shards():
             attempted, now_ms = shard.fields(shard.keys.lease), self.servers.owners[shard.keys.slot].now_us() / 1000
-            left_s += [(due - now_ms) / 1000 for id, due in shard.scores(shard.keys.due).items() if id in attempted]
+            left_s += [(at % FAR - now_ms) / 1000 for id, at in shard.scores(shard.keys.due).items() if id in attempted]
         return max(left_s)
 
     def _held_for_ever(self) -> int:
@@ -447,7 +451,7 @@ class Run:
         if not self.facts.setbacks:
             return 0
         dues = [due for shard in self._all_shards() for due in shard.scores(shard.keys.due).values()]
-        return sum(due * 1000 > START_US + FAR_US / 2 for due in dues)
+        return sum(due % FAR * 1000 > START_US + FAR_US / 2 for due in dues)
 
     # ---- what happens meanwhile
 
@@ -507,15 +511,20 @@ class Run:
 
     def _check(self, keys: ShardKeys, node: Node | None) -> None:
         owner = node or self.servers.owners[keys.slot]
-        shard = Shard(keys, owner.space)
+        shard = self._shard(keys, owner)
         shard.check(TOPICS, is_rung=keys.shard in self._rung, now_ms=owner.now_us() / 1000)
+        if not self.facts.setbacks and not self.facts.splits:
+            check_lanes(self._all_shards())
         if self._punctuality is not None and not self.is_over:
             self._punctuality.look(shard, now_ms=self.hub.now_us / 1000)
         if self._has_fleet and not self.is_over:
             self._look_at_fleet(shard)
 
     def _all_shards(self) -> list[Shard]:
-        return [Shard(keys, self.servers.owners[keys.slot].space) for keys in self._shards.values()]
+        return [self._shard(keys, self.servers.owners[keys.slot]) for keys in self._shards.values()]
+
+    def _shard(self, keys: ShardKeys, node: Node) -> Shard:
+        return Shard(keys, node.space)
 
     def rung_all(self, shards: frozenset[int]) -> None:
         """Of these shards it is not known whether the poller was rung."""
@@ -575,14 +584,16 @@ class Run:
 
 @cache
 def _scripts() -> dict[str, Script]:
-    return {name: script(name) for name in NAMES}
+    """Ours, for engines with keys and without, by their texts."""
+    return {(each := script(name, keyed)).text: each for name in NAMES for keyed in (False, True)}
 
 
 def _scale(plan: Plan) -> Scale:
+    scale = Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
     if plan.disk is not None:
         fsyncs = plan.disk in ("always", "everysec") and plan.server != "redis7"  # that does not know WAITAOF
-        return Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=plan.pause, delays=LONG)
-    return Scale(durable=plan.replicated, large=0.03, shards=plan.sizes, pause=plan.pause)
+        scale = Scale(durable=fsyncs, durability="fsynced", shards=plan.sizes, pause=plan.pause, delays=LONG)
+    return replace(scale, ids=(*scale.ids, *KEYED_IDS), keys=KEYS) if plan.keyed else scale
 
 
 @contextlib.contextmanager
@@ -607,5 +618,5 @@ def _logged(to: Any) -> Iterator[None]:
 
 
 def run(plan: Plan, instead: Mapping[str, Script] | None = None) -> Told:
-    """``instead``: scripts that are run in place of ours, by name."""
+    """``instead``: scripts that are run in place of ours, by the texts of these."""
     return Run(plan, instead).carry_out()

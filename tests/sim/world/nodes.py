@@ -243,7 +243,7 @@ class Node:
             return Failure(b"NOSCRIPT No matching script. Please use EVAL.")
         number = int(words[2])
         keys, rest = words[3 : 3 + number], words[3 + number :]
-        answer = self.server.run_coded(self.servers.instead.get(script.name, script), keys, rest)
+        answer = self.server.run_coded(self.servers.instead.get(script.text, script), keys, rest)
         self._wrote()
         self.servers.executed(self, link, script, keys, rest, answer)
         return answer

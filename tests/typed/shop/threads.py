@@ -39,7 +39,11 @@ async def send(to: str = "", text: str = "") -> int:
     return len(text)
 
 
-@worker.task(aliases=("dig_deep",), timeout=5)
+@engine.task(topic="ship", key=lambda order, to: f"{to}-{order}")
+def parcel(order: int, to: str) -> None: ...
+
+
+@worker.task(aliases=("dig_deep",), timeout=5, key=lambda depth: str(depth))
 def dig(depth: int, *, fast: bool) -> str:
     return "deep"
 

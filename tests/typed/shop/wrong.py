@@ -25,6 +25,7 @@ send.options(delay=5).push("ann", subject="x")  # type: ignore[call-arg]
 send.options(delay="soon")  # type: ignore[arg-type]
 send.options(later=5)  # type: ignore[call-arg]
 engine.task(topics="mail")  # type: ignore[call-overload]
+engine.task(key="customer-7")  # type: ignore[call-overload]
 
 
 def ship(delivery: shardq.Delivery[int]) -> str:
