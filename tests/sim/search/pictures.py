@@ -46,7 +46,7 @@ def picture(shards: Sequence[Shard]) -> Picture:
             if b"%s|%s" % (id, number) in there.fields(there.keys.staged):
                 first, second = int(lease_bytes), int(lease_bytes) + int(why_bytes)
                 parts = rest[:first], rest[first:second], rest[second:]
-                state = kind.decode().partition(":")[0].replace("first", "due")  # its number at the front is told by no other
+                state = kind.partition(b":")[0].decode().replace("first", "due")  # a task in `due` tells no number
                 tasks[id] = Stored(state, instant, *parts)
         for member, until in shard.scores(keys.seen).items():
             windows[member] = max(windows.get(member, 0), math.ceil(until))
