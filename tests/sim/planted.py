@@ -35,6 +35,10 @@ class Planted(NamedTuple):
         assert self.ours in text, f"{self.name} has no {self.ours!r} any more; plant another fault for {self.what!r}"
         return {self.name: Script.of(self.name, text.replace(self.ours, self.theirs))}
 
+    def instead(self) -> dict[str, Script]:
+        """The same by the text of ours, as a run has it."""
+        return {script(name).text: each for name, each in self.scripts().items()}
+
 
 PLANTED = [
     Planted(

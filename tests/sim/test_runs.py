@@ -187,7 +187,7 @@ def test_a_fault_planted_into_code_is_found(planted: PlantedCode) -> None:
 def test_a_failing_run_is_cut_down_and_told() -> None:
     planted = next(each for each in PLANTED if each.what == "an ack keeps its record")
     told = _found(planted.when, planted)
-    less = cut_down(told, planted.scripts(), seconds=8)
+    less = cut_down(told, planted.instead(), seconds=8)
     assert len(less.plan.programs) < len(told.plan.programs)
     text = story(less)
     assert text.startswith(f"run {told.plan.seed}")
@@ -196,7 +196,7 @@ def test_a_failing_run_is_cut_down_and_told() -> None:
 
 
 def _found(when: Unlucky, planted: Planted | None = None) -> Told:
-    scripts = None if planted is None else planted.scripts()
+    scripts = None if planted is None else planted.instead()
     for seed in range(MOST_RUNS):
         is_of_fleets = set(when.kinds) & set(FLEETS)
         told = run(fleets(seed) if is_of_fleets else directed(seed, when.kinds, when.after), scripts)
