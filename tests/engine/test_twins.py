@@ -41,7 +41,7 @@ NOT_AWAITED = {
     # Nothing is sent by making a consumer, a worker, a task or a handle of schedules, or by telling one to stop.
     AsyncEngine: {"consumer", "worker", "task", "schedule", "dead", "name", "topology"},
     AsyncConsumer: {"settling", "close"},
-    AsyncWorker: {"on", "task", "use", "stop", "healthy", "problems", "strays"},
+    AsyncWorker: {"on", "task", "use", "on_startup", "on_shutdown", "stop", "healthy", "problems", "strays"},
     AsyncResize: set[str](),
     AsyncScheduleHandle: set[str](),
     AsyncOwnedSchedules: set[str](),

@@ -107,6 +107,7 @@ def test_a_search_kills_one_of_an_operation() -> None:
     assert not trial.violation(), "only in the fork"
 
 
+@pytest.mark.slow
 def test_operations_have_mutants_that_can_be_put_in_place() -> None:
     every = [each for some in operations_mutants().values() for each in some]
     assert len(every) > 5000

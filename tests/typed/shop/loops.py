@@ -30,6 +30,16 @@ class Log:
         print(delivery.id, exception)
 
 
+@worker.on_startup
+async def connect() -> None:
+    print("connected")
+
+
+@worker.on_shutdown
+def disconnect() -> None:
+    print("disconnected")
+
+
 async def work() -> None:
     assert_type(worker, shardq.AsyncWorker)
     worker.use(Log())

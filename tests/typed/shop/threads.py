@@ -2,7 +2,7 @@
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Literal, assert_type
+from typing import Any, Literal, assert_type
 
 import shardq
 from shardq.features.replay.journal import ReplayStats
@@ -71,8 +71,19 @@ class Log:
         print(delivery.id, delivery.topic, delivery.headers, delivery.tags)
 
 
+@worker.on_startup
+def connect() -> None:
+    print("connected")
+
+
+@worker.on_shutdown
+async def disconnect() -> None:
+    print("disconnected")
+
+
 def work() -> None:
     assert_type(worker, shardq.Worker)
+    assert_type(shardq.current(), shardq.Delivery[Any])
     worker.use(Log())
     print(worker.healthy, worker.problems, worker.strays)
     worker.processes = 4
