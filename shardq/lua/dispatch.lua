@@ -168,8 +168,24 @@ local function on_hold(lane)
 end
 -- A call looks over so many lanes: in some two milliseconds.
 local LOOKED = 100
--- look_over(topic, most): has the next lanes of a topic whose window has changed give, from its cursor on, so many at most. What failed
--- leaves the front of a lane that does not wait for it any more. True if more follow.
+-- meet(lane, first): has a lane of a topic whose window has changed give one task. What failed leaves its front, where that is the first
+-- of a lane that does not wait for it any more. A lane that moves to another shard, or came here and is not open, is passed.
+local function meet(lane, first)
+  local gate = gate_of(lane)
+  if gate == 'closed' or gate == 'shut' then return end
+  local low, high = bounds_of(lane)
+  local _, _, waits = window_of(lane)
+  for _, entry in ipairs(not waits and number_of(first, lane) and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
+    local id, at = id_of(entry, lane), due_of(entry, lane)
+    if number_of(entry, lane) and at > now_ms then
+      lets_go(lanes, id, lane, FAR + at)
+      takes_in(lanes, id, lane, at)
+    end
+  end
+  if not on_hold(lane) then gives(lane, 1) end
+end
+-- look_over(topic, most): meets the next lanes of a topic whose window has changed, from its cursor on, so many at most. True if more
+-- follow.
 local function look_over(topic, most)
   local cursor, behind, page = 'cursor/' .. topic, '(' .. topic .. '0', 16
   local from = redis.call('HGET', KEYS[1], cursor) or ''
@@ -194,18 +210,8 @@ local function look_over(topic, most)
     look_at(some)
     for _, lane in ipairs(some) do
       if #given == limit then break end
-      local low, high = bounds_of(lane)
-      local _, _, waits = window_of(lane)
-      local failed = not waits and number_of(firsts[lane], lane)
-      for _, entry in ipairs(failed and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
-        local id, at = id_of(entry, lane), due_of(entry, lane)
-        if number_of(entry, lane) and at > now_ms then
-          lets_go(lanes, id, lane, FAR + at)
-          takes_in(lanes, id, lane, at)
-        end
-      end
-      if not on_hold(lane) then gives(lane, 1) end
-      most, from = most - 1, string.sub(high, 2)
+      meet(lane, firsts[lane])
+      most, from = most - 1, string.sub(lane, 1, -2) .. '0'
     end
     page = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
   end

@@ -80,6 +80,18 @@ def test_a_lane_that_is_due_gives_beside_a_look(shard: Shard, keys: ShardKeys) -
     assert shard.run(dispatched(keys)).moved == 49
 
 
+@pytest.mark.parametrize("gate", ["closed", "shut"])
+def test_a_look_passes_a_lane_that_moves(shard: Shard, keys: ShardKeys, gate: str) -> None:
+    """Its tasks are for another shard to give, or not to be given yet."""
+    moving = {"gates": {lane(1): f"{gate}:5"}}
+    shard.seed(full(3) | changed("2:0:wait", since="5", numbers="1,2") | moving)
+    assert shard.run(dispatched(keys)).moved == 2
+    shard.run(dispatched(keys))
+    state = shard.state()
+    assert lane(1) not in state.get("alarms", {})
+    assert f"{lane(1)}{T:015}/b" in state["keys"]
+
+
 def test_a_look_waits_for_the_list_of_its_topic(shard: Shard, keys: ShardKeys) -> None:
     shard.seed(full(3) | changed("2:0:wait"))
     before = shard.state()
