@@ -156,8 +156,14 @@ class Shard:
             for lane, (said, _, since) in gates.items()
             if b"," in meta.get(b"numbers", b"") and since == meta.get(b"since") and said in (b"shut", b"closed")
         }
+        # said in a change that a failover took back: the lane has no alarm until the change that goes on comes to it, or ends
+        stranded = {
+            lane
+            for lane, (said, _, since) in gates.items()
+            if b"," in meta.get(b"numbers", b"") and since != meta.get(b"since") and said in (b"shut", b"closed")
+        }
         for lane, hold in holds.items():
-            if lane not in moving and alarms.get(lane, float("inf")) > float(hold.partition(b":")[0]):
+            if lane not in moving.keys() | stranded and alarms.get(lane, float("inf")) > float(hold.partition(b":")[0]):
                 raise Violation(
                     f"{lane!r} in {self.name} is on hold until {hold!r}, and its alarm is {alarms.get(lane)}"
                 )
@@ -178,7 +184,9 @@ class Shard:
             if lane in moving:
                 if lane in alarms:
                     raise Violation(f"{lane!r} is {moving[lane].decode()} in {self.name}, and has an alarm")
-            elif first and taken < most and not self._is_looked_over(lane) and (not interval or untaken < most_ready):
+            elif lane in stranded or self._is_looked_over(lane):
+                continue
+            elif first and taken < most and (not interval or untaken < most_ready):
                 held = float(holds.get(lane, b"0").partition(b":")[0])
                 turn = rests.get(lane, 0.0) + (untaken + 1) * interval if interval else 0.0
                 at = max(first[2], turn, held)
