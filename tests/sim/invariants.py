@@ -13,6 +13,9 @@ from tests.sim.model.keyspace import Keyspace
 from tests.sim.model.values import Hash, List, SortedSet
 
 FAR = 4e15
+OVER_MS = 1000
+"""A hold that is over for so long is gone."""
+
 LATE_MS = 50
 """So long a time of a rate may be ready, and not taken."""
 
@@ -156,7 +159,7 @@ class Shard:
             for lane, (said, _, since) in gates.items()
             if b"," in meta.get(b"numbers", b"") and since == meta.get(b"since") and said in (b"shut", b"closed")
         }
-        # said in a change that a failover took back: the lane has no alarm until the change that goes on comes to it, or ends
+        # said in a change that a failover took back: no alarm until the change that goes on comes to the lane, or ends
         stranded = {
             lane
             for lane, (said, _, since) in gates.items()
@@ -201,11 +204,14 @@ class Shard:
             raise Violation(f"{self.name} has a cursor of {topic!r}, {cursor!r}, and no alarm, or that alone")
         return cursor is not None and lane >= cursor
 
-    def check_at_rest(self, *, is_used: bool, twice: Set[str] = frozenset()) -> None:
+    def check_at_rest(self, *, is_used: bool, now_ms: float, twice: Set[str] = frozenset()) -> None:
         """What holds when nothing moves any more. ``twice``: the ids that may be left where they were moved from."""
         # A shard that fell out of use keeps its ghosts, and their entries, until it is used again.
         if is_used:
-            self._check_empty("moved", "ghost", "holds")
+            self._check_empty("moved", "ghost")
+            for lane, hold in self.fields(self.keys.holds).items():
+                if float(hold.partition(b":")[0]) < now_ms - OVER_MS:
+                    raise Violation(f"{lane!r} of {self.name} is on hold until {hold!r} at rest, {now_ms}")
             return
         for key, what in (self.keys.task, "tasks"), (self.keys.moved, "moving tasks"):
             if left := {id.decode() for id in self.fields(key)} - twice:

@@ -275,7 +275,8 @@ class Run:
         are_removed &= not any(fault.kind in ENDING for fault in self.plan.faults)
         for shard in shards:
             self._check(shard.keys, None)
-            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, twice=twice)
+            now_ms = self.servers.owners[shard.keys.slot].now_us() / 1000
+            shard.check_at_rest(is_used=shard.keys.shard < self._final_shards, now_ms=now_ms, twice=twice)
             if are_removed:
                 shard.check_marks()
             dead = shard.scores(shard.keys.dead)

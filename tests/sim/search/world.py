@@ -390,7 +390,7 @@ def _settled_down(world: World) -> Ending:
     met += _drained(world, cache)
     unused = ""
     for shard in world.shards:
-        shard.check_at_rest(is_used=shard.keys.shard < cache.topology.shards)
+        shard.check_at_rest(is_used=shard.keys.shard < cache.topology.shards, now_ms=world.now_us / 1000)
         try:
             shard.check_marks()
         except Violation as exc:
