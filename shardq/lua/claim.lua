@@ -63,9 +63,11 @@ local function is_over(lane)
   if not busy[lane] then
     local low, high = bounds_of(lane)
     local placed, count = redis.call('ZRANGEBYLEX', KEYS[LANES + 1], low, high, 'LIMIT', 0, 1000), 0
-    local held_now, revoked = redis.call('ZMSCORE', KEYS[3], unpack(placed)), redis.call('ZMSCORE', KEYS[LANES + 2], unpack(placed))
-    for i = 1, #placed do
-      if held_now[i] or revoked[i] then count = count + 1 end
+    if #placed > 0 then
+      local held_now, revoked = redis.call('ZMSCORE', KEYS[3], unpack(placed)), redis.call('ZMSCORE', KEYS[LANES + 2], unpack(placed))
+      for i = 1, #placed do
+        if held_now[i] or revoked[i] then count = count + 1 end
+      end
     end
     busy[lane], studied = count, studied + #placed
   end

@@ -122,6 +122,14 @@ def test_what_failed_leaves_the_front_of_a_lane_that_does_not_wait(shard: Shard,
     assert (state["ready/w"], state["keys"]) == ([f"{lane(0)}b"], {f"{lane(0)}{later:015}/a": 0})
 
 
+def test_a_ready_task_that_has_no_place_is_given_under_a_lowered_limit(shard: Shard, keys: ShardKeys) -> None:
+    """As after a write of another program: the claim was refused for ever."""
+    id = f"{lane(0)}a"
+    shard.seed({"meta": meta(**{"lowered/w": ""}), "task": {id: record("a")}, "ready/w": [id]})
+    call = consume.claim(keys, EPOCH, {"w": 5}, max=5, lease_ms=1000, token="token").at(NOW)
+    assert shard.run(call).ids == [id]
+
+
 def test_an_entry_of_no_lane_stops_no_look(shard: Shard, keys: ShardKeys) -> None:
     state = full(3) | changed("2:0:wait")
     state["keys"] |= {f"w//{n}": 0 for n in range(40)}
