@@ -89,7 +89,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.bells: deque[Any] = deque()
-        """Of those who wait now. Empty: there is nobody to wake."""
+        """Those who wait now, one each. Empty: there is nobody to wake."""
 
     def until(self, found: Callable[[], T], deadline: float = math.inf) -> T:
         """Returns what ``found`` returns as soon as that is not None, or after the deadline."""

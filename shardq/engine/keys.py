@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from shardq.core.calls import lanes
-from shardq.core.calls.lanes import Tallied, Tally
+from shardq.core.calls.lanes import LATE_MS, Tallied, Tally
 from shardq.core.calls.request import Call, Command, Epoch
 from shardq.core.fleet.member import Member, workers
 from shardq.core.fleet.report import RunningTask
@@ -23,9 +23,6 @@ from shardq.core.recovery import call_every_shard
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard
 from shardq.errors import InvalidOption
-
-LATE_MS = 50
-"""So long a time of a rate may be ready, and not taken."""
 
 MOST = 500
 """Keys that one call returns at most: a shard takes some milliseconds to tell them."""
@@ -149,8 +146,11 @@ def _next_turn(lane: Tallied, now_ms: int, window: Limit) -> float:
 
 def _waits_for_consumers(lane: Tallied, window: Limit) -> bool:
     """True if as many tasks are ready as the rate allows: the next one comes when a consumer takes one of these."""
-    rate = window.per_key_rate
-    return rate is not None and lane.ready >= max(1, LATE_MS * rate // 1000)
+    return window.per_key_rate is not None and lane.ready >= _most_ready(window.per_key_rate)
+
+
+def _most_ready(rate: float) -> float:
+    return max(1, LATE_MS * rate // 1000)
 
 
 def _rested_ms(lane: Tallied, now_ms: int, window: Limit) -> float:
@@ -158,9 +158,10 @@ def _rested_ms(lane: Tallied, now_ms: int, window: Limit) -> float:
     if not window.per_key_rate:
         return 0
     interval_ms = 1000 / window.per_key_rate
-    next_ms = lane.turn_ms + (lane.ready + 1) * interval_ms
-    # of a clock that went back, beyond that: scripts then count it as over
-    return next_ms if next_ms <= now_ms + (window.per_key or 1) * interval_ms else 0
+    turn_ms, most = lane.turn_ms, max(window.per_key or 1, _most_ready(window.per_key_rate))
+    if turn_ms > now_ms + (most - 1) * interval_ms:  # of a clock that went back, as turn_of of lanes has it
+        turn_ms = now_ms - interval_ms
+    return turn_ms + (lane.ready + 1) * interval_ms
 
 
 def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float | None]:

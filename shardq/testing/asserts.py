@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from shardq.core.calls import observe
+from shardq.core.calls.lanes import FAR_MS
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes
@@ -42,9 +43,6 @@ PATIENCE_S = 10.0
 """The time for which an assertion waits for pollers, in real time."""
 
 LOOK_S = 0.02
-
-FAR_MS = 4e15
-"""A task with a key stands so far behind its due time in ``due`` (``lua/common/lane.lua``)."""
 
 MOST_SHOWN = 30
 MOST_PAYLOAD = 60

@@ -263,7 +263,7 @@ def plan_of(worker: WorkerBase[Any]) -> Plan:
 
 
 def lifecycle_of(worker: WorkerBase[Any]) -> Lifecycle:
-    """What the worker calls at its start and its end, for whoever runs its handlers in its place."""
+    """The ``on_startup`` and ``on_shutdown`` functions of a worker, for a test's clock, which runs its handlers."""
     return worker._lifecycle
 
 

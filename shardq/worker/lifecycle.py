@@ -1,7 +1,7 @@
-"""What a worker calls before its first task and after its last: ``@worker.on_startup`` and ``@worker.on_shutdown``.
+"""A worker's ``@worker.on_startup`` and ``@worker.on_shutdown``: called before its first task, and after its last.
 
-Functions and coroutine functions alike. The steps are written once: they yield what is to be awaited, by whoever knows
-the loop of the handlers.
+A worker of threads and one of asyncio call them by the same steps, which yield what coroutine functions returned.
+``carry_out`` and ``acarry_out`` wait for that, on the event loop of the handlers.
 """
 
 from __future__ import annotations

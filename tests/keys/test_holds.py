@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from shardq import Engine
 from shardq.core.calls import lanes
-from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.lanes import of_key
@@ -20,14 +18,6 @@ from tests.support.waiting import wait_until
 
 AHEAD_S = 50 * 3600
 """A clock that is so far ahead."""
-
-
-@pytest.fixture
-def driver(url: str) -> Iterator[Driver]:
-    driver = Driver(Settings.from_url(url))
-    driver.open()
-    yield driver
-    driver.close()
 
 
 class Stored:

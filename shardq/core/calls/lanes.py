@@ -47,6 +47,9 @@ def lanes(keys: ShardKeys, epoch: Epoch, start: str, *, count: int) -> Call[Look
 FAR_MS = 4e15
 """Tasks that wait in a lane are in ``due`` at their due time plus this: no clock comes there."""
 
+LATE_MS = 50
+"""Of a key with a rate, as many tasks as that gives in this time may be ready and not taken, and one at least."""
+
 
 def waiting(keys: ShardKeys, since: float, skip: int, count: int) -> Command[list[tuple[str, float]]]:
     """Tasks that wait in lanes, and their scores in ``due``: from this score on, without the first few of these."""

@@ -113,7 +113,7 @@ class LanePage:
 
     whole: bool  # true if nothing follows
     tasks: list[tuple[LaneState, str]]
-    """What is leased and ready, each with its id; then what waits, with its member of ``keys``."""
+    """The ids of those that are leased, then ready; then the members of ``keys`` of those that wait."""
 
 
 def page_lane(

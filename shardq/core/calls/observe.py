@@ -217,7 +217,7 @@ def ghosts(keys: ShardKeys, ids: Sequence[str]) -> Command[list[int]]:
 
 
 Fault = Literal["lost", "empty", "unlaned"]
-"""What keeps a task from ever being given: it is in no list or set, it has no record, or its key does not know it."""
+"""The reason why a task is never given: it is in no list or set, it has no record, or its key does not know it."""
 
 
 @dataclass(frozen=True, slots=True)

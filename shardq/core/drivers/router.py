@@ -45,7 +45,7 @@ class NodeRouter(DriverBase):
         self._pools: dict[str, ConnectionPool] = {}
         self.borrowers: Permits = Permits(self.settings.borrowers)
         self.begun: Permits = Permits(max(1, self.settings.connections // 4))
-        """For calls that are sent, and whose answers are not read yet."""
+        """The permits of calls that are sent, and whose answers are not read yet."""
         self._connections = Living[Connection]()
         self._learner = Permits(1)
         """Its permit is out while a thread learns the slot map. Who waits for it shares what was learnt."""

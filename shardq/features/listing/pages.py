@@ -289,6 +289,7 @@ def _of_lanes(cache: TopologyCache, query: Query, place: Place, limit: int) -> O
             id = id_of_entry(word, lanes[topic]) if state == "scheduled" else word
             found[topic][id] = Entry(id, Place(state, None, word, topic=topic), keys)
         if not page.whole:
+            state, word = page.tasks[-1]
             ends[topic].append(Place(state, None, word, topic=topic))
     entries: list[Entry] = []
     for topic in lanes:

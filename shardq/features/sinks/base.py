@@ -39,6 +39,9 @@ FIRST_S = 0.25
 LONGEST_S = 10.0
 """The longest pause of a sink that is down: the most that tasks wait after it has come back."""
 
+ASKED_S = 3600.0
+"""The longest pause that a sink may ask for."""
+
 _VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 NO_MAXLEN = "maxlen= is for streams of Redis; leave it out"
@@ -109,7 +112,7 @@ class Sink(ABC):
     max_attempts: int | None = None
     """The attempts of a task that brings no limit of its own; None: the engine's."""
     counts_outages: bool = False
-    """True if each ``Failed`` is an attempt of its task, also where the sink takes nobody."""
+    """True if each failure counts as an attempt, also while the sink is down."""
     backoff: Backoff = DEFAULT
     """The pauses between the attempts of a task."""
     takes_deliveries: ClassVar[bool] = False
@@ -195,7 +198,7 @@ class Circuit:
         self.error = error
         pause = min(LONGEST_S, FIRST_S * 2.0 ** min(self._failures, 20)) * random.uniform(0.5, 1.0)
         self._failures += 1
-        self._until = time.monotonic() + max(pause, min(again_s, 3600.0))
+        self._until = time.monotonic() + max(pause, min(again_s, ASKED_S))
 
     def worked(self) -> None:
         self.error, self._failures = "", 0

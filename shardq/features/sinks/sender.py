@@ -64,9 +64,6 @@ TRIED = 10
 TRYING_S = 1.0
 """How long to wait for tasks to try it with; if there are none, nothing is wrong any more."""
 
-LONGEST_S = 3600.0
-"""The longest pause that a sink may ask for, for one task."""
-
 CALL_TIMEOUT_S = 5.0
 GATHERED_S = 0.02
 """Answers that come within this time are settled by one call."""
@@ -423,7 +420,7 @@ class Sender:
                     others.append(noted(SettleBury(id, token, reason_text(reason)), delivery.past))
                 case Failed(reason, again_s) if id not in alone:
                     assert self._sink is not None, "it has answered"
-                    pause = max(delay_ms(self._sink.backoff, delivery.attempt), int(min(again_s, LONGEST_S) * 1000))
+                    pause = max(delay_ms(self._sink.backoff, delivery.attempt), int(min(again_s, base.ASKED_S) * 1000))
                     retry = SettleRetry(id, token, pause, reason_text(reason), self._sink.max_attempts)
                     others.append(noted(retry, delivery.past))
                     retried.append(id)

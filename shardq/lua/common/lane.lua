@@ -4,8 +4,8 @@
 -- all others of its lane with '-' and the number under which it had left, in 14 digits. What is ready or leased is in `placed`: no
 -- counter stands beside it. The number is in `rests` while the task is out, below zero; who left while no other of the lane was out
 -- has none, which is 0. In a topic with a rate, what is ready and was not taken is in `placed` once more, with '!' before its id:
--- who takes it away by another way than a claim or a forwarding gives the turn back by that. `alarms` has the instant at which a lane can give its next. Too early an alarm is set right by dispatch;
--- none is ever too late, or lacks.
+-- who takes it away by another way than a claim or a forwarding gives the turn back by that. `alarms` has the instant at which a
+-- lane can give its next. Too early an alarm is set right by dispatch; none is ever too late, or lacks.
 --
 -- A lane takes in, lets go, gives (dispatch alone) and frees, and the body notes it. At its end the body rings the lanes that it
 -- noted: each once, with what one call tells of many asked by one call. Uses topic.
