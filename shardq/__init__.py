@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shardq.core.model.task import Attempt, Delivery, Outcome, Receipt, Task, TaskInfo
     from shardq.core.producer.buffer import Buffer, Pending
     from shardq.core.resharding import AsyncResize, Resize
+    from shardq.delivery.batch import Batch
+    from shardq.delivery.current import current
     from shardq.engine import AsyncEngine, Engine, Health, Stats
     from shardq.errors import (
         BadInput,
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from shardq.features.schedules import Every, Schedule
     from shardq.version import __version__
     from shardq.worker import AsyncWorker, Backoff, Bury, Hold, NamedTask, Retry, Snooze, Worker
-    from shardq.worker.current import current
 else:
     # The command hears Ctrl-C from its first line on, and a program loads what it uses.
     _PLACES = {
@@ -59,7 +60,8 @@ else:
         "shardq.version": "__version__",
         "shardq.worker": "Backoff Bury Hold NamedTask Retry Snooze Worker",
         "shardq.worker.aio": "AsyncWorker",
-        "shardq.worker.current": "current",
+        "shardq.delivery.batch": "Batch",
+        "shardq.delivery.current": "current",
     }
     __getattr__, __dir__ = lazily(
         __name__,
@@ -91,6 +93,7 @@ __all__ = [
     "Worker",
     "NamedTask",
     "Backoff",
+    "Batch",
     "Bury",
     "Hold",
     "Retry",

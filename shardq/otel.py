@@ -21,12 +21,12 @@ from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
 from shardq.core.model.checks import check_headers
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import Delivery, Receipt, Task
+from shardq.delivery.functions import check_result
+from shardq.delivery.handler import Handler
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.errors import BadInput, InvalidOption, MissingPackage
 from shardq.version import __version__
-from shardq.worker.functions import check_result
-from shardq.worker.handlers import Handler
 
 try:
     from opentelemetry import context, propagate, trace

@@ -583,12 +583,9 @@ class AsyncEngine(AsyncOperatorCommands):
         deadline = self._deadline()
         if True:  # ASYNC
             loop = asyncio.get_running_loop()
-            wakeups = await self._open_wakeups(deadline)
+            opened = await self._open_wakeups(deadline)
             async with self._held(deadline):
                 driver, _ = await self._open_beside(deadline)
-            consumer = Consumer(driver, claims, lambda deadline: wakeups)
-        else:
-            loop = None
-            driver = self._open_driver(deadline)
-            consumer = Consumer(driver, claims, self._open_wakeups)
-        return self._running.add(Processor(driver, claims, consumer, plan, loop=loop))
+            return self._running.add(Processor(driver, claims, lambda deadline: opened, plan, loop=loop))
+        driver = self._open_driver(deadline)
+        return self._running.add(Processor(driver, claims, self._open_wakeups, plan, loop=None))

@@ -22,13 +22,13 @@ from shardq.core.producer.packing import Packer
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import SideThread
 from shardq.core.topology_cache import TopologyCache
+from shardq.delivery.handler import Handler
 from shardq.engine.health import Reason
 from shardq.engine.options import Options
 from shardq.engine.stats import Here, Relay
 from shardq.features.history.recorder import Recorder
 from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
 from shardq.features.sinks.senders import Senders
-from shardq.worker.handlers import Handler
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver

@@ -349,7 +349,5 @@ class Engine(OperatorCommands):
         self._declare_recurring(plan.functions)
         claims = self._planned_claims(plan)
         deadline = self._deadline()
-        loop = None
         driver = self._open_driver(deadline)
-        consumer = Consumer(driver, claims, self._open_wakeups)
-        return self._running.add(Processor(driver, claims, consumer, plan, loop=loop))
+        return self._running.add(Processor(driver, claims, self._open_wakeups, plan, loop=None))

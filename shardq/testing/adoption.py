@@ -20,6 +20,8 @@ from shardq.core.drivers.clients import Access
 from shardq.core.layout.topology import Stamp
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
+from shardq.delivery.current import CURRENT
+from shardq.delivery.job import Job, call_hooks, settlement_of
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.engine.options import Options
@@ -27,9 +29,7 @@ from shardq.engine.parts import PartsFactory
 from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
 from shardq.worker.base import WorkerBase, lifecycle_of, plan_of
-from shardq.worker.current import CURRENT
 from shardq.worker.handlers import Registered
-from shardq.worker.in_flight import Job, call_hooks, settlement_of
 from shardq.worker.lifecycle import Calls
 
 E = TypeVar("E", bound=EngineBase)

@@ -13,13 +13,13 @@ from typing import Any, Self
 from shardq.core.consumer.policy import Retry
 from shardq.core.model.task import AsyncReceipt, Delivery, Receipt
 from shardq.core.operation import arun, run
+from shardq.delivery.job import Job
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, context_of
 from shardq.testing.clock_base import ClockBase, Steps
 from shardq.testing.virtual_parts import ClockParts
-from shardq.worker.in_flight import Job
 from shardq.worker.lifecycle import Calls, acarry_out, carry_out
 
 

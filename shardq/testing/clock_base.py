@@ -21,6 +21,8 @@ from shardq.core.consumer.settling import Settlement
 from shardq.core.model.checks import clocks
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
+from shardq.delivery.functions import check_result
+from shardq.delivery.job import Job
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
@@ -28,8 +30,6 @@ from shardq.testing.adoption import Adopted, BoundWorker, remove
 from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
 from shardq.testing.virtual_parts import ClockParts
 from shardq.worker.base import WorkerBase, engine_of
-from shardq.worker.functions import check_result
-from shardq.worker.in_flight import Job
 from shardq.worker.lifecycle import Calls
 
 LOOK_S = 0.01

@@ -1,9 +1,7 @@
 """Workers: run handlers on deliveries, and make sure that every one of them is settled.
 
 ``handlers`` says which function takes what, ``named`` is functions that are pushed by name, ``functions`` says what a
-callable of the user's is, and may return. ``processor`` runs it all: it claims, passes on, extends and settles.
-``in_flight`` holds what was claimed and is not settled, and the strays: handlers that run on after their tasks were
-ended. ``runners`` runs functions on threads, and coroutines on a loop; ``report`` counts how they end. ``supervisor``
+callable of the user's takes. ``processor`` runs it all: a delivery loop, whose ends ``report`` counts. ``supervisor``
 runs a processor in each of several processes. ``sync`` and ``aio`` are the workers that engines return.
 """
 

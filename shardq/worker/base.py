@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Never, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypedDict, TypeVar, Unpack, overload
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.forks import OfOneProcess
 from shardq.core.locks import SignalSafeEvent
-from shardq.core.model.checks import Topics, check_name, check_seconds, check_topic, checked_topics, duration_ms
+from shardq.core.model.checks import (
+    Topics,
+    check_name,
+    check_seconds,
+    check_topic,
+    checked_topics,
+    duration_ms,
+    is_seconds,
+)
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery, refuse_unknown
+from shardq.delivery.batch import Batch
+from shardq.delivery.functions import check_function
+from shardq.delivery.handler import Batching
+from shardq.delivery.hooks import Hooks
 from shardq.errors import InvalidOption, ShardqError
-from shardq.worker.functions import check_function, check_takes_delivery, payload_of
-from shardq.worker.handlers import Attempts, Hooks, Plan, Registry, TaskFunction, TopicFunction
+from shardq.worker.functions import check_takes, payload_of
+from shardq.worker.handlers import Attempts, Plan, Registry, TaskFunction, TopicFunction
 from shardq.worker.lifecycle import Lifecycle
 from shardq.worker.named import TaskDecorator
 
@@ -23,11 +36,18 @@ if TYPE_CHECKING:
     from shardq.worker.processor import Processor
 
 H = TypeVar("H", bound=Callable[[Delivery], Any])
+B = TypeVar("B", bound=Callable[[Batch[Any]], Any])
 F = TypeVar("F", bound=Callable[[], Any])
 T = TypeVar("T")
 
 DEFAULT_CONCURRENCY = 16
 DEFAULT_GRACE_S = 30.0
+
+MOST_BATCH = 1000
+"""The most tasks of a batch: what one script gives."""
+
+LONGEST_LINGER_S = 60.0
+"""The longest wait for a batch to fill: who waits longer for its tasks has a schedule."""
 
 
 class WorkerOptions(TypedDict):
@@ -47,8 +67,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
 
     def __init__(self, push: Callable[..., T], tasks: Registry, **options: Unpack[WorkerOptions]) -> None:
         concurrency, topics, name = options["concurrency"], options["topics"], options["name"]
-        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
-            raise InvalidOption(f"concurrency={quoted(concurrency)} is not possible; give an int from 1 to 100,000")
+        _check_concurrency(concurrency)
         check_seconds(options["grace"], "grace")
         self._topics: tuple[str, ...] | None = None
         self._weights: Mapping[str, int] | None = None
@@ -77,6 +96,7 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._served()}, {self.concurrency} at once>"
 
+    @overload
     def on(
         self,
         topic: str,
@@ -85,8 +105,37 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         timeout: float | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+    ) -> Callable[[H], H]: ...
+
+    @overload
+    def on(
+        self,
+        topic: str,
+        *,
+        batch: int,
+        linger: float | dt.timedelta = 0,
+        concurrency: int | None = None,
+        isolate: bool = True,
+        type: Any = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[B], B]: ...
+
+    def on(
+        self,
+        topic: str,
+        *,
+        batch: int | None = None,
+        linger: float | dt.timedelta | None = None,
+        concurrency: int | None = None,
+        isolate: bool | None = None,
+        type: Any = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
         **unknown: Never,
-    ) -> Callable[[H], H]:
+    ) -> Any:
         """Decorates the function, or coroutine function, that handles a topic; "" is the default topic.
 
         The order of registration is the order of priority; the engine's tasks come after the worker's own handlers.
@@ -103,23 +152,41 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
         >>> @worker.on("mail", timeout=60, max_attempts=5)
         ... def send(delivery):
         ...     print(delivery.payload, delivery.attempt)
+
+        ``batch``: a call gets up to so many tasks at once, 1 to 1,000, as a ``shardq.Batch``. It takes those that are
+        ready, or waits up to ``linger`` seconds, 0 to 60, for a full one; nothing is leased meanwhile. At most
+        ``concurrency`` calls run at once in a process, within the worker's. If a call raises, it is repeated with parts
+        of the batch until the task is found that makes it fail; with ``isolate=False`` all of them fail. ``timeout`` is
+        that of a call.
+
+        >>> @worker.on("events", batch=500, linger=0.2, concurrency=2)
+        ... def store(batch):
+        ...     with database.begin() as transaction:
+        ...         transaction.insert(events, batch.payloads)
         """
 
         if callable(topic):
             raise InvalidOption(
                 f'@worker.on needs a topic: write @worker.on("…") above {quoted(topic)}; "" is the default one'
             )
+        if "batch_by" in unknown:
+            raise InvalidOption(
+                "batch_by= is not possible: a key gives out one task at a time, or as many as engine.limit(topic, "
+                "per_key=) allows, so a batch of one key would have no more; leave it out, and group the deliveries of "
+                "a batch by delivery.key"
+            )
         refuse_unknown("@worker.on", unknown)
         check_topic(topic)
         if type is not None:
             payload_of(type)
         attempts = Attempts(timeout=timeout, max_attempts=max_attempts, backoff=backoff)
+        batching = _batching(batch, linger, concurrency, isolate)
 
-        def register(handler: H) -> H:
+        def register(handler: Any) -> Any:
             self._check_idle()
             check_function(handler, "a handler")
-            check_takes_delivery(handler)
-            registered = TopicFunction(topic=topic, function=handler, type=type, attempts=attempts)
+            check_takes(handler, "delivery" if batching is None else "batch")
+            registered = TopicFunction(topic=topic, function=handler, type=type, attempts=attempts, batching=batching)
             self._tasks.check(registered)
             self._registry.add(registered)
             return handler
@@ -255,6 +322,38 @@ class WorkerBase(TaskDecorator[T], OfOneProcess):
             name=self.name,
         )
         return plan if self._chosen is None else plan.of(self._chosen)
+
+
+def _check_concurrency(concurrency: int) -> None:
+    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
+        raise InvalidOption(f"concurrency={quoted(concurrency)} is not possible; give an int from 1 to 100,000")
+
+
+def _batching(
+    batch: int | None, linger: float | dt.timedelta | None, concurrency: int | None, isolate: bool | None
+) -> Batching | None:
+    """How a handler of batches is called, checked; None for a handler of single tasks."""
+    if batch is None:
+        given = {"linger": linger, "concurrency": concurrency, "isolate": isolate}
+        for name in (name for name, value in given.items() if value is not None):
+            instead = "; the worker has concurrency=, and engine.limit(topic, concurrency=) is for the whole fleet"
+            raise InvalidOption(
+                f"{name}= is for handlers of batches: give batch= too, such as batch=500"
+                f"{instead if name == 'concurrency' else ''}"
+            )
+        return None
+    if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_BATCH:
+        raise InvalidOption(f"batch={quoted(batch)} is not possible; give an int from 1 to {MOST_BATCH:,}")
+    linger_s: Any = 0 if linger is None else linger
+    if isinstance(linger_s, dt.timedelta):
+        linger_s = linger_s.total_seconds()
+    if not is_seconds(linger_s) or linger_s > LONGEST_LINGER_S:
+        raise InvalidOption(f"linger={quoted(linger)} is not possible; give seconds from 0 to {LONGEST_LINGER_S:g}")
+    if concurrency is not None:
+        _check_concurrency(concurrency)
+    if isolate is not None and not isinstance(isolate, bool):
+        raise InvalidOption(f"isolate={quoted(isolate)} is not possible; give True or False")
+    return Batching(size=batch, linger_s=float(linger_s), places=concurrency, isolate=isolate is not False)
 
 
 def plan_of(worker: WorkerBase[Any]) -> Plan:

@@ -1,46 +1,29 @@
-"""The registry of handlers, the hooks around them, and the plan that a worker makes of both. Nothing runs here."""
+"""The registry of handlers, and the plan that a worker makes of them. Nothing runs here."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardq.core import forks
 from shardq.core.consumer import policy
-from shardq.core.consumer.policy import Backoff, Snooze
+from shardq.core.consumer.policy import Backoff
 from shardq.core.fleet.lateness import OTHERS
 from shardq.core.model.checks import check_max_attempts, is_seconds
-from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import quoted
 from shardq.core.model.task import Delivery
+from shardq.delivery.functions import ChoosingHandler, is_coroutine_function, name_of
+from shardq.delivery.handler import Batching, Handler, UnknownTask, name_in
+from shardq.delivery.hooks import Hooks
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.schedules.every import Every
-from shardq.worker.functions import (
-    Arguments,
-    ChoosingHandler,
-    calling,
-    check_function,
-    check_result,
-    is_coroutine_function,
-    name_of,
-    typed,
-)
-from shardq.worker.logs import Once, tell
-
-UNKNOWN_S = 30.0
-"""The pause of a call whose function a worker does not know. Short enough for a worker beside it, of a newer version,
-which has the next try; long enough for a hundred thousand of them that wait for a deploy.
-"""
+from shardq.worker.functions import Arguments, calling, reading, typed
 
 SHOWN = 20
 """Names shown in a message."""
 
 MOST_NAME = 200
 """Characters of a name in a payload that are shown."""
-
-NAMES = ("before", "after", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,49 +46,16 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
-    """The handler of one topic, or of the calls of one named task in it."""
-
-    topic: str
-    run: Callable[[Delivery], Any]
-    is_coroutine: Callable[[Delivery], bool]
-    """True if ``run`` returns an awaitable for this delivery."""
-    has_coroutines: Callable[[], bool]
-    """True if it does so for some delivery, or a named task does."""
-    name: Callable[[Delivery], str]
-    """The name of the function for this delivery, in logs and errors."""
-    named: Mapping[str, Handler] = field(default_factory=dict)
-    """Name → the handler of these calls. The handler itself then has those of all other names."""
-    timeout: float | None = None
-    max_attempts: int | None
-    """The limit of tasks that bring none of their own; None: the engine's."""
-    backoff: Backoff
-    once: Once = field(default_factory=Once, repr=False, compare=False)
-
-    def of(self, delivery: Delivery) -> Handler:
-        """The handler of this delivery: that of the named task, in a topic that has some."""
-        return self.named.get(name_in(delivery), self) if self.named else self
-
-    def delay_ms(self, attempt: int) -> int:
-        """The delay by the backoff, or by the default one if that fails. Never raises."""
-        try:
-            return policy.delay_ms(self.backoff, attempt)
-        except BaseException as exc:  # noqa: BLE001  the user's code, SystemExit too: the task is settled
-            if self.once.new("backoff"):
-                what = "the backoff of %r, handler of topic %s, fails: its tasks wait as by Backoff() (said once)"
-                tell(logging.ERROR, what, self.run, quoted_topic(self.topic), exc=exc)
-            return policy.delay_ms(policy.DEFAULT, attempt)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFunction:
     """A function that handles all tasks of a topic: ``@worker.on``."""
 
     topic: str
-    function: Callable[[Delivery], Any]
+    function: Callable[[Any], Any]
     type: Any
     """The type of its payloads; None: any."""
     attempts: Attempts
+    batching: Batching | None = None
+    """None: it takes one delivery."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,56 +76,6 @@ class TaskFunction:
 
 
 Registered = TopicFunction | TaskFunction
-
-
-class Hooks:
-    """before(delivery), after(delivery) on success or a snooze, error(delivery, exception) on failure. Called where the
-    handler runs; an exception of theirs is logged and changes nothing.
-    """
-
-    def __init__(self) -> None:
-        self._called: dict[str, list[Callable[..., Any]]] = {name: [] for name in NAMES}
-        self._before, self._after, _ = self._called.values()
-
-    def use(self, middleware: object) -> None:
-        found = {name: hook for name in NAMES if callable(hook := getattr(middleware, name, None))}
-        if not found:
-            raise InvalidOption(
-                f"{quoted(middleware)} has none of the methods {', '.join(NAMES)}; give it at least one"
-            )
-        for name, hook in found.items():
-            check_function(hook, f"the hook {name}")
-            if is_coroutine_function(hook):
-                raise InvalidOption(
-                    f"the hook {name} of {quoted(middleware)} is a coroutine function, which nobody would await where "
-                    "handlers run on threads; make it a plain function, quick enough to be called between tasks"
-                )
-            self._called[name].append(hook)
-
-    def before(self, delivery: Delivery) -> None:
-        if self._before:
-            self._call("before", delivery)
-
-    def after(self, delivery: Delivery) -> None:
-        if self._after:
-            self._call("after", delivery)
-
-    def error(self, delivery: Delivery, exc: BaseException) -> None:
-        self._call("error", delivery, exc)
-
-    def _call(self, name: str, *args: Any) -> None:
-        for hook in self._called[name]:
-            depth = forks.depth()
-            failure: BaseException | None = None
-            try:
-                if (result := hook(*args)) is not None:
-                    check_result(result, name_of(hook), "hook")
-            except BaseException as exc:  # noqa: BLE001  SystemExit too: the task must still be settled
-                failure = exc
-            if forks.depth() != depth:
-                forks.leave(failure)
-            if failure is not None:
-                tell(logging.ERROR, "a %s hook failed: %r", name, hook, exc=failure)
 
 
 class Registry:
@@ -244,6 +144,10 @@ class Registry:
         if isinstance(run, ChoosingHandler):
             parts = {"is_coroutine": run.is_coroutine, "has_coroutines": run.has_coroutines, "name": run.title}
             self.handlers[topic] = self._handler(topic, run, attempts, **parts)
+        elif (batching := registered.batching) is not None:
+            read = None if registered.type is None else reading(run, registered.type)
+            handler = self._of_function(topic, run, attempts, run, name_of(run))
+            self.handlers[topic] = replace(handler, batching=replace(batching, read=read))
         else:
             own = run if registered.type is None else typed(run, registered.type)
             self.handlers[topic] = self._of_function(topic, own, attempts, run, name_of(run))
@@ -335,17 +239,6 @@ class Plan:
         return {topic: most for topic, handler in self.handlers.items() if (most := handler.max_attempts) is not None}
 
 
-class UnknownTask(Snooze):
-    """The worker does not know the function that is called: the producer is newer, or this worker is. The call waits
-    for another worker, which counts no attempt, so that nothing is dropped.
-    """
-
-    def __init__(self, task: str, reason: str) -> None:
-        super().__init__(UNKNOWN_S)
-        self.task = task
-        self.args: tuple[Any, ...] = (reason,)
-
-
 class UnknownCalls:
     """The handler of calls in a topic whose names no function of this worker has. ``named``: those that it has."""
 
@@ -364,14 +257,6 @@ class UnknownCalls:
 def shown(names: Collection[str]) -> str:
     """Names in a message."""
     return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def name_in(delivery: Delivery) -> str:
-    """The name in a call's payload; empty if it is no call."""
-    payload = delivery.payload
-    # exactly: a codec of the user's own may make something else of either, whose methods are the user's too
-    name = payload.get("task") if type(payload) is dict else None
-    return name if type(name) is str else ""
 
 
 def recurring(functions: Iterable[Registered]) -> list[tuple[TaskFunction, Every]]:

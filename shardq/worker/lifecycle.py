@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from shardq.core.model.printable import quoted
+from shardq.delivery.functions import check_function, name_of
+from shardq.delivery.logs import tell
 from shardq.errors import InvalidOption
-from shardq.worker.functions import check_function, name_of
-from shardq.worker.logs import tell
 
 Calls = Generator[Awaitable[object], None, None]
 

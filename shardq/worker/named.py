@@ -22,9 +22,10 @@ from shardq.core.model.printable import quoted
 from shardq.core.model.record import Builtin
 from shardq.core.model.task import OF_OTHERS, Task, refuse_unknown
 from shardq.core.producer.durable import Durability
+from shardq.delivery.functions import check_function
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.schedules.every import Every
-from shardq.worker.functions import Arguments, check_function
+from shardq.worker.functions import Arguments
 from shardq.worker.handlers import Attempts, TaskFunction
 from shardq.worker.task_key import TaskKey
 
@@ -285,6 +286,11 @@ class TaskDecorator(ABC, Generic[T]):
         can't have become dashes, with a hash of the name behind. A worker that serves the task declares it, and so does
         ``engine.start()``, which both end those of its aliases; it ends with ``engine.schedule(name).remove()``.
         """
+        if batched := unknown.keys() & {"batch", "linger", "isolate"}:
+            raise InvalidOption(
+                f"{min(batched)}= is not for a task that is called by its name: each call has arguments of its own; a "
+                'handler of a topic takes batches: @worker.on("events", batch=500)'
+            )
         refuse_unknown("@task", unknown)
         check_topic(topic)
         recurrence = None if every is None else Every.of(every)

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shardq.core.calls import control
@@ -26,10 +26,10 @@ from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import refresh
+from shardq.delivery.handler import UNKNOWN_S
+from shardq.delivery.job import Job, Lot, Outcome, Unit, outcome_of
+from shardq.delivery.logs import MOST_REMEMBERED
 from shardq.errors import Unanswered, Unavailable
-from shardq.worker.handlers import UNKNOWN_S
-from shardq.worker.in_flight import Job, Outcome, outcome_of
-from shardq.worker.logs import MOST_REMEMBERED
 
 STUCK_S = 600.0
 """A handler without a timeout that runs for longer counts as stuck."""
@@ -41,6 +41,10 @@ UNKNOWN_KEPT_S = 2.5 * UNKNOWN_S
 
 DOUBLINGS = 18
 """Durations are counted up to 1 ms, 2 ms, 4 ms and so on, up to 131 s, and those above."""
+
+
+SIZE_DOUBLINGS = 10
+"""Sizes of batches are counted up to 1, 2, 4 and so on, up to 1,024."""
 
 
 @dataclass(slots=True)
@@ -56,10 +60,24 @@ class Durations:
 
 
 @dataclass(slots=True)
+class Sizes:
+    """A histogram of the sizes of batches. The bin ``n`` counts those up to ``2**n`` that are in no bin before."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (SIZE_DOUBLINGS + 1))
+    total: int = 0
+
+    def note(self, size: int) -> None:
+        self.counts[min((size - 1).bit_length(), SIZE_DOUBLINGS)] += 1
+        self.total += size
+
+
+@dataclass(slots=True)
 class TopicOutcomes:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     handler: Durations = field(default_factory=Durations)
-    """The time in the handler."""
+    """The time of a call of the handler."""
+    batch: Sizes = field(default_factory=Sizes)
+    """How many tasks a call of a handler of batches got."""
     pickup: Durations = field(default_factory=Durations)
     """The time from the answer to the claim to the handler's start."""
 
@@ -74,14 +92,25 @@ class Outcomes:
     def note(self, job: Job, outcome: Outcome) -> None:
         """Counts a job that is finished."""
         with self._lock:
-            topic = job.delivery.topic
-            seen = self._topics.get(topic)
-            if seen is None:
-                seen = self._topics[topic] = TopicOutcomes()
+            seen = self._of(job.delivery.topic)
             seen.outcomes[outcome] += 1
             if job.began_at:
-                seen.handler.note(job.ended_at - job.began_at)
+                if job.lot is None:
+                    seen.handler.note(job.ended_at - job.began_at)
                 seen.pickup.note(job.waited_s)
+
+    def note_call(self, topic: str, size: int, seconds: float) -> None:
+        """Counts a call of a handler of batches."""
+        with self._lock:
+            seen = self._of(topic)
+            seen.handler.note(seconds)
+            seen.batch.note(size)
+
+    def _of(self, topic: str) -> TopicOutcomes:
+        seen = self._topics.get(topic)
+        if seen is None:
+            seen = self._topics[topic] = TopicOutcomes()
+        return seen
 
     def snapshot(self) -> dict[str, TopicOutcomes]:
         """The outcomes by topic so far."""
@@ -103,15 +132,15 @@ class Tally:
 
     def __init__(
         self,
-        topics: Sequence[str],
+        topics: Collection[str],
         concurrency: int,
         *,
         tasks: Sequence[str],
-        running: Callable[[], Sequence[Job]],
+        running: Callable[[], Sequence[Unit]],
         problems: Callable[[], Iterable[str]],
     ) -> None:
         """``tasks``: the named ones that the worker knows. ``problems``: the reasons why it is not healthy."""
-        self._topics = named(topics)
+        self._topics = named(list(topics))
         self._tasks = tuple(tasks)
         self._concurrency = concurrency
         self._running = running
@@ -122,6 +151,9 @@ class Tally:
         """Topic and name of a call that this worker does not know."""
         self._since = time.time()
         self._counts = Counter[Outcome]()
+        self._batches_lock = threading.Lock()
+        self._batches = 0
+        self._batched = 0
         self._last_error = ""
         self._pickup = TopicLateness()
 
@@ -145,6 +177,14 @@ class Tally:
         for (topic, ms), jobs in waited.items():
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 
+    def note_call(self, lot: Lot, size: int, seconds: float) -> None:
+        """Counts a call of a handler of batches."""
+        with self._batches_lock:
+            self._batches += 1
+            self._batched += size
+        if self.outcomes is not None:
+            self.outcomes.note_call(lot.first.topic, size, seconds)
+
     def _met_unknown(self, topic: str, task: str) -> None:
         if len(self._unknown) < MOST_REMEMBERED or (topic, task) in self._unknown:
             now = time.monotonic()
@@ -153,7 +193,7 @@ class Tally:
 
     def report(self, alive_s: float) -> Report:
         """The report of the worker; ``alive_s``: the time for which its heartbeat counts."""
-        now, jobs = time.monotonic(), self._running()
+        now, units = time.monotonic(), self._running()
         for key, met in list(self._unknown.items()):
             if now - met.last > UNKNOWN_KEPT_S:
                 del self._unknown[key]
@@ -162,23 +202,25 @@ class Tally:
             alive_s=alive_s,
             topics=self._topics,
             concurrency=self._concurrency,
-            running=len(jobs),
+            running=len(units),
             tasks=self._tasks,
             unknown=tuple(
                 UnknownCall(task=task, topic=topic, count=met.count, seconds=round(now - met.since, 1))
                 for (topic, task), met in list(self._unknown.items())
             ),
             longest=tuple(
-                RunningTask(id=job.delivery.id, topic=job.delivery.topic, seconds=round(now - job.began_at, 1))
-                for job in jobs
-                if now - job.began_at >= LONG_S
+                RunningTask(id=unit.first.id, topic=unit.first.topic, seconds=round(now - unit.began_at, 1))
+                for unit in units
+                if now - unit.began_at >= LONG_S
             ),
-            stuck=sum(now - job.began_at > (job.handler.timeout or STUCK_S) for job in jobs),
+            stuck=sum(now - unit.began_at > (unit.handler.timeout or STUCK_S) for unit in units),
             problems=tuple(self._problems()),
             handled=self._counts["done"],
             failed=self._counts["retried"] + self._counts["buried"],
             retried=self._counts["retried"],
             snoozed=self._counts["snoozed"],
+            batches=self._batches,
+            batched=self._batched,
             error=self._last_error,
             pickup=by_topic(self._pickup.snapshot()),
         )

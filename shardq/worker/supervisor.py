@@ -24,8 +24,8 @@ from typing import NamedTuple, NoReturn
 from shardq.core import forks
 from shardq.core.locks import SignalSafeEvent
 from shardq.core.model.printable import quoted
+from shardq.delivery.logs import tell
 from shardq.errors import InvalidOption
-from shardq.worker.logs import tell
 
 POLL_S = 0.1
 

@@ -356,15 +356,19 @@ def test_named_tasks_and_handlers(data: st.DataObject) -> None:
         "timeout": SECONDS,
         "backoff": objects,
         "every": st.one_of(EVERY["cron"], SECONDS, objects),
+        "batch": COUNT,
+        "linger": SECONDS,
+        "concurrency": COUNT,
+        "isolate": st.one_of(st.booleans(), objects),
     }
     chosen = {each: data.draw(options[each]) for each in sorted(data.draw(st.sets(st.sampled_from(sorted(options)))))}
-    called(lambda: engine.task(**chosen)(lambda to: None))
-    worker = engine.worker()
-    called(
-        lambda: worker.on(data.draw(TOPIC), **{k: v for k, v in chosen.items() if k in ("timeout", "max_attempts")})(
-            data.draw(st.one_of(st.just(lambda delivery: None), objects))
-        )
-    )
+    of_batches = ("batch", "linger", "concurrency", "isolate")
+    of_tasks: Any = {name: value for name, value in chosen.items() if name not in of_batches}
+    called(lambda: engine.task(**of_tasks)(lambda to: None))
+    on: Any = engine.worker().on
+    of_topics = {name: value for name, value in chosen.items() if name not in ("name", "aliases", "topic", "every")}
+    handler = data.draw(st.one_of(st.just(lambda delivery: None), objects))
+    called(lambda: on(data.draw(TOPIC), **of_topics)(handler))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardq import Engine
-from shardq.worker import handlers
+from shardq.delivery import handler
 from tests.support.workers import say
 
 CALLS = 10
@@ -83,7 +83,7 @@ def new(engine: Engine, book: Book) -> list[Callable[[uuid.UUID], Any]]:
 
 def main(version: str, url: str, name: str, folder: str) -> None:
     logging.basicConfig(filename=Path(folder) / f"{os.getpid()}.log", level=logging.WARNING)
-    handlers.UNKNOWN_S = 0.2
+    handler.UNKNOWN_S = 0.2
     book, engine = Book(Path(folder)), Engine(url, name=name)
     pushes = (old if version == "old" else new)(engine, book)
     worker = engine.worker()

@@ -13,8 +13,9 @@ import pytest
 from shardq import Backoff
 from shardq.core.consumer.ahead import AHEAD_S, STALE_S
 from shardq.core.model.task import Delivery
-from shardq.worker.handlers import Handler
-from shardq.worker.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight, Job
+from shardq.delivery.handler import Handler
+from shardq.delivery.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight
+from shardq.delivery.job import Job
 from tests.support.waiting import wait_until
 
 HANDLER = Handler(
@@ -208,11 +209,11 @@ def test_the_fetching_thread_comes_while_many_are_left(monkeypatch: pytest.Monke
             taken.append(seconds)
 
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
-        monkeypatch.setattr("shardq.worker.in_flight.time", clock)
+        monkeypatch.setattr("shardq.delivery.in_flight.time", clock)
         wait_until(lambda: in_flight._full, "it waits for room")
         for _ in made:
             job = in_flight.next()
-            assert job
+            assert isinstance(job, Job)
             in_flight.finish(job, job.delivery)
         assert wanted.result(30) > 0
     assert taken == [GIVE_WAY_S] * naps

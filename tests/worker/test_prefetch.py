@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.core.consumer.ahead import AHEAD_S, MOST_AHEAD, SLOW_S, Prefetch
+from shardq.core.consumer.ahead import AHEAD_S
+from shardq.delivery.prefetch import MOST_AHEAD, SLOW_S, Prefetch
 
 
 def after(prefetch: Prefetch, *, rate: float, mean_s: float, seconds: float = 2.0, since: float = 100.0) -> Prefetch:

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_type_hints
 import pytest
 
 from shardq import Backoff, Conflict, Engine, Task
+from shardq.delivery.handler import UNKNOWN_S
 from shardq.errors import InvalidDelay, InvalidKey
-from shardq.worker.handlers import UNKNOWN_S
 from shardq.worker.named import CallOptions
 from tests.support.engines import Engines
 from tests.support.states import FAR_S, state_of

@@ -198,7 +198,7 @@ def test_a_cell_that_is_run_again_replaces_its_functions(engine: Engine) -> None
     exec(CELL.replace("(to)", "(to, text)").replace("number", "number + 1"), cell)
     plan = plan_of(worker)
     assert [type(each).__name__ for each in plan.functions] == ["TopicFunction", "TaskFunction"]
-    assert plan.handlers["sms"].run(None) == 2  # type: ignore[arg-type]
+    assert plan.handlers["sms"].run(None) == 2
     assert cell["send"].call("ann", "hello").payload["args"] == ["ann", "hello"]
     for place in ({**cell}, {**cell, "__file__": "shop.py"}):
         with pytest.raises(BadInput, match="registered already"):
@@ -217,7 +217,7 @@ def test_words_of_other_queues(engine: Engine) -> None:
     with pytest.raises(TypeError, match="max_retries=; write max_attempts=, which counts the first"):
         engine.task(max_retries=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="max_retries=; write max_attempts=, which counts the first"):
-        engine.worker().on("a", max_retries=3)  # type: ignore[arg-type]
+        engine.worker().on("a", max_retries=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"push has no argument colour=$"):
         engine.push(1, colour=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match=r"stand apart: send.options\(delay=seconds\).push\(…\)"):

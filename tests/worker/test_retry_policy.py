@@ -12,9 +12,9 @@ from shardq.core.calls import consume
 from shardq.core.consumer.policy import reason_of
 from shardq.core.model.checks import MAX_REASON
 from shardq.core.model.task import Delivery
+from shardq.delivery.handler import Handler
+from shardq.delivery.job import Job, settlement_of
 from shardq.errors import InvalidDelay, InvalidOption
-from shardq.worker.handlers import Handler
-from shardq.worker.in_flight import Job, settlement_of
 
 
 @pytest.mark.parametrize(("attempt", "most"), [(1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 50.0), (1_000_000, 50.0)])

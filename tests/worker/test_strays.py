@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shardq import Delivery, Engine, Task
-from shardq.worker.in_flight import MOST
+from shardq.delivery.strays import MOST
 from tests.support.engines import Engines
 from tests.support.states import counted, state_of
 from tests.support.waiting import wait_until

@@ -19,7 +19,7 @@ import msgspec
 from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
-from shardq.core.layout.words import FOREIGN, is_foreign
+from shardq.core.layout.words import FOREIGN, id_of, is_foreign
 from shardq.core.model.ids import topic_of
 
 MAX_CLAIM = 1000  # ids in one script call
@@ -105,6 +105,21 @@ def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float | 
     """The number of ready lists, of these topics, that are not empty."""
     words = ("EXISTS", *map(keys.ready, topics))
     return Command(keys.slot, words, int, retry_for_s=retry_for_s)
+
+
+def ready_length(keys: ShardKeys, topic: str) -> Command[int]:
+    """The number of entries in a ready list, ghosts included."""
+    return Command(keys.slot, ("LLEN", keys.ready(topic)), int)
+
+
+def ready_head(keys: ShardKeys, topic: str) -> Command[str | None]:
+    """The id at the head of a ready list; None for an empty one."""
+    return Command(keys.slot, ("LRANGE", keys.ready(topic), 0, 0), lambda ids: id_of(ids[0]) if ids else None)
+
+
+def began(keys: ShardKeys, topic: str) -> Command[bytes | None]:
+    """The mark of the last dispatch that found the ready list empty: another mark says that it was emptied since."""
+    return Command(keys.slot, ("HGET", keys.meta, f"began/{topic}"), lambda mark: mark)
 
 
 def wake(keys: ShardKeys, epoch: Epoch, topic: str) -> Call[bool]:

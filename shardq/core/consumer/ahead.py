@@ -1,9 +1,9 @@
 """Claims ahead: when the next claim is begun while a program works on the last one, how large it is, and what a
-consumer holds until it is asked for. The I/O is the consumers' and workers' own.
+consumer holds until it is asked for. The I/O is the consumers' own.
 
 What is claimed ahead is bounded by the time for which the program works on what it has, so that it is handed out after
 a small part of its lease, and idle consumers elsewhere miss nothing; what waits longer is given back. A consumer with
-``prefetch=True`` learns that time from its claims (``Pace``), a worker from its handlers (``Prefetch``).
+``prefetch=True`` learns that time from its claims (``Pace``). Workers have ``delivery/prefetch``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,6 @@ work to hold for one that asks for few at a time.
 
 MOST_HELD = 100
 """The most deliveries held for a program that asks for few at a time; one that asks for more has as many held."""
-
-MOST_AHEAD = 1000
-"""The most that a worker holds: what one script gives."""
-
-SLOW_S = 0.01
-"""A worker whose handlers take longer holds nothing ahead: a trip is a small part of that."""
 
 STALE_S = 0.5
 """Deliveries held for so long were a wrong guess, and are given back."""
@@ -229,42 +223,3 @@ class AheadWatch:
             if ahead.any:
                 self._held.add(ahead)
                 ahead.watched = True
-
-
-@dataclass(slots=True)
-class Prefetch:
-    """Decides how many deliveries a worker holds: enough that no thread waits for the next trip; so few that none waits
-    here that an idle worker elsewhere could take. Learns from finished jobs. Of a key no more are held than may be out.
-    """
-
-    concurrency: int
-    mean_s: float = 0.0
-    """The mean time of a handler."""
-    _rate: float = 0.0
-    _since: float = 0.0
-    _finished: int = 0
-    _busy_s: float = 0.0
-
-    def finished(self, count: int, busy_s: float, now: float) -> None:
-        """Notes handlers that ended, and their seconds of work in all."""
-        self._finished += count
-        self._busy_s += busy_s
-        span = now - self._since
-        if span < AHEAD_S / 5:
-            return
-        rate, mean_s = self._finished / span, self._busy_s / self._finished
-        # After a lull, what was learnt before it is old.
-        weight = 0.5 if span < 1.0 else 1.0
-        self._rate += (rate - self._rate) * weight
-        self.mean_s += (mean_s - self.mean_s) * weight
-        self._since, self._finished, self._busy_s = now, 0, 0.0
-
-    def guessed_wrong(self) -> None:
-        """Held jobs went stale: holds nothing ahead until more has been learnt."""
-        self._rate = 0.0
-
-    def want(self, held: int, running: int) -> int:
-        """Returns how many more to claim now; none while half of the target is held."""
-        ahead = 0 if self.mean_s > SLOW_S else min(MOST_AHEAD, int(self._rate * AHEAD_S))
-        target = self.concurrency - running + ahead
-        return target - held if held <= target // 2 and target > held else 0

@@ -96,6 +96,33 @@ class Claims:
         self.numbers: Iterator[int] = count(1)
         """The numbers of its trips: the token of a lease, never used before, is the consumer's name and one of them."""
         self._turn = 0
+        self._parts: list[Claims] = []
+        """The claims of some of these topics, which are made beside each other."""
+
+    def of(self, topics: Sequence[str]) -> Claims:
+        """The claims of some of these topics, for another thread: under the same name, and with the same permits. What
+        is left out or on hold here is so there. All of the topics: these claims themselves.
+        """
+        if len(topics) == len(self.topics):
+            return self
+        weights = self.planner.weights
+        part = Claims(
+            self.cache,
+            topics,
+            name=self.name,
+            lease_ms=self.lease_ms,
+            codec=self.codec,
+            ready_counts=self.ready_counts,
+            forwarded=self.forwarded,
+            weights=None if weights is None else {topic: weights[topic] for topic in topics},
+            topic_attempts=self.topic_attempts,
+            route=self.route,
+            decode=self.decode,
+        )
+        part.limiter, part.numbers, part.said_holds = self.limiter, self.numbers, self.said_holds
+        part._left_out, part._on_hold = self._left_out, self._on_hold
+        self._parts.append(part)
+        return part
 
     def cut_off(self) -> bool:
         """True if no shard could be reached."""
@@ -120,13 +147,14 @@ class Claims:
     def leave_out(self, topics: frozenset[str]) -> None:
         """Leaves these topics out of claims from now on, and ends a claim that waits. May be called from any thread."""
         if topics != self._left_out:
-            self._left_out = topics
+            for part in (self, *self._parts):
+                part._left_out = topics
             self._wake()
 
     def hold(self, delays: Mapping[str, int]) -> None:
         """Takes nothing of topics for so many ms, and ends a claim that waits. May be called from any thread."""
         now = time.monotonic()
-        self._on_hold |= {topic: now + delay_ms / 1000 for topic, delay_ms in delays.items()}
+        self._on_hold.update({topic: now + delay_ms / 1000 for topic, delay_ms in delays.items()})
         self._wake()
 
     def hold_ends_in(self, now: float) -> float:
@@ -134,9 +162,10 @@ class Claims:
         return min((until - now for until in self._on_hold.copy().values() if until > now), default=math.inf)
 
     def _wake(self) -> None:
-        waiter = self.waiter
-        if waiter is not None:
-            waiter.wake()
+        for part in (self, *self._parts):
+            waiter = part.waiter
+            if waiter is not None:
+                waiter.wake()
 
     def wanted_topics(self) -> list[str]:
         """The topics that are not left out."""

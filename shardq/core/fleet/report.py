@@ -159,6 +159,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Failed attempts after which the task came again, or died of its last one."""
     snoozed: int = 0
     """Tasks whose handler gave them back for later (``Snooze``)."""
+    batches: int = 0
+    """The calls of a worker's handlers of batches."""
+    batched: int = 0
+    """The tasks that these calls got: by ``batches``, how large a batch was."""
     tasks: tuple[str, ...] = ()
     """The named tasks that a worker knows; of more than 32 the first, and ``*``."""
     unknown: tuple[UnknownCall, ...] = ()

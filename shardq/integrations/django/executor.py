@@ -20,13 +20,13 @@ from django.utils import timezone
 
 from shardq.core.consumer.policy import Bury, Snooze, alone
 from shardq.core.model.task import Delivery
+from shardq.delivery.functions import ChoosingHandler
+from shardq.delivery.handler import UnknownTask
 from shardq.integrations.django import contract
 from shardq.integrations.django.backend import ShardqBackend
 from shardq.integrations.django.calls import Call, task_at, topics_of
 from shardq.integrations.django.contract import TaskResultStatus, put
 from shardq.worker import Worker
-from shardq.worker.functions import ChoosingHandler
-from shardq.worker.handlers import UnknownTask
 
 log: logging.Logger = logging.getLogger("shardq")
 

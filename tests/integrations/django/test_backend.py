@@ -223,8 +223,8 @@ def test_an_attempt_that_was_overtaken_leaves_the_result_alone(site: Site) -> No
 
 
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(site: Site) -> None:
+    from shardq.delivery.handler import UNKNOWN_S, UnknownTask
     from shardq.integrations.django.executor import TaskHandler
-    from shardq.worker.handlers import UNKNOWN_S, UnknownTask
 
     with site.settings() as backend:
         backend.engine.push({"task": "shop.tasks.newer", "args": [], "kwargs": {}}, topic="default")

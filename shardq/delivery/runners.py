@@ -15,7 +15,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -23,11 +23,15 @@ from typing import Any
 from shardq.core import forks
 from shardq.core.calls.consume import SettleHold
 from shardq.core.threads import ended
-from shardq.worker.current import CURRENT
-from shardq.worker.functions import check_result
-from shardq.worker.handlers import Hooks
-from shardq.worker.in_flight import InFlight, Job, Strays, call_hooks, settlement_of
-from shardq.worker.logs import log, tell
+from shardq.delivery.batch import Batch
+from shardq.delivery.calling import LotCalls, Note
+from shardq.delivery.current import CURRENT
+from shardq.delivery.functions import check_result
+from shardq.delivery.hooks import Hooks
+from shardq.delivery.in_flight import InFlight
+from shardq.delivery.job import Job, Lot, Unit, call_hooks, settlement_of
+from shardq.delivery.logs import log, tell
+from shardq.delivery.strays import Strays
 
 BLOCKED_TICKS = 20
 """Ticks without an answer of the loop, a second's worth, after which it counts as blocked. Ticks and not time: when the
@@ -64,22 +68,28 @@ class ThreadRunner:
     another thread takes its place.
     """
 
-    def __init__(self, in_flight: InFlight, hooks: Hooks, strays: Strays, *, concurrency: int) -> None:
+    def __init__(self, in_flight: InFlight, hooks: Hooks, strays: Strays, note: Note, *, concurrency: int) -> None:
         self._in_flight = in_flight
         self._hooks = hooks
         self._strays = strays
+        self._note = note
         self._concurrency = concurrency
+        self._lock = threading.Lock()
+        """Held while threads are made: several threads fetch."""
         self._threads: list[threading.Thread] = []
 
-    def take(self, jobs: list[Job]) -> None:
-        """Starts jobs, and makes more threads while none is idle. Called by one thread only."""
-        short = self._in_flight.offer(jobs)
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        busy = len(self._threads) - self._strays.functions
-        for _ in range(min(short, self._concurrency - busy)):
-            thread = threading.Thread(target=self._run, name="shardq-handler", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+    def take(self, units: Sequence[Unit]) -> None:
+        """Starts units, and makes more threads while none is idle."""
+        short = self._in_flight.offer(units)
+        if not short and self._threads:
+            return
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            busy = len(self._threads) - self._strays.functions
+            for _ in range(min(short, self._concurrency - busy)):
+                thread = threading.Thread(target=self._run, name="shardq-handler", daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def end(self) -> None:
         """Ends the threads, after ``in_flight`` has ended. Threads stuck in a function are left behind: its task is
@@ -88,12 +98,17 @@ class ThreadRunner:
         ended(self._threads)
 
     def _run(self) -> None:
-        strays = self._strays.jobs  # the thread of a stray ends when its function returns
-        while job := self._in_flight.next():
+        strays = self._strays.units  # the thread of a stray ends when its function returns
+        while unit := self._in_flight.next():
             # What a handler sets in its context is not for the next one on this thread.
-            contextvars.Context().run(self._do, job)
-            if job in strays:
-                self._strays.discard(job)
+            if isinstance(unit, Lot):
+                calls = LotCalls(self._in_flight, self._hooks, unit, self._note)
+                while (batch := calls.next()) is not None:
+                    contextvars.Context().run(self._do_batch, calls, batch)
+            else:
+                contextvars.Context().run(self._do, unit)
+            if unit in strays:
+                self._strays.discard(unit)
                 return
 
     def _do(self, job: Job) -> None:
@@ -110,6 +125,19 @@ class ThreadRunner:
             forks.leave(failure)
         conclude(self._in_flight, self._hooks, job, failure)
 
+    def _do_batch(self, calls: LotCalls, batch: Batch[Any]) -> None:
+        failure: BaseException | None = None
+        result: object = None
+        depth = forks.depth()
+        CURRENT.set(batch)
+        try:
+            result = calls.lot.handler.run(batch)
+        except BaseException as exc:  # noqa: BLE001  likewise
+            failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
+        calls.ended(failure, result)
+
 
 class CoroutineRunner:
     """Runs at most ``concurrency`` at once. ``loop=None``: on a loop of our own, made for the first coroutine."""
@@ -119,6 +147,7 @@ class CoroutineRunner:
         in_flight: InFlight,
         hooks: Hooks,
         strays: Strays,
+        note: Note,
         *,
         concurrency: int,
         loop: asyncio.AbstractEventLoop | None,
@@ -126,37 +155,46 @@ class CoroutineRunner:
         self._in_flight = in_flight
         self._hooks = hooks
         self._strays = strays
+        self._note = note
         self._concurrency = concurrency
+        self._lock = threading.Lock()
+        """Held while our own loop is made: several threads fetch."""
         self._loop = loop
         self._thread: threading.Thread | None = None
         self._ending = False
-        self._inbox: deque[Job] = deque()
+        self._inbox: deque[Unit] = deque()
         self._places: set[asyncio.Task[None]] = set()
         """The runner tasks, strays apart. Kept here, because a loop does not keep its tasks."""
         self._fresh: set[asyncio.Task[None]] = set()
         """Runner tasks that have not begun yet."""
-        self._tasks: dict[Job, asyncio.Task[None]] = {}
-        """The runner tasks of the jobs that run."""
-        self._stray_tasks: dict[Job, asyncio.Task[None]] = {}
+        self._tasks: dict[Unit, asyncio.Task[None]] = {}
+        """The runner tasks of the units that run."""
+        self._stray_tasks: dict[Unit, asyncio.Task[None]] = {}
         self._asked_at: float | None = None
         """The time at which the loop was asked for a sign of life that it still owes."""
         self._ticks = 0
 
-    def take(self, jobs: list[Job]) -> None:
-        """Starts jobs. Called from any one thread."""
-        self._there().call_soon_threadsafe(self._start, jobs)
+    def take(self, units: Sequence[Unit]) -> None:
+        """Starts units. May be called from any thread."""
+        self._there().call_soon_threadsafe(self._start, units)
 
     def submit(self, work: Coroutine[Any, Any, object]) -> Future[object]:
-        """Runs a coroutine that is no handler, on the handlers' loop. Not while another thread calls ``take``."""
+        """Runs a coroutine that is no handler, on the handlers' loop."""
         return asyncio.run_coroutine_threadsafe(work, self._there())
 
     def _there(self) -> asyncio.AbstractEventLoop:
         """The loop, which is made if it is our own."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._own_loop, name="shardq-coroutines", daemon=True)
-            self._thread.start()
-        return self._loop
+        if self._loop is not None:
+            return self._loop
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._own_loop, args=(loop,), name="shardq-coroutines", daemon=True
+                )
+                self._thread.start()
+                self._loop = loop
+            return self._loop
 
     @property
     def healthy(self) -> bool:
@@ -207,21 +245,21 @@ class CoroutineRunner:
         """The name of the handler that the loop is in."""
         task = None if self._loop is None else asyncio.current_task(self._loop)
         for tasks in (self._tasks, self._stray_tasks):
-            for job, each in tasks.copy().items():
+            for unit, each in tasks.copy().items():
                 if each is task:
-                    return f"handler {job.name}"
+                    return f"handler {unit.name}"
         return "a call that is not a handler" if task is None else f"{task.get_name()}, which is not a handler"
 
     # ---- ending
 
-    def cancel(self, jobs: list[Job], unwind_s: float) -> None:
+    def cancel(self, units: Sequence[Unit], unwind_s: float) -> None:
         """Cancels coroutines whose tasks are settled already. One that runs on for that long is a stray. From any
         thread.
         """
         if self._loop is not None:
             # The caller's loop may have been closed.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._cancel, jobs, unwind_s)
+                self._loop.call_soon_threadsafe(self._cancel, units, unwind_s)
 
     def end(self) -> None:
         """Ends our own loop; a thread that is stuck in a coroutine is left behind. The caller's loop goes on."""
@@ -233,9 +271,7 @@ class CoroutineRunner:
 
     # ---- on the loop
 
-    def _own_loop(self) -> None:
-        loop = self._loop
-        assert loop is not None, "made before its thread"
+    def _own_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while not self._ending:
             try:
@@ -248,8 +284,8 @@ class CoroutineRunner:
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
-    def _start(self, jobs: list[Job]) -> None:
-        self._inbox.extend(jobs)
+    def _start(self, units: Sequence[Unit]) -> None:
+        self._inbox.extend(units)
         while self._inbox and self._inbox[0].stage == "done":
             # given back while every place was taken
             self._inbox.popleft()
@@ -277,17 +313,20 @@ class CoroutineRunner:
         turn_s = TURN_S / self._concurrency
         ends = time.monotonic() + turn_s
         while self._inbox:
-            job = self._inbox.popleft()
-            if job.stage == "done":
+            unit = self._inbox.popleft()
+            if unit.stage == "done":
                 continue
-            self._tasks[job] = task
+            self._tasks[unit] = task
             try:
                 # In an empty context of its own, as functions have.
-                waited = await _stepped(self._do(job), contextvars.Context())
+                if isinstance(unit, Lot):
+                    waited = await self._do_lot(unit)
+                else:
+                    waited = await _stepped(self._do(unit), contextvars.Context())
             finally:
-                if self._tasks.pop(job, None) is None:
-                    del self._stray_tasks[job]
-                    self._strays.discard(job)
+                if self._tasks.pop(unit, None) is None:
+                    del self._stray_tasks[unit]
+                    self._strays.discard(unit)
             if waited or task.cancelling():
                 # What a handler notes about its task is not for the next one.
                 return
@@ -295,19 +334,41 @@ class CoroutineRunner:
                 await asyncio.sleep(0)
                 ends = time.monotonic() + turn_s
 
-    def _cancel(self, jobs: list[Job], unwind_s: float) -> None:
-        for job in jobs:
-            if task := self._tasks.get(job):
+    def _cancel(self, units: Sequence[Unit], unwind_s: float) -> None:
+        for unit in units:
+            if task := self._tasks.get(unit):
                 task.cancel()
-                asyncio.get_running_loop().call_later(unwind_s, self._give_up, job)
+                asyncio.get_running_loop().call_later(unwind_s, self._give_up, unit)
 
-    def _give_up(self, job: Job) -> None:
-        if (task := self._tasks.pop(job, None)) is not None:
-            self._stray_tasks[job] = task
+    def _give_up(self, unit: Unit) -> None:
+        if (task := self._tasks.pop(unit, None)) is not None:
+            self._stray_tasks[unit] = task
             self._places.discard(task)
-            self._strays.add(job)
-            self._strays.say(job)
+            self._strays.add(unit)
+            self._strays.say(unit)
             self._fill()
+
+    async def _do_lot(self, lot: Lot) -> bool:
+        """Returns True if a call has waited for something."""
+        waited = False
+        if self._in_flight.begin(lot):
+            calls = LotCalls(self._in_flight, self._hooks, lot, self._note)
+            while (batch := calls.next()) is not None:
+                waited |= await _stepped(self._do_batch(calls, batch), contextvars.Context())
+        return waited
+
+    async def _do_batch(self, calls: LotCalls, batch: Batch[Any]) -> None:
+        failure: BaseException | None = None
+        result: object = None
+        depth = forks.depth()
+        CURRENT.set(batch)
+        try:
+            result = await calls.lot.handler.run(batch)
+        except BaseException as exc:  # noqa: BLE001  whatever it was, a cancellation too: the tasks are settled
+            failure = exc
+        if forks.depth() != depth:
+            forks.leave(failure)
+        calls.ended(failure, result)
 
     async def _do(self, job: Job) -> None:
         if not self._in_flight.begin(job):
