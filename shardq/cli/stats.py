@@ -174,6 +174,8 @@ def fleet(given: Given) -> None:
                 if that is ten seconds or more
       done      tasks moved by a dispatcher, tasks handled by a worker
       failed    attempts that failed
+      batch     tasks that a handler of batches got in a call, on average; only where
+                a worker has such a handler
       p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
                 claimed ones waited for their handler
       version   its build of shardq, with its revision if it is a checkout
