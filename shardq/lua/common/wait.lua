@@ -2,7 +2,7 @@
 -- each has one, from there on each doubling has eight. `waits` is a list of topic, bin, how many, …, and knows the place of each number.
 -- RETURNS nothing
 local function note_wait(waits, topic, ms)
-  local bin = math.min(math.max(0, math.floor(ms)), 68719476735) -- two years
+  local bin = math.min(math.max(0, ms), 68719476735) -- two years
   if bin > 15 then
     local _, bits = math.frexp(bin)
     bin = (bits - 3) * 8 + math.floor(bin / 2 ^ (bits - 4)) % 8
