@@ -166,7 +166,7 @@ class Collector(PrometheusCollector):
         dispatcher = running.dispatcher
         if dispatcher:
             lateness, waits = dispatcher.lateness(), dispatcher.key_waits()
-            for topic in lateness | waits:
+            for topic in {**lateness, **waits}:
                 moved = [found[topic] for found in (lateness, waits) if topic in found]
                 samples.add("dispatched_total", sum(each.count for each in moved), topic)
             for name, found in (("dispatch_lateness_seconds", lateness), ("key_wait_seconds", waits)):

@@ -31,7 +31,7 @@ def dispatch(keys: ShardKeys, *topics: str) -> Call[Dispatched]:
 
 
 def raw(keys: ShardKeys, *topics: str) -> Call[Any]:
-    return replace(dispatch(keys, *topics), decode=lambda answer: answer)  # type: ignore[arg-type]
+    return replace(dispatch(keys, *topics), decode=lambda answer: answer)
 
 
 def waiting(*tasks: tuple[str, int], number: int | None = None) -> State:
