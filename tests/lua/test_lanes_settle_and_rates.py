@@ -61,6 +61,34 @@ def test_a_failed_task_is_at_the_front_where_its_lane_waits_for_it(
     assert (state["due"], state["alarms"]) == ({id: FAR + T + 500}, {LANE: T + 500})
 
 
+def test_who_leaves_alone_has_no_number(shard: Shard, keys: ShardKeys) -> None:
+    shard.seed(window("1:0:wait") | waiting("a", "b"))
+    assert dispatched(shard, keys) == 1
+    state = shard.state()
+    assert (state["ready/w"], state["placed"]) == ([f"{LANE}a"], {f"{LANE}a": 0})
+    assert "rests" not in state
+    assert "left" not in state["meta"]
+
+
+def test_who_leaves_beside_others_has_the_next_number(shard: Shard, keys: ShardKeys) -> None:
+    state = window("3:0:wait") | waiting("a", "b", "c")
+    state["meta"]["left"] = "41"
+    shard.seed(state)
+    assert dispatched(shard, keys) == 3
+    state = shard.state()
+    assert (state["rests"], state["meta"]["left"]) == ({f"{LANE}b": -42, f"{LANE}c": -43}, "43")
+
+
+def test_who_leaves_the_front_keeps_its_number(shard: Shard, keys: ShardKeys) -> None:
+    state = window("1:0:wait") | waiting("a", "b")
+    state["keys"] = {f"{LANE}-{7:014}/b": 0, f"{LANE}{T - 9000:015}/a": 0}
+    state["meta"]["left"] = "41"
+    shard.seed(state)
+    assert dispatched(shard, keys) == 1
+    state = shard.state()
+    assert (state["ready/w"], state["rests"], state["meta"]["left"]) == ([f"{LANE}b"], {f"{LANE}b": -7}, "41")
+
+
 @pytest.mark.parametrize(("late_ms", "made_up"), [(0, True), (LATE_MS, True), (LATE_MS + 1, False)])
 def test_a_dispatch_makes_up_for_fifty_ms(shard: Shard, keys: ShardKeys, late_ms: int, made_up: bool) -> None:
     """Else turns go on from now."""
