@@ -61,6 +61,17 @@ def test_a_failed_task_is_at_the_front_where_its_lane_waits_for_it(
     assert (state["due"], state["alarms"]) == ({id: FAR + T + 500}, {LANE: T + 500})
 
 
+LAST_MS = 253402300799999
+"""The end of the year 9999: it has the 15 digits that an entry has room for."""
+
+
+def test_what_is_due_in_the_last_year_waits_for_it(shard: Shard, keys: ShardKeys) -> None:
+    id = f"{LANE}a"
+    shard.seed(waiting("a") | {"meta": meta(), "due": {id: FAR + LAST_MS}, "keys": {f"{LANE}{LAST_MS}/a": 0}})
+    assert dispatched(shard, keys) == 0
+    assert shard.state()["alarms"] == {LANE: LAST_MS}
+
+
 def test_who_leaves_alone_has_no_number(shard: Shard, keys: ShardKeys) -> None:
     shard.seed(window("1:0:wait") | waiting("a", "b"))
     assert dispatched(shard, keys) == 1
