@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from bench import machine, table
 from bench.arguments import add_json, add_server, command_parser
-from bench.children import silence_advice
 from bench.cores import Cores
 from bench.stand import Scale, Suite, standing
 from bench.suites import SUITES
@@ -31,7 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for suite in SUITES:
             print(f"{suite.name:<10} {suite.about}")
         return 0
-    silence_advice()
     cores = Cores.divided()
     cores.pin_clients()
     facts = machine.told(options.server, topology="one server on loopback TCP", cores=cores)
