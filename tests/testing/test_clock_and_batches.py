@@ -329,6 +329,36 @@ def test_a_topic_that_is_held_gives_back_single_tasks_that_were_claimed_with_it(
     assert sorted(seen[1:], key=str) == [(60, "a"), (60, "b")]
 
 
+def test_a_key_gives_a_batch_one_task_at_a_time(bench: Bench) -> None:
+    """The next of a key is in the next batch of the same instant, or waits for as long as the key is held."""
+
+    fences: list[int] = []
+
+    def handle(batch: Batch[Any]) -> None:
+        for delivery in batch:
+            if delivery.payload == "ann 2" and delivery.fence not in fences:
+                fences.append(delivery.fence)
+            if delivery.payload == "ann 2" and len(fences) == 1:
+                assert batch.hold(delivery, 60)
+
+    bench.do(bench.engine.limit("events", per_key=1))
+    bench.clock.bind(bench.worker(handle, batch=8))
+    for n in (1, 2, 3):
+        for key in ("ann", "bob"):
+            bench.push(f"{key} {n}", delay=10 + n / 100, key=key)
+    bench.push("carl", "carl", delay=5, key="carl")
+    bench.advance(10.03)
+    assert [(at, sorted(map(str, payloads))) for at, payloads in bench.calls] == [
+        (5, ["carl"]),
+        (5, ["carl"]),
+        (10.01, ["ann 1", "bob 1"]),
+        (10.02, ["ann 2", "bob 2"]),
+        (10.03, ["bob 3"]),
+    ]
+    bench.advance(100)
+    assert bench.calls[5:] == [(70.02, ["ann 2"]), (70.02, ["ann 3"])]
+
+
 def test_in_real_time(url: str) -> None:
     sizes: list[int] = []
     with Clock(url, real_time=True) as clock:
