@@ -125,9 +125,13 @@ class Instrumentation:
     def process_batch(self, batch: Batch[Any]) -> AbstractContextManager[Span]:
         """The span of one call of a handler of batches. The pushes are linked, as many as a span may have links."""
         links: dict[tuple[int, int], Link] = {}
+        last: Mapping[str, str] | None = None
         for delivery in batch:
             if len(links) == MOST_LINKS:
                 break
+            if delivery.headers == last:
+                continue  # of one push of many, as most are: a link is not looked for again
+            last = delivery.headers
             pushed = trace.get_current_span(propagate.extract(delivery.headers, Context())).get_span_context()
             if pushed.is_valid:
                 links.setdefault((pushed.trace_id, pushed.span_id), Link(pushed))
