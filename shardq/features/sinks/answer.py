@@ -25,7 +25,9 @@ READ = 64 << 10
 
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _FIRST = b"HTTP/1."
-_STATUS = re.compile(rb"HTTP/1\.(\d) +([1-9]\d\d)(?: +(.*))?")
+_STATUS = re.compile(rb"HTTP/1\.(\d) +([1-9]\d\d)(?: +([^\r\n]*))?\r?(?:\n|\Z)")
+_HEADERS = re.compile(rb"\n(connection|content-length|retry-after|transfer-encoding)[ \t]*:([^\r\n]*)")
+"""The headers that count, in lower case."""
 _LENGTH = re.compile(rb"\d{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _WITHOUT_BODY = {101, 204, 304}
@@ -86,49 +88,45 @@ class AnswerReader:
     def _read(self) -> _Steps[Answer]:
         left = MOST_HEAD
         while True:
-            head = yield from self._head(left)
-            left -= len(head)
-            first, *lines = head.split(b"\n")
-            found = _STATUS.fullmatch(first.rstrip(b"\r"))
-            if found is None:
+            looked = 0
+            while (found := _END_OF_HEAD.search(self._data, looked)) is None and len(self._data) <= left:
+                self._check_start()
+                looked = max(0, len(self._data) - 3)
+                yield from self._more()
+            self._check_start()
+            end, behind = (len(self._data), 0) if found is None else found.span()
+            if end > left:
+                raise NotHttp(f"its head has more than {MOST_HEAD >> 10} KiB")
+            head = bytes(self._data[:end])
+            del self._data[:behind]
+            first = _STATUS.match(head)
+            if first is None:
                 raise NotHttp("its first line is not that of an answer")
-            status = int(found[2])
+            status = int(first[2])
             if status >= 200 or status == 101:
                 break
-            # an interim answer: the final one follows
+            left -= end  # an interim answer: the final one follows
         headers = dict[bytes, bytes]()
-        for line in lines:
-            name, _, value = line.partition(b":")
-            name, value = name.lower().rstrip(), value.strip()
-            before = headers.get(name)
-            if before is not None and name == b"content-length" and before != value:
-                raise NotHttp("it has two lengths")
-            headers[name] = value if before is None or before == value else b"%b,%b" % (before, value)
+        for line in _HEADERS.finditer(head.lower()):
+            name, value = line[1], head[line.start(2) : line.end(2)].strip()
+            before = headers.setdefault(name, value)
+            if before != value:
+                if name == b"content-length":
+                    raise NotHttp("it has two lengths")
+                headers[name] = b"%b,%b" % (before, value)
         said = headers.get(b"connection", b"").lower()
-        self.is_last = b"close" in said or status == 101 or (found[1] == b"0" and b"keep-alive" not in said)
+        self.is_last = b"close" in said or status == 101 or (first[1] == b"0" and b"keep-alive" not in said)
         body = bytearray()
         if status not in _WITHOUT_BODY:
             yield from self._body(headers, body)
         after = headers.get(b"retry-after")
-        phrase = (found[3] or b"").decode("latin-1").strip()
+        phrase = (first[3] or b"").decode("latin-1").strip()
         return Answer(status, phrase, None if after is None else after.decode("latin-1"), bytes(body))
 
-    def _head(self, most: int) -> _Steps[bytes]:
-        """All lines up to an empty one, within so many bytes."""
-        looked = 0
-        while True:
-            found = _END_OF_HEAD.search(self._data, looked)
-            end, behind = (len(self._data), 0) if found is None else found.span()
-            if not self._data.startswith(_FIRST[: len(self._data)]):
-                raise NotHttp("its first line is not that of an answer")
-            if end > most:
-                raise NotHttp(f"its head has more than {MOST_HEAD >> 10} KiB")
-            if found is not None:
-                head = bytes(self._data[:end])
-                del self._data[:behind]
-                return head
-            looked = max(0, end - 3)
-            yield from self._more()
+    def _check_start(self) -> None:
+        """Raises NotHttp as soon as the first bytes tell it: who speaks something else may say no more."""
+        if not self._data.startswith(_FIRST[: len(self._data)]):
+            raise NotHttp("its first line is not that of an answer")
 
     def _body(self, headers: Mapping[bytes, bytes], body: bytearray) -> _Steps[None]:
         """Puts its first bytes into ``body``."""

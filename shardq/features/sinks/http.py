@@ -121,6 +121,10 @@ class HttpSink(Sink):
             self._route_headers["Authorization"] = said
         for name in headers:
             _add_header(self._route_headers, name.removeprefix(_HEADER), others[name])
+        self._given = {name.lower() for name in self._route_headers}
+        """The names of the route's headers, in lower case."""
+        if "user-agent" not in self._given:
+            self._route_headers["User-Agent"] = _AGENT
         self._server = Server(scheme, host, self._port)
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -257,14 +261,14 @@ class HttpSink(Sink):
         return answer.status not in _BUSY
 
     def _headers(self, message: Message) -> dict[str, str]:
-        given, id = {name.lower() for name in self._route_headers}, message.ascii_id
+        id = message.ascii_id
         headers = {"Idempotency-Key": id, "Shardq-Topic": message.topic, "Shardq-Attempt": str(message.attempt)}
         headers |= self._route_headers
-        for name, value in (("Content-Type", message.content_type), ("User-Agent", _AGENT)):
-            if name.lower() not in given:
-                headers[name] = value
+        if "content-type" not in self._given:
+            headers["Content-Type"] = message.content_type
         for name, value in message.headers.items():
-            taken = name.lower() in _OWN | given or name.lower().startswith(_OURS)
+            lower = name.lower()
+            taken = lower in _OWN or lower in self._given or lower.startswith(_OURS)
             if not taken and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
                 headers[name] = value
         return headers | (signature(self._keys, id, int(time.time()), message.payload) if self._keys else {})
