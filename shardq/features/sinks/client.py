@@ -300,6 +300,8 @@ class Client:
                 )
         except ValueError as exc:
             sock.close()
+            if isinstance(exc, OSError):  # what is wrong with a certificate is both
+                raise
             raise OSError(f"its name can't be in a certificate: {exc}") from exc
         except BaseException:
             sock.close()
