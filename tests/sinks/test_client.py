@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import ssl
 import threading
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardq.errors import InvalidUrl
 from shardq.features.sinks import client as module
-from shardq.features.sinks.answer import Answer, NotHttp
-from shardq.features.sinks.client import Client, NoAnswer, Server, Unreached
+from shardq.features.sinks.answer import Answer, AnswerReader, NotHttp
+from shardq.features.sinks.client import Client, Server, Unreached
+from shardq.features.sinks.connection import NoAnswer
 from tests.sinks.nasty import CLOSE, DRIP, FLOOD, HANG, READ, RESET, NastyServer, Step, slowly
 from tests.support import certificates
 
@@ -138,6 +142,36 @@ def test_the_headers_that_count() -> None:
     head = b"HTTP/1.1 429 Slow Down\r\nX-Retry-After: 1\r\nretry-after:  Wed, 21 Oct 2015 07:28:00 GMT \r\n"
     with NastyServer([READ, head + b"Content-Length: 0\r\n\r\n"]) as server:
         assert asyncio.run(ask(server)) == Answer(429, "Slow Down", "Wed, 21 Oct 2015 07:28:00 GMT", b"")
+
+
+SOUND = [
+    OK,
+    b"HTTP/1.1 204 No Content\n\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+    chunked(b"2;a=b", b"he", b"3", b"llo", b"0", b"X: y", b"", b""),
+    b"HTTP/1.0 500\r\nRetry-After: 5\r\n\r\nhello",
+]
+
+
+@given(st.sampled_from(SOUND), st.lists(st.integers(1, 80)))
+def test_it_does_not_matter_how_the_bytes_come(data: bytes, cuts: list[int]) -> None:
+    whole, parts = AnswerReader(), AnswerReader()
+    expected = whole.feed(data) or whole.feed(b"")
+    ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    found = None
+    for start, end in itertools.pairwise(ends):
+        assert found is None, "it is whole only now"
+        found = parts.feed(data[start:end])
+    assert (found or parts.feed(b"")) == expected
+    assert whole.is_last == parts.is_last
+
+
+@given(st.sampled_from(SOUND), st.integers(0, 100), st.binary(max_size=20))
+def test_bytes_of_any_kind_are_an_answer_or_none(data: bytes, at: int, other: bytes) -> None:
+    reader = AnswerReader()
+    with contextlib.suppress(NotHttp, ConnectionResetError):
+        if reader.feed(data[:at] + other + data[at + len(other) :]) is None:
+            assert reader.feed(b"") is not None, "it ends"
 
 
 HEADER = b"X: " + b"y" * 1000 + b"\r\n"

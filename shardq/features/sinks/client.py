@@ -9,7 +9,7 @@ A request ends within its timeout, whatever the other side does. It is sent once
 the other side has closed a connection that was idle before any byte of an answer: it has not read the request then, or
 died of it.
 
-``answer`` reads what comes back.
+``connection`` carries a request, ``answer`` reads what comes back.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import contextlib
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from shardq.core.drivers.aioconnection import connect_to_async, resolve_async
 from shardq.core.drivers.settings import bracketed
 from shardq.core.drivers.sockets import CheckIp, server_name
-from shardq.features.sinks.answer import Answer, AnswerReader, NotHttp
+from shardq.errors import ShardqError
+from shardq.features.sinks.answer import Answer
+from shardq.features.sinks.connection import BUFFER, Connection, NoAnswer, TlsConnection
 
-BUFFER = 16 << 10
-"""Bytes that one read takes. With asyncio's own buffers, of 256 KiB for each read, a request takes twice the CPU."""
 IDLE_S = 30.0
 """An idle connection is closed after so long: many servers and firewalls forget it soon after."""
 
@@ -60,125 +60,6 @@ class Unreached(Exception):
         self.why: OSError = why
 
 
-class NoAnswer(Exception):
-    """The request was sent, and may have been executed, but no whole answer came."""
-
-    def __init__(self, why: OSError | NotHttp) -> None:
-        super().__init__(str(why))
-        self.why: OSError | NotHttp = why
-        """A TimeoutError if the time was over."""
-
-
-class _Connection(asyncio.BufferedProtocol):
-    """One connection, which carries one request at a time."""
-
-    def __init__(self, buffer: memoryview, lost: Callable[[_Connection], object]) -> None:
-        """``buffer`` may be that of others, too: what is read into it is taken at once."""
-        self.is_open: bool = True
-        self.idle_since: float = 0.0
-        self._buffer = buffer
-        self._lost = lost
-        self._loop = asyncio.get_running_loop()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._transport: asyncio.Transport
-        self._reader = AnswerReader()
-        self._answer: asyncio.Future[Answer] | None = None
-        self._deadline = 0.0
-        self._watch: asyncio.TimerHandle | None = None
-        """Looks at the deadline. A timer for each request would cost more than what it watches."""
-        self._why: OSError | NotHttp = ConnectionResetError("the other side has closed it")
-        """Why it is not open any more."""
-
-    @property
-    def is_unanswered(self) -> bool:
-        """True if no byte has come since the last request was sent."""
-        return not self._reader.has_begun
-
-    async def ask(self, request: bytes, deadline: float) -> Answer:
-        """Sends a request. Raises NoAnswer. It is closed unless another one may follow."""
-        self._reader = AnswerReader()
-        if not self.is_open:
-            raise NoAnswer(self._why)
-        self._answer = self._loop.create_future()
-        self._deadline = deadline
-        if self._watch is None or self._watch.when() > deadline:
-            self._look()
-        self._transport.write(request)
-        try:
-            answer = await self._answer
-            # a server that answers before it has all of a request seldom reads the rest
-            if self._reader.is_last or self._transport.get_write_buffer_size():
-                self.abort()
-            return answer
-        except (OSError, NotHttp) as exc:
-            raise NoAnswer(exc) from exc
-        except asyncio.CancelledError:
-            self.abort()
-            raise
-        finally:
-            self._answer = None
-
-    def abort(self) -> None:
-        self._end(self._why)
-
-    # ---- called by the loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._answer is None or self._answer.done():
-            self._end(NotHttp("it speaks without being asked"))
-        else:
-            self._feed(bytes(self._buffer[:nbytes]))
-
-    def eof_received(self) -> None:
-        """The transport closes itself."""
-        if self._answer is not None and not self._answer.done():
-            self._feed(b"")
-        self._end(self._why)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc if isinstance(exc, OSError) else self._why)
-        self.closed.set_result(None)
-
-    def _look(self) -> None:
-        """Ends a request that is overdue, or looks again at its deadline."""
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        if self._answer is None or not self.is_open:
-            return
-        if self._loop.time() >= self._deadline:
-            self._end(TimeoutError("no answer in time"))
-        else:
-            self._watch = self._loop.call_at(self._deadline, self._look)
-
-    def _feed(self, data: bytes) -> None:
-        assert self._answer is not None, "it is waited for"
-        try:
-            answer = self._reader.feed(data)
-        except (OSError, NotHttp) as exc:
-            self._end(exc)
-        else:
-            if answer is not None:
-                self._answer.set_result(answer)
-
-    def _end(self, why: OSError | NotHttp) -> None:
-        if self.is_open:
-            self.is_open, self._why = False, why
-            self._lost(self)
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(why)
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        self._transport.abort()
-
-
 class _Host:
     """The connections to one server."""
 
@@ -188,7 +69,7 @@ class _Host:
         self.server = server
         self.busy = 0
         """The requests under way."""
-        self.idle: list[_Connection] = []
+        self.idle: list[Connection] = []
         """The one that was used last is the last."""
         self.waiting: deque[asyncio.Future[None]] = deque()
         """Those who wait for a place, one each."""
@@ -210,8 +91,8 @@ class Client:
         """Those for which requests wait."""
         self._busy = 0
         self._buffer = memoryview(bytearray(BUFFER))
-        self._connections: set[_Connection] = set()
-        self._idle: dict[_Connection, _Host] = {}
+        self._connections: set[Connection] = set()
+        self._idle: dict[Connection, _Host] = {}
         """The one that is idle for the longest time is the first."""
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
@@ -274,7 +155,7 @@ class Client:
         self._keep(connection, host)
         return answer
 
-    def _keep(self, connection: _Connection, host: _Host) -> None:
+    def _keep(self, connection: Connection, host: _Host) -> None:
         if connection.is_open:
             connection.idle_since = now = asyncio.get_running_loop().time()
             host.idle.append(connection)
@@ -282,27 +163,14 @@ class Client:
             if self._sweep is None:
                 self._sweep = asyncio.get_running_loop().call_at(now + IDLE_S, self._close_idle)
 
-    async def _connect(self, server: Server, deadline: float) -> _Connection:
+    async def _connect(self, server: Server, deadline: float) -> Connection:
         while self._idle and self._busy + len(self._idle) > self._most:
             next(iter(self._idle)).abort()
-        context = self._context() if server.scheme == "https" else None
+        connection = self._new_connection(server)
         addresses = await resolve_async(server.address, deadline=deadline, check_ip=self._check_ip)
         sock = await connect_to_async(addresses, deadline=deadline)
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(deadline):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self._buffer, self._lost),
-                    sock=sock,
-                    ssl=context,
-                    server_hostname=None if context is None else server_name(server.address),
-                    ssl_handshake_timeout=None if context is None else max(0.1, deadline - loop.time()),
-                )
-        except ValueError as exc:
-            sock.close()
-            if isinstance(exc, OSError):  # what is wrong with a certificate is both
-                raise
-            raise OSError(f"its name can't be in a certificate: {exc}") from exc
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
         except BaseException:
             sock.close()
             raise
@@ -310,7 +178,24 @@ class Client:
         connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
         if self._closed:
             connection.abort()
+        if isinstance(connection, TlsConnection):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await connection.shaken
+            except BaseException:
+                connection.abort()
+                raise
         return connection
+
+    def _new_connection(self, server: Server) -> Connection:
+        if server.scheme != "https":
+            return Connection(self._buffer, self._lost)
+        try:
+            return TlsConnection(self._buffer, self._lost, self._context(), server_name(server.address))
+        except ValueError as exc:
+            if isinstance(exc, ShardqError):
+                raise
+            raise OSError(f"its name can't be in a certificate: {exc}") from exc
 
     # ---- places and connections
 
@@ -356,7 +241,7 @@ class Client:
         if not host.busy and not host.idle and not host.waiting and self._hosts.get(host.server) is host:
             del self._hosts[host.server]
 
-    def _lost(self, connection: _Connection) -> None:
+    def _lost(self, connection: Connection) -> None:
         host = self._idle.pop(connection, None)
         if host is not None:
             host.idle.remove(connection)

@@ -33,7 +33,8 @@ from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.answer import NotHttp
 from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent
-from shardq.features.sinks.client import Client, NoAnswer, Server, Unreached
+from shardq.features.sinks.client import Client, Server, Unreached
+from shardq.features.sinks.connection import NoAnswer
 from shardq.features.sinks.own_loop import LOOP
 from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
 from shardq.version import __version__
