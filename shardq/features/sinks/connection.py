@@ -1,7 +1,7 @@
 """A connection of HTTP/1.1 on asyncio, with TLS or without: it carries one request at a time. ``client`` makes it.
 
-TLS is done here, by the ``ssl`` module without sockets: asyncio takes 256 KiB of memory for each connection with it, and
-closes it in another way in each version.
+TLS is done here, by the ``ssl`` module without sockets. asyncio's own takes 256 KiB of memory for each connection, and
+closes one in another way in each version.
 """
 
 from __future__ import annotations
