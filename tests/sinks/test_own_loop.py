@@ -62,6 +62,17 @@ def test_all_sinks_have_one_thread_which_ends_with_the_last(opened: Open) -> Non
         assert sinks[0].send(messages(1))[0].result(10) == Sent()
 
 
+def test_a_sink_is_opened_again_as_soon_as_it_is_closed() -> None:
+    """The loop of before may still be about to end."""
+    with NastyServer([READ, TAKEN]) as server:
+        sink = HttpSink(f"http://127.0.0.1:{server.port}/#connections=1")
+        for _ in range(100):
+            sink.open()
+            assert [future.result(10) for future in sink.send(messages(2))] == [Sent()] * 2
+            sink.close()
+        assert len(server.requests) == 200
+
+
 @pytest.mark.parametrize("script", [[READ, HANG], [HANG]])
 def test_what_is_interrupted_has_an_answer(opened: Open, script: Sequence[Step]) -> None:
     """What is under way, what waits for a connection, and what was handed over a moment before."""

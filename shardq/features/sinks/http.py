@@ -146,6 +146,8 @@ class HttpSink(Sink):
         self._client = Client(
             most=self._at_once, most_of_host=self._at_once, check_ip=self.check_ip, context=self._context
         )
+        # a task of the loop before may still be about to end
+        self._waiting, self._at_work = deque(), set()
         self._loop = LOOP.enter()
 
     def _context(self) -> ssl.SSLContext:
@@ -172,16 +174,17 @@ class HttpSink(Sink):
 
     def _take(self, messages: Sequence[tuple[Message, Future[Result]]]) -> None:
         self._down = None
-        self._waiting.extend(messages)
-        for _ in range(min(len(self._waiting), self._at_once - len(self._at_work))):
-            task = asyncio.ensure_future(self._work())
-            self._at_work.add(task)
-            task.add_done_callback(self._at_work.discard)
+        waiting, at_work = self._waiting, self._at_work
+        waiting.extend(messages)
+        for _ in range(min(len(waiting), self._at_once - len(at_work))):
+            task = asyncio.ensure_future(self._work(waiting))
+            at_work.add(task)
+            task.add_done_callback(at_work.discard)
 
-    async def _work(self) -> None:
+    async def _work(self, waiting: deque[tuple[Message, Future[Result]]]) -> None:
         """Sends messages one by one, as long as any waits."""
-        while self._waiting:
-            message, answer = self._waiting.popleft()
+        while waiting:
+            message, answer = waiting.popleft()
             try:
                 answer.set_result(await self._sent(message))
             except asyncio.CancelledError:
