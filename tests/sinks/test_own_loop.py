@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -63,14 +64,19 @@ def test_all_sinks_have_one_thread_which_ends_with_the_last(opened: Open) -> Non
 
 
 def test_a_sink_is_opened_again_as_soon_as_it_is_closed() -> None:
-    """The loop of before may still be about to end."""
+    """The loop of before may still be about to end: without a queue for each opening, one in a hundred hung."""
+    usual_s = sys.getswitchinterval()
     with NastyServer([READ, TAKEN]) as server:
         sink = HttpSink(f"http://127.0.0.1:{server.port}/#connections=1")
-        for _ in range(100):
-            sink.open()
-            assert [future.result(10) for future in sink.send(messages(2))] == [Sent()] * 2
-            sink.close()
-        assert len(server.requests) == 200
+        sys.setswitchinterval(1e-6)
+        try:
+            for _ in range(400):
+                sink.open()
+                assert sink.send(messages(1))[0].result(10) == Sent()
+                sink.close()
+        finally:
+            sys.setswitchinterval(usual_s)
+        assert len(server.requests) == 400
 
 
 @pytest.mark.parametrize("script", [[READ, HANG], [HANG]])
