@@ -28,7 +28,7 @@ def messages(count: int) -> Sequence[Message]:
 
 
 def threads() -> int:
-    return sum(thread.name == "shardq-http" for thread in threading.enumerate())
+    return sum(thread.name == "shardq-sinks-http" for thread in threading.enumerate())
 
 
 @pytest.fixture

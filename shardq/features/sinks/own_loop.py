@@ -36,7 +36,7 @@ class OwnLoop:
                 loop = asyncio.SelectorEventLoop()
                 loop.set_exception_handler(_note)
                 try:
-                    launch(threading.Thread(target=_run, args=(loop,), name="shardq-http", daemon=True))
+                    launch(threading.Thread(target=_run, args=(loop,), name="shardq-sinks-http", daemon=True))
                 except RuntimeError:
                     loop.close()
                     raise
