@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_server(parser)
     add_json(parser, "write the figures there too")
     options = parser.parse_args(arguments)
-    chosen = [kind for kind in KINDS if options.only.lower() in kind.name.lower() and (options.brokers or not kind.is_broker)]
+    named = [kind for kind in KINDS if options.only.lower() in kind.name.lower()]
+    chosen = [kind for kind in named if options.brokers or not kind.is_broker]
     if not chosen:
         names = ", ".join(repr(kind.name) for kind in KINDS)
         parser.error(f"--only {options.only!r} leaves no sink; there are {names}; those of RabbitMQ need --brokers")
