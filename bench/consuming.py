@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from bench.stand import Stand
-from shardq import Consumer, Delivery, Engine, Worker
+from shardq import Batch, Consumer, Delivery, Engine, Worker
 
 CLAIM = 500
 """The number of tasks in one claim."""
@@ -39,6 +40,12 @@ def function(worker: Worker) -> None:
 def coroutine(worker: Worker) -> None:
     @worker.on("")
     async def handle(delivery: Delivery) -> None:
+        pass
+
+
+def batches(worker: Worker) -> None:
+    @worker.on("", batch=CLAIM, concurrency=2)
+    def handle(batch: Batch[Any]) -> None:
         pass
 
 

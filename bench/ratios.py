@@ -22,7 +22,7 @@ from statistics import median, quantiles
 import redis.asyncio
 
 from bench import limit
-from bench.consuming import CLAIM, claim_ahead_and_ack, claim_and_ack, function, running
+from bench.consuming import CLAIM, batches, claim_ahead_and_ack, claim_and_ack, function, running
 from bench.loads import FAR_S, PAYLOAD, spread_tasks
 from bench.stand import SHARDS, Stand
 from bench.suites import consume, dispatch, flow, keys, scales
@@ -174,6 +174,10 @@ def _worker(stand: Stand) -> float:
     return COUNT / consume.drained(stand, COUNT, running(stand, function)).wall_s
 
 
+def _worker_of_batches(stand: Stand) -> float:
+    return COUNT / consume.drained(stand, COUNT, running(stand, batches)).wall_s
+
+
 def _worker_with_metrics(stand: Stand) -> float:
     def work(engine: Engine, count: int) -> None:
         with _metrics_read(engine):
@@ -294,6 +298,7 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
     ("claim and ack, prefetch=True ÷ C client's claim", _claim_ahead_and_ack, _c_claim),
     ("worker ÷ C client's claim", _worker, _c_claim),
     ("worker whose metrics are read ÷ worker", _worker_with_metrics, _worker),
+    ("worker with batches of 500 ÷ worker", _worker_of_batches, _worker),
     ("pushes of 200 coroutines ÷ of one", _push_async, _push_alone),
     ("200 consumers in four processes ÷ 20 in one", _many_consumers, _few_consumers),
     ("push with a key ÷ without, the server's CPU time", _keyed_push, _plain_push),

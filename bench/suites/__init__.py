@@ -2,6 +2,7 @@
 
 from bench.suites import (
     backlog,
+    batches,
     burst,
     cold,
     consume,
@@ -28,6 +29,7 @@ SUITES = (
     dispatch.SUITE,
     burst.SUITE,
     consume.SUITE,
+    batches.SUITE,
     keys.SUITE,
     sizes.SUITE,
     backlog.SUITE,

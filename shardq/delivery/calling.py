@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from shardq.core.calls.consume import SettleHold
@@ -48,8 +48,8 @@ class LotCalls:
         self._steps = self._planned(lot.jobs)
         self._raised: BaseException | None = None
         """What the last call raised, if the steps are to say what comes of it."""
-        self._called: dict[tuple[str, str], Job] = {}
-        """Id and token → the jobs of the present call."""
+        self._called: dict[str, Job] = {}
+        """Id → the jobs of the present call."""
 
     def next(self) -> Batch[Any] | None:
         """The batch of the next call, which begins now. None: the lot has ended, or was ended over its head."""
@@ -66,7 +66,7 @@ class LotCalls:
 
     def ended(self, failure: BaseException | None, result: object = None) -> None:
         """Takes how the call ended: what it raised, or returned."""
-        called, seconds = list(self._called.values()), time.monotonic() - self.lot.began_at
+        called, seconds = self._called.values(), time.monotonic() - self.lot.began_at
         self._note(self.lot, len(called), seconds)
         if failure is None and result is not None:
             try:
@@ -85,8 +85,8 @@ class LotCalls:
     # ---- verdicts about single deliveries
 
     def decide(self, delivery: Delivery[Any], failure: BaseException | None) -> bool | None:
-        job = self._called.get((delivery.id, delivery.token))
-        if job is None:
+        job = self._called.get(delivery.id)
+        if job is None or job.delivery.token != delivery.token:
             return None
         if job.stage == "done":
             return False
@@ -94,7 +94,7 @@ class LotCalls:
         return bool(self._settle([(job, settlement)], failure))
 
     def lost(self) -> Sequence[Delivery[Any]]:
-        return [delivery for delivery in self.lot.lost if (delivery.id, delivery.token) in self._called]
+        return [delivery for delivery in self.lot.lost if delivery.id in self._called]
 
     # ----
 
@@ -105,18 +105,18 @@ class LotCalls:
 
     def _begun(self, jobs: Sequence[Job]) -> Batch[Any] | None:
         """The batch of a call with these jobs; None if nothing of them is left."""
-        read, deliveries = self._batching.read, list[Delivery[Any]]()
-        self._called = {}
-        for job in self._in_flight.begin_call(self.lot, jobs):
-            delivery = job.delivery
-            if read is not None:
+        begun = called = self._in_flight.begin_call(self.lot, jobs)
+        if (read := self._batching.read) is None:
+            deliveries = [job.delivery for job in begun]
+        else:
+            deliveries, called = [], []
+            for job in begun:
                 try:
-                    delivery = read(delivery)
+                    deliveries.append(read(job.delivery))
+                    called.append(job)
                 except PayloadNotDecodable as exc:
                     self._settle([(job, settlement_of(job, exc))], exc)
-                    continue
-            self._called[delivery.id, delivery.token] = job
-            deliveries.append(delivery)
+        self._called = {job.delivery.id: job for job in called}
         if self._hooks.any_before:
             for job in self._called.values():
                 _about(job, self._hooks.before, job.delivery)
@@ -125,19 +125,20 @@ class LotCalls:
     def _settle(self, settled: Sequence[tuple[Job, Settlement]], failure: BaseException | None) -> int:
         """Finishes these jobs, and tells the hooks. Returns how many were not finished before."""
         finished = self._in_flight.finish_all(settled)
+        if failure is None and not self._hooks.any_after:
+            return len(finished)
         for job, settlement in finished:
             if isinstance(settlement, SettleHold):
                 self._in_flight.hold(job.delivery)
-            if failure is not None or self._hooks.any_after:
-                _about(job, call_hooks, self._hooks, job, settlement, failure)
+            _about(job, call_hooks, self._hooks, job, settlement, failure)
         return len(finished)
 
-    def _fail(self, jobs: Sequence[Job], failure: BaseException) -> None:
+    def _fail(self, jobs: Collection[Job], failure: BaseException) -> None:
         """Settles what is left of these as after a call that has raised."""
         if left := _open(jobs):
             self._settle(settlements_of(left, failure), failure)
 
-    def _take(self, called: Sequence[Job], result: object) -> None:
+    def _take(self, called: Collection[Job], result: object) -> None:
         """Takes the list that a handler returned: None or an exception for each delivery of its batch, in its order."""
         name = self.lot.name
         check_result(result, name, "handler")
@@ -168,7 +169,7 @@ def _is_open(job: Job) -> bool:
     return job.stage != "done"
 
 
-def _open(jobs: Sequence[Job]) -> list[Job]:
+def _open(jobs: Iterable[Job]) -> list[Job]:
     """Those that have no settlement yet."""
     return [job for job in jobs if job.stage != "done"]
 

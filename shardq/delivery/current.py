@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardq.core.model.task import Delivery
 
-if TYPE_CHECKING:
-    from shardq.delivery.batch import Batch
-
-CURRENT: ContextVar[Delivery[Any] | Batch[Any]] = ContextVar("shardq.current")
-"""Set in the context of each call of a handler, its hooks included."""
+CURRENT: ContextVar[Delivery[Any] | Sequence[Delivery[Any]]] = ContextVar("shardq.current")
+"""Set in the context of each call of a handler, its hooks included: the delivery, or the batch."""
 
 
 def current() -> Delivery[Any]:

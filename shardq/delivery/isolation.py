@@ -39,9 +39,10 @@ Steps = Generator[CallThese[T] | Fail[T], BaseException | None, None]
 
 def parts(tasks: Sequence[T], failures: Callable[[T], int], size_after: Callable[[int], int]) -> list[Sequence[T]]:
     """The first calls of a lot: tasks that have failed as often are called together, the fewer the more often."""
-    by_failures: dict[int, list[T]] = {}
-    for task in tasks:
-        by_failures.setdefault(failures(task), []).append(task)
+    by_failures: dict[int, Sequence[T]] = {}
+    counts = set(map(failures, tasks))
+    for count in counts:
+        by_failures[count] = tasks if len(counts) == 1 else [task for task in tasks if failures(task) == count]
     found: list[Sequence[T]] = []
     for count, some in sorted(by_failures.items()):
         size = size_after(count)

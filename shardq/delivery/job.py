@@ -6,14 +6,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleHold, SettleRetry, SettleSnooze
+from shardq.core.calls.consume import (
+    Leased,
+    OtherSettlement,
+    SettleBury,
+    SettleGiveBack,
+    SettleHold,
+    SettleRetry,
+    SettleSnooze,
+)
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone, reason_of
-from shardq.core.consumer.settling import Settlement, noted, settlement_after
+from shardq.core.consumer.settling import Settlement, SettlementsByShard, noted, settlement_after
 from shardq.core.model.checks import reason_text
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
@@ -207,6 +215,21 @@ def settlements_of(jobs: Sequence[Job], exc: BaseException) -> list[tuple[Job, S
     if by_backoff and isinstance(model, SettleRetry):
         return retries(jobs, model.reason)
     return [(job, msgspec.structs.replace(model, id=job.delivery.id, token=job.delivery.token)) for job in jobs]
+
+
+def divided(settled: Iterable[tuple[Job, Settlement]]) -> SettlementsByShard:
+    """Settlements as they are sent, by shard: failed attempts are noted."""
+    found: dict[int, tuple[list[Leased], list[OtherSettlement]]] = {}
+    for job, settlement in settled:
+        shard = job.delivery.shard
+        parts = found.get(shard)
+        if parts is None:
+            parts = found[shard] = [], []
+        if isinstance(settlement, Delivery):
+            parts[0].append(settlement)
+        else:
+            parts[1].append(job.noted(settlement))
+    return found
 
 
 def retries(jobs: Sequence[Job], reason: str) -> list[tuple[Job, Settlement]]:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shardq.core.calls import control
@@ -54,9 +54,9 @@ class Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (DOUBLINGS + 1))
     total_s: float = 0.0
 
-    def note(self, seconds: float) -> None:
-        self.counts[min(int(seconds * 1000).bit_length(), DOUBLINGS)] += 1
-        self.total_s += seconds
+    def note(self, seconds: float, count: int = 1) -> None:
+        self.counts[min(int(seconds * 1000).bit_length(), DOUBLINGS)] += count
+        self.total_s += seconds * count
 
 
 @dataclass(slots=True)
@@ -89,15 +89,15 @@ class Outcomes:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicOutcomes] = {}
 
-    def note(self, job: Job, outcome: Outcome) -> None:
-        """Counts a job that is finished."""
+    def note(self, job: Job, outcome: Outcome, count: int = 1) -> None:
+        """Counts a job that is finished, and others of its lot that are like it."""
         with self._lock:
             seen = self._of(job.delivery.topic)
-            seen.outcomes[outcome] += 1
+            seen.outcomes[outcome] += count
             if job.began_at:
                 if job.lot is None:
                     seen.handler.note(job.ended_at - job.began_at)
-                seen.pickup.note(job.waited_s)
+                seen.pickup.note(job.waited_s, count)
 
     def note_call(self, topic: str, size: int, seconds: float) -> None:
         """Counts a call of a handler of batches."""
@@ -125,6 +125,30 @@ class _Unknown:
     since: float
     last: float
     count: int = 0
+
+
+def _alike(settlements: Iterable[tuple[Job, Settlement]]) -> Iterator[tuple[Job, Settlement, int]]:
+    """The jobs that are counted, each with how many are like it: in a row the jobs of a lot that ended in one way and
+    began together are told by the last of them.
+    """
+    last: tuple[Job, Settlement] | None = None
+    count = 0
+    for each in settlements:
+        job, settlement = each
+        if last is not None:
+            if (
+                job.lot is not None
+                and job.lot is last[0].lot
+                and type(settlement) is type(last[1])
+                and job.began_at == last[0].began_at
+            ):
+                last = each
+                count += 1
+                continue
+            yield *last, count
+        last, count = each, 1
+    if last is not None:
+        yield *last, count
 
 
 class Tally:
@@ -162,18 +186,18 @@ class Tally:
         undone has no outcome.
         """
         waited: Counter[tuple[str, int]] = Counter()
-        for job, settlement in settlements:
+        for job, settlement, count in _alike(settlements):
             if (outcome := outcome_of(settlement)) is not None:
                 if self.outcomes is not None:
-                    self.outcomes.note(job, outcome)
+                    self.outcomes.note(job, outcome, count)
                 if job.unknown is None:
-                    self._counts[outcome] += 1
+                    self._counts[outcome] += count
                 else:
                     self._met_unknown(job.delivery.topic, job.unknown)
             if isinstance(settlement, SettleRetry | SettleBury):
                 self._last_error = settlement.reason.rpartition("\n")[2]
             if job.began_at:
-                waited[job.delivery.topic, int(job.waited_s * 1000)] += 1
+                waited[job.delivery.topic, int(job.waited_s * 1000)] += count
         for (topic, ms), jobs in waited.items():
             self._pickup.note([(topic, jobs)], oldest_ms=ms, newest_ms=ms)
 

@@ -161,7 +161,7 @@ def test_an_unknown_name_is_for_another_worker(
     engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with its last attempt."""
-    monkeypatch.setattr("shardq.worker.handlers.UNKNOWN_S", 0.05)
+    monkeypatch.setattr("shardq.delivery.handler.UNKNOWN_S", 0.05)
     monkeypatch.setattr("shardq.worker.report.BEAT_S", 1.0)
     calls: list[str] = []
     older, newer = running.worker(max_attempts=1), running.worker(max_attempts=1)
