@@ -85,6 +85,7 @@ def store(batch: shardq.Batch[Event]) -> None:
     batch.bury(batch[1], "of no use")
     batch.snooze(batch[2], HOUR)
     assert_type(batch.hold(batch[3], 60), bool)
+    assert_type(batch.index(batch[4]), int)
 
 
 @worker.on("lines", batch=10, isolate=False)
