@@ -8,8 +8,10 @@ from cluster.entry import run
 
 
 def _main() -> int:
+    from bench.children import silence_advice
     from bench.command import main
 
+    silence_advice()
     return main()
 
 

@@ -6,6 +6,7 @@ JSON. ``taking_part`` is the child's side of this.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+from shardq.engine.advice import SERVERS
 
 _END_S = 60.0
 
@@ -58,10 +61,16 @@ class Child:
         return msgspec.json.decode(said)
 
 
+def silence_advice() -> None:
+    """Logs no advice on servers: those of a bench keep nothing on their disks, which its facts say once."""
+    logging.getLogger(SERVERS).setLevel(logging.ERROR)
+
+
 def taking_part(work: Callable[[threading.Event], Any]) -> None:
     """The child's side: ``work`` runs until the event is set, and its result is printed. A child that is never told to
     begin does nothing.
     """
+    silence_advice()
     print("ready", flush=True)
     if not sys.stdin.readline():
         return

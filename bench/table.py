@@ -53,10 +53,10 @@ class Progress:
         if self._console.is_terminal:
             self._status.update(f"{self._where}: {doing} …")
         else:
-            self._console.print(f"{self._where}: {doing} …", markup=False)
+            self._console.print(f"{self._where}: {doing} …", markup=False, soft_wrap=True)
 
     def found(self, figure: Figure) -> None:
-        self._console.print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", markup=False)
+        self._console.print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", markup=False, soft_wrap=True)
 
 
 def output(plain_width: int = PLAIN_WIDTH) -> Console:

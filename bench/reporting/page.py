@@ -115,7 +115,8 @@ def sections(inputs: Inputs) -> list[Section]:
             "Keys",
             "The same tasks fall due with keys and without, in turns, in one shard, and one consumer takes them. With "
             "“one behind the other” the next task of a key falls due when the one before is done; with “all at once” "
-            "they wait for each other. The lateness of quiet keys is from due to claimed, alone, beside a key that "
+            "they wait for each other. The server’s CPU of a task is from due to acknowledged, and that of its push is "
+            "apart from it. The lateness of quiet keys is from due to claimed, alone, beside a key that "
             "has a backlog due from the first instant on, and beside ten on hold.",
             table=tables.figures(results.of("keys")),
             missing=without,

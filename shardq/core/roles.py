@@ -82,7 +82,7 @@ ROLES = {
     | _HEARING
     | _SETTLING
     | _SCHEDULING
-    | _role("wake permit release renew report fleet", "exists time zrangebyscore", "workers reports"),
+    | _role("wake permit release renew report fleet", "exists time zrangebyscore llen lrange", "workers reports"),
     # As forwarded topics go elsewhere, it is a consumer of these, too.
     "dispatcher": _EVERYBODY
     | _GIVING

@@ -82,6 +82,7 @@ async def topic(request: Request) -> dict[str, Any]:
         "key_address": lambda row: link_of("/tasks", topic=shown_topic(name), key=row.key),
         "has_keys": topic is not None and dashboard_of(request).engine.topology.is_keyed,
         "pickup": Lateness.total(each.pickup_lateness.get(name, Lateness()) for each in fleet),
+        "key_wait": Lateness.total(each.key_wait.get(name, Lateness()) for each in fleet),
     }
 
 

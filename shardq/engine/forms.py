@@ -162,9 +162,11 @@ def topic(stats: Stats, name: str, found: TopicStats) -> Any:
 LatenessForm = _form("LatenessForm", {"tasks": int, **dict.fromkeys(("p50_ms", "p99_ms", "max_ms"), int | None)})
 """A histogram by its quantiles."""
 
+HISTOGRAMS = ("dispatch_lateness", "pickup_lateness", "key_wait")
+
 MemberForm = _form(
     "MemberForm",
-    _fields(Member) | dict.fromkeys(("dispatch_lateness", "pickup_lateness"), GenericAlias(dict, (str, LatenessForm))),
+    _fields(Member) | dict.fromkeys(HISTOGRAMS, GenericAlias(dict, (str, LatenessForm))),
 )
 """A process, as ``fleet`` prints it."""
 
@@ -174,7 +176,7 @@ def lateness(found: Lateness) -> Any:
 
 
 def member(found: Member) -> Any:
-    histograms = {name: getattr(found, name) for name in ("dispatch_lateness", "pickup_lateness")}
+    histograms = {name: getattr(found, name) for name in HISTOGRAMS}
     shown = {name: {topic: lateness(each) for topic, each in by.items()} for name, by in histograms.items()}
     return _filled(MemberForm, found, **shown)
 

@@ -235,9 +235,11 @@ class ShardStats(msgspec.Struct, frozen=True, kw_only=True):
     head_age: float | None = None
     """Seconds since the first scheduled task was due: negative while it is still to come; None without one."""
     late_ms: int | None = None
-    """Lateness of the task dispatched last."""
+    """Lateness of the task without a key that was dispatched last."""
     lateness: Lateness | None = None
-    """The lateness of tasks that this process's poller dispatched; None when the shard is served elsewhere."""
+    """The lateness of tasks without a key that this process's poller dispatched; None when the shard is served
+    elsewhere.
+    """
     poller: Literal["starting", "running", "failing", "stopped", "elsewhere"] = "elsewhere"
     """The state of this process's poller; ``elsewhere``: another process serves the shard, or none."""
     poller_error: str | None = None
@@ -347,7 +349,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     one.
     """
     lateness: Lateness
-    """The lateness of tasks that the pollers of this process dispatched."""
+    """The lateness of tasks without a key that the pollers of this process dispatched."""
     shards: list[ShardStats]
     """Each shard; empty with ``stats(shards=False)``."""
     dispatchers: tuple[str, ...]

@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again. Looks over the lanes of a topic whose window has changed.
--- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane
+-- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, wait
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -28,8 +28,9 @@
 -- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>': these wake nobody
 -- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
 --         now_us, {topic, how many of it were moved, …}, topic whose list was needed and not given, or '>' and a routed topic whose
---         list is not empty now, or '!' and one of which all drawn processes are gone, and more are there, …} | {'stale', epoch} | {'behind', epoch} | {'missing'};
---         -1 for the latenesses when nothing moved
+--         list is not empty now, or '!' and one of which all drawn processes are gone, and more are there, …, and where lanes gave
+--         something {topic, bin, how many of its tasks with a key waited so long from their due time on, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'};
+--         the latenesses are those of tasks without a key, -1 when none moved
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
 -- COST O(n + log N + routed topics)
 local limit = tonumber(ARGV[3])
@@ -79,6 +80,7 @@ local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', n
 local full, plain = #ids == limit, #ids
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
 local given, entries, later, silent, turns, met = {}, {}, {}, {}, {}, {}
+local due, waits = {}, {}
 -- of these others of the lane are out as well
 local beside = {}
 -- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then. It
@@ -244,7 +246,7 @@ if keyed then
   local scores = #given > 0 and redis.call('ZMSCORE', KEYS[2], unpack(given)) or {}
   for i, id in ipairs(given) do
     if scores[i] then
-      ids[#ids + 1] = id
+      ids[#ids + 1], due[id] = id, scores[i] - FAR
     else
       redis.call('ZREM', KEYS[LANES], entries[id]) -- another program's
       note(lanes, lane_of(id))
@@ -300,6 +302,9 @@ if #ids > 0 then
         failure = pushed
       else
         moved = moved + #group
+        for i = 1, #ids > plain and #group or 0 do
+          if due[group[i]] then note_wait(waits, topic, now_ms - due[group[i]]) end
+        end
         arrives(topic, #group)
         moved_by_topic[#moved_by_topic + 1], moved_by_topic[#moved_by_topic + 2] = topic, #group
         local count = redis.pcall('HINCRBY', KEYS[3], topic, #group)
@@ -416,4 +421,5 @@ if routed then
     if came then redis.pcall('SPUBLISH', ARGV[6], '') end
   end
 end
+if #waits > 0 then lacking[#lacking + 1] = waits end
 return {'ok', moved, reaped, buried, oldest, newest, wake_at, string.format('%.0f', now_us), moved_by_topic, unpack(lacking)}

@@ -94,7 +94,10 @@ pushed_total | counter | process | | Tasks that this process pushed and that are
 dispatched_total | counter | process | topic | Tasks that this process moved to ready lists.
 handled_total | counter | process | topic outcome | Calls of this process's handlers that ended: done, retried, \
 buried or snoozed.
-dispatch_lateness_seconds | histogram | process | topic | From the due time to the ready list, by the server's clock.
+dispatch_lateness_seconds | histogram | process | topic | From the due time to the ready list, by the server's clock, \
+of tasks without a key.
+key_wait_seconds | histogram | process | topic | From the due time of a task with a key to the ready list: it \
+may wait for its key meanwhile.
 pickup_lateness_seconds | histogram | process | topic | From the answer to a worker's claim to the start of the \
 handler.
 handler_seconds | histogram | process | topic | From the start of a handler to its end.
@@ -161,9 +164,14 @@ class Collector(PrometheusCollector):
         samples.add("pushed_total", Internals(self._engine).pushed)
         running = Internals(self._engine).running
         dispatcher = running.dispatcher
-        for topic, lateness in (dispatcher.lateness() if dispatcher else {}).items():
-            samples.add("dispatched_total", lateness.count, topic)
-            samples.add_durations("dispatch_lateness_seconds", _durations(lateness), topic)
+        if dispatcher:
+            lateness, waits = dispatcher.lateness(), dispatcher.key_waits()
+            for topic in {**lateness, **waits}:
+                moved = [found[topic] for found in (lateness, waits) if topic in found]
+                samples.add("dispatched_total", sum(each.count for each in moved), topic)
+            for name, found in (("dispatch_lateness_seconds", lateness), ("key_wait_seconds", waits)):
+                for topic, each in found.items():
+                    samples.add_durations(name, _durations(each), topic)
         for sink in self._named(dispatcher.sinks()) if dispatcher else ():
             for name in ("sent", "failed", "retried", "buried"):
                 samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)

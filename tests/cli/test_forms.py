@@ -115,8 +115,9 @@ def test_topics_stats_health_fleet_and_schedules(shardq: Shell, full: Engine) ->
     assert verdict == {name: seen[name] for name in verdict}
     for line in (members := shardq.run("fleet", "--json").objects):
         assert_is(forms.MemberForm, line)
-        for lateness in line["dispatch_lateness"].values():
-            assert_is(forms.LatenessForm, lateness)
+        for name in forms.HISTOGRAMS:
+            for lateness in line[name].values():
+                assert_is(forms.LatenessForm, lateness)
     assert members
     (schedule,) = shardq.run("every", "--json").objects
     assert_is(forms.ScheduleForm, schedule, *OTHERS_OF_PAYLOAD)

@@ -49,6 +49,11 @@ def test_a_topic_shows_its_largest_keys(keyed: Engine, client: Browser) -> None:
     assert "Keys" not in client.get("/topics/one?topic=mail").text
 
 
+def test_a_topic_shows_how_long_its_tasks_wait_for_their_keys(keyed: Engine, client: Browser) -> None:
+    wait_until(lambda: "key wait p99" in client.get(ONE).text, "the dispatcher has reported", timeout=30)
+    assert "key wait" not in client.get("/topics/one?topic=mail").text
+
+
 def test_without_keys_nothing_is_said_of_them(engine: Engine, client: Browser) -> None:
     engine.push("x", topic="mail", delay=60)
     for path in ("/", "/tasks", "/topics", "/topics/one?topic=mail"):

@@ -101,11 +101,16 @@ class Work:
         def handle(delivery: shardq.Delivery) -> None:
             self.handled.add(delivery.id)
 
+        @self._worker.on("events", batch=20, linger=0.05)
+        def store(batch: shardq.Batch[int]) -> None:
+            self.handled.update(delivery.id for delivery in batch)
+
     def push(self) -> None:
         for number in itertools.count():
             if self._stop.is_set():
                 return
-            self.pushed.append(self._producer.push(number, topic="mail", id=f"n{number}", delay=0.2))
+            topic = "events" if number % 4 == 0 else "mail"
+            self.pushed.append(self._producer.push(number, topic=topic, id=f"n{number}", delay=0.2))
             time.sleep(0.005)
 
     def run(self, during: Callable[[], None]) -> None:

@@ -69,6 +69,7 @@ def test_the_largest_report_fits_and_counts_every_task() -> None:
             tasks=tuple("é" * 100 + str(n) for n in range(500)),
             dispatch=full,
             pickup=full,
+            key_wait=full,
         )
     )
     assert len(text) <= MOST_BYTES
@@ -78,7 +79,7 @@ def test_the_largest_report_fits_and_counts_every_task() -> None:
     assert [call.count for call in back.unknown] == [49 - n for n in range(len(back.unknown))]
     assert [task.seconds for task in back.longest] == [49 - n for n in range(len(back.longest))]
     assert shards_of(back.shards) == tuple(range(0, 1024, 2))
-    for histograms in (back.dispatch, back.pickup):
+    for histograms in (back.dispatch, back.pickup, back.key_wait):
         assert Lateness.total(map(dense, histograms.values())).count == 200 * BINS * 2**31
 
 

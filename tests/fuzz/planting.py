@@ -199,6 +199,7 @@ REPORT = msgspec.to_builtins(
         error="an error",
         dispatch={"mail": [0, 3, 7]},
         pickup={"mail": [0, 3, 7]},
+        key_wait={"mail": [0, 3, 7]},
     )
 )
 

@@ -39,7 +39,7 @@ def test_every_task_is_handled_or_poisoned(url: str, name: str, tmp_path: Path) 
 
         def start(number: int) -> Worker:
             flavour = "function" if number % 2 else "coroutine"
-            return stack.enter_context(Worker("tests.support.batching", url, name, tmp_path, flavour))
+            return stack.enter_context(Worker("tests.support.batching", url, name, tmp_path, flavour, 1 + number))
 
         workers = [start(number) for number in range(2)]
         pushed = {id for ids in engine.push_iter(Task(n) for n in range(TASKS)) for id in ids}

@@ -77,6 +77,34 @@ BROKEN = {
 }
 
 
+LANES = ("keys", "placed", "alarms", "rests", "holds", "gates")
+
+
+def of_lanes(state: State) -> State:
+    """The same with ids of a key, which are out."""
+    with_keys: State = {
+        name: [f"w/k/{id}" for id in found]
+        if isinstance(found, list)
+        else {f"w/k/{id}": each for id, each in found.items()}
+        for name, found in state.items()
+        if name != "meta"
+    }
+    return with_keys | {"meta": state["meta"], "placed": dict.fromkeys(with_keys["leased"], 0)}
+
+
+@pytest.mark.parametrize("broken", LANES)
+def test_nothing_is_written_of_lanes(modelled: ModelledShard, name: str, broken: str) -> None:
+    keys = shard_keys(name, 1, keyed=True)
+    acks, others = [SettleAck("w/k/a", "tok")], [SettleRetry("w/k/b", "tok", 50, "boom", 9)]
+    modelled.seed(of_lanes(SETTLED))
+    modelled.do("DEL", getattr(keys, broken))
+    modelled.do("SET", getattr(keys, broken), "not ours")
+    before = modelled.state()
+    error = modelled.refusal(consume.settle(keys, EPOCH, acks, others).at(NOW))
+    assert "WRONGTYPE" in error
+    assert modelled.state() == before
+
+
 @pytest.mark.parametrize(("before", "call", "number"), BROKEN.values(), ids=BROKEN)
 def test_nothing_is_written(
     modelled: ModelledShard, keys: ShardKeys, before: State, call: Callable[[ShardKeys], Call[Any]], number: int

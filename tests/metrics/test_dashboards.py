@@ -81,6 +81,7 @@ def scrape(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Scrape
         relay.step()
         engine.push_many(shardq.Task(payload, topic="mail") for payload in ("done", "again", "later"))
         engine.push("x", topic="hooks")
+        engine.push("done", topic="mail", key="k")
 
         def whole() -> dict[str, dict[str, set[str]]]:
             samples = parsed(got(f"{server.url}/metrics")[1])

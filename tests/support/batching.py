@@ -1,4 +1,4 @@
-"""A worker process with a handler of batches: ``python -m tests.support.batching URL NAME FOLDER FLAVOUR``.
+"""A worker process with a handler of batches: ``python -m tests.support.batching URL NAME FOLDER FLAVOUR PROCESSES``.
 
 Payloads are numbers. One in ``POISON`` makes each call fail that it is in. Every call that ends well is a line in a
 file of its process, with the number and the failures of each task, written at once: it is there after SIGKILL, too.
@@ -42,11 +42,12 @@ def done_in(folder: Path) -> Iterator[Done]:
                 yield Done(*map(int, each.split(":")))
 
 
-def main(url: str, name: str, folder: str, flavour: str) -> None:
+def main(url: str, name: str, folder: str, flavour: str, processes: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     logging.basicConfig(filename=Path(folder) / f"{os.getpid()}.log", level=logging.CRITICAL)
     engine = Engine(url, name=name)
-    worker = engine.worker(concurrency=4, lease=4.0, backoff=Backoff(base=0.02, cap=0.2), max_attempts=ATTEMPTS)
+    backoff = Backoff(base=0.02, cap=0.2)
+    worker = engine.worker(concurrency=4, processes=int(processes), lease=4.0, backoff=backoff, max_attempts=ATTEMPTS)
     file = os.open(Path(folder) / f"{os.getpid()}.done", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def store(batch: Batch[int]) -> None:

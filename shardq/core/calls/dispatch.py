@@ -5,6 +5,7 @@ Used by the dispatcher, and by the sink of other servers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,7 +30,7 @@ class Dispatched:
     moved: int
     reaped: int
     buried: int
-    oldest_ms: int  # lateness of the oldest task moved; -1 when none was moved
+    oldest_ms: int  # lateness of the oldest task without a key that was moved; -1 when none was
     newest_ms: int
     next_us: int | None  # the next time at which there is something to do; None: not before a wake-up
     now_us: int
@@ -38,6 +39,18 @@ class Dispatched:
     unheard: tuple[str, ...]
     """Topics of which tasks were moved, where all processes that were drawn are gone, and more are registered."""
     routed: tuple[str, ...]  # routed topics whose ready lists are not empty now, by whichever call they were filled
+    waits: tuple[tuple[str, int, int], ...] = ()
+    """Of the tasks with a key that were moved: topic, bin of a histogram, and how many waited so long after their due
+    time.
+    """
+
+    @property
+    def without_key(self) -> list[tuple[str, int]]:
+        """``by_topic``, of tasks without a key."""
+        keyed = Counter[str]()
+        for topic, _, tasks in self.waits:
+            keyed[topic] += tasks
+        return [(topic, tasks - keyed[topic]) for topic, tasks in self.by_topic if tasks > keyed[topic]]
 
 
 def dispatch(
@@ -80,6 +93,7 @@ def dispatch(
 
 def _dispatched(answer: list[Any]) -> Dispatched:
     moved, reaped, buried, oldest, newest, next_ms, now_us, by_topic, *rest = body(answer)
+    waits = rest.pop() if rest and isinstance(rest[-1], list) else []
     topics = [topic.decode() for topic in rest]
     return Dispatched(
         moved=moved,
@@ -93,6 +107,7 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         lacking=tuple(topic for topic in topics if topic[:1] not in (">", "!")),
         unheard=tuple(topic[1:] for topic in topics if topic.startswith("!")),
         routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
+        waits=tuple(zip(map(bytes.decode, waits[0::3]), waits[1::3], waits[2::3], strict=True)),
     )
 
 

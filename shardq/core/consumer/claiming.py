@@ -43,6 +43,11 @@ turn of the event loop to be sent.
 RETRY_FOR_S = 0.05
 """The retry time for a shard that can't be reached, while others can: they have work meanwhile."""
 
+PROBE_S = 0.01
+"""The retry time for one that could not be reached a moment ago: it takes two tries, of which the second goes by a map
+of the cluster that was read anew. The tasks of the others wait for no more.
+"""
+
 ROUNDS = 3
 """Trips of one claim. The planner can be wrong when others claim too. A third trip finds tasks nearly always; what it
 misses, the next claim gets.
@@ -338,6 +343,7 @@ class _Trip:
         if wakeups:
             self.wakeup_counts = wakeups.waiters.wakeup_counts(asked_shards, topics)
         requests: list[tuple[ShardClaim, Call[Claim]]] = []
+        unreachable = claims.unreachable.again_at
         numbers = dict.fromkeys(notes.permits.numbered, 1)
         for ask in self.shard_claims:
             keys = claims.cache.keys(ask.shard)
@@ -352,7 +358,7 @@ class _Trip:
                 max_attempts=claims.topic_attempts,
                 permits=dict(numbers),
                 waiter=wakeups.process if wakeups and wakeups.is_subscribed(keys) else "",
-                retry_for_s=request.retry_for_s,
+                retry_for_s=PROBE_S if ask.shard in unreachable and request.retry_for_s else request.retry_for_s,
             )
             requests.append((ask, notes.of(ask.shard, self.token, call)))
             for topic in numbers:

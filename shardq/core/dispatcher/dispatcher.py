@@ -74,7 +74,7 @@ class Dispatcher:
         self._leads: defaultdict[str, Lead] = defaultdict(Lead)
         self._clocks: defaultdict[str, NodeClock] = defaultdict(NodeClock)
         self._since = time.time()
-        self._topics_lateness = TopicLateness()
+        self._topics_lateness, self._key_waits = TopicLateness(), TopicLateness()
         self._last_error = ""
         self._logged = set[str]()
         self._membership = Membership(
@@ -142,8 +142,12 @@ class Dispatcher:
         return {poller.keys.shard: poller.report() for poller in pollers}
 
     def lateness(self) -> Mapping[str, Lateness]:
-        """Topic → the lateness of the tasks that this process dispatched."""
+        """Topic → the lateness of the tasks without a key that this process dispatched."""
         return self._topics_lateness.snapshot()
+
+    def key_waits(self) -> Mapping[str, Lateness]:
+        """Topic → how long the tasks with a key that this process dispatched had waited, from their due time on."""
+        return self._key_waits.snapshot()
 
     def _report(self, alive_s: float) -> Report:
         """This process's report to the fleet."""
@@ -151,14 +155,15 @@ class Dispatcher:
         sinks, forwards = self._sinks.report() if self._sinks is not None else ((), 0)
         errors = [report.error or "" for report in reports.values()] + [sink.error for sink in sinks]
         self._last_error = next(filter(None, errors), self._last_error)
-        lateness = self.lateness()
+        lateness, waits = self.lateness(), self.key_waits()
         return Report(
             since=self._since,
             alive_s=alive_s,
             shards=runs(reports.keys() - self._left),
-            dispatched=sum(each.count for each in lateness.values()),
+            dispatched=sum(each.count for each in (*lateness.values(), *waits.values())),
             error=self._last_error,
             dispatch=by_topic(lateness),
+            key_wait=by_topic(waits),
             sinks=sinks,
             forwards=forwards,
             **{name: fact for each in self.beside for name, fact in each.facts().items()},
@@ -243,5 +248,6 @@ class Dispatcher:
             leads=self._leads,
             clocks=self._clocks,
             topics_lateness=self._topics_lateness,
+            key_waits=self._key_waits,
             logged=self._logged,
         )

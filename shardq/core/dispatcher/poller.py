@@ -153,9 +153,9 @@ class PollerReport:
     dispatched: int
     """Tasks, since the poller started."""
     late_ms: int | None
-    """Lateness of the last task that it dispatched."""
+    """Lateness of the last task without a key that it dispatched."""
     lateness: Lateness
-    """The lateness of all tasks that it dispatched."""
+    """The lateness of all tasks without a key that it dispatched."""
     idle_s: float
     """Seconds since its last completed step."""
 
@@ -249,6 +249,7 @@ class Poller:
         leads: defaultdict[str, Lead],
         clocks: defaultdict[str, NodeClock],
         topics_lateness: TopicLateness,
+        key_waits: TopicLateness,
         logged: set[str],
     ) -> None:
         """``logged``: the causes that any poller of the process has logged."""
@@ -279,6 +280,7 @@ class Poller:
         self._late_ms: int | None = None
         self._lateness = LatenessRecorder()
         self._topics_lateness = topics_lateness
+        self._key_waits = key_waits
         self._stepped = time.monotonic()
         self.loop: Loop = Loop(
             f"shardq-poller-{keys.shard}",
@@ -400,9 +402,12 @@ class Poller:
         self._pace.moved(result.moved, took_s)
         if result.moved:
             self._dispatched += result.moved
+            self._key_waits.add(result.waits)
+        if moved := result.without_key:
             self._late_ms = result.newest_ms
-            self._lateness.note(result.moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
-            self._topics_lateness.note(result.by_topic, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+            tasks = sum(count for _, count in moved)
+            self._lateness.note(tasks, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
+            self._topics_lateness.note(moved, oldest_ms=result.oldest_ms, newest_ms=result.newest_ms)
         self._unheard.update(result.unheard)
         if result.lacking:
             # newest first, so that topics that were not met for long fall out

@@ -1,9 +1,11 @@
-"""Records how late tasks are dispatched, and how long claimed ones wait for their handler, in histograms of fixed size.
-Each poller has one for its shard, each dispatcher and each worker one for each topic; they can be added up.
+"""Records how late tasks are dispatched, how long those with a key have waited by then, and how long claimed ones wait
+for their handler, in histograms of fixed size. Each poller has one for its shard, each dispatcher and each worker one
+for each topic; they can be added up.
 
-A dispatch answers how late the oldest and the newest task of its batch were, by the server's clock. All tasks of a
-batch count as late as the oldest. So no quantile is better than the truth, and it is exact while tasks are moved one by
-one, as in a shard that keeps up.
+A dispatch answers how late the oldest and the newest task without a key of its batch were, by the server's clock. All
+of them count as late as the oldest. So no quantile is better than the truth, and it is exact while tasks are moved one
+by one, as in a shard that keeps up. Tasks with a key wait for more than the dispatcher: the script answers the bin of
+each (``lua/common/wait.lua``).
 
 Values up to 15 ms have a bin each. Above, each doubling has eight bins, so a value reads at most an eighth too high.
 """
@@ -112,6 +114,12 @@ class TopicLateness:
             for topic, count in tasks:
                 self._of(topic).note(count, oldest_ms=oldest_ms, newest_ms=newest_ms)
 
+    def add(self, bins: Iterable[tuple[str, int, int]]) -> None:
+        """Adds what a script has counted: topics, bins, and how many tasks are in each."""
+        with self._lock:
+            for topic, at, count in bins:
+                self._of(topic).add(at, count)
+
     def _of(self, topic: str) -> LatenessRecorder:
         if topic not in self._recorders:
             topic = topic if len(self._recorders) < MOST_TOPICS else OTHERS
@@ -124,7 +132,7 @@ class TopicLateness:
 
 
 class LatenessRecorder:
-    """Records the lateness of tasks. One thread calls ``note``, any thread ``snapshot``."""
+    """Records the lateness of tasks. One thread calls ``note`` and ``add``, any thread ``snapshot``."""
 
     def __init__(self) -> None:
         self._counts = [0] * BINS
@@ -136,7 +144,10 @@ class LatenessRecorder:
         """Notes one batch."""
         if newest_ms < 0:
             self._early += tasks
-        at = _bin(min(max(oldest_ms, 0), _LONGEST_MS))
+        self.add(_bin(min(max(oldest_ms, 0), _LONGEST_MS)), tasks)
+
+    def add(self, at: int, tasks: int) -> None:
+        """Adds tasks to a bin."""
         self._counts[at] += tasks
         self._last = max(self._last, at)
 

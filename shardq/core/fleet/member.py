@@ -38,9 +38,12 @@ class Member(Facts, frozen=True, kw_only=True):
     last_error: str = ""
     """The last error: of a handler, or of a dispatcher's shard. It has no payload but what the exception says."""
     dispatch_lateness: Mapping[str, Lateness] = {}
-    """Topic → how late a dispatcher moved its tasks to the ready list. ``*``: topics that are not named."""
+    """Topic → how late a dispatcher moved its tasks without a key to the ready list. ``*``: topics that are not named.
+    """
     pickup_lateness: Mapping[str, Lateness] = {}
     """Topic → how long its tasks waited in a worker, from the answer to its claim to the handler's start."""
+    key_wait: Mapping[str, Lateness] = {}
+    """Topic → how long its tasks with a key had waited when a dispatcher moved them, from their due time on."""
 
 
 def fleet(keys: ControlKeys) -> Operation[list[Member]]:
@@ -70,6 +73,7 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
         last_error=report.error,
         dispatch_lateness={topic: dense(flat) for topic, flat in report.dispatch.items()},
         pickup_lateness={topic: dense(flat) for topic, flat in report.pickup.items()},
+        key_wait={topic: dense(flat) for topic, flat in report.key_wait.items()},
         **{fact: getattr(report, fact) for fact in Facts.__struct_fields__},
     )
 

@@ -196,6 +196,8 @@ class Report(Facts, frozen=True, kw_only=True, omit_defaults=True):
     """Topic → its dispatch lateness, as ``sparse``."""
     pickup: dict[str, list[int]] = {}
     """Topic → the pick-up lateness, in the same form."""
+    key_wait: dict[str, list[int]] = {}
+    """Topic → how long its tasks with a key waited, in the same form."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -218,6 +220,7 @@ def encode(report: Report) -> bytes:
             problems=tuple(_text(each, MOST_NAME) for each in report.problems[: min(most, MOST_PROBLEMS)]),
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
+            key_wait=_fewer(report.key_wait, most),
             sinks=tuple(sorted(sinks, key=lambda sink: sink.topic)),
             forwards=max(report.forwards, len(report.sinks)),
         )
@@ -225,7 +228,7 @@ def encode(report: Report) -> bytes:
         if len(text) <= MOST_BYTES:
             return text
         if not most:
-            coarse = {name: _coarse(getattr(fitting, name)) for name in ("dispatch", "pickup")}
+            coarse = {name: _coarse(getattr(fitting, name)) for name in ("dispatch", "pickup", "key_wait")}
             return _encoder.encode(msgspec.structs.replace(fitting, **coarse))
         most //= 2
 
