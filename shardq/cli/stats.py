@@ -181,8 +181,8 @@ def fleet(given: Given) -> None:
       version   its build of shardq, with its revision if it is a checkout
       format    the newest format of stored data that it reads, 0 if its report
                 can't be read; `shardq upgrade` raises the engine's
-      sinks     of topics that go to URLs or functions: the tasks that a dispatcher
-                has sent of each, and the circuit if it is not closed
+      sinks     of topics that go to URLs: the tasks that a dispatcher has
+                sent of each, and the circuit if it is not closed
     """
     with looking(given) as engine:
         members = engine.fleet()

@@ -309,10 +309,10 @@ def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
     asyncio.run(program())
 
 
-def test_sinks(engine: Engine) -> None:
+def test_sinks(engine: Engine, own_server: Server) -> None:
     registry = registry_of(engine)
     engine.start()
-    engine.forward("mail", to=lambda _: None)
+    engine.forward("mail", to=f"{own_server.url}#mail")
     engine.forward("hooks", to=f"http://127.0.0.1:{free_port()}/")
     engine.push_many([Task(n, topic=topic) for topic in ("mail", "hooks") for n in range(10)])
     wait_until(lambda: total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 1, "it is down")
@@ -325,13 +325,13 @@ def test_sinks(engine: Engine) -> None:
     assert total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 0
 
 
-def test_the_counters_of_many_sinks_add_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counters_of_many_sinks_add_up(engine: Engine, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "MOST_TOPICS", 2)
     registry = registry_of(engine)
     engine.start()
     topics = [f"mail-{n}" for n in range(5)]
     for topic in topics:
-        engine.forward(topic, to=lambda _: None)
+        engine.forward(topic, to=f"{own_server.url}#{topic}")
 
     def sent(*names: str) -> float:
         seen = scraped(registry)
