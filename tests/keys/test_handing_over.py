@@ -1,9 +1,10 @@
-"""Who acknowledges a task of a key finds the next one ready, without a dispatcher, where nothing keeps the key from giving."""
+"""Who acknowledges a task of a key finds the next one ready without a dispatcher, where nothing keeps the key back."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ class Keyed:
             moved += self._driver.call(call).moved
         return moved
 
-    def step(self) -> list[int]:
+    def step(self) -> list[Any]:
         """Claims what is ready, and acknowledges it."""
         deliveries = self.consumer.claim(100)
         self.consumer.ack(deliveries)
