@@ -12,6 +12,7 @@ from shardq.core.calls.consume import MAX_HANDING, SettleAck, SettleBury, Settle
 from shardq.core.calls.lanes import FAR_MS
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys, shard_keys
+from tests.lua.inner import Watched, lines
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record, text
 
 FAR = int(FAR_MS)
@@ -194,11 +195,11 @@ def test_where_too_many_may_be_gone_it_is_left_to_the_poller(shard: Shard, keys:
 def test_each_of_several_topics_wakes_one(shard: Shard, keys: ShardKeys) -> None:
     topics = [f"t{n}" for n in range(MAX_HANDING)]
     ids = [f"{topic}/k{n}/a" for topic in topics for n in range(3)]
-    waiting = {f"waiting/{topic}": {f"gone{n}": n for n in range(15)} | {"p": 99} for topic in topics}
+    waiting = {f"waiting/{topic}": {f"gone{n}": n for n in range(14)} | {"p": 98, "q": 99} for topic in topics}
     shard.seed(held(*((f"{id[:-1]}b", T) for id in ids), leased=ids) | waiting)
-    with shard.listener(keys.wake("p")) as ear:
+    with shard.listener(keys.wake("p"), keys.wake("q")) as ear:
         shard.run(acked(keys, *ids, handing=topics))
-        assert sorted(topic for _, topic in ear.heard()) == topics
+        assert sorted(topic for _, topic in ear.heard()) == topics, "a settlement wakes no more than eight"
 
 
 def test_a_list_of_another_type_gives_the_task_back(shard: Shard, keys: ShardKeys) -> None:
@@ -229,3 +230,36 @@ def test_without_lists_it_is_the_call_that_it_was(keys: ShardKeys) -> None:
     call = consume.settle(keys, EPOCH, [SettleAck("w/plain", "t")])
     assert [text(word) for word in call.words[3:]] == [1, 1, "w/plain", "t", 1]
     assert len(call.keys) == 14
+
+
+LOOKS = ["ZCARD waiting/w", "ZLEXCOUNT placed [w/k/ (w/k0", "ZRANGEBYLEX keys [w/k/ (w/k0 LIMIT 0 1"]
+
+MADE: dict[str, tuple[State, list[str]]] = {
+    "the next is due": (
+        held((B, T)),
+        [
+            *LOOKS,
+            f"ZMSCORE due {B}",
+            f"ZREM keys {entry(B, T)}",
+            f"ZADD placed 0 {B}",
+            f"ZREM due {B}",
+            f"RPUSH ready/w {B}",
+            "HINCRBY topics w 1",
+            f"HSET meta began/w 2:{T}",
+            "ZPOPMIN waiting/w",
+        ],
+    ),
+    "nothing waits": (held(), LOOKS),
+    "the next is due later": (
+        held((B, LATER)),
+        [*LOOKS, f"ZADD alarms LT {LATER} {LANE}", f"HSET meta wake_at {LATER}", "SPUBLISH bell ''"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_a_key_is_asked_once(case: str) -> None:
+    state, commands = MADE[case]
+    of = shard_keys("x", 1, keyed=True)
+    made = lines(Watched(of, state).made(acked(of)))
+    assert made[made.index("HMGET meta keys/w lowered/w") + 1 :] == commands

@@ -149,9 +149,9 @@ local function next_of(lane, out, most)
   until #page == 0
   return found
 end
--- score_of(entry, lane): the score in `due` of a task that waits, which is not at the front, as a word.
+-- score_of(entry, lane): the score in `due` of a task that waits, which is not at the front: FAR and its due time.
 -- RETURNS the word
-local function score_of(entry, lane) return '4' .. string.sub(entry, #lane + 1, #lane + 15) end -- FAR, and its due time
+local function score_of(entry, lane) return '4' .. string.sub(entry, #lane + 1, #lane + 15) end
 -- all_wait(ids): of tasks that have a member in keys, those that are in `due`, too: all, unless another program has written there. Asked
 -- one by one only where both do not have the same number.
 -- RETURNS their scores in `due`, in order; nil if all are there
