@@ -132,7 +132,7 @@ local function hands_over(lists, waiting)
   end
   look_at(some)
   count_out(some)
-  local ids, lane_by_id = {}, {}
+  local ids, lane_of_each = {}, {}
   for _, lane in ipairs(some) do
     local gate = gate_of(lane)
     if out_of(lane) == 0 and hold_of(lane) == 0 and gate ~= 'closed' and gate ~= 'shut' then
@@ -140,14 +140,14 @@ local function hands_over(lists, waiting)
       local at = entry and due_of(entry, lane)
       lanes[lane] = at or false
       if at and at <= now_ms then
-        local id = gives_way(entry, lane, 0)
-        ids[#ids + 1], lane_by_id[id] = id, lane
+        local place = #ids + 1
+        ids[place], lane_of_each[place] = gives_way(entry, lane, 0), lane
       end
     end
   end
   local scores = all_wait(ids)
   for i, id in ipairs(ids) do
-    local lane = lane_by_id[id]
+    local lane = lane_of_each[i]
     if not scores or scores[i] then
       local topic = rules_of(lane).topic
       if not by_topic[topic] then by_topic[topic], order[#order + 1] = {}, topic end

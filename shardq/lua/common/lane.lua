@@ -134,7 +134,8 @@ local function most_ready(interval) return math.max(1, math.floor(LATE_MS / inte
 -- RETURNS its members of keys, at most so many
 local function next_of(lane, out, most)
   local low, high = bounds_of(lane)
-  local page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', '0', most)
+  -- a server takes a word in less time than a number
+  local page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', '0', most == 1 and '1' or most)
   if out == 0 or #page == 0 then return page end
   local found, at = {}, 0
   repeat
