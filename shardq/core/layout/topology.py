@@ -263,6 +263,13 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
         return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}
 
+    def hands_over(self, topic: str) -> bool:
+        """Returns True for a topic whose keys give one task at a time, without a rate, to whoever claims it."""
+        known = self.settings_of(topic)
+        limit = known.limit
+        is_narrow = limit is None or (limit.per_key in (None, 1) and limit.per_key_rate is None)
+        return is_narrow and known.route is None and not known.paused
+
     def settings_of(self, topic: str) -> TopicSettings:
         """The settings of a topic."""
         return self.topics.get(topic, NO_SETTINGS)
