@@ -17,7 +17,7 @@ import msgspec
 
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.missing import DispatcherLook

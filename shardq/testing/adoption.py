@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from shardq.core.calls import observe
 from shardq.core.calls.request import Command
+from shardq.core.consumer.claim_state import ClaimNotes, Claims
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.settling import by_shard, settle
 from shardq.core.drivers.clients import Access
 from shardq.core.layout.topology import Stamp

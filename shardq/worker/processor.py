@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from shardq.core.calls.consume import KeyWaits
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.settling import Settlement
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver

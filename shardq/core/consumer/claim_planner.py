@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from shardq.core.consumer.waiters import PERMITS, ReadyList
+from shardq.core.consumer.waiter_registry import PERMITS, ReadyList
 from shardq.core.fleet.lateness import TopicLateness
 from shardq.core.layout.topology import Limit
 from shardq.errors import ShardqError

@@ -26,7 +26,7 @@ from shardq.core.calls.consume import (
 )
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.holding import delays_of_topics, pause_topics
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, reason_of
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of

@@ -16,7 +16,7 @@ from shardq.core.calls.consume import Claim, KeyWaits, Leased, SettleGiveBack
 from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, UnreachableShards, patience_s
 from shardq.core.consumer.rate_limiter import Permits, RateLimiter
-from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.waiter_registry import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.topology import Route, Topology
