@@ -22,8 +22,10 @@ YIELD_S = 0.00005
 Python's lock. From the claim's answer to the handler's first line it takes 0.23 ms, and 0.37 without.
 """
 
-RIPE_S = 0.05
-"""The wait for what was ripe a moment ago: others may have been quicker, or its topic has a limit."""
+AGAIN_S = 0.05
+"""The pause after a list was ripe and gave nothing: others were quicker, or its topic has a limit. Nothing is claimed
+meanwhile: that would be the few tasks that have come since.
+"""
 
 Start = Callable[[Sequence[Unit]], None]
 """Hands units to the runners."""
@@ -100,8 +102,10 @@ class BatchFetch:
             return False
         if self._linger is not None and not self._linger.wait(WAIT_S):
             return True
-        deliveries = self._consumer.claim(self._size, wait=WAIT_S if self._linger is None else RIPE_S)
+        deliveries = self._consumer.claim(self._size, wait=WAIT_S if self._linger is None else 0.0)
         if not deliveries:
+            if self._linger is not None:
+                self._linger.pause(AGAIN_S)
             return True
         lot = Lot.of(self._handler, deliveries)
         if not self._in_flight.put_lot(lot):

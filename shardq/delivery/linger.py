@@ -61,6 +61,11 @@ class Linger:
         self._closed = True
         self._event.set()
 
+    def pause(self, seconds: float) -> None:
+        """Waits for so long, or until it is closed."""
+        if not self._closed:
+            self._event.wait(seconds)
+
     def wait(self, wait_s: float) -> bool:
         """Waits until a batch is ripe. Returns False if nothing came for so long, or others took what there was."""
         if not self._wait_for_any(wait_s):
