@@ -23,10 +23,10 @@ _END_S = 60.0
 class Child:
     """The process of ``python -m MODULE ARGUMENTS…``. It is killed if it still runs at the end of the block."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: object) -> None:
         self._module = module
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", module, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the bench, which then ends its children

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 from bench import machine, table
 from bench.arguments import add_json, add_server, command_parser
 from bench.children import Child
 from bench.cores import Cores
-from bench.figures import Figure, rate
+from bench.figures import Figure, lateness, rate
 from bench.loads import PAYLOAD
-from bench.sinks.destinations import KINDS, Destination
+from bench.sinks.destinations import KINDS, Destination, Kind
 from bench.stand import Stand, standing
 from bench.table import Progress, Result
 from cluster import entry, servers
 from cluster.rabbitmq import program
 from cluster.server import ServerFailed
-from shardq import Task
+from shardq import Engine, Task
 
 TASKS = 200_000
 TOPIC = "orders"
+TIMED, TIMED_RATE = 3_000, 500
+"""The tasks that fall due one by one, and how many in a second: few enough that none waits for another."""
+TIMED_AHEAD_S = 2.0
+"""The first falls due so long after its push."""
 
 _ABOUT = """\
 Measures how many tasks a second one relay process hands to a sink, and counts them there. Servers, sinks and the relay
@@ -43,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_server(parser)
     add_json(parser, "write the figures there too")
     options = parser.parse_args(arguments)
-    chosen = [kind for kind in KINDS if options.only in kind.name and (options.brokers or not kind.is_broker)]
+    named = [kind for kind in KINDS if options.only.lower() in kind.name.lower()]
+    chosen = [kind for kind in named if options.brokers or not kind.is_broker]
     if not chosen:
         names = ", ".join(repr(kind.name) for kind in KINDS)
         parser.error(f"--only {options.only!r} leaves no sink; there are {names}; those of RabbitMQ need --brokers")
@@ -67,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     standing(options.server, cores=shared, scale="usual", say=progress.say) as stand,
                     kind.start(binary) as destination,
                 ):
-                    figure = _measured(stand, destination, kind.name, count)
-                progress.found(figure)
-                results.append(Result("sinks", figure))
+                    for figure in _measured(stand, destination, kind, count):
+                        progress.found(figure)
+                        results.append(Result("sinks", figure))
         complete = True
     finally:
         # figures that were found before a failure are shown too
@@ -80,10 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measured(stand: Stand, destination: Destination, name: str, count: int) -> Figure:
-    """The rate, and the CPU of a task in each process. Raises if a task has not arrived."""
+def _measured(stand: Stand, destination: Destination, kind: Kind, count: int) -> Iterator[Figure]:
+    """The rate, and the CPU of a task in each process; and how late tasks come there, if it tells that. Raises if a
+    task has not arrived.
+    """
+    timed = min(TIMED, count) if kind.is_timed else 0
     with stand.engine() as engine:
-        stand.say(f"{count:,} tasks to {name}")
+        stand.say(f"{count:,} tasks to {kind.name}")
         engine.pause(TOPIC)
         engine.forward(TOPIC, to=destination.url)
         engine.push_many([Task({"n": n, "text": PAYLOAD}, topic=TOPIC) for n in range(count)])
@@ -98,13 +107,28 @@ def _measured(stand: Stand, destination: Destination, name: str, count: int) -> 
                 stand.until_gone(engine, lambda keys: keys.task)
             sink_s = destination.cpu_s() - sink_s
             relay_s = float(child.end())
+        if timed:
+            with Child("bench.sinks.relaying", stand.url, engine.name) as child:
+                child.await_ready()
+                child.begin()
+                _push_timed(engine, timed)
+                stand.until_gone(engine, lambda keys: keys.task)
+                child.end()
         engine.forward(TOPIC, to=None)
         arrived = destination.arrived()
-        if arrived != count:
-            raise RuntimeError(f"{name}: {arrived:,} of {count:,} tasks have arrived")
+        if arrived.tasks != count + timed:
+            raise RuntimeError(f"{kind.name}: {arrived.tasks:,} of {count + timed:,} tasks have arrived")
     cpu = {"relay": relay_s, "engine's server": spent.server_s, "sink": sink_s}
     told = ", ".join(f"{who} {cpu_s / count * 1e6:.1f} µs" for who, cpu_s in cpu.items())
-    return rate(name, count, spent, reference=f"CPU a task: {told}")
+    yield rate(kind.name, count, spent, reference=f"CPU a task: {told}")
+    if timed:
+        yield lateness(f"{kind.name}: from due to there", arrived.late_ms, expected=timed, aim=f"{TIMED_RATE} tasks/s")
+
+
+def _push_timed(engine: Engine, count: int) -> None:
+    first = time.time() + TIMED_AHEAD_S
+    dues = [first + n / TIMED_RATE for n in range(count)]
+    engine.push_many([Task({"due": due, "text": PAYLOAD}, topic=TOPIC, at=due) for due in dues])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,24 @@ from typing import Any
 import amqp
 import psutil
 
+from bench.children import Child
+from cluster.ports import HOST, free_port
 from cluster.rabbitmq import RabbitServer
 from cluster.server import Server
 
 QUEUE = "orders"
+CONNECTIONS = 64
+"""Requests at a time, as many as a route may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The tasks that a sink has."""
+
+    tasks: int
+    """The different ones."""
+    late_ms: Sequence[float] = ()
+    """From due to there, of those that tell when they were due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,8 @@ class Destination:
     """The URL to forward to."""
     pids: list[int]
     """Its processes, whose children count too."""
-    arrived: Callable[[], int]
-    """The number of different tasks that it has. It may be asked once."""
+    arrived: Callable[[], Arrived]
+    """May be asked once."""
 
     def cpu_s(self) -> float:
         """The CPU time of its processes so far."""
@@ -39,7 +53,7 @@ class Destination:
 def a_list(binary: Path) -> Iterator[Destination]:
     with Server(binary) as server:
         pid = int(server.ask("INFO", "server")["process_id"])
-        yield Destination(f"{server.url}#{QUEUE}", [pid], lambda: len(set(server.ask("LRANGE", QUEUE, 0, -1))))
+        yield Destination(f"{server.url}#{QUEUE}", [pid], lambda: Arrived(len(set(server.ask("LRANGE", QUEUE, 0, -1)))))
 
 
 @contextmanager
@@ -51,7 +65,18 @@ def a_quorum_queue(_: Path) -> Iterator[Destination]:
         yield Destination(f"{server.url}#/{QUEUE}", server.pids, lambda: _taken(server.address))
 
 
-def _taken(address: str) -> int:
+@contextmanager
+def an_endpoint(_: Path) -> Iterator[Destination]:
+    port = free_port()
+    with Child("bench.sinks.endpoint", port) as child:
+        child.await_ready()
+        child.begin()
+        yield Destination(
+            f"http://{HOST}:{port}/#connections={CONNECTIONS}", [child.pid], lambda: Arrived(**child.end())
+        )
+
+
+def _taken(address: str) -> Arrived:
     ids: list[str] = []
 
     def take(message: Any) -> None:
@@ -63,7 +88,7 @@ def _taken(address: str) -> int:
         channel.basic_consume(QUEUE, no_ack=True, callback=take)
         while len(ids) < count:
             connection.drain_events(timeout=30)
-    return len(set(ids))
+    return Arrived(len(set(ids)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +98,14 @@ class Kind:
     """Starts it, with the program of a Redis server."""
     share: float = 1.0
     """The part of the usual number of tasks with which it is measured: some are slow."""
+    is_timed: bool = False
+    """True if it tells how late tasks come there that fall due one by one."""
     is_broker: bool = False
     """True if it is left out without ``--brokers``."""
 
 
 KINDS = (
     Kind("a list of another Redis", a_list),
+    Kind(f"an endpoint of HTTP, {CONNECTIONS} connections", an_endpoint, 0.1, is_timed=True),
     Kind("a quorum queue of RabbitMQ, one node", a_quorum_queue, 0.5, is_broker=True),
 )

@@ -14,6 +14,13 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CPU a task: relay" in out
 
 
+def test_a_run_to_an_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "http", "--tasks", "1000"]) == 0
+    out = capsys.readouterr().out
+    assert "an endpoint of HTTP" in out
+    assert "p99" in out
+
+
 def test_no_sink_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "quorum"])

@@ -34,7 +34,17 @@ from shardq.core.drivers.faults import (
     unconnected,
 )
 from shardq.core.drivers.settings import Settings
-from shardq.core.drivers.sockets import INCOMPLETE, Address, context_of, known, look_up, new_socket, reader, server_name
+from shardq.core.drivers.sockets import (
+    INCOMPLETE,
+    Address,
+    CheckIp,
+    context_of,
+    known,
+    look_up,
+    new_socket,
+    reader,
+    server_name,
+)
 
 T = TypeVar("T")
 
@@ -292,14 +302,11 @@ async def probe(address: str, data: bytes, *, within: float) -> bytes:
 async def connect_async(address: str, *, deadline: float) -> socket.socket | Fault:
     """A connected socket, with nothing sent on it yet."""
     try:
-        async with asyncio.timeout_at(deadline):
-            addresses = known(address)
-            if addresses is None:
-                addresses = await asyncio.wrap_future(look_up(address))
+        addresses = await resolve_async(address, deadline=deadline)
     except OSError as exc:
         return of_resolving(exc, address)
     try:
-        return await _connected(addresses, deadline)
+        return await connect_to_async(addresses, deadline=deadline)
     except OSError as exc:
         return of_connecting(exc)
 
@@ -323,7 +330,19 @@ async def _served(
     return connection
 
 
-async def _connected(addresses: list[Address], deadline: float) -> socket.socket:
+async def resolve_async(address: str, *, deadline: float, check_ip: CheckIp | None = None) -> list[Address]:
+    """All addresses of a host. ``check_ip`` raises for one that must not be connected to."""
+    addresses = known(address)
+    if addresses is None:
+        async with asyncio.timeout_at(deadline):
+            addresses = await asyncio.wrap_future(look_up(address))
+    for family, where in addresses:
+        if check_ip is not None and family != socket.AF_UNIX:
+            check_ip(where[0])
+    return addresses
+
+
+async def connect_to_async(addresses: list[Address], *, deadline: float) -> socket.socket:
     """A socket connected to the first address that accepts. Each try leaves time for those after it."""
     loop = asyncio.get_running_loop()
     last: OSError | None = None

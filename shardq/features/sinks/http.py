@@ -2,8 +2,8 @@
 
     https://[USER:PASSWORD@ | TOKEN@]HOST[:PORT]/PATH[?QUERY][#OPTION=VALUE&…]
 
-The standard library's client is enough for this, and needs no further package: connections that are kept open, one
-request at a time on each, in threads. ``README.md`` has the options, and what each status means.
+``client`` sends the requests, ``connections=`` of them at a time, in the loop of ``own_loop``. ``README.md`` has the
+options, and what each status means.
 
 A request that gets no answer is a failure of its task if the endpoint is there all the same: if it answers an OPTIONS
 request, or has answered other tasks between two tries of this one.
@@ -11,28 +11,31 @@ request, or has answered other tasks between two tries of this one.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import email.utils
 import hashlib
 import hmac
-import http.client
 import re
 import ssl
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
+from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.drivers.settings import bracketed
-from shardq.core.drivers.sockets import connect_to, context_of, resolve
+from shardq.core.drivers.sockets import context_of
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent, shut_down
-from shardq.features.sinks.pool import SLOW_S
+from shardq.features.sinks.answer import NotHttp
+from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.features.sinks.client import Client, Server, Unreached
+from shardq.features.sinks.connection import NoAnswer
+from shardq.features.sinks.own_loop import LOOP
 from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
 from shardq.version import __version__
 
@@ -60,6 +63,7 @@ _FRAMING = {"host", "content-length", "transfer-encoding", "connection"}
 _OWN = {*_FRAMING, "authorization", "content-type", "user-agent"}
 """Header names that a task's own headers can't have; those that begin as ours are left out, too."""
 _OURS = ("idempotency-key", "shardq-", "webhook-")
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _KEY = "whsec_"
@@ -118,14 +122,16 @@ class HttpSink(Sink):
             self._route_headers["Authorization"] = said
         for name in headers:
             _add_header(self._route_headers, name.removeprefix(_HEADER), others[name])
-        self._lock = threading.Lock()
+        self._given = {name.lower() for name in self._route_headers}
+        """The names of the route's headers, in lower case."""
+        if "user-agent" not in self._given:
+            self._route_headers["User-Agent"] = _AGENT
+        self._server = Server(scheme, host, self._port)
+        self._client: Client | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop in which the client is; all below changes there alone."""
         self._waiting: deque[tuple[Message, Future[Result]]] = deque()
-        self._under_way = 0
-        self._is_slow = False
-        """True if the last request took long."""
-        self._connections: list[http.client.HTTPConnection] = []
-        self._free: list[http.client.HTTPConnection] = []
-        """Those of them that no request has now."""
+        self._at_work: set[asyncio.Task[None]] = set()
         self._down: Unsent | None = None
         """Why the rest of what waits is not sent."""
         self._answered_from = 0.0
@@ -137,179 +143,139 @@ class HttpSink(Sink):
         if self._options.tls is not None:
             context_of(self._options.tls)  # a file that can't be used is named now
         self._keys = [] if self._sign is None else signing_keys(self._sign)
-        self._down = None
+        self._client = Client(
+            most=self._at_once, most_of_host=self._at_once, check_ip=self.check_ip, context=self._context
+        )
+        # a task of the loop before may still be about to end
+        self._waiting, self._at_work = deque(), set()
+        self._loop = LOOP.enter()
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._options.tls is not None, "it is https"
+        return context_of(self._options.tls)
 
     def send(self, batch: Sequence[Message]) -> Sequence[Future[Result]]:
-        self._down = None
+        assert self._loop is not None, "it is open"
         answers = [Future[Result]() for _ in batch]
-        with self._lock:
-            self._waiting.extend(zip(batch, answers, strict=True))
-            more = min(len(self._waiting), self._at_once - self._under_way)
-            self._under_way += more
-        for _ in range(more):
-            self.pool.submit(self._next, slow=self._is_slow)
+        self._loop.call_soon_threadsafe(self._take, list(zip(batch, answers, strict=True)))
         return answers
 
     def interrupt(self) -> None:
-        self._down = _ENDS
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            shut_down(connection.sock)
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed meanwhile
+                loop.call_soon_threadsafe(self._end)
 
     def close(self) -> None:
-        with self._lock:
-            connections, self._connections, self._free = self._connections, [], []
-        for connection in connections:
-            connection.close()
+        client, loop, self._client, self._loop = self._client, self._loop, None, None
+        if client is not None and loop is not None:
+            asyncio.run_coroutine_threadsafe(client.close(), loop).add_done_callback(lambda _: LOOP.leave(loop))
 
-    # ---- one message, in a thread of the pool
+    # ---- in the loop
 
-    def _next(self) -> None:
-        """Sends the message that waits longest, and asks for the turn of another one."""
-        with self._lock:
-            if not self._waiting:
-                self._under_way -= 1
-                return
-            message, answer = self._waiting.popleft()
-        began = time.monotonic()
-        try:
-            answer.set_result(self._sent(message))
-        except BaseException as exc:  # noqa: BLE001  the sender tells it
-            answer.set_exception(exc)
-        self._is_slow = time.monotonic() - began > SLOW_S
-        self.pool.submit(self._next, slow=self._is_slow)
+    def _take(self, messages: Sequence[tuple[Message, Future[Result]]]) -> None:
+        self._down = None
+        waiting, at_work = self._waiting, self._at_work
+        waiting.extend(messages)
+        for _ in range(min(len(waiting), self._at_once - len(at_work))):
+            task = asyncio.ensure_future(self._work(waiting))
+            at_work.add(task)
+            task.add_done_callback(at_work.discard)
 
-    def _sent(self, message: Message) -> Result:
-        down = self._down
-        if down is not None:
-            return down
+    async def _work(self, waiting: deque[tuple[Message, Future[Result]]]) -> None:
+        """Sends messages one by one, as long as any waits."""
+        while waiting:
+            message, answer = waiting.popleft()
+            try:
+                answer.set_result(await self._sent(message))
+            except asyncio.CancelledError:
+                answer.set_result(_ENDS)
+            except BaseException as exc:  # noqa: BLE001  the sender tells it
+                answer.set_exception(exc)
+
+    def _end(self) -> None:
+        self._down = _ENDS
+        while self._waiting:
+            self._waiting.popleft()[1].set_result(_ENDS)
+        for task in self._at_work:
+            task.cancel()
+
+    # ---- one message
+
+    async def _sent(self, message: Message) -> Result:
+        if self._down is not None:
+            return self._down
         was_tried = True
         try:
-            result = self._answered(message)
-        except InvalidUrl as exc:  # a file of TLS that can't be used any more
+            result = await self._answered(message)
+        except InvalidUrl as exc:  # a file of TLS that can't be used any more, or an address that must not
             result, was_tried = Unsent(str(exc)), False
         if isinstance(result, Unsent):
             self._down = self._down or result
-            if self.counts_outages and was_tried and result is not _ENDS:
+            if self.counts_outages and was_tried:
                 return Failed(result.reason, result.again_s)
         return result
 
-    def _answered(self, message: Message) -> Result:
-        with self._lock:
-            connection = self._free.pop() if self._free else None
-        if connection is None:
-            connection = self._new_connection(self._options.timeout_s)
-            with self._lock:
-                self._connections.append(connection)
+    async def _answered(self, message: Message) -> Result:
+        assert self._client is not None, "it is open"
+        began, timeout_s = time.monotonic(), self._options.timeout_s
+        headers, payload = self._headers(message), message.payload
         try:
-            return self._answered_on(connection, message)
-        finally:
-            with self._lock:
-                self._free.append(connection)
+            answer = await self._client.request(
+                self._server, self._method, self._target, headers, payload, timeout_s=timeout_s
+            )
+        except Unreached as exc:
+            return Unsent(unreached(self._address, exc.why))
+        except NoAnswer as exc:
+            if isinstance(exc.why, ssl.SSLError) and "ALERT" in (exc.why.reason or ""):  # it refuses our certificate
+                return Unsent(unreached(self._address, exc.why))
+            return await self._without_answer(message, exc.why)
+        self._answered_from = max(self._answered_from, began)
+        # the answer of a server that nobody has named may be an inner page, which a route must not read
+        said = (answer.phrase, answer.body) if self.is_named else (_PHRASES.get(answer.status, ""), b"")
+        return result_of(answer.status, *said, answer.retry_after)
 
-    def _answered_on(self, connection: http.client.HTTPConnection, message: Message) -> Result:
-        if connection.sock is not None:
-            try:
-                return self._request(connection, message)
-            except TimeoutError as exc:
-                return self._without_answer(message, exc)
-            except (OSError, http.client.HTTPException):
-                # the other side may have closed it while it was idle
-                if self._down is not None:
-                    return self._down
-        try:
-            connection.connect()
-        except OSError as exc:
-            connection.close()
-            return Unsent(unreached(self._address, exc))
-        try:
-            return self._request(connection, message)
-        except (OSError, http.client.HTTPException) as exc:
-            if isinstance(exc, ssl.SSLError) and "ALERT" in (exc.reason or ""):  # our certificate is not accepted
-                return Unsent(unreached(self._address, exc))
-            return self._without_answer(message, exc)
-
-    def _without_answer(self, message: Message, exc: Exception) -> Result:
+    async def _without_answer(self, message: Message, why: OSError | NotHttp) -> Result:
         """The result of a request that has no answer: its own failure, if the endpoint has answered another one since
         the last time, or does so now.
         """
         reason = f"no answer to this request within {self._options.timeout_s:g} s (timeout=)"
-        if not isinstance(exc, TimeoutError):
+        if not isinstance(why, TimeoutError):
             # the text of an answer that is not HTTP's is what another service said
-            told = f"{type(exc).__name__}: {exc}".removesuffix(": ") if isinstance(exc, OSError) else "it is not HTTP"
+            told = f"{type(why).__name__}: {why}".removesuffix(": ") if isinstance(why, OSError) else "it is not HTTP"
             reason = f"the connection ended without an answer to this request: {told}"
         before = self._unanswered.get(message.id)
         if len(self._unanswered) >= REMEMBERED:
             self._unanswered.clear()
         self._unanswered[message.id] = time.monotonic()
-        if self._down is not None:
-            return self._down
         reason = f"{self._address}: {reason}"
-        if (before is not None and self._answered_from > before) or self._is_there():
+        if (before is not None and self._answered_from > before) or await self._is_there():
             return Failed(f"{reason}; the endpoint answers others: see its log of this id")
         return Unsent(f"{reason}; check that the endpoint runs")
 
-    def _is_there(self) -> bool:
+    async def _is_there(self) -> bool:
         """True if the endpoint answers a request that changes nothing there."""
+        assert self._client is not None, "it is open"
+        headers, timeout_s = {"User-Agent": _AGENT}, min(PROBE_S, self._options.timeout_s)
         try:
-            with contextlib.closing(self._new_connection(min(PROBE_S, self._options.timeout_s))) as connection:
-                connection.request("OPTIONS", self._target, headers={"User-Agent": _AGENT})
-                return connection.getresponse().status not in _BUSY
-        except (InvalidUrl, OSError, http.client.HTTPException):
+            answer = await self._client.request(
+                self._server, "OPTIONS", self._target, headers, None, timeout_s=timeout_s
+            )
+        except (InvalidUrl, Unreached, NoAnswer):
             return False
-
-    def _new_connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        tls = None if self._options.tls is None else context_of(self._options.tls)
-        return _Connection(self._host, self._port, timeout_s, tls, self.check_ip)
-
-    def _request(self, connection: http.client.HTTPConnection, message: Message) -> Result:
-        began = time.monotonic()
-        try:
-            connection.request(self._method, self._target, body=message.payload, headers=self._headers(message))
-            answer = connection.getresponse()
-            text = answer.read(64 << 10)
-            if not answer.isclosed():  # longer than anybody needs
-                connection.close()
-        except BaseException:
-            connection.close()
-            raise
-        self._answered_from = max(self._answered_from, began)
-        # the answer of a server that nobody has named may be an inner page, which a route must not read
-        said = (answer.reason, text) if self.is_named else (http.client.responses.get(answer.status, ""), b"")
-        return result_of(answer.status, *said, answer.getheader("Retry-After"))
+        return answer.status not in _BUSY
 
     def _headers(self, message: Message) -> dict[str, str]:
-        given, id = {name.lower() for name in self._route_headers}, message.ascii_id
+        id = message.ascii_id
         headers = {"Idempotency-Key": id, "Shardq-Topic": message.topic, "Shardq-Attempt": str(message.attempt)}
         headers |= self._route_headers
-        for name, value in (("Content-Type", message.content_type), ("User-Agent", _AGENT)):
-            if name.lower() not in given:
-                headers[name] = value
+        if "content-type" not in self._given:
+            headers["Content-Type"] = message.content_type
         for name, value in message.headers.items():
-            taken = name.lower() in _OWN | given or name.lower().startswith(_OURS)
+            lower = name.lower()
+            taken = lower in _OWN or lower in self._given or lower.startswith(_OURS)
             if not taken and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
                 headers[name] = value
         return headers | (signature(self._keys, id, int(time.time()), message.payload) if self._keys else {})
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection to an address that ``check_ip`` lets pass, with TLS if there is a context."""
-
-    def __init__(
-        self, host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None, check_ip: Callable[[str], None]
-    ) -> None:
-        super().__init__(host, port, timeout=timeout_s)
-        self.default_port = 80 if tls is None else 443
-        self._seconds, self._tls, self._check_ip = timeout_s, tls, check_ip
-
-    def connect(self) -> None:
-        deadline = time.monotonic() + self._seconds
-        sock = connect_to(resolve(f"{self.host}:{self.port}", deadline, self._check_ip), deadline)
-        self.sock = sock
-        sock.settimeout(self._seconds)
-        if self._tls is not None:
-            self.sock = self._tls.wrap_socket(sock, server_hostname=self.host)
 
 
 _AGENT = f"shardq/{__version__}"

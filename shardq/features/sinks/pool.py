@@ -1,10 +1,10 @@
 """The threads that all senders of a process share: as many as have something to do, however many routes there are.
 
 A sender that waits, for tasks, for answers or for its sink to come back, has no thread: it has a turn when there is
-something to do. A turn may stand still as long as its sink does. So three bounds keep one route from the time of the
-others. A route has one turn at a time, and of requests over HTTP as many as ``connections=`` says. Turns that have
-become slow make room for other threads, and routes that were slow before share some of the threads. And turns are taken
-in the order in which they were asked for, so a route that has many tasks waits behind those that have one.
+something to do. A turn may stand still as long as its sink does, but for HTTP, whose requests have a loop of their own.
+So three bounds keep one route from the time of the others. A route has one turn at a time. Turns that have become slow
+make room for other threads, and routes that were slow before share some of the threads. And turns are taken in the
+order in which they were asked for, so a route that has many tasks waits behind those that have one.
 
 A thread is begun at once while there are few; then only for a turn that has waited for a moment: a burst of quick turns
 needs no thread for each.
