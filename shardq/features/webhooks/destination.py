@@ -30,6 +30,8 @@ _LONG = 20
 """A part of a path with so many characters is taken for a token."""
 
 _UNICAST = ipaddress.IPv6Network("2000::/3")
+_EXAMPLES = ipaddress.IPv6Network("3fff::/20")
+"""For examples; older versions of Python do not know it."""
 _EMBEDDING = [ipaddress.IPv6Network(each) for each in ("64:ff9b::/96", "::/96")]
 """The last 32 bits of these are an address of IPv4: of NAT64, and of hosts that had both."""
 
@@ -107,7 +109,7 @@ def _parts(url: str) -> tuple[SplitResult, str]:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
-            if literal := ":" in host:
+            if literal := "[" in parts.netloc:
                 ipaddress.IPv6Address(host)
         except ValueError:
             host, literal = "", False
@@ -136,6 +138,6 @@ def _is_public(ip: str) -> bool:
         last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if any(address in each for each in _EMBEDDING) else None
         inner = address.ipv4_mapped or address.sixtofour or last
         if inner is None:
-            return address in _UNICAST and address.is_global
+            return address in _UNICAST and address not in _EXAMPLES and address.is_global
         address = inner
     return address.is_global and not address.is_multicast

@@ -1,7 +1,8 @@
 """Sends hooks: one request for each, over connections that stay open, a client for each event loop.
 
-A stranger's endpoint that hangs must not take what others need. So a host has few connections, few hooks wait for one
-of those, and the next ones are put off without an attempt.
+A stranger's endpoint that hangs must not take what others need: connections, and places of a worker. So a host has few
+connections, hooks wait for one of those for a moment only, few of them if it is slow, and are then put off without an
+attempt.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from shardq.core.consumer.policy import Bury, Hold, Snooze
 from shardq.core.drivers.descriptors import scarce
-from shardq.core.drivers.settings import Tls
+from shardq.core.drivers.settings import Tls, bracketed
 from shardq.core.drivers.sockets import context_of
 from shardq.core.model.record import Builtin, Codec, record_encoder
 from shardq.core.model.task import Delivery
@@ -34,8 +35,12 @@ log: logging.Logger = logging.getLogger("shardq.webhooks")
 CONNECTIONS = 512
 """Of all public hosts together, in one event loop, and as many again of those that ``sinks=`` has by name."""
 OF_HOST = 8
-AT_HOST = OF_HOST + 16
-"""Hooks for one host that are under way, or wait for a connection."""
+WAIT_S = 2.0
+"""The longest wait of a hook for a connection to its host. It has a place of a worker meanwhile."""
+AT_HOST, AT_SLOW_HOST = 256, OF_HOST + 16
+"""Hooks for one host that are under way, or wait for a connection: the next ones do not wait at all."""
+SLOW_S = 1.0
+"""A host whose last request took longer is slow, and one for whose connections hooks have waited in vain."""
 LONGEST_S = 60.0
 """The longest pause of a hook that finds its host full."""
 SCARCE_S = 5.0
@@ -45,20 +50,35 @@ _NO_SECRET = "secret= of a webhook"
 
 
 class _Host:
-    """The hooks for one host that are under way."""
+    """The hooks for one host that are under way, or wait for a connection."""
 
-    __slots__ = ("booked", "took_s", "under_way")
+    __slots__ = ("booked", "connections", "took_s", "under_way")
 
     def __init__(self) -> None:
         self.under_way = 0
-        self.took_s = 1.0
-        """How long the last one took. A first guess."""
+        self.connections = asyncio.Semaphore(OF_HOST)
+        self.took_s = 0.0
+        """How long the last request took, as far as that is known."""
         self.booked = 0.0
-        """The instant at which the last one that was put off should find a place."""
+        """The instant at which the last one that was put off should find a connection."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.under_way >= (AT_SLOW_HOST if self.took_s > SLOW_S else AT_HOST)
+
+    async def connection(self) -> bool:
+        """Waits for one. Returns False if that takes too long."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self.connections.acquire()
+        except TimeoutError:
+            self.took_s = max(self.took_s, WAIT_S)
+            return False
+        return True
 
     def pause_s(self, now: float) -> float:
-        """The pause of a hook that finds no place: those that are put off come back one after the other."""
-        self.booked = max(self.booked, now + 1.0) + self.took_s / AT_HOST
+        """The pause of a hook that finds no connection: those that are put off come back one after the other."""
+        self.booked = max(self.booked, now + 1.0) + self.took_s / OF_HOST
         return min(self.booked - now, LONGEST_S)
 
 
@@ -128,32 +148,43 @@ class Poster:
         loop = asyncio.get_running_loop()
         of_loop, server = self._of(loop), where.server
         host = of_loop.hosts.setdefault(server, _Host())
-        if host.under_way >= AT_HOST:
-            raise self._put_off(task, where, host.pause_s(loop.time()), "has no place for more")
+        if host.is_full:
+            raise self._put_off(task, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
         host.under_way += 1
-        began = loop.time()
+        try:
+            if not await host.connection():
+                raise self._put_off(task, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
+            began = loop.time()
+            try:
+                return await self._asked(task, where, message, keys, of_loop)
+            finally:
+                host.took_s = loop.time() - began
+                host.connections.release()
+        finally:
+            host.under_way -= 1
+            if not host.under_way:
+                del of_loop.hosts[server]
+
+    async def _asked(
+        self, task: Delivery[Any], where: Destination, message: Message, keys: list[bytes], of_loop: _OfLoop
+    ) -> Answer:
         client = of_loop.named if where.is_named else of_loop.public
         headers = self._headers(where, message, keys)
         try:
             return await client.request(
-                server, "POST", where.target, headers, message.payload, timeout_s=self._timeout_s
+                where.server, "POST", where.target, headers, message.payload, timeout_s=self._timeout_s
             )
         except InvalidUrl as exc:
             raise Bury(
                 f"{where.shown}: {exc}; to try hooks on a machine of your own, give the engine "
-                f"sinks=['{SCHEME}://{server.authority}'], and Webhooks http=True for an http:// URL"
+                f"sinks=['{SCHEME}://{where.server.authority}'], and Webhooks http=True for an http:// URL"
             ) from exc
         except Unreached as exc:
             if scarce(exc.why):
                 raise self._put_off(task, where, SCARCE_S, f"can't be reached from here: {exc.why}") from exc
-            raise failed(task, unreached(where.shown, exc.why)) from exc
+            raise failed(task, unreached(bracketed(where.server.address), exc.why)) from exc
         except NoAnswer as exc:
             raise failed(task, f"{where.shown}: {self._why(exc)}") from exc
-        finally:
-            host.took_s = loop.time() - began
-            host.under_way -= 1
-            if not host.under_way:
-                del of_loop.hosts[server]
 
     def _headers(self, where: Destination, message: Message, keys: list[bytes]) -> dict[str, str]:
         now = int(time.time())
