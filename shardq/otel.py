@@ -21,6 +21,8 @@ from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
 from shardq.core.model.checks import check_headers
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import Delivery, Receipt, Task
+from shardq.delivery.batch import Batch
+from shardq.delivery.calling import checked_results
 from shardq.delivery.functions import check_result
 from shardq.delivery.handler import Handler
 from shardq.engine.base import EngineBase
@@ -45,6 +47,9 @@ Attributes = Mapping[str, AttributeValue]
 
 Traces = Literal["one", "linked"]
 """one: a handling belongs to the trace of its push. linked: it begins a trace of its own, with a link to the push."""
+
+MOST_LINKS = 128
+"""The links of a span, at most: what OpenTelemetry's SDKs keep unless they are told otherwise."""
 
 
 def instrument(
@@ -107,19 +112,37 @@ class Instrumentation:
         if present.get_span_context().is_valid or self._traces == "linked":
             around = trace.set_span_in_context(present, around)
             links = [Link(pushed)] if pushed.is_valid else []
-        span = self._tracer.start_span(
-            f"process {shown_topic(delivery.topic)}",
-            around,
-            SpanKind.CONSUMER,
-            {
-                **self._operation("process", "process"),
-                "messaging.destination.name": shown_topic(delivery.topic),
-                "messaging.destination.partition.id": str(delivery.shard),
-                "messaging.message.id": delivery.id,
-                "shardq.attempt": delivery.attempt,
-            },
-            links,
-        )
+        about: Attributes = {
+            "messaging.destination.partition.id": str(delivery.shard),
+            "messaging.message.id": delivery.id,
+            "shardq.attempt": delivery.attempt,
+        }
+        with self._processing(delivery.topic, around, about, links) as span:
+            yield span
+
+    # ---- for the engine
+
+    def process_batch(self, batch: Batch[Any]) -> AbstractContextManager[Span]:
+        """The span of one call of a handler of batches. The pushes are linked, as many as a span may have links."""
+        links: dict[tuple[int, int], Link] = {}
+        last: Mapping[str, str] | None = None
+        for delivery in batch:
+            if len(links) == MOST_LINKS:
+                break
+            if delivery.headers == last:
+                continue  # of one push of many, as most are: a link is not looked for again
+            last = delivery.headers
+            pushed = trace.get_current_span(propagate.extract(delivery.headers, Context())).get_span_context()
+            if pushed.is_valid:
+                links.setdefault((pushed.trace_id, pushed.span_id), Link(pushed))
+        about: Attributes = {"messaging.batch.message_count": len(batch)}
+        return self._processing(batch.topic, context.get_current(), about, list(links.values()))
+
+    @contextmanager
+    def _processing(self, topic: str, around: Context, about: Attributes, links: Sequence[Link]) -> Iterator[Span]:
+        shown = shown_topic(topic)
+        found = {**self._operation("process", "process"), "messaging.destination.name": shown, **about}
+        span = self._tracer.start_span(f"process {shown}", around, SpanKind.CONSUMER, found, links)
         depth = forks.depth()
         token = context.attach(trace.set_span_in_context(span, around))
         try:
@@ -132,8 +155,6 @@ class Instrumentation:
             context.detach(token)
             if forks.depth() == depth:  # the child of a fork leaves the span to its parent
                 span.end()
-
-    # ---- for the engine
 
     def push(self, task: Task) -> AbstractContextManager[Sending]:
         """The span of a push of one task."""
@@ -215,27 +236,40 @@ class TracedRun:
     """The function of a handler, with a span around each call."""
 
     def __init__(self, instrumentation: Instrumentation, handler: Handler) -> None:
-        self._process = instrumentation.process
+        self._instrumentation = instrumentation
         self._handler = handler
 
     def __repr__(self) -> str:
         return repr(self._handler.run)
 
-    def __call__(self, delivery: Delivery) -> Any:
-        if self._handler.is_coroutine(delivery):
-            return self._awaited(delivery)
-        with self._process(delivery):
-            return self._checked(delivery, self._handler.run(delivery))
+    def __call__(self, given: Delivery | Batch[Any]) -> Any:
+        if self._handler.is_coroutine(_first(given)):
+            return self._awaited(given)
+        with self._process(given):
+            return self._checked(given, self._handler.run(given))
 
-    async def _awaited(self, delivery: Delivery) -> Any:
-        with self._process(delivery):
-            return self._checked(delivery, await self._handler.run(delivery))
+    async def _awaited(self, given: Delivery | Batch[Any]) -> Any:
+        with self._process(given):
+            return self._checked(given, await self._handler.run(given))
 
-    def _checked(self, delivery: Delivery, result: Any) -> Any:
+    def _process(self, given: Delivery | Batch[Any]) -> AbstractContextManager[Span]:
+        traces = self._instrumentation
+        return traces.process_batch(given) if isinstance(given, Batch) else traces.process(given)
+
+    def _checked(self, given: Delivery | Batch[Any], result: Any) -> Any:
         """Within the span: a handler that returns work undone has failed."""
         if result is not None:
-            check_result(result, self._handler.name(delivery), "handler")
+            name = self._handler.name(_first(given))
+            if isinstance(given, Batch):
+                checked_results(result, len(given), name)
+            else:
+                check_result(result, name, "handler")
         return result
+
+
+def _first(given: Delivery | Batch[Any]) -> Delivery:
+    """The delivery by which a handler is chosen."""
+    return given[0] if isinstance(given, Batch) else given
 
 
 def _destination_of(tasks: Sequence[Task]) -> str:

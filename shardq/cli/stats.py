@@ -174,13 +174,15 @@ def fleet(given: Given) -> None:
                 if that is ten seconds or more
       done      tasks moved by a dispatcher, tasks handled by a worker
       failed    attempts that failed
+      batch     tasks that a handler of batches got in a call, on average; only where
+                a worker has such a handler
       p99 ms    a dispatcher's: how late tasks were moved; a worker's: how long
                 claimed ones waited for their handler
       version   its build of shardq, with its revision if it is a checkout
       format    the newest format of stored data that it reads, 0 if its report
                 can't be read; `shardq upgrade` raises the engine's
-      sinks     of topics that go to URLs or functions: the tasks that a dispatcher
-                has sent of each, and the circuit if it is not closed
+      sinks     of topics that go to URLs: the tasks that a dispatcher has
+                sent of each, and the circuit if it is not closed
     """
     with looking(given) as engine:
         members = engine.fleet()

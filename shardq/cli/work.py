@@ -167,14 +167,16 @@ def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int, quiet: b
     """Tells what is served, and where."""
     if quiet:
         return
-    engine, topics = engine_behind(worker), list(plan_of(worker).handlers)
+    engine, handlers = engine_behind(worker), plan_of(worker).handlers
+    batches = {topic: handler.batching.size for topic, handler in handlers.items() if handler.batching is not None}
     with going_on():
         if given.json:
-            served = {"name": engine.name, "url": Internals(engine).options.safe_url, "topics": topics}
-            tell(served | {"concurrency": worker.concurrency, "processes": processes})
+            served = {"name": engine.name, "url": Internals(engine).options.safe_url, "topics": list(handlers)}
+            tell(served | {"batches": batches, "concurrency": worker.concurrency, "processes": processes})
             return
         where = "" if processes == 1 else f" in each of {processes} processes"
-        names = ", ".join(shown_topic(topic) for topic in topics)
+        of = {topic: f" (batches of {size:,})" for topic, size in batches.items()}
+        names = ", ".join(shown_topic(topic) + of.get(topic, "") for topic in handlers)
         say(
             f"serving {names} of {engine.name!r} at {Internals(engine).options.safe_url}: "
             f"{counted(worker.concurrency, 'handler')} at once{where}; Ctrl-C ends it"

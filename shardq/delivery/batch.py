@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze
@@ -26,6 +25,27 @@ class Verdicts(Protocol):
 
     def lost(self) -> Sequence[Delivery[Any]]:
         """The deliveries of the call whose leases were lost."""
+
+
+class AttemptBlock:
+    """The block of ``Batch.attempt``. By the type of ``__exit__`` type checkers know that code goes on behind it."""
+
+    def __init__(self, delivery: Delivery[Any], failed: Callable[[Exception], object]) -> None:
+        self._delivery = delivery
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        self._token = CURRENT.set(self._delivery)
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> bool:
+        try:
+            # a cancellation, or Ctrl-C, is of the whole call
+            if isinstance(exc, Exception):
+                self._failed(exc)
+                return True
+            return False
+        finally:
+            CURRENT.reset(self._token)
 
 
 class Batch(Sequence[Delivery[P]], Generic[P]):
@@ -122,8 +142,7 @@ class Batch(Sequence[Delivery[P]], Generic[P]):
         """
         return self._decide(delivery, Hold(delay))
 
-    @contextmanager
-    def attempt(self, delivery: Delivery[P]) -> Iterator[None]:
+    def attempt(self, delivery: Delivery[P]) -> AttemptBlock:
         """A block about one delivery. If it raises, that one has failed, or is what ``Retry``, ``Bury``, ``Snooze`` and
         ``Hold`` say, and the exception ends there. If it doesn't, nothing is decided yet: the delivery is done with the
         others, or earlier by ``ack``. ``shardq.current()`` is the delivery meanwhile.
@@ -132,13 +151,7 @@ class Batch(Sequence[Delivery[P]], Generic[P]):
         ...     with batch.attempt(delivery):
         ...         rows.append(parse(delivery.payload))
         """
-        token = CURRENT.set(delivery)
-        try:
-            yield
-        except Exception as exc:  # noqa: BLE001  the user's; a cancellation, or Ctrl-C, is of the whole call
-            self._decide(delivery, exc)
-        finally:
-            CURRENT.reset(token)
+        return AttemptBlock(delivery, lambda failure: self._decide(delivery, failure))
 
     def _decide(self, delivery: Delivery[P], failure: BaseException | None) -> bool:
         decided = self._verdicts.decide(delivery, failure) if isinstance(delivery, Delivery) else None

@@ -139,15 +139,8 @@ class LotCalls:
             self._settle(settlements_of(left, failure), failure)
 
     def _take(self, called: Collection[Job], result: object) -> None:
-        """Takes the list that a handler returned: None or an exception for each delivery of its batch, in its order."""
-        name = self.lot.name
-        check_result(result, name, "handler")
-        if type(result) is not list or len(result) != len(called):
-            shown = f"a list of {len(result)}" if type(result) is list else f"a value of type {type(result).__name__}"
-            raise TypeError(f"{name} returned {shown} after a batch of {len(called)}: {EXPECTED}")
-        if wrong := [each for each in result if each is not None and not isinstance(each, BaseException)]:
-            raise TypeError(f"{name} returned a list with a value of type {type(wrong[0]).__name__} in it: {EXPECTED}")
-        for job, failure in zip(called, result, strict=True):
+        """Takes the list that a handler returned."""
+        for job, failure in zip(called, checked_results(result, len(called), self.lot.name), strict=True):
             if failure is not None and job.stage != "done":
                 self._settle([(job, settlement_of(job, failure))], failure)
 
@@ -156,6 +149,19 @@ class LotCalls:
         fields = {"topic": topic, "tasks": count, "seconds": round(seconds, 3)}
         what = "a batch of %s of topic %s is done: %s took %.3f s"
         tell(logging.INFO, what, counted(count, "task"), quoted_topic(topic), name, seconds, extra=fields)
+
+
+def checked_results(result: object, size: int, name: str) -> list[BaseException | None]:
+    """What a handler of batches returned, if it is a list with None or an exception for each delivery of its batch, in
+    its order. Raises TypeError for anything else.
+    """
+    check_result(result, name, "handler")
+    if type(result) is not list or len(result) != size:
+        shown = f"a list of {len(result)}" if type(result) is list else f"a value of type {type(result).__name__}"
+        raise TypeError(f"{name} returned {shown} after a batch of {size}: {EXPECTED}")
+    if wrong := [each for each in result if each is not None and not isinstance(each, BaseException)]:
+        raise TypeError(f"{name} returned a list with a value of type {type(wrong[0]).__name__} in it: {EXPECTED}")
+    return result
 
 
 def _about(job: Job, call: Callable[..., None], *args: Any) -> None:

@@ -166,8 +166,11 @@ class InFlight:
         with self._lock:
             if lot.stage != "running":
                 return []
+            for job in lot.called:
+                if job.stage == "running":
+                    job.stage = "held"
             lot.began_at = now = time.monotonic()
-            called = [job for job in jobs if job.stage != "done"]
+            lot.called = called = [job for job in jobs if job.stage != "done"]
             for job in called:
                 job.stage, job.began_at = "running", job.began_at or now
             return called
@@ -228,7 +231,7 @@ class InFlight:
             room.held -= 1
             self._held -= 1
         lot.stage = "done"
-        lot.jobs = []
+        lot.jobs, lot.called = [], ()
         self._lots.pop(lot)
         if not self._running and not self._fetching:
             self._quiet.notify_all()

@@ -99,6 +99,9 @@ class Lot(msgspec.Struct, eq=False):
     stage: Stage = "held"
     began_at: float = 0.0
     """When its present call began."""
+    called: Sequence[Job] = ()
+    """The jobs of that. Others wait for a call of theirs, as held ones, also if an earlier call with them has raised.
+    """
     lost: list[Delivery] = msgspec.field(default_factory=list)
     """Those whose leases were lost while it ran."""
 

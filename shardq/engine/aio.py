@@ -32,7 +32,6 @@ from shardq.worker.handlers import Plan
 
 if True:  # ASYNC
     import asyncio
-    import inspect
     from functools import partial
 
     from shardq.core.consumer.ahead import Ahead
@@ -42,12 +41,10 @@ if True:  # ASYNC
     from shardq.core.drivers.aio import OTHER_LOOP
     from shardq.core.drivers.settings import Settings
     from shardq.core.drivers.sync import Driver
-    from shardq.core.model.task import Delivery
     from shardq.core.producer.gathering import Gatherer
     from shardq.engine.loop_threads import Threads, ended_in_thread, made_in_thread
     from shardq.errors import EngineClosed
     from shardq.features.embedded import Embedded
-    from shardq.features.sinks.functions import BatchFunction
 else:
     import math
     from contextlib import AbstractContextManager
@@ -423,17 +420,7 @@ class AsyncEngine(AsyncOperatorCommands):
             return push_durably(driver, cache, entries.ids, steps, durability, deadline)
 
     if TYPE_CHECKING or True:  # ASYNC
-
-        def _batch_function(self, function: BatchFunction) -> BatchFunction:
-            """The function as a sender's thread calls it: a coroutine function runs in the loop that is running now."""
-            if not inspect.iscoroutinefunction(function):
-                return function
-            loop = asyncio.get_running_loop()
-
-            def call(batch: list[Delivery]) -> object:
-                return asyncio.run_coroutine_threadsafe(function(batch), loop).result()
-
-            return call
+        pass
     else:
 
         def buffered(self) -> Buffer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import inspect
 import os
 import secrets
 import socket
@@ -21,10 +20,9 @@ from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claims import Claims
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
-from shardq.core.edits import edit_topology
 from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Route, Topology
+from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.operation import Operation, run, succeeded
@@ -62,7 +60,6 @@ from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.egress import Egress
-from shardq.features.sinks.functions import BatchFunction
 from shardq.features.sinks.senders import Senders
 from shardq.worker.handlers import Registered, Registry, TaskFunction
 
@@ -177,8 +174,6 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
         self._running = Running()
-        self._functions: dict[str, tuple[Route, BatchFunction]] = {}
-        """Topic → the route and the function that it is forwarded to in this process."""
         self._spool = self._spool_at(spool, spool_bytes)
         self._cold_store = self._cold_at(cold, cold_after, cold_topics)
         self._forked()
@@ -298,9 +293,6 @@ class EngineBase(forks.OfOneProcess, ABC):
             driver,
             self._map(),
             subscriber,
-            codec=self._options.codec,
-            functions=self._functions,
-            edit=partial(edit_topology, self._map()),
             egress=self._options.egress,
         )
         return sinks
@@ -332,12 +324,6 @@ class EngineBase(forks.OfOneProcess, ABC):
             process=process,
             members=members,
         )
-
-    def _batch_function(self, function: BatchFunction) -> BatchFunction:
-        """The function as a sender's thread calls it."""
-        if inspect.iscoroutinefunction(function):
-            raise InvalidOption("a coroutine function needs an event loop: forward to it with AsyncEngine")
-        return function
 
     def _needs(self, driver: Driver) -> dict[str, int]:
         """Counts the further connections to each node that this process opens if it has to serve every shard."""

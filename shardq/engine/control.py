@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
     """The topology by which a topic's payloads are forwarded; None ends that."""
-    edited = topology.with_topic(topic, route=route, ended="")
+    edited = topology.with_topic(topic, route=route)
     if (at_once := edited.settings_of(topic).uncounted) is not None:
         raise InvalidOption(
             f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: "

@@ -185,7 +185,7 @@ class Unserved:
 
     shards: list[int]
     routes: dict[str, Route]
-    """Topic → the route to a URL or a function that no dispatcher says it serves."""
+    """Topic → the route to a URL that no dispatcher says it serves."""
     fleet: list[Member]
     """The processes that live."""
 
@@ -201,12 +201,9 @@ class Unserved:
             )
             found.append(Reason("unserved_shards", text))
         for topic, route in self.routes.items():
-            text = f"topic {quoted_topic(topic)} is forwarded to {route.named}, but no running "
-            text += (
-                f"process serves it: start the program that has the function, or end the route (`shardq forward "
-                f"{topic or repr(topic)} --off`)"
-                if route.is_function
-                else "dispatcher serves it: see the logs of those that run, or start one (`shardq run`)"
+            text = (
+                f"topic {quoted_topic(topic)} is forwarded to {route.named}, but no running dispatcher serves it: see "
+                "the logs of those that run, or start one (`shardq run`)"
             )
             found.append(Reason("unserved_route", text))
         return found

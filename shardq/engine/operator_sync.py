@@ -50,7 +50,6 @@ from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
-from shardq.features.sinks.functions import BatchFunction
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
@@ -71,42 +70,30 @@ class OperatorCommands(TaskCommands, ABC):
         self,
         topic: str,
         *,
-        to: str | BatchFunction | None,
+        to: str | None,
         side: Literal["right", "left"] = "right",
         maxlen: int | None = None,
-        keep: bool = False,
     ) -> None:
         """Forwards the topic's payloads from now on, byte for byte, with those that are ready already. ``to=None`` ends
         it. Consumers of shardq get nothing of the topic meanwhile.
 
         ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
-        there, a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which), or a
-        function that takes a list of deliveries. A URL is stored with the engine's settings: write ``${NAME}`` for a
-        password, which the processes that forward have as the secret NAME ($SHARDQ_SECRET_NAME, or a file of
-        ``secrets=``). ``maxlen``: about how many entries a stream keeps. Raises InvalidUrl for a server that
-        ``sinks=`` of this engine does not name.
+        there, or a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which). A URL
+        is stored with the engine's settings: write ``${NAME}`` for a password, which the processes that forward have as
+        the secret NAME ($SHARDQ_SECRET_NAME, or a file of ``secrets=``). ``maxlen``: about how many entries a stream
+        keeps. Raises InvalidUrl for a server that ``sinks=`` of this engine does not name.
 
         A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
-        tell duplicates by. Every process that runs pollers forwards; to a function only this one, once it has called
-        ``start``. That route ends with the last process that serves it. ``keep=True`` leaves it, and its tasks wait as
-        ready.
+        tell duplicates by. Every process that runs pollers forwards. A function of yours that takes many tasks at a
+        time is a handler of batches instead: ``@worker.on(topic, batch=100)``.
 
         >>> engine.forward("emails", to="mail-queue")
         >>> engine.forward("events", to="stream:events", maxlen=100_000)
         >>> engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
         """
-        route = route_of(topic, to, side, maxlen, keep=keep, egress=self._options.egress)
-        function = self._batch_function(to) if callable(to) else None
+        route = route_of(topic, to, side, maxlen, egress=self._options.egress)
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
         self._edit(partial(control.with_route, topic=topic, route=route), what)
-        if route is None or function is None:
-            self._functions.pop(topic, None)
-        else:
-            self._functions[topic] = route, function
-        if self._running.sinks is not None:
-            self._running.sinks.function_changed(topic)
-        if self._running.dispatcher is not None:
-            self._running.dispatcher.report_soon()
 
     def resize(self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False) -> Resize:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;

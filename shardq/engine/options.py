@@ -42,7 +42,6 @@ from shardq.features.replay.journal import check_replay
 from shardq.features.sinks import registry
 from shardq.features.sinks.base import NO_MAXLEN
 from shardq.features.sinks.egress import Egress
-from shardq.features.sinks.functions import BatchFunction
 
 log: logging.Logger = logging.getLogger("shardq")
 
@@ -315,9 +314,7 @@ def _topic_given(topic: str, settings: object, egress: Egress) -> dict[str, Any]
         given["limit"] = None if limit == Limit() else limit
     if "forward" in values:
         to, side = values["forward"], values.get("side") or "right"
-        if callable(to):
-            raise InvalidOption("a function can't be configured; call forward(topic, to=function)")
-        given["route"], given["ended"] = route_of(topic, to, side, values.get("maxlen"), egress=egress), ""
+        given["route"] = route_of(topic, to, side, values.get("maxlen"), egress=egress)
     elif "side" in values or "maxlen" in values:
         raise InvalidOption("side and maxlen go with forward")
     if "pause" in values:
@@ -357,11 +354,10 @@ _MISSPELT_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(//|:/[^/])")
 
 def route_of(
     topic: str,
-    to: str | BatchFunction | None,
+    to: str | None,
     side: str,
     maxlen: int | None = None,
     *,
-    keep: bool = False,
     egress: Egress = registry.ANYWHERE,
 ) -> Route | None:
     """Checks where a topic is to be forwarded, and whether this process may send there. None: it no longer is."""
@@ -370,26 +366,21 @@ def route_of(
         raise InvalidOption(f"maxlen={quoted(maxlen)} is not possible; give an int from 1, or None to keep all entries")
     if side not in ("right", "left"):
         raise InvalidOption(f"side={quoted(side)} is not possible; use 'right' (RPUSH) or 'left' (LPUSH)")
-    if not isinstance(keep, bool):
-        raise InvalidOption(f"keep={quoted(keep)} is not possible; give True for a route that outlives its processes")
     if to is None:
         return None
     if callable(to):
-        return _route_to_function(to, side, maxlen, keep=keep)
-    if keep:
-        raise InvalidOption("keep=True is for functions; a route to anything else stays until it is ended")
+        raise InvalidOption(
+            f"to={quoted(to)} is not possible: a topic is not forwarded to a function; decorate it with "
+            f"@worker.on({topic!r}, batch=100): as a handler of batches it gets up to 100 tasks in one call"
+        )
     if not isinstance(to, str) or not destinations.key_of(to) or is_foreign(to):
         raise InvalidOption(
-            f"to={quoted(to)} is not possible; give the name of a list, stream:NAME, a URL, a function, or None to "
-            "stop "
-            "forwarding"
+            f"to={quoted(to)} is not possible; give the name of a list, stream:NAME, a URL, or None to stop forwarding"
         )
     if destinations.key_of(to).startswith("shardq:{"):
         raise InvalidOption(f"to={quoted(to)} is a key of shardq's own; give the name of another list")
     if side == "left" and destinations.is_stream(to):
         raise InvalidOption("side='left' is for lists; leave it out")
-    if destinations.is_function(to):
-        raise InvalidOption(f"to={quoted(to)} is not possible; give the function itself: forward(topic, to=function)")
     if _MISSPELT_URL.match(to):
         raise InvalidOption(f"to={quoted(to)} is not possible: a URL has :// behind its scheme, as https://host/path")
     route = Route(to=to, side="left" if side == "left" else "right", maxlen=maxlen)
@@ -398,15 +389,6 @@ def route_of(
     if not route.is_here:
         registry.check(route, egress)
     return route
-
-
-def _route_to_function(function: BatchFunction, side: str, maxlen: int | None, *, keep: bool) -> Route:
-    if side == "left":
-        raise InvalidOption("side='left' is for lists; leave it out")
-    if maxlen is not None:
-        raise InvalidOption(NO_MAXLEN)
-    place = getattr(function, "__qualname__", type(function).__qualname__)
-    return Route(to=f"{destinations.PYTHON}{getattr(function, '__module__', '')}.{place}", keep=keep)
 
 
 def check_reason(reason: str | None) -> None:

@@ -111,7 +111,7 @@ class Running:
     def __init__(self, *, counts_outcomes: bool = False) -> None:
         self.dispatcher: Dispatcher | None = None
         self.sinks: Senders | None = None
-        """The senders of routes to URLs and functions, while the pollers run."""
+        """The senders of routes to URLs, while the pollers run."""
         self.replayer: Replayer | None = None
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays that move rows to the engine."""

@@ -357,7 +357,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     failing_routes: tuple[RouteFault, ...]
     """Routes that this process can't serve now: topic, list, reason, shards."""
     sinks: tuple[SinkStats, ...]
-    """The topics that this process forwards to URLs and functions. ``fleet()`` has those of all processes."""
+    """The topics that this process forwards to URLs. ``fleet()`` has those of all processes."""
     schedules: ScheduleStats | None
     """The number of schedules; None if they could not be read."""
     connections: Mapping[str, ConnectionCounts]

@@ -399,6 +399,16 @@ def _running(member: Member) -> str:
     return f"{member.running:,} of {member.concurrency:,}" if member.kind == "worker" else ""
 
 
+def _batch(member: Member) -> float | None:
+    """The tasks that its handlers of batches got in a call, on average. None: there was no such call."""
+    return member.batched / member.batches if member.batches > 0 else None
+
+
+def _batch_shown(member: Member) -> str:
+    batch = _batch(member)
+    return "" if batch is None else f"{batch:,.{0 if batch >= 100 else 1}f}"
+
+
 def _up(member: Member) -> float | None:
     return max(0.0, time.time() - member.since) if member.since else None
 
@@ -415,6 +425,7 @@ def fleet(members: Sequence[Member]) -> View[Member]:
             Column("longest", _longest, 5, text=True, optional=True),
             _of("done", lambda member: member.dispatched + member.handled, number, 3),
             _of("failed", lambda member: member.failed, number, 4),
+            Column("batch", _batch_shown, 5, optional=True, value=_batch),
             _of("p99 ms", lambda member: lateness_of(member).p99_ms, milliseconds, 4),
             Column("sinks", _sinks, 3, text=True, optional=True),
             Column("version", lambda member: member.version or "?", 9, text=True),

@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again. Looks over the lanes of a topic whose window has changed.
--- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, wait
+-- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, give, wait
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -70,47 +70,38 @@ local function by_topic(ids)
   return groups, order
 end
 
--- of a list that was empty the head is known to have come now
-local function note_began(topic, count)
-  local field = 'began/' .. topic
-  redis.pcall('HSET', KEYS[1], field, string.format('%.0f:%.0f', count, now_ms))
-end
-
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full, plain = #ids == limit, #ids
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, entries, later, silent, turns, met = {}, {}, {}, {}, {}, {}
+local given, later, silent, met = {}, {}, {}, {}
 local due, waits = {}, {}
--- of these others of the lane are out as well
-local beside = {}
 -- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then. It
 -- is asked once.
 local function gives(lane, share)
-  if met[lane] then return end
-  met[lane] = true
   local out, most, interval = out_of(lane), window_of(lane)
   if out >= most then
     silent[#silent + 1] = lane
     return
-  elseif rest_of(lane) > now_ms then
+  end
+  local rest = rest_of(lane)
+  if rest > now_ms then
     note(lanes, lane)
     return
   end
   local room, gave = math.min(most - out, share, limit - #given), 0
   if interval > 0 then
-    local ready, turn = ready_of(lane), rest_of(lane)
+    local ready, turn = ready_of(lane), rest
     -- too late to be made up for: turns go on from now
     if turn < now_ms - LATE_MS then
       turn = now_ms
-      turns[lane] = now_ms - (ready + 1) * interval
+      turn_by_lane[lane] = now_ms - (ready + 1) * interval
     end
     room = math.min(room, most_ready(interval) - ready, math.floor((now_ms - turn) / interval) + 1)
   end
   local found = next_of(lane, out, math.min(room + 1, most - out))
   while gave < room and found[gave + 1] and due_of(found[gave + 1], lane) <= now_ms do
+    given[#given + 1] = gives_way(found[gave + 1], lane, out + gave)
     gave = gave + 1
-    local id = id_of(found[gave], lane)
-    given[#given + 1], entries[id], beside[id] = id, found[gave], out + gave > 1
   end
   if interval > 0 then
     note(lanes, lane)
@@ -119,47 +110,6 @@ local function gives(lane, share)
   else
     silent[#silent + 1] = lane
   end
-end
--- note_numbers(ids): under which number these leave their lanes: one from the front under the one that it has, others under a new one.
-local function note_numbers(ids)
-  local last, words = count_of(redis.call('HGET', KEYS[1], 'left')), {}
-  for _, id in ipairs(ids) do
-    local number = number_of(entries[id], lane_of(id))
-    if not number then
-      last = last + 1
-      number = last
-    end
-    words[#words + 1], words[#words + 2] = -number, id
-  end
-  redis.call('HSET', KEYS[1], 'left', string.format('%.0f', last))
-  redis.call('ZADD', KEYS[LANES + 3], unpack(words))
-  rests.count = rests.count + #ids
-end
--- go(group): the keyed ones of these leave their lanes for their places.
-local function go(group)
-  local gone, places, noted, numbered = {}, {}, {}, {}
-  for _, id in ipairs(group) do
-    local lane = lane_of(id)
-    if lane then
-      gone[#gone + 1] = entries[id]
-      places[#places + 1], places[#places + 2] = '0', id
-      if beside[id] or (number_of(entries[id], lane) or 0) > 0 then numbered[#numbered + 1] = id end
-      local _, interval = window_of(lane)
-      if interval > 0 then
-        places[#places + 1], places[#places + 2] = '0', READY .. id
-        untaken = untaken + 1
-        if turns[lane] then
-          rests[lane], rests.all = turns[lane], false
-          noted[#noted + 1], noted[#noted + 2] = string.format('%.3f', turns[lane]), lane
-          turns[lane] = nil
-        end
-      end
-    end
-  end
-  if #gone > 0 then redis.call('ZREM', KEYS[LANES], unpack(gone)) end
-  if #places > 0 then redis.call('ZADD', KEYS[LANES + 1], unpack(places)) end
-  if #noted > 0 then redis.call('ZADD', KEYS[LANES + 3], unpack(noted)) end
-  if #numbered > 0 then note_numbers(numbered) end
 end
 -- on_hold(lane): tells if a lane is on hold. A hold that is over goes; what its lane has is given by the alarm that it has then.
 local function on_hold(lane)
@@ -184,6 +134,7 @@ local function meet(lane, first)
       takes_in(lanes, id, lane, at)
     end
   end
+  met[lane] = true
   if not on_hold(lane) then gives(lane, 1) end
 end
 -- look_over(topic, most): meets the next lanes of a topic whose window has changed, from its cursor on, so many at most. True if more
@@ -224,9 +175,11 @@ if keyed then
   local rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
   local share = math.max(8, math.floor(limit / math.max(1, #rung)))
   look_at(rung)
-  local changed = {}
-  for _, lane in ipairs(rung) do
-    if not lane_of(lane) then changed[#changed + 1] = topic_of(lane) end
+  count_out(rung)
+  local changed, of = {}, {}
+  for i, name in ipairs(rung) do
+    of[i] = lane_of(name) or false
+    if not of[i] then changed[#changed + 1] = topic_of(name) end
   end
   for _, topic in ipairs(changed) do
     if not look_over(topic, math.max(1, math.floor(LOOKED / #changed))) then
@@ -235,20 +188,20 @@ if keyed then
       redis.call('ZADD', KEYS[LANES + 2], now_ms, topic .. '/') -- other lanes have their turn
     end
   end
-  for _, lane in ipairs(rung) do
-    local of = lane_of(lane)
-    if of and of ~= lane then
-      revoked_ends(lanes, lane, KEYS[5], KEYS[6])
-    elseif of and not on_hold(lane) and #given < limit and list_of(topic_of(lane)) then
+  for i, name in ipairs(rung) do
+    local lane = of[i]
+    if lane and lane ~= name then
+      revoked_ends(lanes, name, KEYS[5], KEYS[6])
+    elseif lane and not met[lane] and not on_hold(lane) and #given < limit and list_of(topic_of(lane)) then
       gives(lane, share)
     end
   end
-  local scores = #given > 0 and redis.call('ZMSCORE', KEYS[2], unpack(given)) or {}
+  local scores = all_wait(given)
   for i, id in ipairs(given) do
-    if scores[i] then
-      ids[#ids + 1], due[id] = id, scores[i] - FAR
+    if not scores or scores[i] then
+      ids[#ids + 1], due[id] = id, scores and scores[i] - FAR or due_of(entry_by_id[id], lane_of(id))
     else
-      redis.call('ZREM', KEYS[LANES], entries[id]) -- another program's
+      redis.call('ZREM', KEYS[LANES], entry_by_id[id]) -- another program's
       note(lanes, lane_of(id))
     end
   end
@@ -273,33 +226,13 @@ if #ids > 0 then
       begin()
       for _, id in ipairs(group) do
         die(id, 'format')
-        if entries[id] then note(lanes, lane_of(id)) end
+        if entry_by_id[id] then note(lanes, lane_of(id)) end
       end
       redis.call('ZREM', KEYS[2], unpack(group))
     elseif list then
-      -- the removal comes first: then the server does not refuse the rest for want of memory, and a full one drains
-      if keyed then go(group) end
-      if #order == 1 and #ids == plain then
-        redis.call('ZREMRANGEBYRANK', KEYS[2], 0, #group - 1)
-      else
-        redis.call('ZREM', KEYS[2], unpack(group))
-      end
-      local pushed = redis.pcall('RPUSH', list, unpack(group))
-      if type(pushed) == 'table' then
-        local back, keyed_back = {}, {}
-        for _, id in ipairs(group) do
-          if keyed and lane_of(id) then
-            keyed_back[#keyed_back + 1] = id
-          else
-            back[#back + 1], back[#back + 2] = now_ms, id
-          end
-        end
-        if #keyed_back > 0 then
-          takes_back(lanes, keyed_back, now_ms)
-          frees(lanes, keyed_back)
-        end
-        if #back > 0 then redis.call('ZADD', KEYS[2], unpack(back)) end
-        failure = pushed
+      local refused = becomes_ready(lanes, KEYS[2], KEYS[3], list, topic, group, #order == 1 and #ids == plain)
+      if refused then
+        failure = refused
       else
         moved = moved + #group
         for i = 1, #ids > plain and #group or 0 do
@@ -307,8 +240,6 @@ if #ids > 0 then
         end
         arrives(topic, #group)
         moved_by_topic[#moved_by_topic + 1], moved_by_topic[#moved_by_topic + 2] = topic, #group
-        local count = redis.pcall('HINCRBY', KEYS[3], topic, #group)
-        if pushed == #group and type(count) == 'number' then note_began(topic, count) end
       end
     end
   end

@@ -38,8 +38,9 @@ if keyed then
     local lane = lane_of(id)
     if lane then
       note(lanes, lane, at)
-      scores[j * 2 - 1] = FAR + at
-      entering[#entering + 1], entering[#entering + 2] = '0', entry_of(id, lane, at)
+      local entry, entered = entry_of(id, lane, at), #entering
+      scores[j * 2 - 1] = score_of(entry, lane)
+      entering[entered + 1], entering[entered + 2] = '0', entry
       if string.byte(ARGV[3 + topics + j * 3], -1) == 32 then shutting[#shutting + 1] = lane end
     elseif at < first then
       first = at

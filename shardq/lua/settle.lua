@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
--- snoozed).
--- USES: epoch, guard, begin, rouse, lease, topic, die, reason, lane
+-- snoozed). Hands the place that it frees to the next task of its lane.
+-- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, give
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -9,30 +9,34 @@
 -- KEYS 6 dead ZSET
 -- KEYS 7 why HASH
 -- KEYS 8 topics HASH
--- KEYS 9 keys ZSET, where the engine has keys
--- KEYS 10 placed ZSET, where the engine has keys
--- KEYS 11 alarms ZSET, where the engine has keys
--- KEYS 12 rests ZSET, where the engine has keys
--- KEYS 13 holds HASH, where the engine has keys
--- KEYS 14 gates HASH, where the engine has keys
+-- KEYS 9.. ready LIST, of each topic of which the next task of a lane may be handed over, at most 8
+-- KEYS 9+topics.. waiting ZSET, likewise
+-- KEYS 9+2*topics keys ZSET, where the engine has keys
+-- KEYS 10+2*topics placed ZSET, where the engine has keys
+-- KEYS 11+2*topics alarms ZSET, where the engine has keys
+-- KEYS 12+2*topics rests ZSET, where the engine has keys
+-- KEYS 13+2*topics holds HASH, where the engine has keys
+-- KEYS 14+2*topics gates HASH, where the engine has keys
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
 -- ARGV 4 a: how many acks follow, at most 1,000
 -- ARGV 5 t: under how many tokens they are
 -- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then for each other:
---         retry | bury | back | hold (of an id with a key: its lane gives nothing for the delay), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own
+--         retry | bury | back | hold (of an id with a key: its lane gives nothing for the delay), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own;
+--         then, with lists, prefix of the wake channels of this shard, and the topic of each list: none that is paused, or has a route
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
 --         (a retry that had no attempt left) | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
--- COST O(n log M), and the records of what is retried: the reason goes into them. Once that is about 1 MiB, what follows keeps
+-- COST O(n log M), of tasks with a key O(n log N), and the records of what is retried: the reason goes into them. Once that is about 1 MiB, what follows keeps
 --         the reason before
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 local answers = {'ok'}
-local keyed, lanes, told = LANES and lanes_from(9, 5), {}, {}
+local topics = (#KEYS - (LANES and 14 or 8)) / 2
+local keyed, lanes, told = LANES and lanes_from(9 + 2 * topics, 5), {}, {}
 local function verdict(position, entry, token, id)
   local failures, lapses, limit, present = lease_of(entry)
   if token ~= '' and present == token then return true, failures, lapses, limit end
@@ -67,7 +71,8 @@ if acks > 0 then
   end
 end
 local position, first, rewritten = acks, math.huge, 0
-for i = 6 + acks + tokens * 2, #ARGV, 6 do
+local last = #ARGV - (topics > 0 and topics + 1 or 0)
+for i = 6 + acks + tokens * 2, last, 6 do
   local verb, id, token, delay_ms, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   position = position + 1
   local good, failures, lapses, limit = verdict(position, redis.call('HGET', KEYS[4], id), token, id)
@@ -113,8 +118,56 @@ for i = 6 + acks + tokens * 2, #ARGV, 6 do
     if keyed then frees(lanes, {id}) end
   end
 end
+-- hands_over(lists, waiting): of the lanes of these topics in which nothing but places became free, the next tasks that are due become
+-- ready: of those that give one at a time, without a rate, on no hold, and here. As by dispatch: a list that refuses gets none.
+local function hands_over(lists, waiting)
+  local some, by_topic, order, open, share = {}, {}, {}, {}, math.floor(wakings / topics)
+  for _, lane in ipairs(lanes) do
+    local rules = rules_of(lane)
+    local topic = rules.topic
+    if lists[topic] and lanes[lane] == FREED and rules.most == 1 and rules.interval == 0 then
+      if open[topic] == nil then open[topic] = can_draw(waiting[topic], topics) end
+      if open[topic] then some[#some + 1] = lane end
+    end
+  end
+  look_at(some)
+  count_out(some)
+  local ids, lane_of_each = {}, {}
+  for _, lane in ipairs(some) do
+    local gate = gate_of(lane)
+    if out_of(lane) == 0 and hold_of(lane) == 0 and gate ~= 'closed' and gate ~= 'shut' then
+      local entry = next_of(lane, 0, 1)[1]
+      local at = entry and due_of(entry, lane)
+      lanes[lane] = at or false
+      if at and at <= now_ms then
+        local place = #ids + 1
+        ids[place], lane_of_each[place] = gives_way(entry, lane, 0), lane
+      end
+    end
+  end
+  local scores = all_wait(ids)
+  for i, id in ipairs(ids) do
+    local lane = lane_of_each[i]
+    if not scores or scores[i] then
+      local topic = rules_of(lane).topic
+      if not by_topic[topic] then by_topic[topic], order[#order + 1] = {}, topic end
+      local group = by_topic[topic]
+      group[#group + 1], lanes[lane] = id, false
+    end
+  end
+  for _, topic in ipairs(order) do
+    local group = by_topic[topic]
+    local refused = becomes_ready(lanes, KEYS[5], KEYS[8], lists[topic], topic, group)
+    if not refused then draw(topic, waiting[topic], math.min(#group, share), ARGV[last + 1]) end
+  end
+end
 if keyed then
   for _, id in ipairs(told) do revoked_ends(lanes, id, KEYS[4], KEYS[6]) end
+  if topics > 0 then
+    local lists, waiting = {}, {}
+    for i = 1, topics do lists[ARGV[last + 1 + i]], waiting[ARGV[last + 1 + i]] = KEYS[8 + i], KEYS[8 + topics + i] end
+    hands_over(lists, waiting)
+  end
   first = math.min(first, rings(lanes))
 end
 if first < math.huge then rouse(first) end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -22,7 +23,7 @@ from shardq.engine.internals import Internals
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.worker.report import DOUBLINGS, Durations
+from shardq.worker.report import DOUBLINGS, SIZE_DOUBLINGS, Durations, Sizes
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine
@@ -92,7 +93,7 @@ move: an estimate by their counts.
 replication_lag_bytes | gauge | engine | node | Bytes of writes that no replica has confirmed.
 pushed_total | counter | process | | Tasks that this process pushed and that are stored.
 dispatched_total | counter | process | topic | Tasks that this process moved to ready lists.
-handled_total | counter | process | topic outcome | Calls of this process's handlers that ended: done, retried, \
+handled_total | counter | process | topic outcome | Attempts that ended in this process's handlers: done, retried, \
 buried or snoozed.
 dispatch_lateness_seconds | histogram | process | topic | From the due time to the ready list, by the server's clock, \
 of tasks without a key.
@@ -100,7 +101,9 @@ key_wait_seconds | histogram | process | topic | From the due time of a task wit
 may wait for its key meanwhile.
 pickup_lateness_seconds | histogram | process | topic | From the answer to a worker's claim to the start of the \
 handler.
-handler_seconds | histogram | process | topic | From the start of a handler to its end.
+handler_seconds | histogram | process | topic | From the start of a handler to its end. One of batches counts calls, \
+not tasks.
+handler_batch_size | histogram | process | topic | Tasks that a call of a handler of batches got.
 sink_sent_total | counter | process | topic | Tasks that this process sent to a sink, which took them.
 sink_failed_total | counter | process | topic | Tries of this process that a sink did not take.
 sink_retried_total | counter | process | topic | Those of them that count as an attempt of the task.
@@ -188,6 +191,8 @@ class Collector(PrometheusCollector):
                 samples.add("handled_total", count, topic, outcome)
             samples.add_durations("pickup_lateness_seconds", seen.pickup, topic)
             samples.add_durations("handler_seconds", seen.handler, topic)
+            if any(seen.batch.counts):
+                samples.add_sizes("handler_batch_size", seen.batch, topic)
 
     def _named(self, sinks: Sequence[SinkStats]) -> list[SinkStats]:
         """One for each topic; of more than ``MOST_TOPICS`` those that were first to send something, and the sum of the
@@ -274,13 +279,21 @@ class _Samples:
         family.add_metric([self._engine, *labels], value)
 
     def add_durations(self, name: str, durations: Durations, *labels: str) -> None:
+        edges = [2**doubling / 1000 for doubling in range(DOUBLINGS)]
+        self._add_histogram(name, edges, durations.counts, durations.total_s, labels)
+
+    def add_sizes(self, name: str, sizes: Sizes, *labels: str) -> None:
+        edges = [float(2**doubling) for doubling in range(SIZE_DOUBLINGS + 1)]
+        self._add_histogram(name, edges, [*sizes.counts, 0], sizes.total, labels)
+
+    def _add_histogram(
+        self, name: str, edges: Sequence[float], counts: Sequence[int], total: float, labels: Sequence[str]
+    ) -> None:
+        """``counts``: those up to each edge that are below no other, and then those above all."""
         family = self._families[name]
         assert isinstance(family, HistogramMetricFamily)
-        buckets, below = list[tuple[str, float]](), 0
-        for doubling, count in enumerate(durations.counts):
-            below += count
-            buckets.append(("+Inf" if doubling == DOUBLINGS else str(2**doubling / 1000), below))
-        family.add_metric([self._engine, *labels], buckets, durations.total_s)
+        buckets = zip([*map(str, edges), "+Inf"], map(float, itertools.accumulate(counts)), strict=True)
+        family.add_metric([self._engine, *labels], list(buckets), total)
 
 
 def _add_snapshot(samples: _Samples, snapshot: Snapshot) -> None:

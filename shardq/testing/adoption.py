@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,13 +15,21 @@ from shardq.core.calls import observe
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claiming import claim
 from shardq.core.consumer.claims import ClaimNotes, Claims
-from shardq.core.consumer.settling import Settlement, by_shard, settle
+from shardq.core.consumer.settling import by_shard, settle
 from shardq.core.drivers.clients import Access
 from shardq.core.layout.topology import Stamp
+from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
+from shardq.delivery.batch import Batch
+from shardq.delivery.calling import LotCalls
 from shardq.delivery.current import CURRENT
-from shardq.delivery.job import Job, call_hooks, settlement_of
+from shardq.delivery.handler import Handler
+from shardq.delivery.hooks import Hooks
+from shardq.delivery.in_flight import InFlight
+from shardq.delivery.job import Job, Lot, Unit
+from shardq.delivery.prefetch import BatchRoom
+from shardq.delivery.runners import conclude
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.engine.options import Options
@@ -93,10 +101,10 @@ class Adopted(Generic[E]):
         _adopted.pop(self.engine, None)
 
 
-def context_of(job: Job) -> contextvars.Context:
-    """A context for what is called about a job, with nothing in it but ``shardq.current()``."""
+def context_of(given: Delivery | Batch[Any]) -> contextvars.Context:
+    """A context for what is called about a delivery or a batch, with nothing in it but ``shardq.current()``."""
     context = contextvars.Context()
-    context.run(CURRENT.set, job.delivery)
+    context.run(CURRENT.set, given)
     return context
 
 
@@ -119,33 +127,27 @@ def remove(cache: TopologyCache) -> Operation[None]:
     values((yield Many({at: Command(slots[at], ("UNLINK", *names), int) for at, names in removals.items()})))
 
 
-class BoundWorker:
-    """A worker of an adopted engine, whose handlers the clock runs."""
+class _Heard:
+    """Middleware that keeps the first failure of what a bound worker handles next."""
 
-    def __init__(self, adopted: Adopted[Any], worker: WorkerBase[Any], *, inline: bool, raising: bool) -> None:
-        self.adopted = adopted
-        self.inline = inline
-        self.raising = raising
+    failure: BaseException | None = None
+
+    def error(self, delivery: Delivery, failure: BaseException) -> None:
+        self.failure = self.failure or failure
+
+
+class _PartClaims:
+    """The claims of what one thread of a worker claims: of all handlers of single tasks, or of one of batches."""
+
+    def __init__(self, claims: Claims, handlers: Mapping[str, Handler], most: int) -> None:
         self.hopeful: set[int] | None = None
         """Shards that may have something ready; None: all."""
-        self.is_declared = False
-        """True once the recurring tasks that it serves are declared, as by a worker that starts."""
-        self.has_begun = False
-        self._worker = worker
-        self._plan = plan_of(worker)  # a worker without handlers is refused here
-        self._claims: Claims | None = None
+        self._claims = claims
+        self._handlers = handlers
+        self._most = most
         self._epoch = Stamp("0")
 
-    @property
-    def functions(self) -> Sequence[Registered]:
-        return self._plan.functions
-
-    def claim(self) -> Operation[list[Job]]:
-        """Claims as many tasks as the worker handles at once."""
-        if self._claims is None:
-            self._plan = plan_of(self._worker)
-            self._claims = Internals(self.adopted.engine).planned_claims(self._plan)
-            self.adopted.pollers.handlers.add(self._claims.name)
+    def claim(self) -> Operation[list[Unit]]:
         claims = self._claims
         topology = claims.cache.topology
         if topology.stamp != self._epoch:
@@ -154,33 +156,125 @@ class BoundWorker:
         shards = sorted(span if self.hopeful is None else span & self.hopeful)
         if not shards:
             return []
-        claims.limiter.forget_denials()  # it counts by the clock of this process
-        deliveries = yield from claim(claims, ClaimNotes(), self._plan.concurrency, shards)
-        if len(deliveries) < self._plan.concurrency:
+        claims.limiter.forget_denials(claims.topics)  # it counts by the clock of this process
+        deliveries = yield from claim(claims, ClaimNotes(), self._most, shards)
+        if len(deliveries) < self._most:
             self.hopeful = {shard for shard in shards if claims.planner.left([shard])}
-            if not deliveries and not claims.limiter.denied():
+            if not deliveries and not self._denied():
                 self.hopeful = set()  # what is left is paused
-        return [Job(delivery, self._plan.handlers[delivery.topic].of(delivery)) for delivery in deliveries]
+        if not deliveries:
+            return []
+        handler = self._handlers[deliveries[0].topic]
+        if handler.batching is not None:
+            return [Lot.of(handler, deliveries)]
+        return [Job(delivery, self._handlers[delivery.topic].of(delivery)) for delivery in deliveries]
 
     def pause_us(self) -> int | None:
         """The time after which a topic that is limited to a rate has its next permit; None: nothing waits for one."""
-        claims = self._claims
-        if claims is None or not self.hopeful:
+        if not self.hopeful:
             return None
-        limits = claims.cache.topology.limits
-        rates = [limits[topic].rate for topic in claims.limiter.denied() if topic in limits]
+        limits = self._claims.cache.topology.limits
+        rates = [limits[topic].rate for topic in self._denied() if topic in limits]
         return min((-(-1_000_000 // (rate * 1000)) * 1000 for rate in rates if rate), default=None)  # type: ignore[return-value]
 
-    def before(self, job: Job) -> None:
-        job.stage = "running"
-        context_of(job).run(self._plan.hooks.before, job.delivery)
+    def _denied(self) -> list[str]:
+        """Its topics that had no permit left."""
+        return [topic for topic in self._claims.limiter.denied() if topic in self._claims.ranks]
 
-    def concluded(self, job: Job, failure: BaseException | None) -> Settlement:
-        """Returns the settlement that the end of a handler means. The worker's hooks hear of it."""
-        job.stage = "done"
-        settlement = job.delivery if failure is None else settlement_of(job, failure)
-        context_of(job).run(call_hooks, self._plan.hooks, job, settlement, failure)
-        return settlement
+
+class BoundWorker:
+    """A worker of an adopted engine, whose handlers the clock runs."""
+
+    def __init__(self, adopted: Adopted[Any], worker: WorkerBase[Any], *, inline: bool, raising: bool) -> None:
+        self.adopted = adopted
+        self.inline = inline
+        self.raising = raising
+        self.is_declared = False
+        """True once the recurring tasks that it serves are declared, as by a worker that starts."""
+        self.has_begun = False
+        self._worker = worker
+        self._plan = plan_of(worker)  # a worker without handlers is refused here
+        self._claims: Claims | None = None
+        self._parts: list[_PartClaims] = []
+        """In the order of the topics that are first in each. Empty before the first claim."""
+        self._in_flight = InFlight(1)
+        self._heard = _Heard()
+        self._hooks = Hooks()
+        self._hooks.use(self._plan.hooks)
+        self._hooks.use(self._heard)
+
+    @property
+    def functions(self) -> Sequence[Registered]:
+        return self._plan.functions
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first failure of a task that it handled since the last claim."""
+        return self._heard.failure
+
+    def doubt(self) -> None:
+        """Any shard may have something ready."""
+        for part in self._parts:
+            part.hopeful = None
+
+    def expect(self, shards: Collection[int]) -> None:
+        """These shards may have something ready, too."""
+        for part in self._parts:
+            if part.hopeful is not None:
+                part.hopeful |= set(shards)
+
+    def claim(self) -> Operation[list[Unit]]:
+        """Claims what is handled next: as many single tasks as the worker handles at once, or a batch."""
+        if self._claims is None:
+            self._open()
+        self._heard.failure = None
+        for part in self._parts:
+            units = yield from part.claim()
+            for unit in units:
+                if isinstance(unit, Lot):
+                    self._in_flight.put_lot(unit)
+                else:
+                    self._in_flight.put([unit])
+            if units:
+                return units
+        return []
+
+    def _open(self) -> None:
+        plan = self._plan = plan_of(self._worker)
+        claims = self._claims = Internals(self.adopted.engine).planned_claims(plan)
+        self.adopted.pollers.handlers.add(claims.name)
+        by_part: dict[str, list[str]] = {}
+        for topic, handler in plan.handlers.items():
+            by_part.setdefault("single" if handler.batching is None else f"batches of {topic}", []).append(topic)
+        for topics in by_part.values():
+            batching = plan.handlers[topics[0]].batching
+            if batching is not None:
+                self._in_flight.rooms[topics[0]] = BatchRoom(1)
+            most = plan.concurrency if batching is None else batching.size
+            self._parts.append(_PartClaims(claims.of(topics), plan.handlers, most))
+
+    def pause_us(self) -> int | None:
+        """The time after which something that waits for a permit has its next one; None: nothing does."""
+        pauses = [part.pause_us() for part in self._parts]
+        return min((pause for pause in pauses if pause is not None), default=None)
+
+    def begin_handling(self, unit: Unit) -> bool:
+        """Begins a job or a lot. Returns False if it was given back, as its key is held since."""
+        if not self._in_flight.begin(unit):
+            return False
+        if isinstance(unit, Job):
+            context_of(unit.delivery).run(self._hooks.before, unit.delivery)
+        return True
+
+    def conclude(self, job: Job, failure: BaseException | None) -> None:
+        """Settles a job whose handler has ended. The worker's hooks hear of it."""
+        context_of(job.delivery).run(conclude, self._in_flight, self._hooks, job, failure)
+        if job.unknown is not None and failure is not None:
+            self._heard.error(job.delivery, failure)
+
+    def calls(self, lot: Lot) -> LotCalls:
+        """The calls of a lot."""
+        return LotCalls(self._in_flight, self._hooks, lot, lambda lot, size, seconds: None)
 
     def begin(self) -> Calls:
         """Calls what the worker has registered for its start, before its first task."""
@@ -192,8 +286,16 @@ class BoundWorker:
         """Calls what the worker has registered for its end."""
         return lifecycle_of(self._worker).end()
 
-    def settle(self, ended: Sequence[tuple[Job, Settlement]]) -> Operation[None]:
-        """Settles jobs; what has not ended is given back."""
+    def settle(self) -> Operation[None]:
+        """Settles what has ended of the last claim. Gives back what has not."""
         assert self._claims is not None, "it has claimed"
-        if ended:
-            yield from settle(self._claims, by_shard((job.delivery, settlement) for job, settlement in ended))
+        in_flight = self._in_flight
+        in_flight.give_back(in_flight.emptied())
+        for unit in in_flight.unfinished():
+            if isinstance(unit, Lot):
+                in_flight.end_lot(unit)
+            else:
+                in_flight.finish(unit, unit.back())
+        ended = in_flight.settlements()
+        in_flight.settled([job for job, _ in ended])
+        yield from settle(self._claims, by_shard((job.delivery, settlement) for job, settlement in ended))

@@ -13,7 +13,8 @@ from typing import Any, Self
 from shardq.core.consumer.policy import Retry
 from shardq.core.model.task import AsyncReceipt, Delivery, Receipt
 from shardq.core.operation import arun, run
-from shardq.delivery.job import Job
+from shardq.delivery.batch import Batch
+from shardq.delivery.job import Unit
 from shardq.engine.aio import AsyncEngine
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
@@ -83,12 +84,12 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
         with self._lock:
             return self._carry_out(steps)
 
-    def _result(self, job: Job) -> Any:
-        context = context_of(job)
-        result = context.run(job.handler.run, job.delivery)
-        if not job.is_coroutine:
+    def _result(self, unit: Unit, given: Delivery | Batch[Any]) -> Any:
+        context = context_of(given)
+        result = context.run(unit.handler.run, given)
+        if not unit.is_coroutine:
             return result
-        return self._awaited(_within_limit(result, job.handler.timeout), f"the handler {job.name}", context, result)
+        return self._awaited(_within_limit(result, unit.handler.timeout), f"the handler {unit.name}", context, result)
 
     def _called(self, calls: Calls) -> None:
         async def wait(work: Awaitable[object]) -> None:
@@ -192,16 +193,16 @@ class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[D
         async with self._lock:
             return await self._carry_out(steps)
 
-    async def _result(self, job: Job) -> Any:
+    async def _result(self, unit: Unit, given: Delivery | Batch[Any]) -> Any:
         loop = asyncio.get_running_loop()
-        context = context_of(job)
-        if not job.is_coroutine:
-            return await loop.run_in_executor(None, partial(context.run, job.handler.run, job.delivery))
+        context = context_of(given)
+        if not unit.is_coroutine:
+            return await loop.run_in_executor(None, partial(context.run, unit.handler.run, given))
 
         async def run() -> Any:
-            return await job.handler.run(job.delivery)
+            return await unit.handler.run(given)
 
-        return await _within_limit(loop.create_task(run(), context=context), job.handler.timeout)
+        return await _within_limit(loop.create_task(run(), context=context), unit.handler.timeout)
 
     async def _called(self, calls: Calls) -> None:
         await acarry_out(calls)

@@ -6,6 +6,7 @@ It is done in steps, which generators yield: functions that a clock for threads 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import datetime as dt
 import time
 import uuid
@@ -16,17 +17,16 @@ from typing import Any, Generic, TypeVar
 
 from shardq.core import forks
 from shardq.core.calls import observe
-from shardq.core.calls.consume import SettleSnooze
-from shardq.core.consumer.settling import Settlement
 from shardq.core.model.checks import clocks
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, values
+from shardq.delivery.batch import Batch
 from shardq.delivery.functions import check_result
-from shardq.delivery.job import Job
+from shardq.delivery.job import Job, Lot, Unit
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
-from shardq.testing.adoption import Adopted, BoundWorker, remove
+from shardq.testing.adoption import Adopted, BoundWorker, context_of, remove
 from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
 from shardq.testing.virtual_parts import ClockParts
 from shardq.worker.base import WorkerBase, engine_of
@@ -130,7 +130,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
 
     def bind(self, worker: WorkerBase[R], *, inline: bool = False, raising: bool = False) -> None:
         """From now on, what falls due is handled by the worker's handlers: one by one, each at its own instant. They
-        run in the test, and end as in ``worker.run()``: in an ack, a retry after the backoff, or a burial.
+        run in the test, and end as in ``worker.run()``: in an ack, a retry after the backoff, or a burial. A handler of
+        batches gets what is due at one instant, or was pushed by one call; ``linger`` waits for nothing.
 
         ``inline``: also as part of each push. ``raising``: the call that moved the clock, or pushed, raises the
         exception of a handler, after the task was settled; the clock stands at that instant.
@@ -228,7 +229,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         for adopted in self._adopted:
             adopted.pollers.doubt()
         for bound in self._bound:
-            bound.hopeful = None
+            bound.doubt()
         while True:
             yield from self._catch_up(handled)
             next_us = self._next_us()
@@ -261,8 +262,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
                         self._deferring = False
                 yield from self._on(adopted, pollers.catch_up())
                 for bound in self._bound:
-                    if bound.adopted is adopted and bound.hopeful is not None:
-                        bound.hopeful |= pollers.arrived
+                    if bound.adopted is adopted:
+                        bound.expect(pollers.arrived)
                 pollers.arrived = set()
             for bound in self._bound:
                 if bound.inline or not inline:
@@ -289,7 +290,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
                     is_dispatched = yield from self._on(adopted, _is_dispatched(adopted.engine, target_us // 1000))
             progress = False
             for bound in self._bound:
-                bound.hopeful = None
+                bound.doubt()
                 progress = (yield from self._handle(bound, handled)) or progress
             if (is_dispatched and not progress) or left_s < -PATIENCE_S:
                 return
@@ -311,46 +312,55 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         """Claims and handles once. Returns True if there was something."""
         if not bound.has_begun:
             yield partial(self._called, bound.begin())
-        jobs = yield from self._on(bound.adopted, bound.claim())
-        if not jobs:
+        units = yield from self._on(bound.adopted, bound.claim())
+        if not units:
             return False
-        ended: list[tuple[Job, Settlement]] = []
-        failure: BaseException | None = None
         self._handling = True
         try:
-            for job in jobs:
-                bound.before(job)
-                failure = yield from self._failure(job)
-                handled.append(job.delivery)
-                settlement = bound.concluded(job, failure)
-                ended.append((job, settlement))
-                if isinstance(settlement, SettleSnooze) and job.unknown is None:
-                    failure = None
-                if failure is not None and bound.raising:
+            for unit in units:
+                if not bound.begin_handling(unit):
+                    continue
+                if isinstance(unit, Lot):
+                    yield from self._handle_lot(bound, unit, handled)
+                else:
+                    failure, _ = yield from self._call(unit, unit.delivery)
+                    handled.append(unit.delivery)
+                    bound.conclude(unit, failure)
+                if bound.failure is not None and bound.raising:
                     break
         finally:
             self._handling = False
-            rest = [(job, job.back()) for job in jobs[len(ended) :]]
-            yield from self._on(bound.adopted, bound.settle([*ended, *rest]))
-        if failure is not None and bound.raising:
-            raise failure
+            yield from self._on(bound.adopted, bound.settle())
+        if bound.failure is not None and bound.raising:
+            raise bound.failure
         return True
 
-    def _failure(self, job: Job) -> Steps[BaseException | None]:
-        """Runs the job's handler. Returns the exception that it failed with; raises what is meant for the test."""
+    def _handle_lot(self, bound: BoundWorker, lot: Lot, handled: list[Delivery]) -> Steps[None]:
+        """Makes all calls of a lot, one after the other. What its handler gets comes to ``handled`` once."""
+        jobs, calls = list(lot.jobs), bound.calls(lot)
+        while (batch := contextvars.Context().run(calls.next)) is not None:
+            failure, result = yield from self._call(lot, batch)
+            context_of(batch).run(calls.ended, failure, result)
+        handled += [job.delivery for job in jobs if job.began_at]
+
+    def _call(self, unit: Unit, given: Delivery | Batch[Any]) -> Steps[tuple[BaseException | None, object]]:
+        """Runs a handler. Returns the exception that it failed with, and its result; raises what is meant for the
+        test.
+        """
         failure: BaseException | None = None
+        result: object = None
         depth = forks.depth()
         try:
-            result = yield partial(self._result, job)
-            if result is not None:
-                check_result(result, job.name, "handler")
+            result = yield partial(self._result, unit, given)
+            if result is not None and isinstance(unit, Job):
+                check_result(result, unit.name, "handler")
         except FAILURES as exc:
             if self._is_cancelled(exc):
                 raise
             failure = exc
         if forks.depth() != depth:
             forks.leave(failure)
-        return failure
+        return failure, result
 
     # ---- what differs
 
@@ -366,8 +376,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         """The same while no other call moves time or handles tasks."""
 
     @abstractmethod
-    def _result(self, job: Job) -> Any:
-        """Runs a handler in an empty context, as in a worker."""
+    def _result(self, unit: Unit, given: Delivery | Batch[Any]) -> Any:
+        """Runs a handler in an empty context, as in a worker. ``given``: the delivery, or the batch of one call."""
 
     @abstractmethod
     def _called(self, calls: Calls) -> Any:

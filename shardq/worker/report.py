@@ -42,7 +42,6 @@ UNKNOWN_KEPT_S = 2.5 * UNKNOWN_S
 DOUBLINGS = 18
 """Durations are counted up to 1 ms, 2 ms, 4 ms and so on, up to 131 s, and those above."""
 
-
 SIZE_DOUBLINGS = 10
 """Sizes of batches are counted up to 1, 2, 4 and so on, up to 1,024."""
 

@@ -6,7 +6,10 @@ import os
 import socket
 import time
 
-from shardq import Engine
+import pytest
+
+from shardq import Engine, Member
+from shardq.engine import tables
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import ON_BOTH, Shell
 from tests.support.waiting import wait_until
@@ -33,3 +36,15 @@ def test_a_dispatcher(shardq: Shell, engine: Engine) -> None:
     assert (told["kind"], told["pid"], told["shards"]) == ("dispatcher", os.getpid(), list(range(SHARDS)))
     assert told["dispatch_lateness"]["mail"]["tasks"] == 1
     assert time.time() - 100 < told["since"] < time.time() + 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "batched", "shown"), [(3, 7, "2.3"), (2, 1000, "500"), (7, 10_500, "1,500"), (0, 0, ""), (0, 7, "")]
+)
+def test_how_large_the_batches_of_a_worker_were(batches: int, batched: int, shown: str) -> None:
+    """On average; another process may have reported anything."""
+    worker = Member(kind="worker", name="w", batches=batches, batched=batched)
+    view = tables.fleet([worker, Member(kind="dispatcher", name="d")])
+    (column,) = [column for column in view.columns if column.title == "batch"]
+    assert [column.cell(row) for row in view.rows] == [shown, ""]
+    assert column.optional, "it is left out where no worker has any"

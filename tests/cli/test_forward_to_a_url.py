@@ -44,7 +44,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
     assert f"to {shown} by LPUSH" in str(told)
     seen = wait_until(lambda: (s := json.loads(run("stats", "--json")))["sinks"] and s, "likewise as JSON")
     assert [(sink["to"], sink["sent"], sink["circuit"]) for sink in seen["sinks"]] == [(shown, 1, "closed")]
-    assert seen["topics"]["mail"]["route"] == {"to": shown, "side": "left", "maxlen": None, "keep": False}
+    assert seen["topics"]["mail"]["route"] == {"to": shown, "side": "left", "maxlen": None}
     own_server.kill()
     engine.push(1, topic="mail")
     problem = f"topic 'mail' can't be forwarded to {shown}, and its tasks wait: "

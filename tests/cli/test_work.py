@@ -40,6 +40,20 @@ async def forever(note: str) -> None:
 """
 
 
+BATCHAPP = """
+import os, shardq
+
+engine = shardq.Engine(name=os.environ["SHARDQ_NAME"])
+worker = engine.worker()
+
+@worker.on("events", batch=1000)
+def store(batch: shardq.Batch[object]) -> None: ...
+
+@worker.on("mail")
+def send(delivery: shardq.Delivery) -> None: ...
+"""
+
+
 @pytest.fixture
 def engine(url: str, name: str) -> Iterator[Engine]:
     """An open engine of the same name, which dispatches. It has one shard: tasks are claimed in their order."""
@@ -117,6 +131,20 @@ def test_a_signal_ends_it_when_what_runs_is_finished(
     assert {delivery.attempt for delivery in rest} == {1}
 
 
+@pytest.mark.slow
+def test_handlers_of_batches_are_told_as_such(shardq: Shell, tmp_path: Path) -> None:
+    (tmp_path / "batchapp.py").write_text(BATCHAPP)
+    process = shardq.start("work", "batchapp:worker")
+    assert "serving events (batches of 1,000), mail of" in served(process)
+    process.terminate()
+    assert process.wait(LONGEST_S) == 0
+    process = shardq.start("work", "batchapp:worker", "--json")
+    told = json.loads(served(process))
+    assert (told["topics"], told["batches"]) == (["events", "mail"], {"events": 1000})
+    process.terminate()
+    assert process.wait(LONGEST_S) == 0
+
+
 def test_quietly(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "asyncapp.py").write_text(ASYNCAPP)
     process = shardq.start("work", "asyncapp:engine", "--quiet")
@@ -137,6 +165,7 @@ def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path
         "name": engine.name,
         "url": Internals(engine).options.safe_url,
         "topics": [""],
+        "batches": {},
         "concurrency": 16,
         "processes": 1,
     }

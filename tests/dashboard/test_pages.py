@@ -13,13 +13,15 @@ from urllib.parse import urlencode
 import pytest
 
 from cluster.ports import free_port
-from shardq import Delivery, Engine, Forecast, Task
+from shardq import Batch, Delivery, Engine, Forecast, Task
+from shardq.core.fleet import report
 from shardq.core.layout.topology import Limit
 from shardq.dashboard import app, drawing, snapshots
 from shardq.dashboard import shards as shards_page
 from shardq.dashboard.shards import Resizing
 from shardq.dashboard.snapshots import Caller, Column
 from shardq.errors import ChangeUnderWay
+from shardq.worker import report as reporter
 from tests.dashboard.browsing import Browser, browsing
 from tests.support.waiting import wait_until
 
@@ -158,13 +160,18 @@ def test_a_thousand_shards_fit_on_a_page(url: str, name: str) -> None:
 # ---- the fleet
 
 
-def test_the_fleet_is_listed(engine: Engine, client: Browser) -> None:
+def test_the_fleet_is_listed(engine: Engine, client: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "BEAT_S", 0.2)
+    monkeypatch.setattr(report, "LEAST_GAP_S", 0.1)
     assert "Start a dispatcher with" in client.get("/fleet").text
     engine.start()
     worker = engine.worker(concurrency=3)
 
     @worker.on("mail")
     def handle(delivery: Delivery) -> None: ...
+
+    @worker.on("events", batch=10)
+    def store(batch: Batch[object]) -> None: ...
 
     thread = threading.Thread(target=worker.run)
     thread.start()
@@ -177,6 +184,14 @@ def test_the_fleet_is_listed(engine: Engine, client: Browser) -> None:
         assert len(heads) == 2
         assert all(len(head) == len(set(head)) and "version" in head for head in heads)
         assert "mail" in text
+        assert not any("batch" in head for head in heads), "no worker has had a batch"
+        engine.push("x", topic="events")
+
+        def batch() -> list[str]:
+            rows = cells(client.get("/fleet").text)
+            return [dict(zip(rows[-2], rows[-1], strict=True)).get("batch", "")]
+
+        wait_until(lambda: batch() == ["1.0"], "the batch is reported")
     finally:
         worker.stop()
         thread.join()

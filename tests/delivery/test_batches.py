@@ -347,6 +347,66 @@ def test_a_call_that_times_out(engines: Engines, running: Engine, flavour: Flavo
     assert {task.failures for id in ids[1:] if (task := running.get(id)) is not None} == {1}
 
 
+def test_a_half_that_hangs_costs_the_other_half_nothing(engines: Engines, running: Engine, flavour: Flavour) -> None:
+    """The first call raises, and the next, with half of its tasks, takes too long."""
+    released, hung = threading.Event(), list[int]()
+
+    def handle(batch: Batch[int]) -> bool:
+        if hung:
+            return False
+        if len(batch) == 8:
+            raise ValueError("one of them")
+        hung.extend(batch.payloads)
+        return True
+
+    worker = running.worker(backoff=Backoff(base=FAR_S, cap=FAR_S), concurrency=1)
+    if flavour == "coroutine":
+
+        @worker.on("events", batch=8, timeout=0.5)
+        async def waits(batch: Batch[int]) -> None:
+            if handle(batch):
+                await asyncio.sleep(60)
+
+    else:
+
+        @worker.on("events", batch=8, timeout=0.5)
+        def blocks(batch: Batch[int]) -> None:
+            if handle(batch):
+                released.wait(60)
+
+    ids = running.push_many([Task(n, topic="events") for n in range(8)])
+    wait_until(lambda: counted(running).ready == 8, "they are ready")
+    try:
+        with engines.working(worker):
+            wait_until(lambda: counted(running).ready == counted(running).leased == 0, "each is settled")
+            released.set()
+    finally:
+        released.set()
+    states = [state_of(running, id) for id in ids]
+    assert states.count("scheduled") == len(hung) == 4, "those of the call that hung have failed"
+    assert states.count("gone") == 4, "the others went back, and were done by another call"
+
+
+def test_a_call_whose_leases_are_all_lost_is_cancelled(engines: Engines, running: Engine, other: Engine) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    worker = running.worker(lease=1.5)
+    running.push("first", topic="events", id="one")
+
+    @worker.on("events", batch=2)
+    async def waits(batch: Batch[Any]) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with engines.working(worker):
+        wait_until(begun.is_set, "it runs")
+        other.push("second", topic="events", id="one", on_conflict="replace", delay=FAR_S)
+        wait_until(cancelled.is_set, "nobody waits for what it does")
+
+
 def test_a_lost_lease_leaves_the_batch(engines: Engines, running: Engine, other: Engine, flavour: Flavour) -> None:
     begun, lost = threading.Event(), list[Any]()
     worker = running.worker(lease=1.5, concurrency=1)

@@ -84,6 +84,8 @@ def test_what_is_called_ends_and_is_bounded(count: int, poison: set[int]) -> Non
     assert not played.done & played.failed.keys()
     assert played.failed.keys() >= poison & set(range(count))
     assert len(played.calls) <= CALLS_A_HALVING * count.bit_length() + 2
+    alone = [call[0] for call in played.calls if len(call) == 1]
+    assert len(set(alone)) == len(alone), "who was called alone is not asked again"
     if len(poison & set(range(count))) == 1:
         assert played.failed.keys() == poison & set(range(count)), "no innocent task pays for one"
 

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from shardq import Batch, Engine, Task
+from shardq.core.operation import run
+from shardq.delivery.linger import Linger
+from shardq.engine.internals import Internals
+from shardq.worker.base import plan_of
 from tests.support.engines import Engines
 from tests.support.states import counted, make_ready
 from tests.support.waiting import wait_until
@@ -146,3 +150,27 @@ def test_it_goes_on_after_a_resize(engines: Engines, running: Engine, cut: Calla
         engines.done(cut(running))
         running.push_many([Task(n, topic="events") for n in range(30)])
         wait_until(lambda: calls.total == 60, "all are handled")
+
+
+def test_the_wait_is_that_of_the_list_and_not_of_who_looks(url: str, name: str) -> None:
+    """Between two looks another has taken all, and a task has come since."""
+    with Engine(url, name=name, shards=1) as engine:
+        engine.start()
+        worker = engine.worker()
+        worker.on("events", batch=10, linger=5)(lambda batch: None)
+        internals = Internals(engine)
+        driver = internals.open_driver()
+        linger = Linger(driver, internals.planned_claims(plan_of(worker)), lambda _: None, size=10, linger_s=5)  # type: ignore[arg-type, return-value]  # it waits for nothing here
+
+        def left_s(now: float) -> float | None:
+            return run(driver, linger._left_s(now), 10.0)
+
+        assert left_s(100.0) is None
+        make_ready(engine, 1, topic="events")
+        assert left_s(100.0) == 5.0
+        assert left_s(103.0) == 2.0
+        consumer = engine.consumer("events")
+        consumer.ack(consumer.claim(1, wait=10))
+        make_ready(engine, 1, topic="events")
+        assert left_s(104.0) == 5.0, "another wait has begun"
+        assert left_s(109.0) == 0.0

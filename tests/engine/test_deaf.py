@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 import pytest
 import redis
 
+from cluster.ports import free_port
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.keys import control_keys, shard_keys
@@ -110,7 +111,7 @@ def test_nobody_is_meant_to_be_woken(engine: Engine, single: Server, name: str, 
         elif hold == "limited":
             busy.limit("mail", concurrency=1)
         else:
-            busy.forward("mail", to=print, keep=True)
+            busy.forward("mail", to=f"http://127.0.0.1:{free_port()}/")
         engine.push_many([Task(n, topic="mail") for n in range(20)])
         wait_until(lambda: ready_of(engine, "mail") >= 20 or hold == "forwarded", "they are ready")
         age(engine, single, "mail")

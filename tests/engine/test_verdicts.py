@@ -176,11 +176,6 @@ def a_call_that_some_worker_knows(world: World) -> None:
     world.run(newer.worker())
 
 
-def a_function_that_no_process_has(world: World) -> None:
-    world.another().forward("mail", to=print, keep=True)
-    world.ready("mail", 2)
-
-
 def a_sink_that_no_dispatcher_serves(world: World) -> None:
     world.engine.forward("mail", to=f"http://127.0.0.1:{free_port()}/")
 
@@ -237,11 +232,6 @@ SITUATIONS = (
         ("topic 'mail': no worker that runs knows calls of 'shop.refund'; workers have given them back 1 times in ",),
     ),
     Situation(a_call_that_some_worker_knows, set()),
-    Situation(
-        a_function_that_no_process_has,
-        {"unserved_route"},
-        ("topic 'mail' is forwarded to the function builtins.print, but no running process serves it",),
-    ),
     Situation(
         a_sink_that_no_dispatcher_serves,
         {"no_dispatcher", "unserved_route"},

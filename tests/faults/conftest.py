@@ -18,7 +18,7 @@ from shardq.features.sinks import registry
 from tests.faults.amqp import AmqpNeighbour, AmqpWay, CeleryAmqpWay
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.queues import CeleryWay, DramatiqWay, RqWay, SidekiqWay
-from tests.faults.sinks import FunctionWay, HttpWay, NatsWay, Nearby, OwnWay, RedisWay
+from tests.faults.sinks import HttpWay, NatsWay, Nearby, OwnWay, RedisWay
 from tests.faults.stores import ColdWay, OutboxWay, PostgresOutboxWay, ScheduleWay, SpoolWay, StoreWay
 from tests.faults.way import Way
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 WAYS: dict[type[Way], str] = {
     RedisWay: "redis_neighbour",
     HttpWay: "endpoint",
-    FunctionWay: "nearby",
     OwnWay: "nearby",
     AmqpWay: "amqp_neighbour",
     CeleryAmqpWay: "amqp_neighbour",

@@ -1,4 +1,4 @@
-"""Topics that are forwarded: to another Redis, to an endpoint, to a function, to a sink of one's own."""
+"""Topics that are forwarded: to another Redis, to an endpoint, to a sink of one's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from shardq import Bury, Delivery, Engine
+from shardq import Bury, Engine
 from shardq.features.sinks import Message, Refused, Result, Sent, Sink
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.way import Way
@@ -172,29 +172,6 @@ class Nearby(Neighbour):
 
     def empty(self) -> None:
         self.arrived, self.error = [], None
-
-
-_OWN_MATTER = "a function knows its own address and login; an OSError is what it is when the other side is dead"
-
-
-class FunctionWay(SinkWay):
-    kind = "function"
-    neighbour: Nearby
-    not_here: ClassVar[Mapping[str, str]] = {
-        "frozen": "a function has all the time that it takes",
-        "wrong password": _OWN_MATTER,
-        "wrong address": _OWN_MATTER,
-    }
-
-    def to(self, address: str, login: str = "") -> Any:
-        def take(batch: list[Delivery]) -> None:
-            for delivery in batch:
-                self.neighbour.take(delivery.payload["id"], delivery.payload["fault"])
-
-        return take
-
-    def arrived(self) -> Sequence[str]:
-        return self.neighbour.arrived
 
 
 class OwnSink(Sink):

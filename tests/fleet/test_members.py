@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import shardq
-from shardq import Delivery, Engine, Member, Task
+from shardq import Batch, Delivery, Engine, Member, Task
 from shardq.core.dispatcher import membership
 from shardq.core.fleet import report
 from shardq.core.layout.keys import control_keys
@@ -103,6 +103,23 @@ def test_a_worker_says_what_it_has_done(engines: Engines, running: Engine) -> No
         assert member.seen_s <= 30
     # at once, but for a server that stood still then
     wait_until(lambda: of(running, "worker") == [], "it signed off", timeout=2 * ALIVE_S)
+
+
+def test_a_worker_says_how_large_its_batches_were(engines: Engines, running: Engine) -> None:
+    worker = running.worker(max_attempts=1)
+
+    @worker.on("events", batch=10)
+    def store(batch: Batch[object]) -> list[Exception | None]:
+        return [ValueError("no such order") if payload == "bad" else None for payload in batch.payloads]
+
+    running.push_many([Task("good", topic="events")] * 4 + [Task("bad", topic="events")])
+    wait_until(lambda: running.stats().ready == 5, "one claim gets all")
+    with engines.working(worker):
+        member = awaited(running, "all is reported", lambda member: member.handled + member.failed == 5)
+        assert (member.batches, member.batched, member.failed) == (1, 5, 1)
+        running.push("good", topic="events")
+        member = awaited(running, "the second is reported", lambda member: member.handled == 5)
+        assert (member.batches, member.batched) == (2, 6)
 
 
 def test_a_worker_says_what_runs_longest(engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

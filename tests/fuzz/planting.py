@@ -188,6 +188,8 @@ REPORT = msgspec.to_builtins(
         concurrency=1,
         running=1,
         handled=7,
+        batches=2,
+        batched=7,
         tasks=("f",),
         unknown=(UnknownCall(task="f", topic="mail", count=3, seconds=4.0),),
         longest=(RunningTask(id="mail/x", topic="mail", seconds=60.0),),

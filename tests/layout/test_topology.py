@@ -122,7 +122,6 @@ def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         topics={
             "email": TopicSettings(route=Route("celery"), limit=Limit(concurrency=3)),
             "sms": TopicSettings(route=Route("out", "left"), limit=Limit(rate=2.5), paused=True),
-            "mail": TopicSettings(ended="python://shop.send"),
         },
         pending=64,
         since=9,
@@ -150,11 +149,9 @@ def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         b"dead_count": b"7",
     }
     settings = {
-        b"email": b'{"route":{"to":"celery","side":"right","maxlen":null,"keep":false},'
-        b'"limit":{"rate":null,"concurrency":3}}',
-        b"sms": b'{"route":{"to":"out","side":"left","maxlen":null,"keep":false},"paused":true,'
+        b"email": b'{"route":{"to":"celery","side":"right","maxlen":null},"limit":{"rate":null,"concurrency":3}}',
+        b"sms": b'{"route":{"to":"out","side":"left","maxlen":null},"paused":true,'
         b'"limit":{"rate":2.5,"concurrency":null}}',
-        b"mail": b'{"ended":"python://shop.send"}',
     }
     monkeypatch.setattr(formats, "FEATURES", frozenset({"f"}))
     assert topology.to_fields() == fields

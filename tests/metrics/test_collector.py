@@ -15,7 +15,7 @@ import shardq
 from bench.consuming import working
 from cluster.ports import free_port
 from cluster.server import Server
-from shardq import AsyncEngine, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
+from shardq import AsyncEngine, Backoff, Batch, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
 from shardq.engine.health import KINDS, Reason
 from shardq.engine.internals import Internals
@@ -93,6 +93,37 @@ def test_counters_are_exact(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
         assert total(seen, f"{histogram}_count", topic="mail") == 2155
         assert total(seen, f"{histogram}_bucket", topic="mail", le="+Inf") == 2155
         assert total(seen, f"{histogram}_sum", topic="mail") >= 0
+
+
+def test_batches_are_counted_by_call_and_by_task(engine: Engine) -> None:
+    registry = registry_of(engine)
+    worker = engine.worker()
+
+    @worker.on("events", batch=100, backoff=Backoff(base=3600, cap=3600))
+    def store(batch: Batch[object]) -> None:
+        if "poison" in batch.payloads:
+            raise ValueError("poison")
+
+    @worker.on("mail")
+    def send(delivery: Delivery) -> None: ...
+
+    engine.push_many([Task("x", topic="mail"), Task("poison", topic="events")] + [Task("x", topic="events")] * 2)
+    engine.start()
+    wait_until(lambda: engine.stats().ready == 4, "a claim gets them all")
+    with working(worker):
+        wait_until(lambda: total(scraped(registry), "shardq_handled_total") == 4, "all are counted")
+        seen = scraped(registry)
+    assert total(seen, "shardq_handled_total", topic="events", outcome="done") == 2
+    assert total(seen, "shardq_handled_total", topic="events", outcome="retried") == 1
+    assert total(seen, "shardq_pickup_lateness_seconds_count", topic="events") == 3
+    calls = total(seen, "shardq_handler_batch_size_count", topic="events")
+    assert calls in (3, 5), "all three, then two and one, and then the two alone if the poison was among them"
+    assert total(seen, "shardq_handler_seconds_count", topic="events") == calls
+    assert total(seen, "shardq_handler_batch_size_sum", topic="events") == {3: 6, 5: 8}[int(calls)]
+    bounds = [str(float(2**n)) for n in range(11)] + ["+Inf"]
+    counts = [total(seen, "shardq_handler_batch_size_bucket", topic="events", le=le) for le in bounds]
+    assert counts == [{3: 1, 5: 3}[int(calls)], calls - 1, *[calls] * 10]
+    assert not total(seen, "shardq_handler_batch_size_count", topic="mail"), "it has no handler of batches"
 
 
 @pytest.mark.slow
@@ -278,10 +309,10 @@ def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
     asyncio.run(program())
 
 
-def test_sinks(engine: Engine) -> None:
+def test_sinks(engine: Engine, own_server: Server) -> None:
     registry = registry_of(engine)
     engine.start()
-    engine.forward("mail", to=lambda _: None)
+    engine.forward("mail", to=f"{own_server.url}#mail")
     engine.forward("hooks", to=f"http://127.0.0.1:{free_port()}/")
     engine.push_many([Task(n, topic=topic) for topic in ("mail", "hooks") for n in range(10)])
     wait_until(lambda: total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 1, "it is down")
@@ -294,13 +325,13 @@ def test_sinks(engine: Engine) -> None:
     assert total(scraped(registry), "shardq_sink_circuit_open", topic="hooks") == 0
 
 
-def test_the_counters_of_many_sinks_add_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counters_of_many_sinks_add_up(engine: Engine, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "MOST_TOPICS", 2)
     registry = registry_of(engine)
     engine.start()
     topics = [f"mail-{n}" for n in range(5)]
     for topic in topics:
-        engine.forward(topic, to=lambda _: None)
+        engine.forward(topic, to=f"{own_server.url}#{topic}")
 
     def sent(*names: str) -> float:
         seen = scraped(registry)

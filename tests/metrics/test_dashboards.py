@@ -24,7 +24,7 @@ import shardq
 from bench.consuming import working
 from cluster.cluster import Cluster
 from cluster.ports import free_port
-from shardq import Delivery, Engine, Retry, Snooze, outbox
+from shardq import Batch, Delivery, Engine, Retry, Snooze, outbox
 from shardq.metrics.exposition import METRICS
 from shardq.outbox import OutboxRelay
 from tests.metrics.scraping import got, parsed
@@ -76,11 +76,15 @@ def scrape(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Scrape
             if delivery.attempt == 1 and delivery.payload != "done":
                 raise {"again": Retry(delay=0), "later": Snooze(3600)}[delivery.payload]
 
+        @worker.on("events", batch=10)
+        def store(batch: Batch[Any]) -> None: ...
+
         engine.forward("hooks", to=f"http://127.0.0.1:{free_port()}/")
         engine.start()
         relay.step()
         engine.push_many(shardq.Task(payload, topic="mail") for payload in ("done", "again", "later"))
         engine.push("x", topic="hooks")
+        engine.push("x", topic="events")
         engine.push("done", topic="mail", key="k")
 
         def whole() -> dict[str, dict[str, set[str]]]:

@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from shardq import (
     Backoff,
     BadInput,
+    Batch,
     Bury,
     Conflict,
     Consumer,
@@ -27,7 +28,7 @@ from shardq import (
     Task,
 )
 from shardq.errors import InvalidOption
-from shardq.otel import instrument
+from shardq.otel import MOST_LINKS, instrument
 from tests.otel.conftest import Spans, Trace
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
@@ -311,6 +312,113 @@ def test_linked_traces(running: Engine, engines: Engines, spans: Spans, traced: 
 
 
 @pytest.mark.parametrize("engines", ["sync"], indirect=True)
+def batches(worker: Any, kind: str, handle: Callable[[Batch[Any]], object], **options: Any) -> None:
+    """Registers a handler of batches that is a function or a coroutine function."""
+    if kind == "function":
+        worker.on("mail", **options)(handle)
+        return
+
+    @worker.on("mail", **options)  # type: ignore[untyped-decorator]  # the worker is of either kind
+    async def run(batch: Batch[Any]) -> object:
+        await asyncio.sleep(0)
+        return handle(batch)
+
+
+def wait_for_ready(engine: Engine, count: int) -> None:
+    """So that the next claim gets all of them."""
+    wait_until(lambda: engine.stats().ready == count, f"{count} tasks are ready")
+
+
+@HANDLERS
+def test_a_call_of_a_handler_of_batches_has_one_span_with_links(
+    running: Engine, engines: Engines, spans: Spans, traced: Trace, kind: str
+) -> None:
+    traced(running)
+    worker, inside = running.worker(), list[int]()
+    batches(worker, kind, lambda batch: inside.append(trace.get_current_span().get_span_context().span_id), batch=10)
+    running.push("a", topic="mail")
+    running.push("b", topic="mail")
+    running.push_many([Task(n, topic="mail") for n in range(3)])
+    running.push("no trace", topic="mail", headers={"traceparent": "of another system"})
+    wait_for_ready(running, 6)
+    with engines.working(worker):
+        [process] = spans.ended("process mail")
+    assert (process.kind, parent_of(process), process.status.status_code) == (
+        SpanKind.CONSUMER,
+        None,
+        StatusCode.UNSET,
+    )
+    pushes = [*spans.named("push mail")[:2], *spans.named("push_many mail")]
+    assert {link.context.span_id for link in process.links} == {id_of(push) for push in pushes}
+    assert len(process.links) == 3
+    assert told(process) == {
+        "messaging.system": "shardq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "mail",
+        "messaging.batch.message_count": 6,
+        "shardq.engine": running.name,
+        "shardq.outcome": "done",
+    }
+    assert inside == [id_of(process)]
+
+
+@HANDLERS
+def test_each_call_of_a_halved_batch_has_a_span(
+    running: Engine, engines: Engines, spans: Spans, traced: Trace, kind: str
+) -> None:
+    traced(running)
+    worker = running.worker()
+
+    def handle(batch: Batch[Any]) -> None:
+        if "poison" in batch.payloads:
+            raise Retry(reason="busy") if len(batch) == 1 else KeyError("order")
+
+    batches(worker, kind, handle, batch=10, backoff=Backoff(base=FAR_S, cap=FAR_S))
+    running.push("poison", topic="mail")
+    running.push_many([Task(n, topic="mail") for n in range(3)])
+    wait_for_ready(running, 4)
+    with engines.working(worker):
+        found = spans.ended("process mail", 5)
+    calls = [(told(span)["messaging.batch.message_count"], told(span)["shardq.outcome"]) for span in found]
+    assert sorted(calls) == [(1, "done"), (1, "retry"), (2, "done"), (2, "failed"), (4, "failed")]
+    for span in found:
+        is_failed = told(span)["shardq.outcome"] == "failed"
+        assert span.status.status_code == (StatusCode.ERROR if is_failed else StatusCode.UNSET)
+        assert told(span).get("error.type") == ("KeyError" if is_failed else None)
+
+
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)
+def test_a_span_has_as_many_links_as_are_kept(running: Engine, engines: Engines, spans: Spans, traced: Trace) -> None:
+    traced(running)
+    worker = running.worker()
+    batches(worker, "function", lambda batch: None, batch=200)
+    # as from as many pushes
+    parents = [{"traceparent": f"00-{n:032x}-{n:016x}-01"} for n in range(1, MOST_LINKS + 3)]
+    running.push_many([Task("x", topic="mail", headers=headers) for headers in parents])
+    wait_for_ready(running, MOST_LINKS + 2)
+    with engines.working(worker):
+        [process] = spans.ended("process mail")
+    assert told(process)["messaging.batch.message_count"] == MOST_LINKS + 2
+    assert (len(process.links), process.dropped_links) == (MOST_LINKS, 0)
+
+
+@HANDLERS
+@pytest.mark.parametrize(("returned", "outcome"), [([], "failed"), ([ValueError("one of them")], "done")])
+def test_what_a_handler_of_batches_returns(
+    running: Engine, engines: Engines, spans: Spans, traced: Trace, kind: str, returned: list[Any], outcome: str
+) -> None:
+    """A list that does not fit is a failure of the call; an exception in it is one of that delivery."""
+    traced(running)
+    worker = running.worker()
+    batches(worker, kind, lambda batch: returned, batch=10)
+    with engines.working(worker):
+        receipt = running.push("x", topic="mail", max_attempts=1)
+        [process] = spans.ended("process mail")
+        wait_until(lambda: state_of(running, receipt) == "dead", "it is dead")
+    assert told(process)["shardq.outcome"] == outcome
+
+
 def test_a_consumer_of_the_programs_own(running: Engine, consumer: Consumer, spans: Spans, traced: Trace) -> None:
     tracing = traced(running)
     tracer = spans.provider.get_tracer("test")

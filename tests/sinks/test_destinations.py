@@ -51,7 +51,7 @@ from tests.support.waiting import wait_until
         ("nats+tls://h?tls=1#orders", "allowed are: timeout, ca, cert, key, check_hostname"),
         ("https://h/p?timeout=x#timeout=1000", "timeout= of a https:// URL is not possible"),
         (f"amqp://h/#/{'q' * 256}", "have 255 bytes each at most"),
-        ("python://shop.take", "give the function itself"),
+        ("python://shop.take", r"nothing forwards to python:// URLs; allowed are amqp://, .*, and stream:NAME"),
     ],
 )
 def test_a_wrong_destination(to: str, text: str) -> None:
@@ -59,6 +59,15 @@ def test_a_wrong_destination(to: str, text: str) -> None:
     with pytest.raises(BadInput, match=text) as caught:
         engine.forward("mail", to=to)
     assert "secret" not in str(caught.value)
+
+
+def test_a_function_is_told_to_be_a_handler_of_batches() -> None:
+    engine = Engine("redis://127.0.0.1:1")  # nobody is asked
+    text = r"a topic is not forwarded to a function; decorate it with @worker.on\('mail', batch=100\): as a handler of "
+    with pytest.raises(InvalidOption, match=text):
+        engine.forward("mail", to=print)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=f"topic 'mail': .*{text}"):
+        engine.configure(topics={"mail": {"forward": print}})
 
 
 @pytest.mark.parametrize(
@@ -76,8 +85,8 @@ def test_options_are_no_part_of_a_name(to: str) -> None:
         Engine("redis://127.0.0.1:1").forward("mail", to=to)
 
 
-@pytest.mark.parametrize("to", ["mail", "redis://h/0#mail", "https://h/", list])
-def test_only_streams_are_trimmed(to: Any) -> None:
+@pytest.mark.parametrize("to", ["mail", "redis://h/0#mail", "https://h/"])
+def test_only_streams_are_trimmed(to: str) -> None:
     engine = Engine("redis://127.0.0.1:1")  # nobody is asked
     with pytest.raises(InvalidOption, match="maxlen= is for streams of Redis; leave it out"):
         engine.forward("mail", to=to, maxlen=10)

@@ -23,6 +23,7 @@ from shardq.core.layout.words import FOREIGN, id_of, is_foreign
 from shardq.core.model.ids import topic_of
 
 MAX_CLAIM = 1000  # ids in one script call
+MAX_HANDING = 8  # topics in one settle: it can wake a process for each
 
 SettleStatus = Literal["lost", "replaced", "dead"]  # the answer of a settle about an item that was not simply done
 
@@ -195,8 +196,12 @@ def settle(
     others: Sequence[OtherSettlement] = (),
     *,
     max_attempts: int = DEFAULT_ATTEMPTS,
+    handing: Sequence[str] = (),
 ) -> Call[Mapping[str, SettleStatus]]:
-    """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's."""
+    """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's. ``handing``: the
+    topics, at most ``MAX_HANDING``, whose keys hand the place that becomes free to their next task: none that is
+    paused, or has a route.
+    """
     # Those of one claim have one token.
     by_token: dict[str, list[str]] = defaultdict(list)
     for ack in acks:
@@ -218,16 +223,18 @@ def settle(
                 words += ("hold", other.id, other.token, other.delay_ms, "", 0)
             case SettleSnooze():
                 words += ("back", other.id, other.token, other.delay_ms, "", 0)
+    if handing:
+        words += (keys.wake(""), *handing)
     ids += [other.id for other in others]
 
     def again() -> Call[Mapping[str, SettleStatus]]:
         # The send whose answer was lost may have done it: "not held under this token" then means done.
-        call = settle(keys, epoch, acks, others, max_attempts=max_attempts)
+        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, handing=handing)
         call.decode = lambda answer: {id: v for id, v in _verdicts(ids, answer).items() if v != "lost"}
         call.resend = None
         return call
 
-    return Call.of("settle", keys, words, lambda answer: _verdicts(ids, answer), resend=again)
+    return Call.of("settle", keys, words, lambda answer: _verdicts(ids, answer), topics=handing, resend=again)
 
 
 def extend(keys: ShardKeys, epoch: Epoch, held: Sequence[Leased], *, lease_ms: int) -> Call[Mapping[str, SettleStatus]]:

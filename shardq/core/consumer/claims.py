@@ -37,8 +37,10 @@ BEHIND_S = 0.5
 CONTENDED_S = 0.01
 """The sleep between two claims from lists that others are emptying."""
 
-Decode = Callable[[bytes, Codec, str], tuple[Any, Mapping[str, str], tuple[str, ...]]]
-"""Makes payload, headers and tags of a record, by the codec of the engine and the id of the task."""
+Decode = Callable[[bytes, Codec | None, str], tuple[Any, Mapping[str, str], tuple[str, ...]]]
+"""Makes payload, headers and tags of a record, by the codec of the engine, if it reads the payload, and the id of the
+task.
+"""
 
 
 class Claims:
@@ -51,7 +53,7 @@ class Claims:
         *,
         name: str,
         lease_ms: int,
-        codec: Codec,
+        codec: Codec | None = None,
         ready_counts: ReadyCounts,
         forwarded: dict[str, object] | None = None,
         weights: Mapping[str, int] | None = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import operator
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -245,9 +245,10 @@ class RateLimiter:
         topics = [topic for topic, of_woken in list(self.denials) if of_woken == is_woken]
         return {topic: at for topic in topics if (at := self._again_at(topic, is_woken))}
 
-    def forget_denials(self) -> None:
-        """Makes the next claim ask for all permits again."""
-        self.denials.clear()
+    def forget_denials(self, topics: Iterable[str]) -> None:
+        """Makes the next claim ask for the permits of these topics again."""
+        for topic in topics:
+            self._forget(topic)
 
     def _again_at(self, topic: str, is_woken: bool) -> float:
         denial = self.denials.get((topic, is_woken))

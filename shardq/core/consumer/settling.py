@@ -33,9 +33,11 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.model.attempts import holder_of, with_attempt
 from shardq.core.model.checks import due_spec, reason_text
+from shardq.core.model.ids import topic_of
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, values
 from shardq.core.recovery import Request, call_shards
+from shardq.core.topology_cache import TopologyCache
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 
 T = TypeVar("T")
@@ -64,7 +66,7 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
         keys = claims.cache.keys(shard)
         for at in range(0, len(acks), consume.MAX_CLAIM):
             parts.append(held := acks[at : at + consume.MAX_CLAIM])
-            requests[len(requests)] = keys, partial(consume.settle, acks=held)
+            requests[len(requests)] = keys, partial(settle_acks, claims.cache, held)
         for some in _slices(others, OTHERS_PER_CALL):
             parts.append(some)
             requests[len(requests)] = keys, partial(_settle_others, claims, some)
@@ -98,6 +100,16 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
             first=first,
         ) from first
     return statuses
+
+
+def settle_acks(cache: TopologyCache, acks: Sequence[Leased], keys: ShardKeys, epoch: Epoch) -> Call[SettleStatuses]:
+    """Acknowledges, and has keys hand the places that become free to their next tasks."""
+    topology, topics = cache.topology, list[str]()
+    # by the topology of the call alone: the guard of the script compares that with the shard's
+    if topology.is_keyed and topology.stamp == epoch:
+        found = {topic_of(ack.id) for ack in acks if lane_of(ack.id) is not None}
+        topics = sorted(filter(topology.hands_over, found))[: consume.MAX_HANDING]
+    return consume.settle(keys, epoch, acks, handing=topics)
 
 
 def _settle_others(

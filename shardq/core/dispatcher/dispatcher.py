@@ -109,7 +109,7 @@ class Dispatcher:
                 each.loop.start()
             if self._sinks is not None:
                 self._sinks.start()
-                self.report_soon()
+                self._membership.loop.wake()  # to tell the fleet which topics it forwards
         except BaseException:
             self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
             self._unlearn()
@@ -173,10 +173,6 @@ class Dispatcher:
         with self._lock:
             return [shard for shard, poller in self._pollers.items() if poller.is_cut_off]
 
-    def report_soon(self) -> None:
-        """Sends the next heartbeat now: this process serves other shards than before."""
-        self._membership.loop.wake()
-
     @property
     def problem(self) -> str:
         """The reason why this process knows no newer topology, although there is one; empty without one."""
@@ -189,7 +185,7 @@ class Dispatcher:
         return self._faults.shown(self._cache.topology, mine) + (self._sinks.faults() if self._sinks else ())
 
     def sinks(self) -> tuple[SinkStats, ...]:
-        """The counters of the topics that this process forwards to URLs and functions."""
+        """The counters of the topics that this process forwards to URLs."""
         return self._sinks.stats() if self._sinks is not None else ()
 
     def _hear_news(self, message: str | None) -> None:

@@ -3,7 +3,6 @@
     mail                            a list here
     stream:mail                     a stream here
     SCHEME://…                      something else, which ``shardq.features.sinks`` knows by the scheme
-    python://MODULE.FUNCTION        a function of the processes that have registered it
 
 A URL may hold a password. ``masked`` is the form for people: logs, stats, messages. No I/O.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 import re
 
 STREAM = "stream:"
-PYTHON = "python://"
 
 _SECRET = "***"
 _REFERENCE = re.compile(r"(\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
@@ -31,11 +29,6 @@ def is_stream(to: str) -> bool:
     return is_here(to) and to.startswith(STREAM)
 
 
-def is_function(to: str) -> bool:
-    """True for a function of the processes that have registered it."""
-    return to.startswith(PYTHON)
-
-
 def key_of(to: str) -> str:
     """The name of the list or of the stream here."""
     return to.removeprefix(STREAM)
@@ -49,7 +42,7 @@ def masked(to: str) -> str:
     ('amqp://shop:***@rabbit/#mail', 'https://${TOKEN}@shop/hook?***')
     """
     found = _URL.fullmatch(to)
-    if found is None or is_function(to):
+    if found is None:
         return to
     scheme, rest = found.groups()
     # up to the last @: a password that was not percent-encoded may hold one
@@ -74,6 +67,4 @@ def named(to: str) -> str:
     >>> named("mail"), named("stream:mail"), named("nats://127.0.0.1#mail")
     ("the list 'mail'", "the stream 'mail'", 'nats://127.0.0.1#mail')
     """
-    if not is_here(to):
-        return f"the function {to.removeprefix(PYTHON)}" if is_function(to) else to
-    return f"the {'stream' if is_stream(to) else 'list'} {key_of(to)!r}"
+    return f"the {'stream' if is_stream(to) else 'list'} {key_of(to)!r}" if is_here(to) else to

@@ -82,8 +82,6 @@ class Route(msgspec.Struct, frozen=True):
     """The end of a list that they are put on: RPUSH or LPUSH."""
     maxlen: int | None = None
     """About how many entries a stream keeps: older ones are trimmed. None: all."""
-    keep: bool = False
-    """True for a route to a function that stays when the last process that serves it ends."""
 
     def __repr__(self) -> str:
         return f"Route(to={self.shown!r}, side={self.side!r}, maxlen={self.maxlen!r})"
@@ -92,11 +90,6 @@ class Route(msgspec.Struct, frozen=True):
     def is_here(self) -> bool:
         """True for a list or a stream of this engine's servers."""
         return destinations.is_here(self.to)
-
-    @property
-    def is_function(self) -> bool:
-        """True for a function of the processes that have registered it."""
-        return destinations.is_function(self.to)
 
     @property
     def key(self) -> str:
@@ -152,8 +145,6 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The settings of one topic. One without any is not stored."""
 
     route: Route | None = None
-    ended: str = ""
-    """The function of a route that ended with its last process: a process that has it takes the route up."""
     paused: bool = False
     """True if nothing of the topic is given out."""
     paused_until: int = 0
@@ -249,11 +240,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {topic: known.route for topic, known in self.topics.items() if known.route is not None}
 
     @cached_property
-    def ended(self) -> Mapping[str, str]:
-        """Topic → the function of its route that ended."""
-        return {topic: known.ended for topic, known in self.topics.items() if known.ended}
-
-    @cached_property
     def paused(self) -> frozenset[str]:
         """The topics of which nothing is given out."""
         return frozenset(topic for topic, known in self.topics.items() if known.paused)
@@ -276,6 +262,13 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def open_routes(self) -> Mapping[str, Route]:
         """The routes that pollers serve: to lists and streams here, of topics that are not paused."""
         return {topic: route for topic, route in self.routes.items() if topic not in self.paused and route.is_here}
+
+    def hands_over(self, topic: str) -> bool:
+        """Returns True for a topic whose keys give one task at a time, without a rate, to whoever claims it."""
+        known = self.settings_of(topic)
+        limit = known.limit
+        is_narrow = limit is None or (limit.per_key in (None, 1) and limit.per_key_rate is None)
+        return is_narrow and known.route is None and not known.paused
 
     def settings_of(self, topic: str) -> TopicSettings:
         """The settings of a topic."""

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Future
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -115,8 +115,6 @@ class Sink(ABC):
     """True if each failure counts as an attempt, also while the sink is down."""
     backoff: Backoff = DEFAULT
     """The pauses between the attempts of a task."""
-    takes_deliveries: ClassVar[bool] = False
-    """True for a function of this process, which takes deliveries with their payloads decoded."""
     addresses: Sequence[str] = ()
     """HOST:PORT (without brackets), or the path of a socket, of each server in the URL. Where ``__init__`` sets none,
     they are read from the part before the path.

@@ -1,5 +1,5 @@
-"""Looks for ready tasks of all topics that this process forwards to URLs and functions, for senders that have nothing
-to do. One thread, however many topics there are.
+"""Looks for ready tasks of all topics that this process forwards to URLs, for senders that have nothing to do. One
+thread, however many topics there are.
 
 The process is registered in the empty lists of its topics, as one with a waiting consumer is: the first task that
 arrives in one wakes it (``core/consumer/waiters``). Registering takes a claim of nothing from each shard, for up to 64
@@ -24,7 +24,6 @@ from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.consumer.waiters import RECHECK_S, ReadyList, Waiter, WaiterRegistry
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
-from shardq.core.model.record import Codec
 from shardq.core.operation import run
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
@@ -131,7 +130,6 @@ class Lookout:
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        codec: Codec,
         lease_ms: int,
         follow: Callable[[], object],
         served: Callable[[], list[str]],
@@ -147,7 +145,7 @@ class Lookout:
         self._served = served
         self._rouse = rouse
         name = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
-        self.claims: Claims = Claims(cache, [], name=name, lease_ms=lease_ms, codec=codec, ready_counts=ReadyCounts())
+        self.claims: Claims = Claims(cache, [], name=name, lease_ms=lease_ms, ready_counts=ReadyCounts())
         """Shared by all senders: what its reads of the engine's shards have told."""
         self.waiter: Waiter = Waiter((), lambda: None)
         """Stands for this process where it waits for permits."""

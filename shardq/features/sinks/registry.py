@@ -103,5 +103,6 @@ def _installed() -> dict[str, Any]:
 
 
 def _allowed() -> str:
-    schemes = ", ".join(f"{scheme}://" for scheme in sorted({*BUILTIN, *_installed()}))
+    known = {*BUILTIN, *_installed()} - {KOMBU} | {f"{KOMBU}TRANSPORT"}
+    schemes = ", ".join(f"{scheme}://" for scheme in sorted(known))
     return f"allowed are {schemes}, the name of a list, and stream:NAME"

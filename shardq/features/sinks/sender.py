@@ -42,7 +42,6 @@ from shardq.errors import ShardqError
 from shardq.features.sinks import base
 from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Unsent
 from shardq.features.sinks.egress import Egress
-from shardq.features.sinks.functions import BatchFunction, FunctionSink
 from shardq.features.sinks.lookout import Lookout
 from shardq.features.sinks.pool import Pool, PooledLoop
 from shardq.features.sinks.registry import sink_of
@@ -86,7 +85,6 @@ class Sender:
         self,
         topic: str,
         route: Route,
-        function: BatchFunction | None,
         driver: Driver,
         claims: Claims,
         lookout: Lookout,
@@ -95,8 +93,6 @@ class Sender:
     ) -> None:
         self.topic = topic
         self.route = route
-        self.function = function
-        """The function that a route calls; None: the route is to a URL."""
         self._egress = egress
         self._driver = driver
         self._claims = claims
@@ -267,13 +263,10 @@ class Sender:
         if self._open:
             assert self._sink is not None, "it is open"
             return self._sink
-        if self.function is not None:
-            self._sink = self._sink or FunctionSink(self.function)
-        else:
-            # secrets may have changed since it was closed
-            self._sink = sink_of(self.route, self._egress, self._sink)
-            self._sink.pool = self._pool
-            self._sink.check_names(CALL_TIMEOUT_S)
+        # secrets may have changed since it was closed
+        self._sink = sink_of(self.route, self._egress, self._sink)
+        self._sink.pool = self._pool
+        self._sink.check_names(CALL_TIMEOUT_S)
         if self._sink.max_attempts is not None:
             self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
         self._sink.open()
@@ -350,8 +343,7 @@ class Sender:
             return [Unsent("the process ends")] * len(some)
         try:
             sink = self._opened()
-            batch = some if sink.takes_deliveries else [_message(delivery) for delivery in some]
-            results = base.checked(sink, sink.send(batch), len(batch))  # type: ignore[arg-type]  # a function's deliveries
+            results = base.checked(sink, sink.send([_message(delivery) for delivery in some]), len(some))
         except BaseException as exc:  # noqa: BLE001  as above
             results = [Unsent(_text(exc))] * len(some)
         if any(isinstance(result, Unsent) for result in results) and not self._late:

@@ -18,3 +18,10 @@ local function draw(topic, waiting, most, wakes)
   local left = redis.pcall('ZCARD', waiting)
   return type(left) == 'number' and left > 0
 end
+-- can_draw(waiting, among): tells if draw, for so many topics one after the other, wakes one of the processes in the ZSET `waiting`, unless
+-- all are gone.
+-- RETURNS true | false
+local function can_draw(waiting, among)
+  local count = redis.pcall('ZCARD', waiting)
+  return type(count) == 'number' and count * among <= draws
+end

@@ -10,6 +10,7 @@
 -- A lane takes in, lets go, gives (dispatch alone) and frees, and the body notes it. At its end the body rings the lanes that it
 -- noted: each once, with what one call tells of many asked by one call. Uses topic.
 local FRONT = '-' -- before all digits
+local FRONT_BYTE = string.byte(FRONT)
 local READY = '!' -- before all lanes
 -- A turn that is late by no more than this is made up for; so long a time of a rate may be ready and not taken.
 local LATE_MS = 50
@@ -33,9 +34,13 @@ end
 -- lane_of(id): the lane of an id.
 -- RETURNS the lane; nil for an id without a key
 local function lane_of(id) return string.match(id, '^[^/]*/[^/]+/') end
+local bounded, low_word, high_word -- of the lane that was asked for last: a body asks several times for one, and then for the next
 -- bounds_of(lane): the members of a ZSET in lexical order that begin with a lane: a key has no slash, and '0' follows it.
 -- RETURNS the words of the first, and behind the last
-local function bounds_of(lane) return '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '0' end
+local function bounds_of(lane)
+  if lane ~= bounded then bounded, low_word, high_word = lane, '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '0' end
+  return low_word, high_word
+end
 -- entry_of(id, lane, at_ms, number): the member of keys of a task that waits; with a number that of one at the front.
 -- RETURNS the member
 local function entry_of(id, lane, at_ms, number)
@@ -44,7 +49,7 @@ end
 -- number_of(entry, lane): the number under which a task at the front had left.
 -- RETURNS the number; nil for one that is not at the front
 local function number_of(entry, lane)
-  if string.sub(entry, #lane + 1, #lane + 1) ~= FRONT then return nil end
+  if string.byte(entry, #lane + 1) ~= FRONT_BYTE then return nil end
   return tonumber(string.sub(entry, #lane + 2, #lane + 15)) or 0
 end
 -- id_of(entry, lane): the id of such a member.
@@ -58,27 +63,38 @@ local function front_of(id, lane)
   local front = fronts[lane]
   if not front then
     front = {}
-    for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. lane .. FRONT, '(' .. lane .. '0', 'LIMIT', 0, 5000)) do
+    for _, entry in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. lane .. FRONT, '(' .. lane .. '0', 'LIMIT', '0', '5000')) do
       front[id_of(entry, lane)] = entry
     end
     fronts[lane] = front
   end
   return front[id]
 end
-local windows = {}
--- window_of(lane): what `meta` says of the lanes of a topic.
+local windows = {} -- by topic, and by lane
+-- rules_of(lane): what `meta` says of the lanes of a topic, as a table: `most`, `interval`, `front` and `lowered`, which window_of returns,
+-- and `topic`.
+-- RETURNS the table
+local function rules_of(lane)
+  local rules = windows[lane]
+  if rules then return rules end
+  local topic = topic_of(lane)
+  rules = windows[topic]
+  if not rules then
+    local told = redis.call('HMGET', KEYS[1], 'keys/' .. topic, 'lowered/' .. topic)
+    local most, interval, mode = string.match(told[1] or '', '^(%d+):([%d.]+):(%a+)$')
+    rules = {topic = topic, most = math.max(1, tonumber(most or 1)), interval = tonumber(interval or 0), lowered = told[2]}
+    rules.front = mode ~= 'skip' and rules.most == 1
+    windows[topic] = rules
+  end
+  windows[lane] = rules
+  return rules
+end
+-- window_of(lane): the window of a lane.
 -- RETURNS how many may be out at once; ms between two, 0 without a rate; true when what failed goes to the front; where the limit was
 --         lowered, the lane from which on there may be lanes with more out than that, '' for all; false where it was not
 local function window_of(lane)
-  local topic = topic_of(lane)
-  local window = windows[topic]
-  if not window then
-    local told = redis.call('HMGET', KEYS[1], 'keys/' .. topic, 'lowered/' .. topic)
-    local most, interval, mode = string.match(told[1] or '', '^(%d+):([%d.]+):(%a+)$')
-    window = {math.max(1, tonumber(most or 1)), tonumber(interval or 0), mode ~= 'skip', told[2]}
-    windows[topic] = window
-  end
-  return window[1], window[2], window[3] and window[1] == 1, window[4]
+  local rules = rules_of(lane)
+  return rules.most, rules.interval, rules.front, rules.lowered
 end
 -- is_rated(lane): tells if tasks of a lane that are ready may have a mark: it has a rate, or had one.
 -- RETURNS true | false
@@ -86,9 +102,21 @@ local function is_rated(lane)
   local _, interval, _, lowered = window_of(lane)
   return interval > 0 or untaken > 0 and lowered and true or false
 end
+local outs -- lane → how many of it are out, of all lanes that have any out; nil for unknown, as after each change
+-- count_out(lanes): counts what is ready or leased of all lanes by one call, where that costs less than a call for each of these.
+-- RETURNS nothing
+local function count_out(lanes)
+  if #lanes < 4 or redis.call('ZCARD', KEYS[LANES + 1]) > 2 * #lanes + untaken then return end
+  outs = {}
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[LANES + 1], untaken, '-1')) do
+    local lane = lane_of(id)
+    if lane then outs[lane] = (outs[lane] or 0) + 1 end
+  end
+end
 -- out_of(lane): how many tasks of a lane are ready or leased.
 -- RETURNS the number
 local function out_of(lane)
+  if outs then return outs[lane] or 0 end
   local low, high = bounds_of(lane)
   return redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high)
 end
@@ -106,7 +134,8 @@ local function most_ready(interval) return math.max(1, math.floor(LATE_MS / inte
 -- RETURNS its members of keys, at most so many
 local function next_of(lane, out, most)
   local low, high = bounds_of(lane)
-  local page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, most)
+  -- a server takes a word in less time than a number
+  local page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', '0', most == 1 and '1' or most)
   if out == 0 or #page == 0 then return page end
   local found, at = {}, 0
   repeat
@@ -120,6 +149,17 @@ local function next_of(lane, out, most)
     page = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', at, most - #found)
   until #page == 0
   return found
+end
+-- score_of(entry, lane): the score in `due` of a task that waits, which is not at the front: FAR and its due time.
+-- RETURNS the word
+local function score_of(entry, lane) return '4' .. string.sub(entry, #lane + 1, #lane + 15) end
+-- all_wait(ids): of tasks that have a member in keys, those that are in `due`, too: all, unless another program has written there. Asked
+-- one by one only where both do not have the same number.
+-- RETURNS their scores in `due`, in order; nil if all are there
+local function all_wait(ids)
+  if #ids == 0 then return nil end
+  if #ids > 3 and redis.call('ZCOUNT', KEYS[DUE], FAR, '+inf') == redis.call('ZCARD', KEYS[LANES]) then return nil end
+  return redis.call('ZMSCORE', KEYS[DUE], unpack(ids))
 end
 -- due_of(entry, lane): the instant before which a task that waits is not given. At the front it is that of its retry, as
 -- `due` has it; 0 where the body has no `due`.
@@ -160,7 +200,8 @@ end
 -- RETURNS the instant of its end, ms, and for how many it was asked for; 0 and 0 without one
 local function hold_of(lane)
   if holds[lane] == nil and not holds.all then look_at({lane}) end
-  local ends, asked = string.match(holds[lane] or '', '^(%d+):(%d+)$')
+  if not holds[lane] then return 0, 0 end
+  local ends, asked = string.match(holds[lane], '^(%d+):(%d+)$')
   return tonumber(ends or 0), tonumber(asked or 0)
 end
 -- held_of(lane): the instant before which a lane gives nothing for a hold. An end that is further ahead than the hold was asked for is
@@ -233,12 +274,13 @@ local function shut_lane(lane)
 end
 local FREED = 'freed'
 -- note(lanes, lane, what): notes for rings what has become of a lane: an instant, if nothing but what is due then came in; FREED,
--- if nothing but places became free; nothing of it, if it may be anything.
+-- if nothing but places became free; nothing of it, if it may be anything. False is noted of a lane that needs no alarm.
 -- RETURNS nothing
 local function note(lanes, lane, what)
   local known = lanes[lane]
+  what = what or true
   if known == nil then
-    lanes[#lanes + 1], lanes[lane] = lane, what or true
+    lanes[#lanes + 1], lanes[lane] = lane, what
   elseif type(known) == 'number' and type(what) == 'number' then
     lanes[lane] = math.min(known, what)
   elseif known ~= what then
@@ -276,11 +318,12 @@ local function frees(lanes, ids)
     local lane = lane_of(id)
     if lane then
       placed[#placed + 1] = id
-      if is_rated(lane) then marks[#marks + 1] = READY .. id end
+      if untaken > 0 and is_rated(lane) then marks[#marks + 1] = READY .. id end
       note(lanes, lane, FREED)
     end
   end
   if #placed == 0 then return end
+  outs = nil
   redis.call('ZREM', KEYS[LANES + 1], unpack(placed))
   if #marks > 0 then redis.call('ZREM', KEYS[LANES + 1], unpack(marks)) end
   if rests.count > 0 then redis.call('ZREM', KEYS[LANES + 3], unpack(placed)) end
@@ -360,7 +403,10 @@ end
 local function rings(lanes)
   local earliest = math.huge
   for from = 1, #lanes, 1000 do
-    local part, sooner, exact, none = {unpack(lanes, from, math.min(from + 999, #lanes))}, {}, {}, {}
+    local part, sooner, exact, none = {}, {}, {}, {}
+    for i = from, math.min(from + 999, #lanes) do
+      if lanes[lanes[i]] then part[#part + 1] = lanes[i] end
+    end
     look_at(part)
     for _, lane in ipairs(part) do
       local at = alarm_of(lane, lanes[lane])

@@ -21,6 +21,7 @@ from shardq.core.calls.consume import (
     SettleSnooze,
 )
 from shardq.core.calls.request import Epoch
+from shardq.core.consumer.settling import settle_acks
 from shardq.core.edits import edit_topology
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Topology
@@ -229,7 +230,7 @@ def claim_op(claimed: Claim, token: str, id: str = ID) -> Op:
 def _settling(item: Any, is_ack: bool, cache: TopologyCache, number: int) -> Operation[Any]:
     """Its holder knows the shard that gave the task out."""
     keys = cache.keys(Topology(epoch=1, shards=BEFORE).shard_of(ID))
-    make = partial(consume.settle, acks=[item] if is_ack else [], others=[] if is_ack else [item])
+    make = partial(settle_acks, cache, [item]) if is_ack else partial(consume.settle, acks=[], others=[item])
     return call_shards(cache, {0: (keys, make)})
 
 

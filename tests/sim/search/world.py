@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from shardq.core.calls import by_id, consume, dispatch, lanes, resharding
 from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Command
+from shardq.core.consumer.settling import settle_acks
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.operation import Confirm, Many, Operation, Pause
-from shardq.core.recovery import call_shards
+from shardq.core.recovery import Make, call_shards
 from shardq.core.resharding.migration import MoveTokens
 from shardq.core.resharding.resizing import resize
 from shardq.core.scripts import Script
@@ -251,8 +252,10 @@ def _settled(op: Op, item: Any) -> Callable[[World], list[Op]]:
     def step(world: World) -> list[Op]:
         cache = world.cache()
         keys = cache.keys(Topology(epoch=1, shards=BEFORE).shard_of(ID))
-        acks, others = ([item], []) if isinstance(item, SettleAck) else ([], [item])
-        world.carry_out(call_shards(cache, {0: (keys, partial(consume.settle, acks=acks, others=others))}))
+        make: Make[Any] = partial(consume.settle, acks=[], others=[item])
+        if isinstance(item, SettleAck):
+            make = partial(settle_acks, cache, [item])
+        world.carry_out(call_shards(cache, {0: (keys, make)}))
         return [copy(op)]
 
     return step
@@ -424,7 +427,7 @@ def _drained(world: World, cache: TopologyCache) -> list[Op]:
                 for id in claimed.ids:
                     if id == ID:
                         met.append(claim_op(claimed, token))
-                    world._answered(consume.settle(keys, cache.topology.stamp, [SettleAck(id, token)]))
+                    world._answered(settle_acks(cache, [SettleAck(id, token)], keys, cache.topology.stamp))
                     if id == ID:
                         met.append(Op("ack", 0, outcome="done", token=token))
                 if KEYED:

@@ -1,7 +1,8 @@
 """Everything of AsyncEngine, for asyncio."""
 
 import datetime as dt
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, assert_type
 
 import shardq
@@ -23,6 +24,28 @@ async def rest() -> None: ...
 @worker.on("invoice", timeout=5)
 async def invoice(delivery: shardq.Delivery) -> None:
     print(delivery.payload, delivery.failures, delivery.lapses)
+
+
+@dataclass
+class Event:
+    user: str
+    count: int
+
+
+@worker.on("events", batch=500, linger=HOUR, concurrency=2, isolate=False, type=Event)
+async def store(batch: shardq.Batch[Event]) -> None:
+    assert_type(batch.payloads, list[Event])
+    assert_type(batch[0].payload.user, str)
+    assert_type(batch[1:], Sequence[shardq.Delivery[Event]])
+    for delivery in batch:
+        with batch.attempt(delivery):
+            assert_type(delivery, shardq.Delivery[Event])
+    assert_type(batch.ack(batch[0]), bool)
+
+
+@worker.on("lines", batch=10)
+def write(batch: shardq.Batch[str]) -> list[Exception | None]:
+    return [None if line else ValueError("empty") for line in batch.payloads]
 
 
 class Log:
@@ -79,9 +102,6 @@ async def many() -> None:
     assert_type(await engine.forecast(), shardq.Forecast)
 
 
-async def send(batch: list[shardq.Delivery]) -> None: ...
-
-
 async def operating() -> None:
     async with engine as opened:
         assert_type(opened, shardq.AsyncEngine)
@@ -96,7 +116,7 @@ async def operating() -> None:
     await engine.limit("mail", rate=100)
     assert_type(await engine.keys("mail", limit=5), shardq.engine.KeyList)
     await engine.configure(dead_count=1000)
-    await engine.forward("emails", to=send)
+    await engine.forward("emails", to="nats://10.0.0.7:4222#emails")
     assert_type(await engine.purge(everything=True), int)
     assert_type(engine.name, str)
     assert_type(engine.topology.shards, int)

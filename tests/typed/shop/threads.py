@@ -1,6 +1,7 @@
 """Everything of Engine, for threads."""
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
@@ -64,6 +65,33 @@ def invoice(delivery: shardq.Delivery) -> None:
 def ship(delivery: shardq.Delivery[Order]) -> None:
     assert_type(delivery.payload, Order)
     assert_type(delivery.payload.number, int)
+
+
+@dataclass
+class Event:
+    user: str
+    count: int
+
+
+@worker.on("events", batch=500, linger=0.2, concurrency=2, timeout=60, type=Event)
+def store(batch: shardq.Batch[Event]) -> None:
+    assert_type(batch.topic, str)
+    assert_type(batch.payloads, list[Event])
+    assert_type(batch.lost, Sequence[shardq.Delivery[Event]])
+    for delivery in batch:
+        with batch.attempt(delivery):
+            assert_type(delivery.payload.count, int)
+    batch.retry(batch[0], delay=HOUR, reason="later")
+    batch.bury(batch[1], "of no use")
+    batch.snooze(batch[2], HOUR)
+    assert_type(batch.hold(batch[3], 60), bool)
+    assert_type(batch.index(batch[4]), int)
+
+
+@worker.on("lines", batch=10, isolate=False)
+async def write(batch: shardq.Batch[Any]) -> list[BaseException | None]:
+    assert_type(batch.payloads, list[Any])
+    return [None] * len(batch)
 
 
 class Log:
@@ -203,7 +231,7 @@ def operating() -> None:
     assert_type(stats.settings, shardq.core.layout.topology.EngineSettings)
     assert_type((stats.settings.max_attempts, stats.settings.dead_age), tuple[int, float])
     engine.forward("emails", to="mail-queue", side="left")
-    engine.forward("letters", to=lambda batch: None, keep=True)
+    engine.forward("letters", to="stream:letters", maxlen=1000)
     assert_type(engine.purge("mail"), int)
     assert_type(engine.name, str)
     assert_type(engine.topology.shards, int)

@@ -32,6 +32,18 @@ def ship(delivery: shardq.Delivery[int]) -> str:
     return delivery.payload  # type: ignore[return-value]
 
 
+engine.worker().on("number", batch=10)(ship)  # type: ignore[type-var]
+engine.worker().on("number", linger=5)  # type: ignore[call-overload]
+
+
+def ship_all(batch: shardq.Batch[int]) -> int:
+    return batch.payloads  # type: ignore[return-value]
+
+
+engine.worker().on("number", batch=10)(ship_all)
+engine.worker().on("number")(ship_all)  # type: ignore[type-var]
+
+
 async def main() -> None:
     await send("ann")  # type: ignore[call-arg]
     dig.push(5)  # type: ignore[unused-coroutine]
@@ -69,6 +81,7 @@ engine.cancel(5)  # type: ignore[arg-type]
 engine.tasks(state="lost")  # type: ignore[arg-type]
 engine.forecast("year")  # type: ignore[arg-type]
 engine.forward("mail", to=5)  # type: ignore[arg-type]
+engine.forward("mail", to=print)  # type: ignore[arg-type]
 engine.forward("mail", to="list", side="top")  # type: ignore[arg-type]
 engine.limit("mail", concurrency="many")  # type: ignore[arg-type]
 engine.every("nightly", cron=5)  # type: ignore[arg-type]
