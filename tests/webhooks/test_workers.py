@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
+from typing import Any
 
 import pytest
 
-from shardq import Delivery, Engine, Task, Webhooks
+from shardq import Batch, Delivery, Engine, Task, TaskInfo, Webhooks
 from shardq.codecs import encrypted
 from tests.sinks.nasty import READ, Connection, NastyServer
 from tests.sinks.seen import left
@@ -72,8 +73,12 @@ def test_a_retry_has_the_same_id(engines: Engines, posting: Engine) -> None:
         sending = Sending(posting, {None: server.port})
         id = posting.push({"n": 1}, topic="hooks", id="письмо 7")
         with engines.working(sending.worker):
-            wait_until(lambda: state_of(posting, id) == "scheduled", "it waits for its next attempt")
-            task = posting.get(id)
+
+            def failed() -> TaskInfo | None:
+                task = posting.get(id)
+                return task if task is not None and task.failures and task.state == "scheduled" else None
+
+            task = wait_until(failed, "it waits for its next attempt")
             assert task is not None
             assert task.due is not None
             assert 3 < task.due.timestamp() - time.time() < 7
@@ -94,6 +99,23 @@ def test_gone_is_dead(engines: Engines, posting: Engine) -> None:
         assert task is not None
         assert "HTTP 410 Gone" in (task.reason or "")
         assert len(server.requests) == 1
+
+
+def test_in_a_batch_each_has_its_own_answer(engines: Engines, posting: Engine) -> None:
+    with NastyServer(answering("410 Gone")) as gone, NastyServer([READ, OK]) as fine:
+        sending = Sending(posting, {None: fine.port})
+
+        @sending.worker.on("batches", batch=10)
+        async def send(batch: Batch[Any]) -> None:
+            for each in batch:
+                with batch.attempt(each):
+                    port = gone.port if each.payload == 3 else fine.port
+                    await sending.hooks.post(each, url=f"http://127.0.0.1:{port}/", secret=None)
+
+        ids = posting.push_many([Task(n, topic="batches") for n in range(10)])
+        with engines.working(sending.worker):
+            wait_until(lambda: left(posting) == 1, "the others are taken")
+        assert [state_of(posting, id) for id in ids] == ["gone"] * 3 + ["dead"] + ["gone"] * 6
 
 
 def test_a_killed_connection_loses_nothing(engines: Engines, posting: Engine) -> None:

@@ -46,7 +46,7 @@ LONGEST_S = 60.0
 SCARCE_S = 5.0
 """The pause of a hook for which this process has no file descriptor."""
 
-_NO_SECRET = "secret= of a webhook"
+_SECRET = "secret= of a webhook"
 
 
 class _Host:
@@ -116,7 +116,7 @@ class Poster:
         """Returns if the endpoint has taken it. Raises Retry, Hold, Snooze or Bury."""
         try:
             where = destination(url, self._egress, http=self._http)
-            keys = [] if secret is None else signing_keys(secret, _NO_SECRET)
+            keys = [] if secret is None else signing_keys(secret, _SECRET)
         except InvalidUrl as exc:
             raise Bury(str(exc)) from exc
         message = Message(
