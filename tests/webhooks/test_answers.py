@@ -6,6 +6,8 @@ import asyncio
 import base64
 import email.utils
 import json
+import os
+import resource
 import time
 from collections.abc import Sequence
 
@@ -253,6 +255,26 @@ def test_a_host_that_hangs_takes_no_places_of_others(monkeypatch: pytest.MonkeyP
     pauses = [float(each.delay) for each in raised if isinstance(each, Snooze)]  # type: ignore[arg-type]
     assert len(set(pauses)) == len(pauses), "they do not come back together"
     assert 1 <= min(pauses) < 2 < max(pauses) <= 60
+
+
+@pytest.mark.parametrize("key", [None, "customer-7"])
+def test_without_a_descriptor_it_is_no_attempt(key: str | None) -> None:
+    async def post() -> None:
+        webhooks = hooks()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            await webhooks.post(delivery(key=key), url="http://127.0.0.1:1/", secret=None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await webhooks.close()
+
+    with pytest.raises(Snooze) as caught:
+        asyncio.run(post())
+    assert type(caught.value) is (Snooze if key is None else Hold)
+    assert caught.value.delay == poster.SCARCE_S
 
 
 def test_a_loop_after_another() -> None:
