@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from shardq.core.consumer.ahead import STALE_S
+from shardq.core.consumer.prefetch import STALE_S
 from shardq.core.consumer.settling import Settlement
 from shardq.core.layout.lanes import lane_of
 from shardq.core.model.task import Delivery

@@ -15,9 +15,9 @@ from typing import Any
 
 from shardq.core.calls import consume
 from shardq.core.calls.request import Command
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.claiming import look
-from shardq.core.consumer.claims import Claims
-from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.waiter_registry import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.lanes import lane_of

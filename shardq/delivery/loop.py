@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import wait
 
 from shardq.core.calls import node_info
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.settling import Settlement, extend, per_shard, settle
 from shardq.core.consumer.sync import Consumer
 from shardq.core.consumer.wakeups import Wakeups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardq.core.consumer.ahead import AHEAD_S
+from shardq.core.consumer.prefetch import AHEAD_S
 
 MOST_AHEAD = 1000
 """The most that a worker holds: what one script gives."""

@@ -34,10 +34,10 @@ if True:  # ASYNC
     import asyncio
     from functools import partial
 
-    from shardq.core.consumer.ahead import Ahead
     from shardq.core.consumer.aio import Trip
     from shardq.core.consumer.background import BackgroundTasks
-    from shardq.core.consumer.claims import Claims
+    from shardq.core.consumer.claim_state import Claims
+    from shardq.core.consumer.prefetch import Ahead
     from shardq.core.drivers.aio import OTHER_LOOP
     from shardq.core.drivers.settings import Settings
     from shardq.core.drivers.sync import Driver
@@ -50,7 +50,7 @@ else:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from shardq.core.consumer.ahead import AheadWatch
+    from shardq.core.consumer.prefetch import AheadWatch
     from shardq.core.locks import Permits
     from shardq.core.model.task import Task
     from shardq.core.producer import buffer

@@ -17,7 +17,7 @@ import msgspec
 
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.missing import DispatcherLook
@@ -173,7 +173,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._embedded: embedded.Embedded | None = None
         self._topics_of_shard: dict[int, list[str]] = {}
         self._closed = False
-        self._running = Running()
+        self._ready_counts = ReadyCounts()
+        self._running = Running(self._ready_counts.key_waits)
         self._spool = self._spool_at(spool, spool_bytes)
         self._cold_store = self._cold_at(cold, cold_after, cold_topics)
         self._forked()
@@ -187,7 +188,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._ready_counts = ReadyCounts()
         self._rates = RateMeter()
         self._forwarded: dict[str, object] = {}
-        self._running = Running(counts_outcomes=self._running.counts_outcomes)
+        self._running = Running(self._ready_counts.key_waits, counts_outcomes=self._running.counts_outcomes)
         self._packer.pushed = 0
         replay = self._options.replay
         self._journal = None if replay is None else Journal(replay, self._options.replay_bytes)

@@ -15,6 +15,7 @@ from shardq.core.dispatcher.resuming import Resumer
 from shardq.core.dispatcher.retiring import Retirer
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.layout.topology import Topology
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation, run
@@ -108,7 +109,9 @@ class Tracing(Protocol):
 class Running:
     """The parts that run for an engine in this process: ``stats``, ``health`` and the metrics tell of them."""
 
-    def __init__(self, *, counts_outcomes: bool = False) -> None:
+    def __init__(self, handed: TopicLateness, *, counts_outcomes: bool = False) -> None:
+        """``handed``: how long the tasks had waited to which settlements have handed a key."""
+        self._handed = handed
         self.dispatcher: Dispatcher | None = None
         self.sinks: Senders | None = None
         """The senders of routes to URLs, while the pollers run."""
@@ -141,6 +144,14 @@ class Running:
             for processor in self.processors:
                 processor.tally.outcomes = self._outcomes
         return self._outcomes
+
+    def key_waits(self) -> dict[str, Lateness]:
+        """Topic → how long its tasks with a key had waited when this process made them ready."""
+        found = [self._handed.snapshot()]
+        if self.dispatcher is not None:
+            found.append(self.dispatcher.key_waits())
+        topics = {topic for each in found for topic in each}
+        return {topic: Lateness.total(each[topic] for each in found if topic in each) for topic in sorted(topics)}
 
     def names(self) -> list[str]:
         """The names of the workers and of the dispatcher, as the fleet has them."""

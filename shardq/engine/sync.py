@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from shardq.core.consumer import Consumer
-from shardq.core.consumer.ahead import AheadWatch
+from shardq.core.consumer.prefetch import AheadWatch
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.drivers.sync import Driver

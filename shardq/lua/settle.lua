@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed). Hands the place that it frees to the next task of its lane.
--- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, give
+-- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, give, wait
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -26,7 +26,8 @@
 --         retry | bury | back | hold (of an id with a key: its lane gives nothing for the delay), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own;
 --         then, with lists, prefix of the wake channels of this shard, and the topic of each list: none that is paused, or has a route
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
---         (a retry that had no attempt left) | {'stale', epoch} | {'behind', epoch} | {'missing'}
+--         (a retry that had no attempt left); where lanes handed something over, then {topic, bin, how many of its tasks waited so
+--         long from their due time on, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}
 -- ATOMIC every item whose token is the present one; the others change nothing
 -- COST O(n log M), of tasks with a key O(n log N), and the records of what is retried: the reason goes into them. Once that is about 1 MiB, what follows keeps
 --         the reason before
@@ -132,7 +133,7 @@ local function hands_over(lists, waiting)
   end
   look_at(some)
   count_out(some)
-  local ids, lane_of_each = {}, {}
+  local ids, lane_of_each, due, waits = {}, {}, {}, {}
   for _, lane in ipairs(some) do
     local gate = gate_of(lane)
     if out_of(lane) == 0 and hold_of(lane) == 0 and gate ~= 'closed' and gate ~= 'shut' then
@@ -142,6 +143,7 @@ local function hands_over(lists, waiting)
       if at and at <= now_ms then
         local place = #ids + 1
         ids[place], lane_of_each[place] = gives_way(entry, lane, 0), lane
+        due[ids[place]] = at
       end
     end
   end
@@ -158,8 +160,12 @@ local function hands_over(lists, waiting)
   for _, topic in ipairs(order) do
     local group = by_topic[topic]
     local refused = becomes_ready(lanes, KEYS[5], KEYS[8], lists[topic], topic, group)
-    if not refused then draw(topic, waiting[topic], math.min(#group, share), ARGV[last + 1]) end
+    if not refused then
+      for _, id in ipairs(group) do note_wait(waits, topic, now_ms - due[id]) end
+      draw(topic, waiting[topic], math.min(#group, share), ARGV[last + 1])
+    end
   end
+  if #waits > 0 then answers[#answers + 1] = waits end
 end
 if keyed then
   for _, id in ipairs(told) do revoked_ends(lanes, id, KEYS[4], KEYS[6]) end

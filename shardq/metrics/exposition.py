@@ -167,14 +167,13 @@ class Collector(PrometheusCollector):
         samples.add("pushed_total", Internals(self._engine).pushed)
         running = Internals(self._engine).running
         dispatcher = running.dispatcher
-        if dispatcher:
-            lateness, waits = dispatcher.lateness(), dispatcher.key_waits()
-            for topic in {**lateness, **waits}:
-                moved = [found[topic] for found in (lateness, waits) if topic in found]
-                samples.add("dispatched_total", sum(each.count for each in moved), topic)
-            for name, found in (("dispatch_lateness_seconds", lateness), ("key_wait_seconds", waits)):
-                for topic, each in found.items():
-                    samples.add_durations(name, _durations(each), topic)
+        lateness, waits = dispatcher.lateness() if dispatcher else {}, running.key_waits()
+        for topic in {**lateness, **waits}:
+            moved = [found[topic] for found in (lateness, waits) if topic in found]
+            samples.add("dispatched_total", sum(each.count for each in moved), topic)
+        for name, found in (("dispatch_lateness_seconds", lateness), ("key_wait_seconds", waits)):
+            for topic, each in found.items():
+                samples.add_durations(name, _durations(each), topic)
         for sink in self._named(dispatcher.sinks()) if dispatcher else ():
             for name in ("sent", "failed", "retried", "buried"):
                 samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from shardq.core.calls import observe
 from shardq.core.calls.request import Command
+from shardq.core.consumer.claim_state import ClaimNotes, Claims
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.consumer.settling import by_shard, settle
 from shardq.core.drivers.clients import Access
 from shardq.core.layout.topology import Stamp
@@ -286,8 +286,10 @@ class BoundWorker:
         """Calls what the worker has registered for its end."""
         return lifecycle_of(self._worker).end()
 
-    def settle(self) -> Operation[None]:
-        """Settles what has ended of the last claim. Gives back what has not."""
+    def settle(self) -> Operation[set[int]]:
+        """Settles what has ended of the last claim. Gives back what has not. Returns the shards in which a key may have
+        been handed to its next task, which is ready then.
+        """
         assert self._claims is not None, "it has claimed"
         in_flight = self._in_flight
         in_flight.give_back(in_flight.emptied())
@@ -299,3 +301,4 @@ class BoundWorker:
         ended = in_flight.settlements()
         in_flight.settled([job for job, _ in ended])
         yield from settle(self._claims, by_shard((job.delivery, settlement) for job, settlement in ended))
+        return {job.delivery.shard for job, _ in ended if job.delivery.key is not None}

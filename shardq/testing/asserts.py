@@ -17,8 +17,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from shardq.core.calls import observe
 from shardq.core.calls.lanes import FAR_MS
 from shardq.core.calls.request import Command
+from shardq.core.consumer.claim_state import ClaimNotes
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.claims import ClaimNotes
 from shardq.core.consumer.settling import acks_of, settle
 from shardq.core.layout.lanes import unique_of
 from shardq.core.model.attempts import parted

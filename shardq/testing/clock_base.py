@@ -330,7 +330,10 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
                     break
         finally:
             self._handling = False
-            yield from self._on(bound.adopted, bound.settle())
+            shards = yield from self._on(bound.adopted, bound.settle())
+            for each in self._bound:
+                if each.adopted is bound.adopted:
+                    each.expect(shards)
         if bound.failure is not None and bound.raising:
             raise bound.failure
         return True

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from shardq.core.consumer.claims import Claims
+from shardq.core.calls.consume import KeyWaits
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.settling import Settlement
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.lateness import TopicLateness
 from shardq.core.locks import SignalSafeEvent
 from shardq.delivery.job import Job, Lot
 from shardq.delivery.loop import DeliveryLoop
@@ -28,6 +30,13 @@ class Processor(DeliveryLoop):
         *,
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
+        key_waits, of_engine = TopicLateness(), claims.note_waits
+
+        def note_waits(waits: KeyWaits) -> None:
+            of_engine(waits)
+            key_waits.add(waits)
+
+        claims.note_waits = note_waits
         super().__init__(driver, claims, wakeups, plan.handlers, plan.hooks, concurrency=plan.concurrency, loop=loop)
         self.tally: Tally = Tally(
             plan.handlers,
@@ -35,6 +44,7 @@ class Processor(DeliveryLoop):
             tasks=plan.tasks,
             running=self.running,
             problems=lambda: self.problems,
+            key_waits=key_waits.snapshot,
         )
         self._reporter = Reporter(driver, claims.cache, claims.name, self.tally.report)
 

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardq.core.calls import control
@@ -19,7 +19,7 @@ from shardq.core.calls.consume import SettleBury, SettleRetry
 from shardq.core.calls.request import Stale
 from shardq.core.consumer.settling import Settlement
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.lateness import TopicLateness
+from shardq.core.fleet.lateness import Lateness, TopicLateness
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.fleet.report import LONG_S, Report, Reports, RunningTask, UnknownCall, by_topic, named
 from shardq.core.operation import run
@@ -161,13 +161,17 @@ class Tally:
         tasks: Sequence[str],
         running: Callable[[], Sequence[Unit]],
         problems: Callable[[], Iterable[str]],
+        key_waits: Callable[[], Mapping[str, Lateness]],
     ) -> None:
-        """``tasks``: the named ones that the worker knows. ``problems``: the reasons why it is not healthy."""
+        """``tasks``: the named ones that the worker knows. ``problems``: the reasons why it is not healthy.
+        ``key_waits``: how long the tasks had waited to which its settlements have handed a key.
+        """
         self._topics = named(list(topics))
         self._tasks = tuple(tasks)
         self._concurrency = concurrency
         self._running = running
         self._problems = problems
+        self._key_waits = key_waits
         self.outcomes: Outcomes | None = None
         """Counts by topic, for the engine's metrics; None: these were not asked for."""
         self._unknown: dict[tuple[str, str], _Unknown] = {}
@@ -246,6 +250,7 @@ class Tally:
             batched=self._batched,
             error=self._last_error,
             pickup=by_topic(self._pickup.snapshot()),
+            key_wait=by_topic(self._key_waits()),
         )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shardq import Delivery, Engine, Task
-from shardq.core.consumer.ahead import MOST_HELD, STALE_S, Ahead
 from shardq.core.consumer.background import BackgroundTasks
+from shardq.core.consumer.prefetch import MOST_HELD, STALE_S, Ahead
 from shardq.core.operation import Begun
 from tests.consumer.streams import AT_ONCE, TASKS, drained, filled, hold_ahead
 from tests.support.engines import SHARDS, Engines

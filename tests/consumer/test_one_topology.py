@@ -9,8 +9,8 @@ import pytest
 
 from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import ReadyCounts
+from shardq.core.consumer.claim_state import ClaimNotes, Claims
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.claims import ClaimNotes, Claims
 from shardq.core.layout.topology import Limit, TopicSettings, Topology
 from shardq.core.model.record import JSON
 from shardq.core.operation import Many

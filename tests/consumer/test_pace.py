@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.core.consumer.ahead import AHEAD_S, LEASE_SHARE, MOST_HELD, STALE_S, Ahead, BegunClaim, Pace
-from shardq.core.consumer.claims import ClaimNotes
+from shardq.core.consumer.claim_state import ClaimNotes
+from shardq.core.consumer.prefetch import AHEAD_S, LEASE_SHARE, MOST_HELD, STALE_S, Ahead, BegunClaim, Pace
 from shardq.core.model.task import Delivery
 
 LONG_LEASE_S = 60.0

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.core.consumer import waiters as registry
+from shardq.core.consumer import waiter_registry as registry
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim, idle, leave_name, others, prompt
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of

@@ -12,7 +12,7 @@ import redis
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.core.consumer import waiters as registry
+from shardq.core.consumer import waiter_registry as registry
 from shardq.core.consumer import wakeups
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim, idle, leave_name, others, prompt
 from tests.support.engines import Engines

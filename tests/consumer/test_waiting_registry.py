@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from shardq.core.consumer.waiters import LONGEST_RECHECK_S, RECHECK_S, STAGGER, ReadyList, Waiter, WaiterRegistry
+from shardq.core.consumer.waiter_registry import (
+    LONGEST_RECHECK_S,
+    RECHECK_S,
+    STAGGER,
+    ReadyList,
+    Waiter,
+    WaiterRegistry,
+)
 
 
 class Sleeper:

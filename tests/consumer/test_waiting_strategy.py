@@ -9,9 +9,17 @@ import pytest
 
 from shardq.core.calls.consume import Permit
 from shardq.core.consumer.claim_planner import FRESH_S, ReadyCounts
-from shardq.core.consumer.claims import CONTENDED_S, UNSUBSCRIBED_S, AskLengths, ClaimFrom, Claims, Sleep, WaitStrategy
+from shardq.core.consumer.claim_state import (
+    CONTENDED_S,
+    UNSUBSCRIBED_S,
+    AskLengths,
+    ClaimFrom,
+    Claims,
+    Sleep,
+    WaitStrategy,
+)
 from shardq.core.consumer.rate_limiter import Permits
-from shardq.core.consumer.waiters import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
+from shardq.core.consumer.waiter_registry import FULL_RECHECK_EVERY, RECHECK_S, STAGGER, Waiter, WaiterRegistry
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, TopicSettings, Topology

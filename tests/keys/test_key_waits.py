@@ -8,12 +8,14 @@ import time
 
 import pytest
 
-from shardq import Engine, Task
+from shardq import Delivery, Engine, Task
 from shardq.core.dispatcher import membership
 from shardq.core.fleet import report
 from shardq.core.fleet.lateness import Lateness
+from shardq.engine.internals import Internals
 from tests.keys.account import TOPIC
 from tests.metrics.scraping import registry_of, scraped, total
+from tests.support.engines import Engines
 from tests.support.states import claim
 from tests.support.waiting import wait_until
 
@@ -26,8 +28,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waits(engine: Engine) -> Lateness:
-    """How long tasks waited, as the dispatcher reported last."""
-    return Lateness.total(member.key_wait.get(TOPIC, Lateness()) for member in engine.fleet())
+    """How long tasks waited, as this process has counted: those that an ack handed their key to, too."""
+    return Internals(engine).running.key_waits().get(TOPIC, Lateness())
 
 
 def counted(engine: Engine, count: int) -> tuple[int, int]:
@@ -84,6 +86,30 @@ def test_each_task_is_in_one_histogram(url: str, name: str) -> None:
         assert all(late.early == 0 for late in (*member.dispatch_lateness.values(), *member.key_wait.values()))
         stats = engine.stats()
         assert (stats.lateness.count, stats.lateness.early) == (8, 0)
+
+
+def test_a_worker_reports_those_that_it_hands_a_key_to(
+    engines: Engines, running: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardq.worker.report.BEAT_S", 0.2)
+    handled: list[int] = []
+    worker = running.worker()
+
+    @worker.on(TOPIC)
+    def handle(delivery: Delivery) -> None:
+        handled.append(delivery.payload)
+
+    running.push_many([Task(n, topic=TOPIC, key="k", at=time.time() - 60 + n) for n in range(20)])
+    with engines.working(worker):
+        wait_until(lambda: len(handled) == 20, "all are handled, one after the other")
+        assert waits(running).count == 20
+
+        def reported() -> list[int]:
+            return [member.key_wait.get(TOPIC, Lateness()).count for member in running.fleet()]
+
+        wait_until(lambda: sum(reported()) == 20, "the dispatcher and the worker report each task once")
+        of_worker = [member for member in running.fleet() if member.kind == "worker"]
+        assert 0 < of_worker[0].key_wait[TOPIC].count < 20
 
 
 def test_a_task_that_is_given_again_counts_again(running: Engine) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardq import Backoff
-from shardq.core.consumer.ahead import AHEAD_S, STALE_S
+from shardq.core.consumer.prefetch import AHEAD_S, STALE_S
 from shardq.core.model.task import Delivery
 from shardq.delivery.handler import Handler
 from shardq.delivery.in_flight import GIVE_WAY_FROM, GIVE_WAY_S, InFlight

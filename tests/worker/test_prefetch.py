@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardq.core.consumer.ahead import AHEAD_S
+from shardq.core.consumer.prefetch import AHEAD_S
 from shardq.delivery.prefetch import MOST_AHEAD, SLOW_S, Prefetch
 
 

@@ -8,7 +8,7 @@ makes this exact is told in ``lua/README.md``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -197,10 +197,11 @@ def settle(
     *,
     max_attempts: int = DEFAULT_ATTEMPTS,
     handing: Sequence[str] = (),
+    note_waits: Callable[[KeyWaits], object] = lambda _: None,
 ) -> Call[Mapping[str, SettleStatus]]:
     """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's. ``handing``: the
     topics, at most ``MAX_HANDING``, whose keys hand the place that becomes free to their next task: none that is
-    paused, or has a route.
+    paused, or has a route. ``note_waits``: told how long these had waited.
     """
     # Those of one claim have one token.
     by_token: dict[str, list[str]] = defaultdict(list)
@@ -229,12 +230,28 @@ def settle(
 
     def again() -> Call[Mapping[str, SettleStatus]]:
         # The send whose answer was lost may have done it: "not held under this token" then means done.
-        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, handing=handing)
-        call.decode = lambda answer: {id: v for id, v in _verdicts(ids, answer).items() if v != "lost"}
+        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, handing=handing, note_waits=note_waits)
+        decode = call.decode
+        call.decode = lambda answer: {id: v for id, v in decode(answer).items() if v != "lost"}
         call.resend = None
         return call
 
-    return Call.of("settle", keys, words, lambda answer: _verdicts(ids, answer), topics=handing, resend=again)
+    def settled(answer: list[Any]) -> dict[str, SettleStatus]:
+        if len(answer) > 1 and isinstance(answer[-1], list):
+            *answer, waits = answer
+            note_waits(key_waits_of(waits))
+        return _verdicts(ids, answer)
+
+    return Call.of("settle", keys, words, settled, topics=handing, resend=again)
+
+
+KeyWaits = Sequence[tuple[str, int, int]]
+"""Topic, bin of a histogram, and how many tasks with a key had waited so long after their due time."""
+
+
+def key_waits_of(flat: Sequence[Any]) -> KeyWaits:
+    """Those that a script answers."""
+    return tuple(zip(map(bytes.decode, flat[0::3]), flat[1::3], flat[2::3], strict=True))
 
 
 def extend(keys: ShardKeys, epoch: Epoch, held: Sequence[Leased], *, lease_ms: int) -> Call[Mapping[str, SettleStatus]]:

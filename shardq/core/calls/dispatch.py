@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from shardq.core.calls.consume import KeyWaits, key_waits_of
 from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
@@ -39,10 +40,8 @@ class Dispatched:
     unheard: tuple[str, ...]
     """Topics of which tasks were moved, where all processes that were drawn are gone, and more are registered."""
     routed: tuple[str, ...]  # routed topics whose ready lists are not empty now, by whichever call they were filled
-    waits: tuple[tuple[str, int, int], ...] = ()
-    """Of the tasks with a key that were moved: topic, bin of a histogram, and how many waited so long after their due
-    time.
-    """
+    waits: KeyWaits = ()
+    """How long the tasks with a key that were moved had waited."""
 
     @property
     def without_key(self) -> list[tuple[str, int]]:
@@ -107,7 +106,7 @@ def _dispatched(answer: list[Any]) -> Dispatched:
         lacking=tuple(topic for topic in topics if topic[:1] not in (">", "!")),
         unheard=tuple(topic[1:] for topic in topics if topic.startswith("!")),
         routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
-        waits=tuple(zip(map(bytes.decode, waits[0::3]), waits[1::3], waits[2::3], strict=True)),
+        waits=key_waits_of(waits),
     )
 
 

@@ -6,7 +6,7 @@ operations for both.
 A consumer waits for tasks without polling. A claim that finds every list empty registers its process in
 ``waiting/TOPIC`` of each of them, and sleeps. From a task that arrives to the consumer that claims it::
 
-    server                          wakeups                 waiters                 WaitStrategy (of one claim)
+    server                          wakeups                 WaiterRegistry          WaitStrategy (of one claim)
       | a list gets a task: draws      |                       |                       | sleeps
       | a process of waiting/TOPIC,    |                       |                       |
       | publishes TOPIC to it          |                       |                       |
@@ -16,8 +16,8 @@ A consumer waits for tasks without polling. A claim that finds every list empty 
       |                                | no waiter took it within GRACE_S:             |
       |<-------------------------------| wake.lua draws another process                |
 
-``waiters`` is state, and the ``WaitStrategy`` of ``claims`` decides, both without I/O; ``wakeups`` does the I/O for all
-consumers of an engine. The wake channels are heard by ``shardq.core.subscriber``.
+``waiter_registry`` is state, and the ``WaitStrategy`` of ``claim_state`` decides, both without I/O; ``wakeups`` does
+the I/O for all consumers of an engine. The wake channels are heard by ``shardq.core.subscriber``.
 """
 
 from typing import TYPE_CHECKING

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from shardq.core.calls.consume import SettleStatus
-from shardq.core.consumer.ahead import Ahead, BegunClaim
+from shardq.core.consumer.claim_state import AskLengths, ClaimNotes, Claims, Sleep, WaitStrategy
 from shardq.core.consumer.claiming import GIVE_BACK_S, ask_lengths, claim, give_back, give_back_leases
-from shardq.core.consumer.claims import AskLengths, ClaimNotes, Claims, Sleep, WaitStrategy
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
+from shardq.core.consumer.prefetch import Ahead, BegunClaim
 from shardq.core.consumer.settling import (
     SettlementsByShard,
     acks_of,
@@ -30,7 +30,7 @@ from shardq.core.consumer.settling import (
     settle,
     settlement_after,
 )
-from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.waiter_registry import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.aio import AsyncDriver
 from shardq.core.forks import OfOneProcess
@@ -48,7 +48,7 @@ if True:  # ASYNC
 
     Trip = asyncio.Task[list[Delivery]]
 else:
-    from shardq.core.consumer.ahead import AheadWatch
+    from shardq.core.consumer.prefetch import AheadWatch
     from shardq.core.drivers.sync import Driver
     from shardq.core.locks import SignalSafeEvent as Event
     from shardq.core.operation import Begun, begin, run

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from shardq.core.consumer.ahead import STALE_S, Ahead
+from shardq.core.consumer.prefetch import STALE_S, Ahead
 
 T = TypeVar("T")
 

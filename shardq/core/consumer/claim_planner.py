@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from shardq.core.consumer.waiters import PERMITS, ReadyList
+from shardq.core.consumer.waiter_registry import PERMITS, ReadyList
+from shardq.core.fleet.lateness import TopicLateness
 from shardq.core.layout.topology import Limit
 from shardq.errors import ShardqError
 
@@ -114,6 +115,8 @@ class ReadyCounts:
         self.turns: count[int] = count(1)
         """Numbers that say at which shard a claim begins."""
         self.unreachable: UnreachableShards = UnreachableShards()
+        self.key_waits: TopicLateness = TopicLateness()
+        """How long the tasks had waited to which settlements of this engine have handed a key."""
         self.denials: dict[tuple[str, bool], Denial] = {}
         """Topic, and True for those whose process is woken when a permit goes back → the last denial."""
 

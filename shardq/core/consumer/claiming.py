@@ -13,11 +13,11 @@ from shardq.core.calls.consume import Claim, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
 from shardq.core.consumer.claim_planner import ShardClaim
-from shardq.core.consumer.claims import ClaimNotes, Claims
+from shardq.core.consumer.claim_state import ClaimNotes, Claims
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun, noted, settle
-from shardq.core.consumer.waiters import ReadyList
+from shardq.core.consumer.waiter_registry import ReadyList
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys

@@ -10,7 +10,7 @@ from functools import partial
 
 from shardq.core.calls import control
 from shardq.core.calls.consume import SettleHold
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.edits import edit_topology, with_holds
 from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.operation import Operation, bounded

@@ -19,7 +19,7 @@ from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim, Leased, Permit
 from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import Denial, patience_s
-from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.waiter_registry import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Limit, Stamp, UnreadableTopology
 from shardq.core.model.ids import topic_of

@@ -14,6 +14,7 @@ import msgspec
 
 from shardq.core.calls import consume
 from shardq.core.calls.consume import (
+    KeyWaits,
     Leased,
     OtherSettlement,
     SettleBury,
@@ -25,7 +26,7 @@ from shardq.core.calls.consume import (
 )
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.holding import delays_of_topics, pause_topics
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, reason_of
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
@@ -66,7 +67,7 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
         keys = claims.cache.keys(shard)
         for at in range(0, len(acks), consume.MAX_CLAIM):
             parts.append(held := acks[at : at + consume.MAX_CLAIM])
-            requests[len(requests)] = keys, partial(settle_acks, claims.cache, held)
+            requests[len(requests)] = keys, partial(settle_acks, claims.cache, held, note_waits=claims.note_waits)
         for some in _slices(others, OTHERS_PER_CALL):
             parts.append(some)
             requests[len(requests)] = keys, partial(_settle_others, claims, some)
@@ -102,14 +103,21 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
     return statuses
 
 
-def settle_acks(cache: TopologyCache, acks: Sequence[Leased], keys: ShardKeys, epoch: Epoch) -> Call[SettleStatuses]:
+def settle_acks(
+    cache: TopologyCache,
+    acks: Sequence[Leased],
+    keys: ShardKeys,
+    epoch: Epoch,
+    *,
+    note_waits: Callable[[KeyWaits], object] = lambda _: None,
+) -> Call[SettleStatuses]:
     """Acknowledges, and has keys hand the places that become free to their next tasks."""
     topology, topics = cache.topology, list[str]()
     # by the topology of the call alone: the guard of the script compares that with the shard's
     if topology.is_keyed and topology.stamp == epoch:
         found = {topic_of(ack.id) for ack in acks if lane_of(ack.id) is not None}
         topics = sorted(filter(topology.hands_over, found))[: consume.MAX_HANDING]
-    return consume.settle(keys, epoch, acks, handing=topics)
+    return consume.settle(keys, epoch, acks, handing=topics, note_waits=note_waits)
 
 
 def _settle_others(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from shardq.core.calls import consume
 from shardq.core.calls.control import CHANGED, opened_by
 from shardq.core.calls.request import Command
-from shardq.core.consumer.waiters import PERMITS, ReadyList, Waiter, WaiterRegistry
+from shardq.core.consumer.waiter_registry import PERMITS, ReadyList, Waiter, WaiterRegistry
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology

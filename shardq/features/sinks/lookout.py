@@ -2,9 +2,9 @@
 thread, however many topics there are.
 
 The process is registered in the empty lists of its topics, as one with a waiting consumer is: the first task that
-arrives in one wakes it (``core/consumer/waiters``). Registering takes a claim of nothing from each shard, for up to 64
-topics together. From then on an idle topic costs its share of the rechecks. These ask only which lists are empty, and
-so many in a second that a process with 10,000 idle topics has as little to do as one with ten.
+arrives in one wakes it (``core/consumer/waiter_registry``). Registering takes a claim of nothing from each shard, for
+up to 64 topics together. From then on an idle topic costs its share of the rechecks. These ask only which lists are
+empty, and so many in a second that a process with 10,000 idle topics has as little to do as one with ten.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from shardq.core.consumer.claim_planner import ReadyCounts
+from shardq.core.consumer.claim_state import CONTENDED_S, UNSUBSCRIBED_S, Claims
 from shardq.core.consumer.claiming import MOST_TOPICS, RETRY_FOR_S, look
-from shardq.core.consumer.claims import CONTENDED_S, UNSUBSCRIBED_S, Claims
 from shardq.core.consumer.ready_lists import not_empty
-from shardq.core.consumer.waiters import RECHECK_S, ReadyList, Waiter, WaiterRegistry
+from shardq.core.consumer.waiter_registry import RECHECK_S, ReadyList, Waiter, WaiterRegistry
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run

@@ -28,8 +28,8 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
+from shardq.core.consumer.claim_state import CONTENDED_S, ClaimNotes, Claims
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.claims import CONTENDED_S, ClaimNotes, Claims
 from shardq.core.consumer.policy import delay_ms, reason_of
 from shardq.core.consumer.settling import noted, settle
 from shardq.core.drivers.sync import Driver

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from shardq.core.consumer.claims import Claims
+from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.settling import extend, per_shard
 from shardq.core.dispatcher.forwarding import RouteFault
 from shardq.core.drivers.sync import Driver

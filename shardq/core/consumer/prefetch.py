@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardq.core.consumer.claims import ClaimNotes
+from shardq.core.consumer.claim_state import ClaimNotes
 from shardq.core.consumer.settling import SettlementsByShard, back_unbegun
 from shardq.core.locks import Guard
 from shardq.core.model.task import Delivery

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from shardq.core.calls.consume import Claim, Leased, SettleGiveBack
+from shardq.core.calls.consume import Claim, KeyWaits, Leased, SettleGiveBack
 from shardq.core.calls.request import Call
 from shardq.core.consumer.claim_planner import ClaimPlanner, ReadyCounts, UnreachableShards, patience_s
 from shardq.core.consumer.rate_limiter import Permits, RateLimiter
-from shardq.core.consumer.waiters import Waiter
+from shardq.core.consumer.waiter_registry import Waiter
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.topology import Route, Topology
@@ -83,6 +83,8 @@ class Claims:
         self.planner: ClaimPlanner = ClaimPlanner(self.topics, weights, ready_counts)
         self.limiter: RateLimiter = RateLimiter(cache, lease_ms, ready_counts.denials)
         self.unreachable: UnreachableShards = ready_counts.unreachable
+        self.note_waits: Callable[[KeyWaits], object] = ready_counts.key_waits.add
+        """Told how long the tasks had waited to which its settlements have handed a key."""
         self._left_out: frozenset[str] = frozenset()
         """Topics that the worker of this consumer can't handle now."""
         self._on_hold: dict[str, float] = {}
@@ -122,6 +124,7 @@ class Claims:
             decode=self.decode,
         )
         part.limiter, part.numbers, part.said_holds = self.limiter, self.numbers, self.said_holds
+        part.note_waits = self.note_waits
         part._left_out, part._on_hold = self._left_out, self._on_hold
         self._parts.append(part)
         return part
