@@ -209,6 +209,7 @@ def test_what_is_sent(codec: str, payload: object, content_type: str, body: byte
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loops")
 def test_a_host_that_hangs_takes_no_places_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight hooks for it are sent, the others wait for a moment, and are then put off; a hook for another goes at once.
@@ -242,19 +243,40 @@ def test_a_host_that_hangs_takes_no_places_of_others(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0)
         assert host.under_way == poster.AT_SLOW_HOST
         raised.extend([*await first, *await second])
-        assert webhooks._poster._loops[asyncio.get_running_loop()].hosts == {}
+        assert list(webhooks._poster._loops[asyncio.get_running_loop()].hosts.values()) == [host]
+        third = many(5)
+        await asyncio.sleep(0)
+        assert host.under_way == 1, "one at a time, as it does not answer"
+        raised.extend(await third)
         await webhooks.close()
 
     with NastyServer([READ, HANG]) as slow, NastyServer([READ, OK]) as quick:
         asyncio.run(post(slow, quick))
-        assert slow.connections == poster.OF_HOST
+        assert slow.connections == poster.OF_HOST + 1
         assert quick.connections == 1
-    assert [type(each) for each in raised].count(Retry) == poster.OF_HOST
-    for place, each in enumerate(raised, 1):
+    assert [type(each) for each in raised].count(Retry) == poster.OF_HOST + 1
+    for place, each in enumerate(raised[:300], 1):
         assert isinstance(each, Retry) or type(each) is (Hold if place % 2 else Snooze)
     pauses = [float(each.delay) for each in raised if isinstance(each, Snooze)]  # type: ignore[arg-type]
     assert len(set(pauses)) == len(pauses), "they do not come back together"
     assert 1 <= min(pauses) < 2 < max(pauses) <= 60
+
+
+def test_a_host_that_answers_again_is_like_any_other() -> None:
+    async def post(server: NastyServer) -> None:
+        webhooks = hooks(timeout=0.3)
+        url = f"http://127.0.0.1:{server.port}/"
+        with pytest.raises(Retry):
+            await webhooks.post(delivery(), url=url, secret=None)
+        hosts = webhooks._poster._loops[asyncio.get_running_loop()].hosts
+        assert [host.is_silent for host in hosts.values()] == [True]
+        await webhooks.post(delivery(), url=url, secret=None)
+        assert hosts == {}
+        await asyncio.gather(*[webhooks.post(delivery(), url=url, secret=None) for _ in range(20)])
+        await webhooks.close()
+
+    with NastyServer([READ, HANG], [READ, OK]) as server:
+        asyncio.run(post(server))
 
 
 @pytest.mark.parametrize("key", [None, "customer-7"])

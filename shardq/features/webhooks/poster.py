@@ -12,7 +12,7 @@ import logging
 import time
 from typing import Any
 
-from shardq.core.consumer.policy import Bury, Hold, Snooze
+from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze
 from shardq.core.drivers.descriptors import scarce
 from shardq.core.drivers.settings import Tls, bracketed
 from shardq.core.drivers.sockets import context_of
@@ -41,6 +41,8 @@ AT_HOST, AT_SLOW_HOST = 256, OF_HOST + 16
 """Hooks for one host that are under way, or wait for a connection: the next ones do not wait at all."""
 SLOW_S = 1.0
 """A host whose last request took longer is slow, and one for whose connections hooks have waited in vain."""
+REMEMBERED = 10_000
+"""Hosts without hooks of which it is kept that they did not answer."""
 LONGEST_S = 60.0
 """The longest pause of a hook that finds its host full."""
 SCARCE_S = 5.0
@@ -52,18 +54,22 @@ _SECRET = "secret= of a webhook"
 class _Host:
     """The hooks for one host that are under way, or wait for a connection."""
 
-    __slots__ = ("booked", "connections", "took_s", "under_way")
+    __slots__ = ("booked", "connections", "is_silent", "took_s", "under_way")
 
     def __init__(self) -> None:
         self.under_way = 0
         self.connections = asyncio.Semaphore(OF_HOST)
         self.took_s = 0.0
         """How long the last request took, as far as that is known."""
+        self.is_silent = False
+        """True if it has left its last request without an answer: it has one at a time, until it answers."""
         self.booked = 0.0
         """The instant at which the last one that was put off should find a connection."""
 
     @property
     def is_full(self) -> bool:
+        if self.is_silent:
+            return self.under_way >= 1
         return self.under_way >= (AT_SLOW_HOST if self.took_s > SLOW_S else AT_HOST)
 
     async def connection(self) -> bool:
@@ -74,11 +80,14 @@ class _Host:
         except TimeoutError:
             self.took_s = max(self.took_s, WAIT_S)
             return False
+        if self.is_silent and self.under_way > 1:
+            self.connections.release()
+            return False
         return True
 
     def pause_s(self, now: float) -> float:
         """The pause of a hook that finds no connection: those that are put off come back one after the other."""
-        self.booked = max(self.booked, now + 1.0) + self.took_s / OF_HOST
+        self.booked = max(self.booked, now + 1.0) + self.took_s / (1 if self.is_silent else OF_HOST)
         return min(self.booked - now, LONGEST_S)
 
 
@@ -156,13 +165,19 @@ class Poster:
                 raise self._put_off(task, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
             began = loop.time()
             try:
-                return await self._asked(task, where, message, keys, of_loop)
+                answer = await self._asked(task, where, message, keys, of_loop)
+                host.is_silent = False
+                return answer
+            except (Retry, Bury) as exc:
+                cause = exc.__cause__
+                host.is_silent = isinstance(cause, Unreached | NoAnswer) and isinstance(cause.why, TimeoutError)
+                raise
             finally:
                 host.took_s = loop.time() - began
                 host.connections.release()
         finally:
             host.under_way -= 1
-            if not host.under_way:
+            if not host.under_way and (not host.is_silent or len(of_loop.hosts) > REMEMBERED):
                 del of_loop.hosts[server]
 
     async def _asked(
