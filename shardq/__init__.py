@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardq.delivery.batch import Batch
     from shardq.delivery.current import current
     from shardq.engine import AsyncEngine, Engine, Health, Stats
+    from shardq.engine.webhooks import Webhooks
     from shardq.errors import (
         BadInput,
         Conflict,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from shardq.features.history import History
     from shardq.features.listing import BulkResult, Forecast, TaskPage
     from shardq.features.schedules import Every, Schedule
+    from shardq.features.webhooks.signing import webhook_secret
     from shardq.version import __version__
     from shardq.worker import AsyncWorker, Backoff, Bury, Hold, NamedTask, Retry, Snooze, Worker
 else:
@@ -48,6 +50,8 @@ else:
         "shardq.core.consumer.aio": "AsyncConsumer",
         "shardq.engine": "Engine Health Stats",
         "shardq.engine.aio": "AsyncEngine",
+        "shardq.engine.webhooks": "Webhooks",
+        "shardq.features.webhooks.signing": "webhook_secret",
         "shardq.errors": "BadInput Conflict LeaseLost PushError ServerFault ShardqError Unanswered Unavailable",
         "shardq.core.fleet.member": "Member",
         "shardq.features.history": "History",
@@ -99,6 +103,9 @@ __all__ = [
     "Retry",
     "Snooze",
     "current",
+    # webhooks
+    "Webhooks",
+    "webhook_secret",
     # values
     "Attempt",
     "BulkResult",

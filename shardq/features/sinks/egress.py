@@ -61,11 +61,17 @@ PLACES = (
 )
 
 
+ANY = "*"
+"""The host in ``webhook://*``. Routes name their hosts: what answers to a route may be shown."""
+
+
 class Place(NamedTuple):
     """A host as a pattern names it, with or without a port."""
 
     host: str
-    """Lower case; ``*.example.org`` is each name below; or the path of a socket, or empty for a URL without a host."""
+    """Lower case; ``*.example.org`` is each name below; ``*`` any host; or the path of a socket, or empty for a URL
+    without a host.
+    """
     port: int | None
 
     def covers(self, address: str) -> bool:
@@ -76,7 +82,7 @@ class Place(NamedTuple):
         if self.port not in (None, port_of(address)):
             return False
         below = self.host.startswith("*.") and host.endswith(self.host[1:]) and _is_name(host)
-        return below or host == self.host
+        return below or self.host in (host, ANY)
 
     @classmethod
     def of(cls, wild: str | None, host: str, port: str | None) -> Place:
@@ -191,6 +197,8 @@ def is_of_link(ip: str) -> bool:
 
 
 def _pattern(text: str) -> tuple[str, Place]:
+    if text == f"webhook://{ANY}":
+        return "webhook", Place(ANY, None)
     found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if found is None or int(found[4] or 0) > 65535 or (text.endswith("://") and not text.startswith("kombu+")):
         raise InvalidOption(

@@ -15,16 +15,14 @@ import asyncio
 import base64
 import contextlib
 import email.utils
-import hashlib
-import hmac
 import re
 import ssl
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 from shardq.core.consumer.policy import Backoff
 from shardq.core.drivers.settings import bracketed
@@ -37,6 +35,7 @@ from shardq.features.sinks.client import Client, Server, Unreached
 from shardq.features.sinks.connection import NoAnswer
 from shardq.features.sinks.own_loop import LOOP
 from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
+from shardq.features.webhooks.signing import PREFIX, signature, signing_keys
 from shardq.version import __version__
 
 CONNECTIONS = 8
@@ -66,7 +65,7 @@ _OURS = ("idempotency-key", "shardq-", "webhook-")
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-_KEY = "whsec_"
+_SIGN = "sign= of an HTTP URL, best written as ${NAME},"
 _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")
 _QUOTED = 300
 """Characters of an answer that a reason quotes."""
@@ -110,22 +109,16 @@ class HttpSink(Sink):
         if "backoff" in others:
             self.backoff: Backoff = _backoff(others["backoff"])
         self._sign = others.get("sign")
-        if self._sign is not None and UNKNOWN not in self._sign.removeprefix(_KEY).split():
-            signing_keys(self._sign)
+        if self._sign is not None and UNKNOWN not in self._sign.removeprefix(PREFIX).split():
+            signing_keys(self._sign, _SIGN)
         self._keys: list[bytes] = []
-        self._route_headers: dict[str, str] = {}
-        if parts.username is not None:
-            said = f"Bearer {unquote(parts.username)}"
-            if parts.password is not None:
-                login = f"{unquote(parts.username)}:{unquote(parts.password)}".encode()
-                said = f"Basic {base64.b64encode(login).decode()}"
-            self._route_headers["Authorization"] = said
+        self._route_headers = authorization(parts)
         for name in headers:
             _add_header(self._route_headers, name.removeprefix(_HEADER), others[name])
         self._given = {name.lower() for name in self._route_headers}
         """The names of the route's headers, in lower case."""
         if "user-agent" not in self._given:
-            self._route_headers["User-Agent"] = _AGENT
+            self._route_headers["User-Agent"] = AGENT
         self._server = Server(scheme, host, self._port)
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -142,7 +135,7 @@ class HttpSink(Sink):
     def open(self) -> None:
         if self._options.tls is not None:
             context_of(self._options.tls)  # a file that can't be used is named now
-        self._keys = [] if self._sign is None else signing_keys(self._sign)
+        self._keys = [] if self._sign is None else signing_keys(self._sign, _SIGN)
         self._client = Client(
             most=self._at_once, most_of_host=self._at_once, check_ip=self.check_ip, context=self._context
         )
@@ -255,7 +248,7 @@ class HttpSink(Sink):
     async def _is_there(self) -> bool:
         """True if the endpoint answers a request that changes nothing there."""
         assert self._client is not None, "it is open"
-        headers, timeout_s = {"User-Agent": _AGENT}, min(PROBE_S, self._options.timeout_s)
+        headers, timeout_s = {"User-Agent": AGENT}, min(PROBE_S, self._options.timeout_s)
         try:
             answer = await self._client.request(
                 self._server, "OPTIONS", self._target, headers, None, timeout_s=timeout_s
@@ -270,45 +263,38 @@ class HttpSink(Sink):
         headers |= self._route_headers
         if "content-type" not in self._given:
             headers["Content-Type"] = message.content_type
-        for name, value in message.headers.items():
-            lower = name.lower()
-            taken = lower in _OWN or lower in self._given or lower.startswith(_OURS)
-            if not taken and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
-                headers[name] = value
+        headers |= passed_on(message.headers, self._given)
         return headers | (signature(self._keys, id, int(time.time()), message.payload) if self._keys else {})
 
 
-_AGENT = f"shardq/{__version__}"
+AGENT = f"shardq/{__version__}"
 _ENDS = Unsent("the process ends")
 
 
-def signature(keys: Sequence[bytes], id: str, timestamp: int, payload: bytes) -> dict[str, str]:
-    """The headers of Standard Webhooks: the id, the seconds since 1970, and the HMAC-SHA256 of both and the payload, by
-    each key.
-
-    >>> signature([b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], "hooks/1", 1674087231, b"{}")["webhook-signature"]
-    'v1,AI76/TFU/Sq85Fhlcr8sZPJMQvhAtVdl/GGQAAxU7gs='
+def passed_on(headers: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:
+    """The headers of a task that go along: text of ASCII, and none that a request has from us, or among those ``given``
+    (in lower case).
     """
-    signed = b"%s.%d.%s" % (id.encode(), timestamp, payload)
-    signatures = [base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
     return {
-        "webhook-id": id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(f"v1,{each}" for each in signatures),
+        name: value
+        for name, value in headers.items()
+        if (lower := name.lower()) not in _OWN
+        and lower not in given
+        and not lower.startswith(_OURS)
+        and _NAME.fullmatch(name)
+        and _VALUE.fullmatch(value)
     }
 
 
-def signing_keys(text: str) -> list[bytes]:
-    """The keys of the option ``sign``. Raises InvalidUrl."""
-    words = text.split()
-    with contextlib.suppress(ValueError):
-        keys = [base64.b64decode(word.removeprefix(_KEY), validate=True) for word in words]
-        if keys and all(word.startswith(_KEY) for word in words) and all(24 <= len(key) <= 64 for key in keys):
-            return keys
-    raise InvalidUrl(
-        f"sign= of an HTTP URL is not a key of Standard Webhooks; give {_KEY} and 24 to 64 bytes in base64, or several "
-        "of them with blanks between, as ${NAME}"
-    )
+def authorization(parts: SplitResult) -> dict[str, str]:
+    """The header for the login in a URL: USER:PASSWORD@ as Basic, TOKEN@ as a bearer token."""
+    if parts.username is None:
+        return {}
+    user = unquote(parts.username)
+    if parts.password is None:
+        return {"Authorization": f"Bearer {user}"}
+    login = f"{user}:{unquote(parts.password)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
 
 
 def _whole(name: str, text: str, most: int) -> int:
@@ -355,18 +341,22 @@ def result_of(status: int, phrase: str, text: bytes, retry_after: str | None) ->
     said = text[:_QUOTED].decode("utf-8", "replace").strip()
     reason = f"HTTP {status} {phrase}".strip() + (f": {said}" if said else "")
     if status in _WAITS or status < 400:
-        return Unsent(reason + _ADVICE.get(status, ""), _seconds(retry_after))
+        return Unsent(reason + _ADVICE.get(status, ""), asked_s(retry_after) or 0.0)
     if status >= 500 or status in _FAILS:
         return Failed(reason)
     return Refused(reason)
 
 
-def _seconds(retry_after: str | None) -> float:
-    """The header Retry-After: seconds, or a date."""
+def asked_s(retry_after: str | None) -> float | None:
+    """The header Retry-After, seconds or a date, as seconds from now. None if it is not there, or neither of these.
+
+    >>> asked_s("12"), asked_s("Wed, 21 Oct 2015 07:28:00 GMT"), asked_s("soon")
+    (12.0, 0.0, None)
+    """
     text = (retry_after or "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
+    if re.fullmatch(r"[0-9]{1,9}", text):
         return float(text)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError):
-        return 0.0
+        return None

@@ -63,6 +63,18 @@ def disconnect() -> None:
     print("disconnected")
 
 
+hooks = shardq.Webhooks(engine, timeout=5)
+
+
+@worker.on("hooks")
+async def hook(delivery: shardq.Delivery) -> None:
+    url = "https://customer.example/in"
+    secret = shardq.webhook_secret("a master secret of at least 24 bytes", url, delivery.key)
+    assert_type(secret, str)
+    await hooks.post(delivery, url=url, secret=secret)
+    await hooks.close()
+
+
 async def work() -> None:
     assert_type(worker, shardq.AsyncWorker)
     worker.use(Log())
