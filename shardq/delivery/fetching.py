@@ -89,6 +89,8 @@ class BatchFetch:
         self._size = handler.batching.size
         self._room = in_flight.rooms[handler.topic] = BatchRoom(min(handler.batching.places or places, places))
         self._start = start
+        self._is_full = False
+        """True if the last batch was full."""
 
     def close(self) -> None:
         """Ends a wait. May be called from any thread."""
@@ -100,11 +102,13 @@ class BatchFetch:
         """Claims a batch once there is room. Returns False when no more is to be claimed."""
         if not self._in_flight.wanted_lot(self._room):
             return False
-        if self._linger is not None and not self._linger.wait(WAIT_S):
+        # After a full batch there may be more, which has waited: it is looked for at once.
+        if self._linger is not None and not self._is_full and not self._linger.wait(WAIT_S):
             return True
         deliveries = self._consumer.claim(self._size, wait=WAIT_S if self._linger is None else 0.0)
+        was_full, self._is_full = self._is_full, len(deliveries) == self._size
         if not deliveries:
-            if self._linger is not None:
+            if self._linger is not None and not was_full:
                 self._linger.pause(AGAIN_S)
             return True
         lot = Lot.of(self._handler, deliveries)

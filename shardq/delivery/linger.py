@@ -1,10 +1,9 @@
 """The wait for a batch to fill, before anything is claimed: nothing is leased meanwhile, no key held and no permit
 taken, so a worker that dies or stops then has nothing to give back, and a fleet shares the wait.
 
-A list is ripe when it has enough for a batch, or when its first task may have waited for ``linger``. That is told by
-the mark that dispatch leaves when it finds the list empty: whoever empties it ends the wait of all, and the next task
-begins another. By a wait of its own each of twenty processes would take the one task that has come since another took
-the rest.
+A list is ripe when it has enough for a batch, or when the task at its head has been seen there for ``linger``. So
+whoever takes the head ends the wait of all, and the next head begins another. By a wait of its own each of twenty
+processes would take the few tasks that have come since another took the rest.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Linger:
         self._closed = False
         self._event = SignalSafeEvent()
         self._seen: dict[int, tuple[str, float]] = {}
-        """Shard → the mark of its list, and when that was seen first."""
+        """Shard → the id at the head of its list, and when that was seen first."""
 
     def close(self) -> None:
         """Ends the wait, for good. May be called from any thread."""
@@ -63,6 +62,7 @@ class Linger:
 
     def pause(self, seconds: float) -> None:
         """Waits for so long, or until it is closed."""
+        self._event.clear()  # before the look: close() says so first, and then wakes
         if not self._closed:
             self._event.wait(seconds)
 
@@ -89,23 +89,22 @@ class Linger:
             keys = claims.cache.keys(shard)
             requests[shard, "length"] = consume.ready_length(keys, topic)
             requests[shard, "head"] = consume.ready_head(keys, topic)
-            requests[shard, "mark"] = consume.began(keys, topic)
         answers = dict((yield Many(requests)))
         seen, total, left_s = self._seen, 0, self._linger_s
         self._seen = {}
         for shard in {shard for shard, _ in requests}:
-            length, head, mark = (answers[shard, what] for what in ("length", "head", "mark"))
-            if isinstance(length, ShardqError):
+            length, head = answers[shard, "length"], answers[shard, "head"]
+            if isinstance(length, ShardqError) or isinstance(head, ShardqError):
                 continue
             claims.ready_counts.learn(shard, {topic: length}, now)
             total += length
-            if not length:
+            if head is None:
                 continue
-            if not isinstance(head, ShardqError) and head and lane_of(head) is not None:
+            if lane_of(head) is not None:
                 left_s = 0.0  # what is ready of a key keeps the others of it waiting
             known = seen.get(shard)
-            since = known[1] if known is not None and known[0] == mark else now
-            self._seen[shard] = mark, since
+            since = known[1] if known is not None and known[0] == head else now
+            self._seen[shard] = head, since
             left_s = min(left_s, since + self._linger_s - now)
         if not total:
             return None

@@ -118,11 +118,6 @@ def ready_head(keys: ShardKeys, topic: str) -> Command[str | None]:
     return Command(keys.slot, ("LRANGE", keys.ready(topic), 0, 0), lambda ids: id_of(ids[0]) if ids else None)
 
 
-def began(keys: ShardKeys, topic: str) -> Command[bytes | None]:
-    """The mark of the last dispatch that found the ready list empty: another mark says that it was emptied since."""
-    return Command(keys.slot, ("HGET", keys.meta, f"began/{topic}"), lambda mark: mark)
-
-
 def wake(keys: ShardKeys, epoch: Epoch, topic: str) -> Call[bool]:
     """Wakes another process. Returns True when only names of processes that are gone were drawn, and more are there:
     call again. Sent twice it wakes one more, which finds nothing: harmless.
