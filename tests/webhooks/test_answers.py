@@ -258,7 +258,7 @@ def test_a_host_that_hangs_takes_no_places_of_others(monkeypatch: pytest.MonkeyP
     for place, each in enumerate(raised[:300], 1):
         assert isinstance(each, Retry) or type(each) is (Hold if place % 2 else Snooze)
     pauses = [float(each.delay) for each in raised if isinstance(each, Snooze)]  # type: ignore[arg-type]
-    assert len(set(pauses)) == len(pauses), "they do not come back together"
+    assert len(set(pauses)) > len(pauses) * 0.9, "they do not come back together"
     assert 1 <= min(pauses) < 2 < max(pauses) <= 60
 
 
