@@ -149,7 +149,7 @@ class Batch(Sequence[Delivery[P]], Generic[P]):
 
         >>> for delivery in batch:
         ...     with batch.attempt(delivery):
-        ...         rows.append(parse(delivery.payload))
+        ...         print(delivery.payload["order"])
         """
         return AttemptBlock(delivery, lambda failure: self._decide(delivery, failure))
 

@@ -353,7 +353,8 @@ class DeliveryLoop:
                 tell(logging.ERROR, what, task.id, limit, extra=fields | {"seconds": now - job.began_at})
         for lot in self._in_flight.lots():
             limit = lot.handler.timeout
-            if limit is None or lot.stage != "running" or now - lot.began_at < limit:
+            # The time of a call begins with it: a thread may be late to make the first one.
+            if limit is None or lot.stage != "running" or not lot.called or now - lot.began_at < limit:
                 continue
             # What waits for the next call of the lot has not timed out, and goes back.
             called = [job for job in lot.open() if job.stage == "running"]

@@ -53,11 +53,19 @@ class Webhooks:
 
         Returns if the endpoint has taken it. Otherwise it raises ``Retry``, ``Hold``, ``Snooze`` or ``Bury``, which say
         what becomes of the task: let them pass.
+
+        >>> hooks = shardq.Webhooks(engine)
+        >>> @worker.on("hooks")
+        ... async def send(delivery):
+        ...     await hooks.post(delivery, url="https://customer.example/in", secret=SECRET)
         """
         await self._poster.post(delivery, url, secret)
 
     async def close(self) -> None:
         """Closes the connections that were opened in the running event loop. Call it when the worker ends, by
         ``@worker.on_shutdown``.
+
+        >>> hooks = shardq.Webhooks(engine)
+        >>> worker.on_shutdown(hooks.close)
         """
         await self._poster.close()

@@ -151,7 +151,7 @@ def test_topics(shardq: Shell, engine: Engine) -> None:
         one | {"topic": "calls", "limit": {"rate": 2.5, "concurrency": 1000}},
         one
         | {"topic": "letters", "ready": 0, "dispatched": 0, "oldest_ready": None}
-        | {"route": {"to": "post box", "side": "left", "maxlen": None, "keep": False}},
+        | {"route": {"to": "post box", "side": "left", "maxlen": None}},
         one | {"topic": "mail", "paused": True},
     ]
     assert shardq.run("stats", "--json").object["topics"].keys() == {"", "calls", "letters", "mail"}

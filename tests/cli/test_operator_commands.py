@@ -127,7 +127,7 @@ def test_a_forwarded_topic_has_a_rate_only(shardq: Shell, engine: Engine) -> Non
     assert "limited to 5 at once, so it can't be forwarded" in done.err
     topics = {row["topic"]: (row["route"], row["limit"]) for row in shardq.run("topics", "--json").objects}
     assert topics == {
-        "mail": ({"to": "theirs", "side": "right", "maxlen": None, "keep": False}, {"rate": 5.0, "concurrency": None}),
+        "mail": ({"to": "theirs", "side": "right", "maxlen": None}, {"rate": 5.0, "concurrency": None}),
         "sms": (None, {"rate": None, "concurrency": 5}),
     }
 

@@ -17,6 +17,12 @@ from unittest.mock import patch
 import pytest
 
 import shardq
+from shardq.delivery.calling import LotCalls
+from shardq.delivery.handler import Batching, Handler
+from shardq.delivery.hooks import Hooks
+from shardq.delivery.in_flight import InFlight
+from shardq.delivery.job import Lot
+from shardq.delivery.prefetch import BatchRoom
 
 LONG_S = 30.0
 
@@ -68,13 +74,35 @@ def examples_of(value: Any) -> list[doctest.Example]:
 def send(to: str, text: str) -> None: ...
 
 
+def batch_of(deliveries: list[shardq.Delivery[Any]]) -> shardq.Batch[Any]:
+    """A batch as a handler gets it, while its call runs."""
+    in_flight = InFlight(1)
+    in_flight.rooms[deliveries[0].topic] = BatchRoom(1)
+    handler = Handler(
+        topic=deliveries[0].topic,
+        run=print,
+        is_coroutine=lambda _: False,
+        has_coroutines=lambda: False,
+        name=lambda _: "store",
+        max_attempts=None,
+        backoff=shardq.Backoff(),
+        batching=Batching(size=10),
+    )
+    lot = Lot.of(handler, deliveries)
+    in_flight.put_lot(lot)
+    assert in_flight.begin(lot)
+    batch = LotCalls(in_flight, Hooks(), lot, lambda lot, size, seconds: None).next()
+    assert batch is not None
+    return batch
+
+
 async def done(result: Any) -> Any:
     return await result if isinstance(result, Awaitable) else result
 
 
 async def prepared(engine: Any, used: set[str], ended: contextlib.ExitStack) -> dict[str, Any]:
     """The names that examples use, whether or not they make some of them themselves."""
-    if used & {"handle", "delivery", "deliveries", "resize"}:
+    if used & {"handle", "delivery", "deliveries", "batch", "resize"}:
         await done(engine.start())
     names: dict[str, Any] = {"__name__": "examples", "shardq": shardq, "dt": dt, "engine": engine}
     names["id"] = await done(engine.push({"order": 42}, delay=1800))
@@ -87,7 +115,7 @@ async def prepared(engine: Any, used: set[str], ended: contextlib.ExitStack) -> 
             return asyncio.sleep(0) if isinstance(engine, AsyncEngine) else None
 
         names["handle"] = handle
-    if used & {"delivery", "deliveries"}:
+    if used & {"delivery", "deliveries", "batch"}:
         await done(engine.push({"order": 44}))
         names["deliveries"] = await done(consumer.claim(1, wait=LONG_S))
         [names["delivery"]] = names["deliveries"]
@@ -99,6 +127,10 @@ async def prepared(engine: Any, used: set[str], ended: contextlib.ExitStack) -> 
     if "worker" in used:
         names["worker"] = engine.worker()
         names["worker"].on("other")(print)
+    if "batch" in used:
+        names["batch"] = batch_of(names["deliveries"])
+    if "Event" in used:
+        names["Event"] = dict
     if "send" in used:
         names["send"] = engine.task(topic="mail")(send)
     return names

@@ -134,6 +134,7 @@ def test_the_file_of_a_spool(tmp_path: Path) -> None:
     is_told()
 
 
+@pytest.mark.slow
 def test_the_rows_of_an_outbox(single: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mover, "FIRST_RETRY_S", 0.001)
     columns = [column.name for column in outbox.table.columns if column.name != "seq"]

@@ -22,6 +22,7 @@ PACKAGES = (shardq.dashboard, shardq.metrics, shardq.otel, shardq.outbox, shardq
 CLASSES = [each for name in shardq.__all__ if inspect.isclass(each := getattr(shardq, name))]
 
 
+@pytest.mark.slow
 def test_mypy_strict(tmp_path: Path) -> None:
     """Outside of this repository, by mypy's own settings. A wrong call that it accepts is an unused ignore."""
     shutil.copytree(SHOP, tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__"))

@@ -232,6 +232,8 @@ def settle(
         return call
 
     def settled(answer: list[Any]) -> dict[str, SettleStatus]:
+        if answer == [b"ok"]:
+            return {}
         if len(answer) > 1 and isinstance(answer[-1], list):
             *answer, waits = answer
             note_waits(key_waits_of(waits))

@@ -55,7 +55,7 @@ def webhook_secret(master: str | bytes, url: str, key: str | None = None) -> str
     Who knows one secret learns neither the master nor another secret. To replace the master, sign by both secrets, with
     a blank between, until each customer has the new one. Raises InvalidOption and InvalidUrl.
 
-    >>> webhook_secret("a master secret of at least 24 bytes", "https://customer.example/in", "customer-7")
+    >>> shardq.webhook_secret("a master secret of at least 24 bytes", "https://customer.example/in", "customer-7")
     'whsec_Sf7SN9hyCiUiBmyO+DvkTCms1LL/uue3F7cCCSWEABo='
     """
     secret = master.encode() if isinstance(master, str) else master

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from typing import Literal
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from shardq import Delivery, Engine, Task
@@ -74,6 +75,7 @@ def all_pages(engine: Engine) -> list[str]:
     return [*PAGES, *(f"/tasks/one?id={each}" for each in (id, engine.tasks(state="dead")[0].id, retried))]
 
 
+@pytest.mark.slow
 def test_pages_fit_their_windows_and_have_contrast_by_day_and_by_night(engine: Engine, visit: Visiting) -> None:
     addresses, window = all_pages(engine), visit(width=WIDTHS[0])
     page = window.page
