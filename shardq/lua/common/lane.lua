@@ -108,7 +108,7 @@ local outs -- lane → how many of it are out, of all lanes that have any out; n
 local function count_out(lanes)
   if #lanes < 4 or redis.call('ZCARD', KEYS[LANES + 1]) > 2 * #lanes + untaken then return end
   outs = {}
-  for _, id in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES + 1], '["', '+')) do
+  for _, id in ipairs(redis.call('ZRANGEBYLEX', KEYS[LANES + 1], '["', '+', 'LIMIT', 0, 2 * #lanes)) do
     local lane = lane_of(id)
     if lane then outs[lane] = (outs[lane] or 0) + 1 end
   end
