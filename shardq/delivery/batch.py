@@ -1,4 +1,4 @@
-"""What a handler of batches gets: ``shardq.Batch``."""
+"""The batch that a handler of batches gets: ``shardq.Batch``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a loop claims, and when: as many single deliveries as its places want, and a batch for each handler of batches
-that has room. Each is a step of a thread of its own, as a claim waits.
+"""The claims of a loop: as many single deliveries as its places want, and a batch for each handler of batches that has
+room. Each is a step of a thread of its own, as a claim waits.
 """
 
 from __future__ import annotations

@@ -6,22 +6,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from shardq.core.calls.consume import (
-    Leased,
-    OtherSettlement,
-    SettleBury,
-    SettleGiveBack,
-    SettleHold,
-    SettleRetry,
-    SettleSnooze,
-)
+from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleHold, SettleRetry, SettleSnooze
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone, reason_of
-from shardq.core.consumer.settling import Settlement, SettlementsByShard, noted, settlement_after
+from shardq.core.consumer.settling import Settlement, noted, settlement_after
 from shardq.core.model.checks import reason_text
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
@@ -220,29 +212,15 @@ def settlements_of(jobs: Sequence[Job], exc: BaseException) -> list[tuple[Job, S
     return [(job, msgspec.structs.replace(model, id=job.delivery.id, token=job.delivery.token)) for job in jobs]
 
 
-def divided(settled: Iterable[tuple[Job, Settlement]]) -> SettlementsByShard:
-    """Settlements as they are sent, by shard: failed attempts are noted."""
-    found: dict[int, tuple[list[Leased], list[OtherSettlement]]] = {}
-    for job, settlement in settled:
-        shard = job.delivery.shard
-        parts = found.get(shard)
-        if parts is None:
-            parts = found[shard] = [], []
-        if isinstance(settlement, Delivery):
-            parts[0].append(settlement)
-        else:
-            parts[1].append(job.noted(settlement))
-    return found
-
-
 def retries(jobs: Sequence[Job], reason: str) -> list[tuple[Job, Settlement]]:
     """Retries by their handler's backoff: with one delay for all that have failed as often."""
     delays: dict[int, int] = {}
     found: list[tuple[Job, Settlement]] = []
+    text = reason_text(reason)
     for job in jobs:
         task = job.delivery
         if task.attempt not in delays:
             delays[task.attempt] = job.handler.delay_ms(task.attempt)
-        delay_ms = delays[task.attempt]
-        found.append((job, SettleRetry(task.id, task.token, delay_ms, reason_text(reason), job.handler.max_attempts)))
+        retry = SettleRetry(task.id, task.token, delays[task.attempt], text, job.handler.max_attempts)
+        found.append((job, retry))
     return found

@@ -15,14 +15,15 @@ from typing import Any
 from shardq.core.calls import consume
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claim_state import Claims
-from shardq.core.consumer.claiming import look
+from shardq.core.consumer.claiming import RETRY_FOR_S, look
 from shardq.core.consumer.waiter_registry import Waiter
 from shardq.core.consumer.wakeups import Wakeups
+from shardq.core.drivers.retry import Spare
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.lanes import lane_of
 from shardq.core.locks import SignalSafeEvent
 from shardq.core.operation import Many, Operation, run
-from shardq.errors import ShardqError
+from shardq.errors import ShardqError, Unanswered, Unavailable
 
 LOOKS = 8
 """So often a list is looked at while its first task waits for others."""
@@ -87,14 +88,19 @@ class Linger:
         requests: dict[tuple[int, str], Command[Any]] = {}
         for shard in claims.unreachable.to_ask(claims.cache.topology.span()):
             keys = claims.cache.keys(shard)
-            requests[shard, "length"] = consume.ready_length(keys, topic)
-            requests[shard, "head"] = consume.ready_head(keys, topic)
-        answers = dict((yield Many(requests)))
+            requests[shard, "length"] = consume.length(keys, topic, retry_for_s=RETRY_FOR_S)
+            requests[shard, "head"] = consume.head(keys, topic, retry_for_s=RETRY_FOR_S)
+        # A server that is silent is waited for as by a claim: what the others have waits meanwhile.
+        began = time.monotonic()
+        answers = dict((yield Many(requests, Spare(began + claims.patience_s))))
+        took_s = time.monotonic() - began
         seen, total, left_s = self._seen, 0, self._linger_s
         self._seen = {}
         for shard in {shard for shard, _ in requests}:
             length, head = answers[shard, "length"], answers[shard, "head"]
-            if isinstance(length, ShardqError) or isinstance(head, ShardqError):
+            if failure := next((each for each in (length, head) if isinstance(each, ShardqError)), None):
+                if isinstance(failure, (Unavailable, Unanswered)):
+                    claims.note_unreachable(shard, [topic], failure, took_s)
                 continue
             claims.ready_counts.learn(shard, {topic: length}, now)
             total += length

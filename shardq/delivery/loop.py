@@ -17,20 +17,21 @@ from concurrent.futures import wait
 
 from shardq.core.calls import node_info
 from shardq.core.consumer.claim_state import Claims
-from shardq.core.consumer.settling import Settlement, extend, per_shard, settle
+from shardq.core.consumer.settling import Settlement, by_shard, extend, per_shard, settle
 from shardq.core.consumer.sync import Consumer
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
 from shardq.core.locks import SignalSafeEvent
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
+from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
 from shardq.delivery.fetching import BatchFetch, Fetch
 from shardq.delivery.handler import Handler
 from shardq.delivery.hooks import Hooks
 from shardq.delivery.in_flight import InFlight
-from shardq.delivery.job import Job, Lot, Unit, divided, retries
+from shardq.delivery.job import Job, Lot, Unit, retries
 from shardq.delivery.linger import Linger
 from shardq.delivery.logs import Once, log, tell
 from shardq.delivery.runners import CoroutineRunner, ThreadRunner
@@ -75,7 +76,6 @@ class DeliveryLoop:
         """``wakeups``: the engine's, by a deadline. ``loop``: where coroutines run; None: on one of its own."""
         self._driver = driver
         self._claims = claims
-        self._handlers = handlers
         self._in_flight = InFlight(concurrency)
         self._strays = Strays(concurrency)
         parts = (self._in_flight, hooks, self._strays, self.note_call)
@@ -297,7 +297,11 @@ class DeliveryLoop:
         self._unsent = []
         answers: Mapping[str, str] = {}
         try:
-            answers = run(self._driver, settle(self._claims, divided(settlements)), self._left())
+            divided = by_shard(
+                (job.delivery, settlement if isinstance(settlement, Delivery) else job.noted(settlement))
+                for job, settlement in settlements
+            )
+            answers = run(self._driver, settle(self._claims, divided), self._left())
         except ShardqError as exc:
             if time.monotonic() < self._until:
                 # Until then the leases are extended. What this try has settled is "lost" in the next.

@@ -81,7 +81,7 @@ class ThreadRunner:
     def take(self, units: Sequence[Unit]) -> None:
         """Starts units, and makes more threads while none is idle."""
         short = self._in_flight.offer(units)
-        if not short and self._threads:
+        if not short:
             return
         with self._lock:
             self._threads = [thread for thread in self._threads if thread.is_alive()]

@@ -179,7 +179,9 @@ def typed(function: Callable[[Delivery], Any], type: Any) -> Callable[[Delivery]
 
 
 def reading(function: Callable[..., Any], type: Any) -> Callable[[Delivery], Delivery]:
-    """What makes a delivery one with a payload of this type, for a handler. Raises PayloadNotDecodable."""
+    """Returns a function that gives deliveries payloads of this type. It raises PayloadNotDecodable, and names the
+    handler.
+    """
     fields = payload_of(type)
 
     def read(delivery: Delivery) -> Delivery:

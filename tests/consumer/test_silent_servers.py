@@ -14,6 +14,10 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Delivery, Engine, Task
 from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.operation import run
+from shardq.delivery.linger import Linger
+from shardq.engine.internals import Internals
+from shardq.worker.base import plan_of
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
 from tests.support.waiting import wait_until
@@ -131,3 +135,20 @@ def test_what_has_lapsed_is_not_handed_out(engines: Engines, own_server: Server,
         proxy.mend()
         wait_until(lambda: len(consumer.claim(5)) == 5, "they come again")
         engines.close()
+
+
+def test_a_handler_of_batches_that_lingers_looks_at_the_others(
+    engine: Engine, silent: set[int], lasting_cluster: Cluster, name: str
+) -> None:
+    """Also at the first look, before anybody knows which server is silent."""
+    with Engine(lasting_cluster.url, name=name, timeout=20.0) as own:
+        worker = own.worker(lease=LEASE_S, topics=[""])
+        worker.on("", batch=1000, linger=5)(lambda batch: None)
+        internals = Internals(own)
+        driver, claims = internals.open_driver(), internals.planned_claims(plan_of(worker))
+        linger = Linger(driver, claims, lambda _: None, size=1000, linger_s=5)  # type: ignore[arg-type, return-value]  # it waits for nothing here
+        for _ in range(2):
+            began = time.monotonic()
+            assert run(driver, linger._left_s(began), 20.0) is not None, "others have something"
+            assert time.monotonic() - began < AT_ONCE_S
+        assert claims.unreachable.again_at.keys() == silent

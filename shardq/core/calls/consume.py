@@ -108,14 +108,10 @@ def ready_lists(keys: ShardKeys, topics: Sequence[str], *, retry_for_s: float | 
     return Command(keys.slot, words, int, retry_for_s=retry_for_s)
 
 
-def ready_length(keys: ShardKeys, topic: str) -> Command[int]:
-    """The number of entries in a ready list, ghosts included."""
-    return Command(keys.slot, ("LLEN", keys.ready(topic)), int)
-
-
-def ready_head(keys: ShardKeys, topic: str) -> Command[str | None]:
+def head(keys: ShardKeys, topic: str, *, retry_for_s: float) -> Command[str | None]:
     """The id at the head of a ready list; None for an empty one."""
-    return Command(keys.slot, ("LRANGE", keys.ready(topic), 0, 0), lambda ids: id_of(ids[0]) if ids else None)
+    words = ("LRANGE", keys.ready(topic), 0, 0)
+    return Command(keys.slot, words, lambda ids: id_of(ids[0]) if ids else None, retry_for_s=retry_for_s)
 
 
 def wake(keys: ShardKeys, epoch: Epoch, topic: str) -> Call[bool]:

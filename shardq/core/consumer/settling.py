@@ -242,9 +242,11 @@ def back_unbegun(deliveries: Iterable[Delivery]) -> SettlementsByShard:
 def by_shard(settlements: Iterable[tuple[Delivery, Settlement]]) -> SettlementsByShard:
     divided: dict[int, tuple[list[Leased], list[OtherSettlement]]] = {}
     for delivery, settlement in settlements:
-        acks, others = divided.setdefault(delivery.shard, ([], []))
+        parts = divided.get(delivery.shard)
+        if parts is None:
+            parts = divided[delivery.shard] = [], []
         if isinstance(settlement, Delivery):
-            acks.append(settlement)
+            parts[0].append(settlement)
         else:
-            others.append(settlement)
+            parts[1].append(settlement)
     return divided
