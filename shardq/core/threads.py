@@ -104,8 +104,11 @@ class Loop:
     def start(self) -> None:
         """Starts the thread, unless it was started or stopped before."""
         with self._lock:
-            if self.thread is None and not self.stopping.is_set():
+            if self.stopping.is_set():
+                return
+            if self.thread is None:
                 self.thread = threading.Thread(target=self.run, name=self.name, daemon=True)
+            if self.thread.ident is None:  # new, or whoever made it was interrupted
                 try:
                     launch(self.thread)
                 except RuntimeError:  # a system without threads to spare
@@ -188,14 +191,19 @@ def launch(thread: threading.Thread) -> None:
     """Starts a thread, and returns when it runs. Raises RuntimeError where the system has none to spare.
 
     ``Thread.start`` waits for that by an Event: whoever is interrupted there by a signal's handler may keep the new
-    thread from running, for ever. So it is called in a thread that no handler interrupts.
+    thread from running, for ever. So it is called in a thread that no handler interrupts; in one alone, also where
+    the caller was interrupted here and calls again.
     """
     over, failed = Latch(), list[RuntimeError]()
 
     def start() -> None:
         try:
-            thread.start()
+            if (first := vars(thread).setdefault("_launched", over)) is over:
+                thread.start()
+            else:
+                first.wait()
         except RuntimeError as exc:
+            del vars(thread)["_launched"]
             failed.append(exc)
         finally:
             over.set()

@@ -137,18 +137,22 @@ def test_what_has_lapsed_is_not_handed_out(engines: Engines, own_server: Server,
         engines.close()
 
 
-def test_a_handler_of_batches_that_lingers_looks_at_the_others(
-    engine: Engine, silent: set[int], lasting_cluster: Cluster, name: str
-) -> None:
+@pytest.fixture
+def own(lasting_cluster: Cluster, name: str) -> Iterator[Engine]:
+    """One that knows of no silent server. It is opened before: the one that goes silent may be that of its topology."""
+    with Engine(lasting_cluster.url, name=name, shards=SHARDS, timeout=20.0) as own:
+        yield own
+
+
+def test_a_handler_of_batches_that_lingers_looks_at_the_others(own: Engine, engine: Engine, silent: set[int]) -> None:
     """Also at the first look, before anybody knows which server is silent."""
-    with Engine(lasting_cluster.url, name=name, timeout=20.0) as own:
-        worker = own.worker(lease=LEASE_S, topics=[""])
-        worker.on("", batch=1000, linger=5)(lambda batch: None)
-        internals = Internals(own)
-        driver, claims = internals.open_driver(), internals.planned_claims(plan_of(worker))
-        linger = Linger(driver, claims, lambda _: None, size=1000, linger_s=5)  # type: ignore[arg-type, return-value]  # it waits for nothing here
-        for _ in range(2):
-            began = time.monotonic()
-            assert run(driver, linger._left_s(began), 20.0) is not None, "others have something"
-            assert time.monotonic() - began < AT_ONCE_S
-        assert claims.unreachable.again_at.keys() == silent
+    worker = own.worker(lease=LEASE_S, topics=[""])
+    worker.on("", batch=1000, linger=5)(lambda batch: None)
+    internals = Internals(own)
+    driver, claims = internals.open_driver(), internals.planned_claims(plan_of(worker))
+    linger = Linger(driver, claims, lambda _: None, size=1000, linger_s=5)  # type: ignore[arg-type, return-value]  # it waits for nothing here
+    for _ in range(2):
+        began = time.monotonic()
+        assert run(driver, linger._left_s(began), 20.0) is not None, "others have something"
+        assert time.monotonic() - began < AT_ONCE_S
+    assert claims.unreachable.again_at.keys() == silent

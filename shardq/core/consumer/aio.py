@@ -369,6 +369,8 @@ class AsyncConsumer(OfOneProcess):
                 # A loop that has ended holds nothing: its engine was closed before, or the leases run out.
                 if self._is_open and not self._loop.is_closed():
                     self._loop.call_soon_threadsafe(self._release, time.monotonic())
+            else:
+                self._watch_ahead()  # what it holds may be that of a claim that was interrupted
         event = self._event
         if event is not None:
             event.set()

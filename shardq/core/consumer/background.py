@@ -48,6 +48,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.ahead: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
         """The claims ahead of consumers. ``close`` has them given back."""
+        self._watched = set[Ahead[Any]]()
 
     def add(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
@@ -61,12 +62,12 @@ class BackgroundTasks:
 
     def watch(self, ahead: Ahead[Any]) -> None:
         """Gives stale deliveries back from now on, as long as anything is held."""
-        if not ahead.watched:
-            ahead.watched = True
+        if ahead not in self._watched:
+            self._watched.add(ahead)
             asyncio.get_running_loop().call_later(STALE_S / 2, self._look, ahead)
 
     def _look(self, ahead: Ahead[Any]) -> None:
-        ahead.watched = False
+        self._watched.discard(ahead)
         ahead.release(time.monotonic())
         if ahead.any:
             self.watch(ahead)

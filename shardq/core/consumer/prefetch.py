@@ -96,8 +96,6 @@ class Ahead(Generic[W]):
     def __init__(self, lease_s: float, release: Callable[[float], object] = lambda _: None) -> None:
         self.release = release
         """Gives back what is stale at a time. The consumer's."""
-        self.watched = False
-        """True while it is looked at again and again, for what is stale."""
         self.lock: Guard = Guard()
         """Held while anything is begun, or given back: no claim for this consumer is made meanwhile."""
         self.pace: Pace = Pace(lease_s)
@@ -195,11 +193,15 @@ class AheadWatch:
 
     def note(self, ahead: Ahead[Any]) -> None:
         """Watches what holds something from now on."""
-        if not ahead.watched:
-            ahead.watched = True
+        if ahead in self._held:
+            return
+        try:
             self._held.add(ahead)
             self._loop.start()
             self._loop.wake()
+        except BaseException:  # else no later note of it would wake the thread
+            self._held.discard(ahead)
+            raise
 
     def close(self) -> None:
         """Gives everything back; what a dead server is not told of in time comes back when its lease runs out."""
@@ -215,11 +217,9 @@ class AheadWatch:
         for ahead in list(self._held):
             # Before the look: what it claims after that is noted anew.
             self._held.discard(ahead)
-            ahead.watched = False
             try:
                 ahead.release(now_s)
             except ShardqError as exc:
                 log.debug("what was claimed ahead could not be given back: %s", exc)
             if ahead.any:
                 self._held.add(ahead)
-                ahead.watched = True

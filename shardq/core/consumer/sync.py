@@ -259,6 +259,7 @@ class Consumer(OfOneProcess):
         self._closed = True
         if self._ahead is not None:
             self._ahead.close()
+            self._watch_ahead()  # what it holds may be that of a claim that was interrupted
         event = self._event
         if event is not None:
             event.set()
