@@ -143,6 +143,7 @@ class Run:
         self.told_to_end: set[Process] = set()
         self._programs: dict[str, Program] = {}
         self._mains: list[Thread] = []
+        self._administrators: list[Thread] = []
         self._lives: Counter[str] = Counter()
         self._rung: set[int] = set()
         self._shards: dict[bytes, ShardKeys] = {
@@ -303,6 +304,8 @@ class Run:
         process = Process(f"{program.name}.{life}")
         self.processes[program.name] = process
         self._mains.append(self.hub.spawn(process, partial(self._live, program, process, life, shards)))
+        if program.kind == "administer":
+            self._administrators.append(self._mains[-1])
 
     def program_of(self, process: Process) -> Program:
         return self._programs[process.name.rpartition(".")[0]]
@@ -380,7 +383,8 @@ class Run:
             if witness.does("start", witness.engine.start):
                 break
             time.sleep(0.2)
-        while not self.is_over:
+        # An administrator with a short timeout can't complete a change alone, if that waits for a disk.
+        while not self.is_over or any(thread.is_alive() for thread in self._administrators):
             time.sleep(0.5)
         if witness.engine._running.dispatcher is not None:
             self._dispatchers.append(witness.engine._running.dispatcher)
