@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ledger, pytest.mark.timeout(600)]
 
 SHARDS = 4
 KEYS = 60
-KILLS = 100
+KILLS = 50
 ENOUGH = 1000
 PROMOTED_S = 75.0
 
@@ -96,7 +96,7 @@ def assert_all_went_well(folder: Path, ids: list[str]) -> Account:
 
 
 @pytest.mark.parametrize("url", ["single", "cluster"], indirect=True)
-def test_a_hundred_kills(url: str, name: str, tmp_path: Path) -> None:
+def test_many_kills(url: str, name: str, tmp_path: Path) -> None:
     ids: list[str] = []
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(url, name=name, shards=SHARDS, timeout=60.0))

@@ -17,7 +17,7 @@ from tests.sim.cold.searching import Budget, Search
 from tests.sim.search.many import of_place, places
 
 PARTS = 2
-EVERY = 293
+EVERY = 877
 """One search in so many. All of them take more than an hour."""
 
 
