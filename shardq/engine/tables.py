@@ -63,13 +63,15 @@ def age(seconds: float | None) -> str:
 
     >>> age(None), age(0.25), age(119), age(120), age(90_000), age(200_000)
     ('-', '0.2 s', '119 s', '2 min', '25 h', '2 d')
+    >>> age(-0.01), age(-0.25)
+    ('0.0 s', '-0.2 s')
     """
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.1f} s" if abs(seconds) < 10 else f"{seconds:.0f} s"
+    return f"{seconds:z.1f} s" if abs(seconds) < 10 else f"{seconds:.0f} s"
 
 
 def per_second(rate: float | None) -> str:
