@@ -76,12 +76,12 @@ def age(seconds: float | None) -> str:
 
 def per_second(rate: float | None) -> str:
     """
-    >>> per_second(None), per_second(0.0), per_second(0.25), per_second(1234.5)
-    ('-', '0', '0.25', '1,234')
+    >>> per_second(None), per_second(0.0), per_second(0.25), per_second(1234.5), per_second(-0.25)
+    ('-', '0', '0.25', '1,234', '0')
     """
     if rate is None:
         return "-"
-    return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:,.0f}"
+    return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:z,.0f}"
 
 
 def instant(at: Any) -> str:
