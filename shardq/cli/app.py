@@ -7,6 +7,8 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +66,8 @@ PLACES = {
 HELP = frozenset(("-h", "--help", "--version"))
 """Is answered even where a setting is wrong."""
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, MISUSED, INTERRUPTED, UNHEARD = 0, 1, 2, 130, 141
+"""141 is what a shell says of a program that SIGPIPE ended: its reader has gone, as `head` does when it has enough."""
 
 
 def load(name: str) -> click.Command:
@@ -82,8 +85,28 @@ def _name_variables(command: click.Command, prefix: str) -> None:
         option.envvar = f"{prefix}_{name}".upper()
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """A block in which the reader of our output may go. By themselves click and rich would call that a failure."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as exc:
+        if not any(isinstance(each, BrokenPipeError) for each in (exc, exc.__context__)):
+            raise
+        give_up(STDOUT, STDERR)
+        raise click.exceptions.Exit(UNHEARD) from None
+
+
 class Commands(click.Group):
     """The group of all commands."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _unheard():  # it prints the help
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _unheard():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PLACES)
@@ -120,6 +143,7 @@ exit codes:
   0  done
   1  refused or failed, or not all of it done
   2  the command line is not understood; nothing was done
+  141  the reader of the output has gone, such as `head`
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP (`run` and `work`, which
                  you end in this way, have 0 then)""",
 )
@@ -156,7 +180,7 @@ def invoke() -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
         give_up(STDOUT, STDERR)
-        return FAILED
+        return UNHEARD
     except (ShardqError, OSError) as exc:
         if given.verbose:
             complain(traceback.format_exc().rstrip())
