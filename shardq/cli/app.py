@@ -66,6 +66,9 @@ PLACES = {
 HELP = frozenset(("-h", "--help", "--version"))
 """Is answered even where a setting is wrong."""
 
+COMPLETE = "_SHARDQ_COMPLETE"
+"""Set where a shell asks for completions: what it wants, such as ``bash_complete``."""
+
 DONE, FAILED, MISUSED, INTERRUPTED, UNHEARD = 0, 1, 2, 130, 141
 """141 is what a shell says of a program that SIGPIPE ended: its reader has gone, as `head` does when it has enough."""
 
@@ -113,10 +116,16 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in PLACES:
-            return load(cmd_name)
+            return load(cmd_name) if COMPLETE not in os.environ else _teach(load(cmd_name))
         if close := difflib.get_close_matches(cmd_name, PLACES, n=1):
             ctx.fail(f"No such command '{cmd_name}'. Did you mean '{close[0]}'?")
         return None
+
+
+def _teach(command: click.Command) -> click.Command:
+    from shardq.cli.completion import teach  # here: it loads the engine
+
+    return teach(command)
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -137,6 +146,12 @@ example:
   shardq run --quiet &                          moves tasks when they are due
   shardq push '{"order": 42}' --delay 30m       prints the id of the task
   shardq stats                                  counts the tasks in each state
+
+\b
+completion of commands, options, topics, engines and states, by Tab:
+  eval "$(_SHARDQ_COMPLETE=bash_source shardq)"     in ~/.bashrc
+  eval "$(_SHARDQ_COMPLETE=zsh_source shardq)"      in ~/.zshrc
+  _SHARDQ_COMPLETE=fish_source shardq | source      in ~/.config/fish/config.fish
 
 \b
 exit codes:
@@ -165,6 +180,8 @@ def invoke() -> int:
     """Runs the command line and returns the exit code."""
     prepare()
     given = Given()
+    if COMPLETE in os.environ:
+        _teach(app)
     try:
         defaults: dict[str, Any] = {}
         if not HELP.intersection(sys.argv):
