@@ -80,6 +80,9 @@ def load(name: str) -> click.Command:
     assert isinstance(command, click.Command)
     if name in WITH_SETTINGS:
         _name_variables(command, f"SHARDQ_{name}")
+    else:
+        # else click takes a setting of the group for the command's own: `shards` and `cold` are both
+        command.context_settings["default_map"] = {}
     return command
 
 
