@@ -18,9 +18,7 @@ RESIZED = 20
 """Minutes ago at which 16 shards became 32."""
 
 
-def seed_a_day(
-    engine: Engine, per_minute: Callable[[int], int] = lambda minute: PER_MINUTE, *, ready: int = 7
-) -> None:
+def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute: PER_MINUTE, *, ready: int = 7) -> None:
     """``per_minute``: the minute since 1970 → its tasks. ``ready``: the tasks that wait at the end of each."""
     now = int(time.time() // 60)
     rows = [
