@@ -13,7 +13,7 @@ import sys
 
 
 def main() -> int:
-    """The exit code: 0 done, 1 refused or failed, 2 not understood, 130 interrupted."""
+    """The exit code: 0 done, 1 refused or failed, 2 not understood, 130 interrupted, 141 not read to the end."""
     try:
         return _run()
     except KeyboardInterrupt:  # while it was still loading

@@ -7,6 +7,8 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +66,11 @@ PLACES = {
 HELP = frozenset(("-h", "--help", "--version"))
 """Is answered even where a setting is wrong."""
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+COMPLETE = "_SHARDQ_COMPLETE"
+"""Set where a shell asks for completions: what it wants, such as ``bash_complete``."""
+
+DONE, FAILED, MISUSED, INTERRUPTED, UNHEARD = 0, 1, 2, 130, 141
+"""141 is what a shell says of a program that SIGPIPE ended: its reader has gone, as `head` does when it has enough."""
 
 
 def load(name: str) -> click.Command:
@@ -74,6 +80,9 @@ def load(name: str) -> click.Command:
     assert isinstance(command, click.Command)
     if name in WITH_SETTINGS:
         _name_variables(command, f"SHARDQ_{name}")
+    else:
+        # else click takes a setting of the group for the command's own: `shards` and `cold` are both
+        command.context_settings["default_map"] = {}
     return command
 
 
@@ -82,18 +91,44 @@ def _name_variables(command: click.Command, prefix: str) -> None:
         option.envvar = f"{prefix}_{name}".upper()
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """A block in which the reader of our output may go. By themselves click and rich would call that a failure."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as exc:
+        if not any(isinstance(each, BrokenPipeError) for each in (exc, exc.__context__)):
+            raise
+        give_up(STDOUT, STDERR)
+        raise click.exceptions.Exit(UNHEARD) from None
+
+
 class Commands(click.Group):
     """The group of all commands."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _unheard():  # it prints the help
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _unheard():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in PLACES:
-            return load(cmd_name)
+            return load(cmd_name) if COMPLETE not in os.environ else _teach(load(cmd_name))
         if close := difflib.get_close_matches(cmd_name, PLACES, n=1):
             ctx.fail(f"No such command '{cmd_name}'. Did you mean '{close[0]}'?")
         return None
+
+
+def _teach(command: click.Command) -> click.Command:
+    from shardq.cli.completion import teach  # here: it loads the engine
+
+    return teach(command)
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -116,10 +151,17 @@ example:
   shardq stats                                  counts the tasks in each state
 
 \b
+completion of commands, options, topics, engines and states, by Tab:
+  eval "$(_SHARDQ_COMPLETE=bash_source shardq)"     in ~/.bashrc
+  eval "$(_SHARDQ_COMPLETE=zsh_source shardq)"      in ~/.zshrc
+  _SHARDQ_COMPLETE=fish_source shardq | source      in ~/.config/fish/config.fish
+
+\b
 exit codes:
   0  done
   1  refused or failed, or not all of it done
   2  the command line is not understood; nothing was done
+  141  the reader of the output has gone, such as `head`
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP (`run` and `work`, which
                  you end in this way, have 0 then)""",
 )
@@ -141,6 +183,8 @@ def invoke() -> int:
     """Runs the command line and returns the exit code."""
     prepare()
     given = Given()
+    if COMPLETE in os.environ:
+        _teach(app)
     try:
         defaults: dict[str, Any] = {}
         if not HELP.intersection(sys.argv):
@@ -156,7 +200,7 @@ def invoke() -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
         give_up(STDOUT, STDERR)
-        return FAILED
+        return UNHEARD
     except (ShardqError, OSError) as exc:
         if given.verbose:
             complain(traceback.format_exc().rstrip())

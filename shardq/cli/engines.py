@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -81,14 +82,18 @@ def engines(given: Given, remove: str | None, yes: bool) -> int:
     with connected(Internals(Engine(url, timeout=STATS_TIMEOUT_S)).options) as driver:
         if remove is not None:
             return _remove(given, driver, url, remove, yes=yes)
-        names = set(map(engine_named, _scan(driver, topologies())))
-        found = [_look(url, name) for name in sorted(filter(None, names))]
+        found = [_look(url, name) for name in sorted(names(driver))]
     shown = ("name", "shards", "tasks", "processes", "age")
     show(given, View(COLUMNS, found), lambda each: {field: getattr(each, field) for field in shown})
     for each in found:
         if each.trouble:
             complain(f"{each.name}: {each.trouble}")
     return 1 if any(each.trouble for each in found) else 0
+
+
+def names(driver: Driver, until: float = math.inf) -> set[str]:
+    """The engines of a server; those that are found ``until`` then, by the monotonic clock."""
+    return set(filter(None, map(engine_named, _scan(driver, topologies(), until))))
 
 
 def _look(url: str | None, name: str) -> Found:
@@ -139,14 +144,14 @@ def _keys_of(driver: Driver, name: str) -> set[str]:
     return {key for pattern in patterns(name) for key in _scan(driver, pattern)}
 
 
-def _scan(driver: Driver, pattern: str) -> list[str]:
-    """The keys of all masters that match."""
+def _scan(driver: Driver, pattern: str, until: float = math.inf) -> list[str]:
+    """The keys of all masters that match; those that are found ``until`` then."""
     keys: list[str] = []
     for slots in driver.slot_groups(range(SLOTS)).values():
         cursor = 0
         while True:
             cursor, some = driver.call(find_keys(slots[0], cursor, pattern))
             keys += some
-            if not cursor:
+            if not cursor or time.monotonic() > until:
                 break
     return keys

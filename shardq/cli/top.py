@@ -167,6 +167,8 @@ class Screen:
 
         if state.helping:
             return self._help(width)
+        if state.reading:
+            return self._reading(snapshots, state, width, height)
         head = self._head(snapshots, state, width, height)
         room = height - len(head) - 2
         body: list[RenderableType] = []
@@ -193,8 +195,8 @@ class Screen:
         from rich.text import Text
 
         tabs = Text(no_wrap=True, overflow="crop")
-        for number, name in enumerate(VIEWS, 1):
-            tabs.append(f" {number} {name} ", style="reverse" if name == state.view else "")
+        for name in VIEWS:
+            tabs.append(f" {name} ", style="reverse" if name == state.view else "")
         tabs.truncate(width)
         return tabs
 
@@ -223,8 +225,31 @@ class Screen:
             cursor = "▏" if state.typing else "  (escape: all)"
             return _line((f"/{state.filter}{cursor}", "bold"), width=width)
         if self._left_out:
-            return _line((f"? help  no room for: {', '.join(self._left_out)}", "dim"), width=width)
-        return _line(("q quit  p pause  s sort  / filter  1-6 view  ? help", "dim"), width=width)
+            return _line((f"? help  v verdict  no room for: {', '.join(self._left_out)}", "dim"), width=width)
+        return _line(("q quit  p pause  s sort  / filter  1-6 view  v verdict  ? help", "dim"), width=width)
+
+    def _reading(self, snapshots: Snapshots, state: State, width: int, height: int) -> RenderableType:
+        """The verdict and the warnings, whole: as many lines as they take."""
+        from rich.console import Console, Group
+        from rich.text import Text
+
+        look, parts = snapshots.newest, [Text.assemble(("cannot tell ", "bold red"), printable(snapshots.trouble))]
+        parts = parts if snapshots.trouble else []
+        if look is not None and look.health:
+            parts.append(Text("ok", "bold green"))
+        elif look is not None:
+            parts += [Text("not ok", "bold red"), *(Text(f"- {printable(text)}") for text in look.health.reasons)]
+        if look is not None and look.health.warnings:
+            parts += [Text("warnings", "bold"), *(Text(f"- {printable(text)}") for text in look.health.warnings)]
+        console = Console(width=width)
+        lines = [line for part in parts for line in part.wrap(console, width)]
+        self.page = max(1, height - 3)
+        state.line = min(state.line, max(0, len(lines) - self.page))
+        left = len(lines) - state.line - self.page
+        foot = "any other key goes back" if len(lines) > self.page else "any key goes back"
+        more = f"{left} more: down  " if left > 0 else ""
+        title = _line((self._title, "bold"), width=width)
+        return Group(title, *lines[state.line :][: self.page], _line((more + foot, "dim"), width=width))
 
     def _help(self, width: int) -> RenderableType:
         from rich.console import Group
@@ -253,7 +278,7 @@ def _verdict(look: Snapshot, width: int, *, most: int) -> list[Text]:
     lines = [_line(("not ok: ", "bold red"), (reasons[0], ""), width=width)]
     lines += [_line(("        ", ""), (reason, ""), width=width) for reason in reasons[1:most]]
     if len(reasons) > most:
-        lines.append(_line((f"        and {len(reasons) - most} more: see `shardq health`", "dim"), width=width))
+        lines.append(_line((f"        and {len(reasons) - most} more: press v", "dim"), width=width))
     return lines
 
 

@@ -86,11 +86,21 @@ def _is_partial(typed: bytes) -> bool:
     return bool(escape) and any(known != tail and known.startswith(tail) for known in _NAMES)
 
 
+SCROLL = ("up", "down", "page up", "page down", "home", "end")
+
+
+def _scrolled(top: int, key: str, page: int) -> int:
+    """The first row after a key; whoever draws knows the last one."""
+    steps = dict(zip(SCROLL, (-1, 1, -page, page, -top, 1 << 30), strict=True))
+    return max(0, top + steps.get(key, 0))
+
+
 VIEWS = ("shards", "nodes", "topics", "fleet", "dead", "future")
 
 KEYS = (
     ("1-6, tab", "views: " + ", ".join(VIEWS)),
     ("s, S", "sort by the next column, turn the order round"),
+    ("v", "the verdict whole, with the warnings"),
     ("/", "show only rows with a text; escape ends it"),
     ("up, down, page up, page down", "scroll"),
     ("p, space", "pause the screen: the engine goes on"),
@@ -114,6 +124,10 @@ class State:
     """The first row that is shown."""
     paused: bool = False
     helping: bool = False
+    reading: bool = False
+    """True while the verdict is shown whole."""
+    line: int = 0
+    """Its first line that is shown."""
     ended: bool = False
     looks: int = 0
     """How often the user asked for a look."""
@@ -125,6 +139,10 @@ class State:
         elif self.helping:
             self.helping = False
             self.ended = key == "q"
+        elif self.reading:
+            self.line = _scrolled(self.line, key, page)
+            if key not in SCROLL:
+                self.reading, self.line, self.ended = False, 0, key == "q"
         elif key.isdigit() and 1 <= int(key) <= len(VIEWS):
             self._go(int(key) - 1)
         elif key in ("tab", "right"):
@@ -146,11 +164,12 @@ class State:
             self.ended = True
         elif key == "?":
             self.helping = True
+        elif key == "v":
+            self.reading = True
         elif key == "r":
             self.looks += 1
         else:
-            step = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -self.top, "end": 1 << 30}
-            self.top = max(0, self.top + step.get(key, 0))
+            self.top = _scrolled(self.top, key, page)
 
     def _go(self, at: int) -> None:
         self.view, self.top = VIEWS[at % len(VIEWS)], 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
@@ -18,13 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shardq.core.model.printable import printable, quoted
-from shardq.core.producer.by_id import Verb
 from shardq.dashboard.snapshots import Caller
-from shardq.dashboard.tasks import TaskFilter, due_of
+from shardq.dashboard.tasks import METHODS, VERBS, TaskFilter, due_of
 from shardq.dashboard.web import Form, action, dashboard_of, done, page, rendered
 from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption, ShardqError
-from shardq.features.listing.bulk import DONE, STATES, BulkResult
+from shardq.features.listing.bulk import DONE, BulkResult
 
 Phase = Literal["counting", "counted", "working", "done", "stopped", "failed"]
 
@@ -36,6 +35,8 @@ KEPT = 50
 
 NO_JOB = "There is no such command on many tasks: the dashboard was started anew, or has forgotten it."
 
+_DONE = dict[str, str](DONE.items()) | {"remove": "removed"}
+
 
 class _Stopped(Exception):
     """The job was told to end, between two pages."""
@@ -45,7 +46,8 @@ class _Stopped(Exception):
 class Job:
     """One command on many tasks."""
 
-    verb: Verb
+    verb: str
+    """One of ``VERBS``."""
     what: str
     """The tasks, in words."""
     arguments: dict[str, Any]
@@ -99,7 +101,7 @@ class Job:
                 raise _Stopped
 
         def command(engine: Engine) -> BulkResult:
-            method: Callable[..., BulkResult] = getattr(engine, f"{self.verb}_all")
+            method: Callable[..., BulkResult] = getattr(engine, f"{METHODS.get(self.verb, self.verb)}_all")
             return method(**self.arguments, dry_run=dry_run, progress=progress)
 
         try:
@@ -171,18 +173,22 @@ async def jobs(request: Request) -> Response:
 
 
 async def job(request: Request) -> Response:
-    return rendered(request, "job.html", job=_jobs(request).find(request.path_params["key"]), done=DONE)
+    return rendered(request, "job.html", job=_jobs(request).find(request.path_params["key"]), done=_DONE)
 
 
 async def count(request: Request, form: Form) -> Response:
     """Begins with the count of what the form's filter matches."""
     verb, filter = form.text("verb"), await TaskFilter.of(form.text).dated(dashboard_of(request).call)
-    if verb not in STATES:
-        raise InvalidOption(f"verb={quoted(verb)} is not possible; use one of {', '.join(STATES)}")
+    if verb not in VERBS:
+        raise InvalidOption(f"verb={quoted(verb)} is not possible; use one of {', '.join(VERBS)}")
     if filter.holder:
         raise InvalidOption("leased tasks are left alone: leave the holder out")
     if filter.name:
         raise InvalidOption("no command knows tasks by name: mark them in the list, or give their topic or a tag")
+    if verb == "remove":
+        filter = replace(filter, state=filter.state or "dead")
+        if filter.state != "dead" or filter.due or filter.failed:
+            raise InvalidOption("dead tasks are removed; others are cancelled: leave state, due and failed out")
     arguments: dict[str, Any] = filter.arguments()
     del arguments["holder"]
     if verb == "requeue":
@@ -199,7 +205,7 @@ async def count(request: Request, form: Form) -> Response:
     if verb == "reschedule":
         arguments |= due_of(form, "to")
         words += f" to {'now' if form.text('to') == '0' else form.text('to')}"
-    found = Job(verb, words, arguments)  # type: ignore[arg-type]  # checked above
+    found = Job(verb, words, arguments)
     _jobs(request).begin(found)
     return done(request, "", back=f"/tasks/bulk/{found.key}")
 

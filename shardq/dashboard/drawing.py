@@ -91,6 +91,10 @@ STRIP_Y, STRIP_HEIGHT = 194, 12
 """Where the lateness is, under the bars."""
 
 
+BACKLOG_MIN = 10
+"""Minutes with a backlog, before which nobody knows how much workers can handle: a new engine handles what comes."""
+
+
 class Span(NamedTuple):
     """One column of a timeline."""
 
@@ -117,6 +121,8 @@ class Timeline(NamedTuple):
     capacity_y: float | None
     capacity: float | None
     """The most tasks a second that workers handled in one of its columns."""
+    judges: bool
+    """True if columns of which more falls due are marked."""
 
 
 def timeline(past: History, future: Forecast, label: str) -> Timeline:
@@ -125,6 +131,7 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
     first, capacity, step_s = first_known(past), most_handled(past), past.step.total_seconds()
     starts = [point.start for point in points]
     starts += [start for start in ahead if start > starts[-1]]
+    judges = capacity is not None and past.backlog_minutes >= BACKLOG_MIN
     stacked = Counter({point.start: point.dispatched or 0 for point in points})
     stacked.update(ahead)
     most = max(stacked.values(), default=0)
@@ -145,7 +152,7 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
             if point.died:
                 bars.append(("died", _BOTTOM - high(point.died), high(point.died)))
         if due:
-            over = capacity is not None and due > capacity * step_s
+            over = judges and capacity is not None and due > capacity * step_s
             bars.append(("much" if over else "due", _BOTTOM - high(done) - high(due), high(due)))
             words.append(f"{due:,} fall due")
         late_ms = point.late_p99_ms if point else None
@@ -173,6 +180,7 @@ def timeline(past: History, future: Forecast, label: str) -> Timeline:
         round(LEFT + width * (len(points) - 0.5), 1),
         None if capacity_y is None or capacity_y < _TOP else capacity_y,
         capacity,
+        judges,
     )
 
 

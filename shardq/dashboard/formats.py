@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from html import escape
@@ -98,6 +99,25 @@ def line(text: str | None, most: int = 120) -> str:
 def lines(text: str) -> str:
     """All of it, with escapes for what can't be seen."""
     return printable(text, keep="\n\t")
+
+
+_UNBROKEN = 24
+"""Characters of the longest word that goes on in no other line, however narrow its column is."""
+
+_PART = re.compile(r"\S{5,}?[._:/@=]+(?=[^\s._:/@=])")
+_LONG = re.compile(rf"[^\s\0-]{{{_UNBROKEN + 1},}}")
+
+
+def words(text: str) -> Markup:
+    """A name, or another text without many blanks, whose lines end behind its punctuation, and not within a word.
+
+    >>> words("customer.welcome"), words("m" * 25)
+    (Markup('customer.<wbr>welcome'), Markup('<span class="any">mmmmmmmmmmmmmmmmmmmmmmmmm</span>'))
+    """
+    # no text that was made printable has these characters
+    parted = _LONG.sub("\1\\g<0>\2", _PART.sub("\\g<0>\0", lines(text)))
+    written = str(Markup.escape(parted)).replace("\0", "<wbr>")
+    return Markup(written.replace("\1", '<span class="any">').replace("\2", "</span>"))
 
 
 def harmless(value: Any) -> Any:
@@ -234,6 +254,6 @@ FILTERS: dict[str, Callable[..., Any]] = {"topic": shown_topic} | {
     each.__name__: each
     for each in (
         *(number, per_second, milliseconds, age, short, size, instant, counted, points),
-        *(line, lines, exactly, preview, named),
+        *(line, lines, words, exactly, preview, named),
     )
 }

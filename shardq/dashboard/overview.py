@@ -15,8 +15,9 @@ from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.member import Member
 from shardq.dashboard import drawing
 from shardq.dashboard.formats import size
+from shardq.dashboard.links import link_of
 from shardq.dashboard.snapshots import OVER_S
-from shardq.dashboard.web import dashboard_of, drawn, link_of, live_page, newest, page, rate_of, rendered
+from shardq.dashboard.web import dashboard_of, drawn, live_page, newest, page, rate_of, rendered
 from shardq.engine import tables
 from shardq.engine.control import KEPT
 from shardq.engine.snapshot import NodeSnapshot, Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,15 +18,17 @@ from starlette.routing import Route
 from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.core.model.printable import printable, quoted
 from shardq.core.model.quantities import Bound, due_range, expiry
-from shardq.core.model.task import Outcome, TaskInfo
+from shardq.core.model.task import Outcome, State, TaskInfo
+from shardq.core.producer.by_id import Verb
 from shardq.dashboard.formats import fitting, line, lines, named, shown
+from shardq.dashboard.links import link_of
 from shardq.dashboard.snapshots import Caller
-from shardq.dashboard.web import Form, action, dashboard_of, done, link_of, newest, page, path_of, rendered
+from shardq.dashboard.web import Form, action, dashboard_of, done, newest, page, path_of, rendered
 from shardq.engine.stats import Stats
 from shardq.engine.sync import Engine
 from shardq.engine.tables import counted
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
-from shardq.features.listing.bulk import STATES as ALLOWED
+from shardq.features.listing.bulk import STATES as STATES_OF
 from shardq.features.listing.query import STATES, TaskPage, grouped
 
 LIMIT = 30
@@ -52,6 +54,19 @@ LOOKS = 33
 
 NAMED = 3
 """Ids that a question names."""
+
+VERBS: Mapping[str, tuple[State, ...]] = {
+    "cancel": tuple(state for state in STATES_OF["cancel"] if state != "dead"),
+    "requeue": STATES_OF["requeue"],
+    "reschedule": STATES_OF["reschedule"],
+    "remove": ("dead",),
+}
+"""The commands of the pages, and the states of the tasks for which they are offered. A dead task is removed: nothing of
+it is yet to come, that could be cancelled.
+"""
+
+METHODS: Mapping[str, Verb] = {"remove": "cancel"}
+"""The methods of the engine that have another name than the command."""
 
 NO_TASK = "There is no such task: it is done, was cancelled, or was never pushed."
 
@@ -255,8 +270,7 @@ def _verbs(filter: TaskFilter) -> list[str]:
     state = filter.state or ("scheduled" if filter.due or filter.failed else "")
     if filter.holder or filter.name:
         return []
-    verbs = [verb for verb, states in ALLOWED.items() if not state or state in states]
-    return [verb for verb in verbs if verb != "requeue" or state == "dead"]
+    return [verb for verb, states in VERBS.items() if state in states or (not state and states != ("dead",))]
 
 
 # ---- the marked tasks of a list
@@ -276,8 +290,9 @@ class Mark(NamedTuple):
 
 MARKS = {
     "run": Mark("Run now", "Run {} now", "due now", ("scheduled",), lambda id, engine: engine.reschedule(id, delay=0)),
-    "requeue": Mark("Requeue", "Requeue {}", "requeued", ALLOWED["requeue"], lambda id, engine: engine.requeue(id)),
-    "cancel": Mark("Cancel", "Cancel {}", "cancelled", ALLOWED["cancel"], lambda id, engine: engine.cancel(id)),
+    "requeue": Mark("Requeue", "Requeue {}", "requeued", VERBS["requeue"], lambda id, engine: engine.requeue(id)),
+    "cancel": Mark("Cancel", "Cancel {}", "cancelled", VERBS["cancel"], lambda id, engine: engine.cancel(id)),
+    "remove": Mark("Remove", "Remove {}", "removed", VERBS["remove"], lambda id, engine: engine.cancel(id)),
 }
 
 
@@ -329,7 +344,7 @@ async def task(request: Request) -> Response:
         payload=shown(found.payload),
         undecodable=undecodable,
         reason=fitting(lines((found.reason or "")[-REASON:]), REASON, end=True),
-        verbs=[verb for verb, states in ALLOWED.items() if found.state in states],
+        verbs=[verb for verb, states in VERBS.items() if found.state in states],
         now=dt.datetime.now(dt.UTC),
     )
 
@@ -347,8 +362,11 @@ async def command(request: Request, form: Form) -> Response:
     """Gives a task the command that the address ends in."""
     id, verb = _id(form), path_of(request).rpartition("/")[2]
     due = due_of(form, "due") if verb == "reschedule" else {}
-    outcome: Outcome = await dashboard_of(request).call(lambda engine: getattr(engine, verb)(id, **due))
+    method = METHODS.get(verb, verb)
+    outcome: Outcome = await dashboard_of(request).call(lambda engine: getattr(engine, method)(id, **due))
     said = _SAID.get(outcome, f"was left alone: it is {outcome}")
+    if verb == "remove" and outcome is Outcome.CANCELLED:
+        said = "was removed"
     ended = outcome in (Outcome.CANCELLED, Outcome.GONE, Outcome.UNKNOWN)
     return done(request, f"{printable(id)} {said}.", back="/tasks" if ended else link_of("/tasks/one", id=id))
 
@@ -416,6 +434,11 @@ routes: list[Route] = [
         "/tasks/cancel",
         command,
         ask=lambda form: (f"Cancel the task {printable(_id(form)[:200])}? It is removed for good.", "Cancel the task"),
+    ),
+    action(
+        "/tasks/remove",
+        command,
+        ask=lambda form: (f"Remove the dead task {printable(_id(form)[:200])} for good?", "Remove the task"),
     ),
     action("/tasks/marked", marked, ask=_ask_marked),
     action("/tasks/requeue", command),

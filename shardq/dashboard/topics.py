@@ -16,6 +16,7 @@ from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import quoted
 from shardq.core.model.quantities import expiry
 from shardq.dashboard.formats import line
+from shardq.dashboard.links import link_of
 from shardq.dashboard.web import (
     Form,
     Handler,
@@ -23,7 +24,6 @@ from shardq.dashboard.web import (
     dashboard_of,
     done,
     drawn,
-    link_of,
     live_page,
     newest,
     page,

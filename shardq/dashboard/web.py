@@ -10,10 +10,10 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from shardq.core.model.quantities import rate
 from shardq.dashboard import formats
+from shardq.dashboard.links import PAGES, link_of, told
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
 from shardq.engine.sync import Engine
 from shardq.engine.tables import Column, View
@@ -49,21 +50,6 @@ FILES = {
 
 PROBES = frozenset(("/livez", "/readyz"))
 """Answered without a token, and under any name: platforms ask by the address."""
-
-PAGES = {
-    "/": "Overview",
-    "/tasks": "Tasks",
-    "/retries": "Retries",
-    "/dead": "Dead",
-    "/future": "Future",
-    "/schedules": "Schedules",
-    "/shards": "Shards",
-    "/nodes": "Nodes",
-    "/topics": "Topics",
-    "/fleet": "Fleet",
-    "/changes": "Changes",
-}
-"""The navigation."""
 
 NOTICE = "shardq_notice"
 """The cookie with the sentence that the next page tells."""
@@ -147,12 +133,6 @@ def path_of(request: Request) -> str:
     return "/" + str(request.scope["path"]).removeprefix(root_of(request)).lstrip("/\\")
 
 
-def link_of(path: str, **query: object) -> str:
-    """An address within the application; what is empty or None is left out."""
-    kept = urlencode({name: value for name, value in query.items() if value not in (None, "")})
-    return path + (f"?{kept}" if kept else "")
-
-
 def cookie(request: Request, name: str, value: str, *, max_age: int | None = None) -> str:
     """A Set-Cookie header: for this application's own addresses, for no script, and sent by no other site. ``value``
     has no blank, comma or semicolon. ``max_age``: in seconds; None: until the browser ends.
@@ -199,8 +179,9 @@ def rendered(
 ) -> Response:
     """Answers with a template. ``bare``: without the navigation, for a browser that may not see more.
 
-    Every template has: ``root``, the prefix of all addresses; ``link(path, **query)``, an address; ``csrf``, the hidden
-    field of a form; ``engine``, its name; ``read_only``; ``here``, this address; ``notice``, what the last action said.
+    Every template has: ``root``, the prefix of all addresses; ``link(path, **query)``, an address; ``told(text)``, a
+    sentence on what is wrong, with links to pages; ``csrf``, the hidden field of a form; ``engine``, its name;
+    ``read_only``; ``here``, this address; ``notice``, what the last action said.
     """
     notice = "" if bare else unquote(request.cookies.get(NOTICE, ""))
     response = HTMLResponse(fragment(request, template, bare=bare, notice=notice, **context), status, headers)
@@ -221,6 +202,7 @@ def fragment(request: Request, template: str, **context: Any) -> str:
     every = {
         "root": root,
         "link": lambda path, **query: root + link_of(path, **query),
+        "told": partial(told, root),
         "static": lambda name: f"{root}{STATIC}{name}?{version_of(name)}",
         "csrf": Markup('<input type="hidden" name="csrf" value="{}">').format(access_of(request).csrf),
         "engine": dashboard.engine.name,

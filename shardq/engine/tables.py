@@ -63,23 +63,25 @@ def age(seconds: float | None) -> str:
 
     >>> age(None), age(0.25), age(119), age(120), age(90_000), age(200_000)
     ('-', '0.2 s', '119 s', '2 min', '25 h', '2 d')
+    >>> age(-0.01), age(-0.25)
+    ('0.0 s', '-0.2 s')
     """
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.1f} s" if abs(seconds) < 10 else f"{seconds:.0f} s"
+    return f"{seconds:z.1f} s" if abs(seconds) < 10 else f"{seconds:.0f} s"
 
 
 def per_second(rate: float | None) -> str:
     """
-    >>> per_second(None), per_second(0.0), per_second(0.25), per_second(1234.5)
-    ('-', '0', '0.25', '1,234')
+    >>> per_second(None), per_second(0.0), per_second(0.25), per_second(1234.5), per_second(-0.25)
+    ('-', '0', '0.25', '1,234', '0')
     """
     if rate is None:
         return "-"
-    return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:,.0f}"
+    return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:z,.0f}"
 
 
 def instant(at: Any) -> str:

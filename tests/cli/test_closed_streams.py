@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from cluster.server import Server
-from shardq import Engine
+from shardq import Engine, Task
 from tests.cli.ledger import lines
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell
 from tests.support.waiting import wait_until
@@ -178,8 +178,8 @@ runpy.run_module("{module}", run_name="__main__", alter_sys=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("command", ["shardq --help", "cluster status", "bench --list"])
-def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "code"), [("shardq --help", 141), ("cluster status", 1), ("bench --list", 1)])
+def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, command: str, code: int) -> None:
     words = [sys.executable, "-m", *command.split()]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     reading, writing = os.pipe()
@@ -197,7 +197,16 @@ def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, comman
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("command", ["list --all", "list --all --json"])
+def test_head_ends_a_command_as_it_ends_others(shardq: Shell, engine: Engine, command: str) -> None:
+    """As SIGPIPE ends a program: the shell calls it 141, and nothing has failed."""
+    engine.push_many(Task("x" * 100, delay=3600) for _ in range(1000))
+    process = _sh(shardq, f"{{ {SCRIPT} {command}; echo $? >&2; }} | head -1")
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert (len(out.splitlines()), err) == (1, "141\n")
 
 
 @pytest.mark.parametrize(

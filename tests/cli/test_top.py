@@ -17,6 +17,7 @@ from typing import Self
 import pytest
 
 from shardq import Engine
+from shardq.cli.top_keys import VIEWS
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell
 from tests.support.waiting import wait_until
@@ -122,6 +123,27 @@ def test_every_view_and_the_end(shardq: Shell, served: Engine) -> None:
         top.press("qq")
         assert top.process.wait(LONGEST_S) == 0
         assert top.settings() == top.before
+
+
+@pytest.mark.slow
+def test_a_verdict_is_shown_whole_and_tabs_are_no_counts(shardq: Shell, engine: Engine) -> None:
+    engine.forward("mail", to="http://127.0.0.1:1/hooks")
+    engine.push("x", topic="mail", delay=3_600)
+    with Top(shardq, columns=60, rows=20) as top:
+        screen = top.shows("not ok: no dispatcher runs")
+        assert screen[1].endswith("…")
+        assert [line.split() for line in screen if "nodes" in line] == [[*VIEWS]]
+        top.press("v")
+        words = " ".join(" ".join(top.shows("any")).split())
+        assert "call engine.start() in a process that stays up, or start `shardq run`" in words
+        top.resize(columns=20, rows=8)
+        top.shows("more: down")
+        top.press("\x1b[F")
+        wait_until(lambda: "more: down" not in "\n".join(top.shows("any")), "the end is shown")
+        top.press("x")
+        top.shows("not ok:")
+        top.press("q")
+        assert top.process.wait(LONGEST_S) == 0
 
 
 @pytest.mark.slow

@@ -68,6 +68,17 @@ def test_scrolling_ends_at_the_first_row() -> None:
     assert pressed("down", "tab").top == 0
 
 
+def test_the_verdict_is_scrolled_and_left_with_any_other_key() -> None:
+    reading = pressed("down", "v")
+    assert reading.reading
+    for key, line in (("down", 1), ("page down", 6), ("up", 5), ("end", 5 + (1 << 30)), ("home", 0), ("down", 1)):
+        reading.press(key, page=5)
+        assert reading.line == line
+    reading.press("2", page=5)
+    assert (reading.reading, reading.line, reading.view, reading.top) == (False, 0, VIEWS[0], 1)
+    assert pressed("v", "q").ended
+
+
 def test_pause_help_and_the_end() -> None:
     assert pressed("p").paused
     assert not pressed("p", "space").paused

@@ -174,6 +174,7 @@ def test_commands_that_make_no_sense_are_refused(engine: Engine, client: Browser
         ({"verb": "cancel", "state": "leased"}, "leased tasks can&#39;t be cancelled"),
         ({"verb": "cancel", "holder": "w"}, "leave the holder out"),
         ({"verb": "requeue", "state": "ready"}, "dead tasks are requeued"),
+        ({"verb": "remove", "state": "ready"}, "dead tasks are removed"),
         ({"verb": "reschedule", "to": ""}, "the new due time"),
     ):
         answer = client.post("/tasks/bulk/count", data={"csrf": csrf, **fields})
@@ -193,7 +194,7 @@ def test_a_forged_form_cancels_nothing(engine: Engine, client: Browser) -> None:
     assert engine.get(id) is not None
 
 
-def test_the_dead_of_one_reason_are_requeued(engine: Engine, client: Browser) -> None:
+def test_the_dead_of_one_reason_are_requeued_or_removed(engine: Engine, client: Browser) -> None:
     """Numbers in a reason count as equal; tasks of another reason, or of another topic, stay dead."""
     timeouts = [f"Traceback\n  File x\nTimeoutError: no answer in {n} s" for n in range(30)]
     bury(engine, [*timeouts, *["bad address"] * 20])
@@ -205,7 +206,12 @@ def test_the_dead_of_one_reason_are_requeued(engine: Engine, client: Browser) ->
     shown(client, place, "30 of 30 requeued")
     left = [(task.topic, task.reason) for task in engine.dead()]
     assert sorted(topic for topic, _ in left) == ["mail"] * 20 + ["other"] * 5
-    assert engine.changes()[0].what == "requeued 30 tasks: topic mail, died of TimeoutError: no answer in # s"
+    place = counted(client, "/dead", verb="remove", state="dead", reason="TimeoutError: no answer in # s")
+    assert "Remove 5 tasks" in client.get(place).text
+    confirm(client, place)
+    shown(client, place, "5 of 5 removed")
+    assert [task.topic for task in engine.dead()] == ["mail"] * 20
+    assert engine.changes()[1].what == "requeued 30 tasks: topic mail, died of TimeoutError: no answer in # s"
 
 
 def test_the_tasks_of_a_tag_are_requeued_and_cancelled(engine: Engine, client: Browser) -> None:

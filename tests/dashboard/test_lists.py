@@ -146,7 +146,9 @@ def test_marked_tasks_are_cancelled_run_and_requeued_after_one_question(engine: 
     assert engine.tasks(due=(None, dt.datetime.now(dt.UTC)))[0].id == ids[4]
     bury(engine, ["bad", "bad"], topic="other")
     dead = [task.id for task in engine.dead("other")]
-    assert '<button name="verb" value="requeue">' in client.get("/tasks?state=dead").text
+    page = client.get("/tasks?state=dead").text
+    assert re.findall(r'<button name="verb" value="(\w+)">', page) == ["requeue", "remove"]
+    assert re.findall(r'name="verb" value="(\w+)">\n', page) == ["requeue", "remove"], "of all that match"
     assert "2 of 2 tasks requeued." in confirmed("requeue", dead, "dead")
     assert engine.stats().dead == 0
 
@@ -190,6 +192,22 @@ def test_a_task_is_cancelled_from_its_page(engine: Engine, client: Browser) -> N
     assert f"{id} was cancelled" in answer.text
     assert engine.get(id) is None
     assert client.get("/tasks/one", params={"id": id}).status_code == 404
+
+
+def test_a_dead_task_is_removed_not_cancelled(engine: Engine, client: Browser) -> None:
+    bury(engine, ["bad"] * 3)
+    ids = [task.id for task in engine.dead()]
+    for page in (f"/tasks/one?id={ids[0]}", "/tasks?state=dead", "/dead"):
+        assert "cancel" not in client.get(page).text.lower(), page
+    page = f"/tasks/one?id={ids[0]}"
+    assert re.findall(r'action="/tasks/(\w+)"', client.get(page).text) == ["requeue", "remove"]
+    assert f"Remove the dead task {ids[0]} for good?" in client.submit(page, "/tasks/remove", id=ids[0]).text
+    assert f"{ids[0]} was removed" in client.submit(page, "/tasks/remove", id=ids[0], sure="yes").text
+    assert "is gone" in client.submit("/tasks?state=dead", "/tasks/remove", id=ids[0], sure="yes").text
+    data = {"csrf": client.form_of("/tasks?state=dead"), "verb": "remove", "id": ids[1], "state": "dead", "sure": "yes"}
+    answer = client.post("/tasks/marked", data=data)
+    assert "1 of 1 task removed." in client.get(answer.headers["location"]).text
+    assert [task.id for task in engine.dead()] == ids[2:]
 
 
 def test_a_task_is_rescheduled_and_requeued_from_its_page(engine: Engine, client: Browser) -> None:

@@ -18,11 +18,14 @@ from shardq.core.fleet import report
 from shardq.core.layout.topology import Limit
 from shardq.dashboard import app, drawing, snapshots
 from shardq.dashboard import shards as shards_page
+from shardq.dashboard.links import PAGE_OF, PAGES, told
 from shardq.dashboard.shards import Resizing
 from shardq.dashboard.snapshots import Caller, Column
+from shardq.engine.health import KINDS
 from shardq.errors import ChangeUnderWay
 from shardq.worker import report as reporter
 from tests.dashboard.browsing import Browser, browsing
+from tests.dashboard.test_bulk import bury
 from tests.support.waiting import wait_until
 
 LARGEST = 80_000
@@ -315,6 +318,43 @@ def test_a_change_that_is_there_already_is_refused(engine: Engine, client: Brows
     answer = client.submit("/shards/number?shards=4", "/shards/number", shards="4")
     assert answer.status_code == 400
     assert "there are 4 shards already" in answer.text
+
+
+# ---- verdicts
+
+
+def test_a_verdict_leads_to_its_pages(engine: Engine, client: Browser) -> None:
+    bury(engine, ["bad"] * 101)
+    text = client.get("/").text
+    [verdict] = re.findall(r'<div class="verdict bad">.*?</div>', text, re.DOTALL)
+    assert '<a href="/topics/one?topic=mail">&#39;mail&#39;</a>' in verdict
+    assert 'see <a href="/dead">dead tasks</a>' in verdict
+    assert '<code>shardq run</code> <a href="/fleet">→ Fleet</a>' in verdict
+    assert "`" not in verdict
+
+
+def test_each_kind_of_reason_has_a_page_or_none_on_purpose() -> None:
+    assert set(PAGE_OF) == set(KINDS)
+    assert {page for page in PAGE_OF.values() if page} <= set(PAGES)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see `shardq topics`", 'see <a href="/q/topics">Topics</a>'),
+        ("`shardq list --failed --topic mail`", '<a href="/q/retries?topic=mail">retries</a>'),
+        ("`shardq list --state ready --topic 'a b'`", '<a href="/q/tasks?state=ready&amp;topic=a+b">ready tasks</a>'),
+        ("`shardq` `a 'b` `rm -r <b>`", "<code>shardq</code> <code>a &#39;b</code> <code>rm -r &lt;b&gt;</code>"),
+        ("topic (default): late", 'topic <a href="/q/topics/one">(default)</a>: late'),
+        (
+            f"topic {'<x>' + chr(0x202E)!r}",
+            'topic <a href="/q/topics/one?topic=%3Cx%3E%E2%80%AE">&#39;&lt;x&gt;\\u202e&#39;</a>',
+        ),
+        ("topic 'x\\", "topic &#39;x\\"),
+    ],
+)
+def test_commands_and_topics_of_a_sentence_are_links(text: str, shown: str) -> None:
+    assert told("/q", text) == shown
 
 
 # ---- all of them

@@ -14,7 +14,7 @@ def test_schedules_are_listed_searched_and_paged(engine: Engine, client: Browser
     for n in range(60):
         engine.every(f"poll-{n:02}", interval=3600)
     first = client.get("/schedules").text
-    assert "<code>0 3 * * *</code> Europe/Berlin" in first
+    assert '<code class="nowrap">0 3 * * *</code> Europe/<wbr>Berlin' in first
     assert "every 60 min" in first
     assert "1 to 50 of 61" in first
     assert "poll-59" in client.get("/schedules?begin=50").text

@@ -9,14 +9,15 @@ import pytest
 
 from shardq import Engine, Forecast, History, Task
 from shardq.dashboard import app, drawing
-from shardq.features.history import HistoryPoint
+from shardq.dashboard.drawing import BACKLOG_MIN
+from shardq.features.history import HistoryPoint, Row, backlog_minutes
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.test_pages import LARGEST
 from tests.history.seeding import PER_MINUTE, seed_a_day
 
 
 def test_a_day_of_data_and_what_falls_due(engine: Engine, client: Browser) -> None:
-    seed_a_day(engine)
+    seed_a_day(engine, ready=500)
     engine.push_many([Task(n, delay=600, topic="mail") for n in range(PER_MINUTE * 2)])
     text = client.get("/?span=hour").text
     assert len(text.encode()) < LARGEST
@@ -60,6 +61,22 @@ def test_the_column_of_now_is_within_the_drawing() -> None:
     assert [kind for kind, _, _ in drawn.columns[0].bars] == ["bar", "due"]
     assert min(y for _, y, _ in drawn.columns[0].bars) >= min(y for y, _ in drawn.counts)
     assert drawn.counts[-1][1] == 2000
+
+
+@pytest.mark.parametrize("ready", [0, 500])
+def test_more_than_was_ever_handled_is_said_after_ten_minutes_with_a_backlog(ready: int) -> None:
+    """Before, workers handled what came, and not what they can."""
+    now = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)
+    step, kinds = dt.timedelta(minutes=1), []
+    future = Forecast(now=now, step=step, overdue=0, buckets=[(now + step, 2000)], later=0)
+    for minutes in (1, BACKLOG_MIN - 1, BACKLOG_MIN):
+        rows = [Row(number, 1, ready=ready, dispatched=600, handled=600) for number in range(minutes)]
+        points = [HistoryPoint(start=now, minutes=1, ready=ready, dispatched=600, handled=600, failed=0, died=0)]
+        past = History(now=now, step=step, points=points, backlog_minutes=backlog_minutes(rows))
+        drawn = drawing.timeline(past, future, "%H:%M")
+        kinds.append(drawn.columns[-1].bars[0][0])
+        assert drawn.judges == (kinds[-1] == "much")
+    assert kinds == ["due", "due", "much" if ready else "due"]
 
 
 def test_a_new_engine_opens_on_the_hour_and_an_old_one_on_the_day(engine: Engine, client: Browser) -> None:

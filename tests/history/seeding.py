@@ -18,8 +18,8 @@ RESIZED = 20
 """Minutes ago at which 16 shards became 32."""
 
 
-def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute: PER_MINUTE) -> None:
-    """``per_minute``: the minute since 1970 → its tasks."""
+def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute: PER_MINUTE, *, ready: int = 7) -> None:
+    """``per_minute``: the minute since 1970 → its tasks. ``ready``: the tasks that wait at the end of each."""
     now = int(time.time() // 60)
     rows = [
         Row(
@@ -28,7 +28,7 @@ def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute:
             16 if ago > RESIZED else 32,
             0,
             50_000,
-            7,
+            ready,
             per_minute(now - ago),
             per_minute(now - ago) - 10,
             10,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -76,6 +76,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """The length of a point: a minute, an hour or a day."""
     points: list[HistoryPoint]
     """The oldest first. The last one is under way, and is the first bucket of a forecast, too."""
+    backlog_minutes: int = 0
+    """The recorded minutes that ended with a backlog: with more ready tasks than workers handle in a second. Without
+    one, ``handled`` says what came, and not what workers can handle. Of a month, all minutes of such hours.
+    """
 
 
 _GRACE = dt.timedelta(seconds=30)
@@ -116,6 +120,15 @@ def most_handled(past: History) -> float | None:
     return max((point.handled / point.minutes / 60 for point in past.points if point.handled), default=None)
 
 
+def backlog_minutes(rows: Iterable[Row]) -> int:
+    """The minutes of the rows that ended with a backlog.
+
+    >>> backlog_minutes([Row(1, 1, ready=3, handled=60), Row(2, 1, ready=1, handled=60), Row(3, 1, ready=9)])
+    1
+    """
+    return sum(row.minutes for row in rows if row.handled and row.ready > row.handled / row.minutes / 60)
+
+
 def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:
     check_horizon(horizon)
     keys = cache.control
@@ -134,6 +147,7 @@ def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:
         now=shown_instant(now_ms),
         step=step,
         points=[_point(shown_instant(at * step_ms), buckets.get(at, [])) for at in range(first, first + count)],
+        backlog_minutes=backlog_minutes(chain.from_iterable(buckets.get(at, ()) for at in range(first, first + count))),
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from shardq import Delivery, Engine, Task
+from shardq.engine import tables
 from tests.dashboard.browser.conftest import Visiting
 from tests.dashboard.test_bulk import bury
 from tests.support.browser import PATIENCE_MS
@@ -41,9 +42,34 @@ PAGES = (
 WIDTHS = (1280, 360)
 
 _CUT = """() => [...document.querySelectorAll(".wide")]
-  .filter(each => each.scrollWidth > each.clientWidth && !each.querySelector("svg.drawing, th[aria-sort]"))
+  .filter(each => each.scrollWidth > each.clientWidth && !each.querySelector("svg.drawing"))
   .map(each => each.innerText)"""
-"""The tables that scroll to the side: drawings may, and the map of shards by their columns on a phone."""
+"""The tables that scroll to the side: drawings may."""
+
+_BROKEN = """() => {
+  const found = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = new Range();
+  for (let text = texts.nextNode(); text; text = texts.nextNode())
+    for (const word of text.parentElement.closest("td, th, dt, dd") ? text.data.matchAll(/[^\\s\\/._:@=-]+/g) : []) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const rows = new Set([...range.getClientRects()].map(each => each.top));
+      if (word[0].length <= 24 && rows.size > 1) found.push(word[0]);
+    }
+  return found;
+}"""
+"""The words that go on in the next line, but for very long ones."""
+
+_COVERED = """() => [...document.querySelectorAll("tr.bad")].filter(row => {
+  const bar = [row, row.cells[0]].find(each => getComputedStyle(each).boxShadow !== "none"), range = new Range();
+  range.selectNodeContents(row.cells[0]);
+  return range.getBoundingClientRect().left < bar.getBoundingClientRect().left + 4;
+}).map(row => row.innerText)"""
+"""The rows whose red bar is over their first letter."""
+
+NAMES = ("customer.onboarding.welcome", "invoice_documents", "payment-reminders")
+"""Of topics, as people give them."""
+
+FAR_AWAY = "America/Argentina/Buenos_Aires"
 
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 
@@ -59,6 +85,10 @@ def all_pages(engine: Engine) -> list[str]:
     bury(engine, ["Traceback\n  File 'x'\nTimeoutError: " + "smtp.example.org-" * 20, "bad"])
     engine.push_many([Task({"n": n}, delay=FAR_S + n, topic="m" * 64) for n in range(50)])
     engine.push("x", topic="mail")
+    for name in NAMES:
+        engine.push({"task": f"shop.{name}.deliver_everything"}, delay=FAR_S, topic=name)
+    engine.limit(NAMES[0], rate=500, concurrency=20, per_key=3)
+    engine.every("nightly-reconciliation-of-payments", cron="0 3 * * *", tz=FAR_AWAY, topic=NAMES[1])
     engine.every("report-" + "n" * 50, cron="0 3 * * *", tz="Europe/Berlin", topic="m" * 64)
     engine.limit("mail", rate=500, concurrency=20)
     calls = [{"task": "shop.resize", "args": [n, "x" * 200]} for n in range(2)]
@@ -76,7 +106,10 @@ def all_pages(engine: Engine) -> list[str]:
 
 
 @pytest.mark.slow
-def test_pages_fit_their_windows_and_have_contrast_by_day_and_by_night(engine: Engine, visit: Visiting) -> None:
+def test_pages_fit_their_windows_and_have_contrast_by_day_and_by_night(
+    engine: Engine, visit: Visiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "WAITS_S", -1)  # each row of a topic is red
     addresses, window = all_pages(engine), visit(width=WIDTHS[0])
     page = window.page
     for address in addresses:
@@ -86,6 +119,9 @@ def test_pages_fit_their_windows_and_have_contrast_by_day_and_by_night(engine: E
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{address} scrolls to the side"
             assert page.evaluate(_CUT) == [], f"{address} cuts a table at {width}"
+            assert page.evaluate(_COVERED) == [], f"{address} at {width}"
+            if width == WIDTHS[0]:
+                assert page.evaluate(_BROKEN) == [], f"{address} breaks words"
         backgrounds = set()
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
