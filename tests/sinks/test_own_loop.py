@@ -11,13 +11,14 @@ import pytest
 
 from shardq.features.sinks import Message, Sent, Unsent
 from shardq.features.sinks.http import HttpSink
+from shardq.features.sinks.in_loop import InLoop
 from shardq.features.sinks.own_loop import LOOP
 from tests.sinks.nasty import CLOSE, HANG, READ, NastyServer, Step
 from tests.support.waiting import wait_until
 
 TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 
-Open = Callable[..., HttpSink]
+Open = Callable[..., InLoop]
 
 
 def messages(count: int) -> Sequence[Message]:
@@ -33,10 +34,10 @@ def threads() -> int:
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    made: list[HttpSink] = []
+    made: list[InLoop] = []
 
-    def opened(server: NastyServer, options: str = "") -> HttpSink:
-        sink = HttpSink(f"http://127.0.0.1:{server.port}/#{options}")
+    def opened(server: NastyServer, options: str = "") -> InLoop:
+        sink = InLoop(HttpSink(f"http://127.0.0.1:{server.port}/#{options}"))
         made.append(sink)
         sink.open()
         return sink
@@ -67,7 +68,7 @@ def test_a_sink_is_opened_again_as_soon_as_it_is_closed() -> None:
     """The loop of before may still be about to end: without a queue for each opening, one in a hundred hung."""
     usual_s = sys.getswitchinterval()
     with NastyServer([READ, TAKEN]) as server:
-        sink = HttpSink(f"http://127.0.0.1:{server.port}/#connections=1")
+        sink = InLoop(HttpSink(f"http://127.0.0.1:{server.port}/#connections=1"))
         sys.setswitchinterval(1e-6)
         try:
             for _ in range(400):

@@ -30,8 +30,8 @@ from typing import NamedTuple
 from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleRetry
 from shardq.core.consumer.claim_state import CONTENDED_S, ClaimNotes, Claims
 from shardq.core.consumer.claiming import claim
-from shardq.core.consumer.policy import delay_ms, reason_of
-from shardq.core.consumer.settling import noted, settle
+from shardq.core.consumer.policy import Bury, Retry, Snooze, delay_ms, reason_of
+from shardq.core.consumer.settling import noted, settle, settlement_after
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.report import SinkStats
 from shardq.core.layout.topology import Route
@@ -40,8 +40,9 @@ from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.errors import ShardqError
 from shardq.features.sinks import base
-from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Result, Sent, Unsent
+from shardq.features.sinks.base import BATCH, Failed, Message, Refused, Sent, Unsent
 from shardq.features.sinks.egress import Egress
+from shardq.features.sinks.in_loop import InLoop, Verdict
 from shardq.features.sinks.lookout import Lookout
 from shardq.features.sinks.pool import Pool, PooledLoop
 from shardq.features.sinks.registry import sink_of
@@ -51,7 +52,7 @@ log: logging.Logger = logging.getLogger("shardq.sinks")
 NOT_TRIED = Unsent("the sink was not asked")
 """The result of a task that is given back, and says nothing of the sink."""
 
-Results = dict[str, Result | Future[Result]]
+Results = dict[str, Verdict | Future[Verdict]]
 """Id → what became of the task; a Future if the sink will say it later."""
 
 LEASE_S = 15.0
@@ -99,11 +100,13 @@ class Sender:
         self._lookout = lookout
         self._pool = pool
         self._circuit = base.Circuit()
-        self._sink: base.Sink | None = None
+        self._sink: base.SinkBase | None = None
+        self._link: base.Sink | InLoop | None = None
+        """The sink, as it is called."""
         self._open = False
         self.held: Sequence[Delivery] = ()
         """The deliveries that are claimed and not settled."""
-        self._late: dict[Future[Result], Try] = {}
+        self._late: dict[Future[Verdict], Try] = {}
         """The tries whose answers are to come, or have come and were not looked at."""
         self._unanswered = 0
         """The tries whose answers are to come."""
@@ -113,9 +116,9 @@ class Sender:
         """Claims in a row that gave nothing."""
         self._trying_until: float | None = None
         """Until when tasks are waited for, to try with them a sink that was down."""
-        self._answered: list[tuple[Try, Result]] = []
+        self._answered: list[tuple[Try, Verdict]] = []
         """Answers that are not settled."""
-        self._undecided: list[tuple[Try, Result]] = []
+        self._undecided: list[tuple[Try, Verdict]] = []
         """Failures that others on their way will explain: they are the task's own if one of those is taken."""
         self._taken = 0
         """The tasks that the sink has taken, or refused for good."""
@@ -155,8 +158,8 @@ class Sender:
 
     def interrupt(self) -> None:
         """Ends a send that takes too long; the tasks are sent again by another process."""
-        if (sink := self._sink) is not None:
-            sink.interrupt()
+        if (link := self._link) is not None:
+            link.interrupt()
 
     def disconnect(self) -> None:
         """Disconnects its sink, if it still has nothing to send: others need the connection more."""
@@ -241,13 +244,13 @@ class Sender:
             self._lookout.rests(self)
         return again_s
 
-    def _answers_later(self, future: Future[Result], each: Try) -> None:
+    def _answers_later(self, future: Future[Verdict], each: Try) -> None:
         with self._lock:
             self._unanswered += 1
         self._late[future] = each
         future.add_done_callback(self._answer_came)
 
-    def _answer_came(self, _: Future[Result]) -> None:
+    def _answer_came(self, _: Future[Verdict]) -> None:
         """Has answers settled that came together. In the sink's thread."""
         with self._lock:
             self._unanswered -= 1
@@ -258,22 +261,25 @@ class Sender:
         batch = BATCH if self._sink is None else self._sink.batch
         return min(TRIED, batch) if trying else batch
 
-    def _opened(self) -> base.Sink:
+    def _opened(self) -> base.Sink | InLoop:
         """The sink of the route, open. Raises what is wrong with its URL in this process, or with the other side."""
         if self._open:
-            assert self._sink is not None, "it is open"
-            return self._sink
+            assert self._link is not None, "it is open"
+            return self._link
         # secrets may have changed since it was closed
-        self._sink = sink_of(self.route, self._egress, self._sink)
-        self._sink.pool = self._pool
-        self._sink.check_names(CALL_TIMEOUT_S)
-        if self._sink.max_attempts is not None:
-            self._claims.topic_attempts = {self.topic: self._sink.max_attempts}
-        self._sink.open()
+        sink = sink_of(self.route, self._egress, self._sink)
+        if sink is not self._sink:
+            self._sink, self._link = sink, InLoop(sink) if isinstance(sink, base.AsyncSink) else sink  # type: ignore[assignment]
+        assert self._link is not None
+        if isinstance(sink, base.Sink):
+            sink.check_names(CALL_TIMEOUT_S)
+        if sink.max_attempts is not None:
+            self._claims.topic_attempts = {self.topic: sink.max_attempts}
+        self._link.open()
         self._open = True
-        return self._sink
+        return self._link
 
-    def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Result | Future[Result]]:
+    def _send(self, deliveries: list[Delivery], *, trying: bool) -> list[Verdict | Future[Verdict]]:
         """Sends what is not suspect together, and suspects alone. Returns the result of each."""
         results: Results = dict.fromkeys([each.id for each in deliveries], NOT_TRIED)
         if self._try(results, deliveries, trying=trying):
@@ -337,13 +343,15 @@ class Sender:
             _remember(self._suspects, [some[0].id])
         return False
 
-    def _answers(self, some: list[Delivery]) -> Sequence[Result | Future[Result]]:
+    def _answers(self, some: list[Delivery]) -> Sequence[Verdict | Future[Verdict]]:
         """The results of one send; on a new connection where the one before failed."""
         if self._stopping.is_set():
             return [Unsent("the process ends")] * len(some)
         try:
-            sink = self._opened()
-            results = base.checked(sink, sink.send([_message(delivery) for delivery in some]), len(some))
+            link, messages = self._opened(), [_message(delivery) for delivery in some]
+            results: Sequence[Verdict | Future[Verdict]] = (
+                link.send(messages) if isinstance(link, InLoop) else base.checked(link, link.send(messages), len(some))
+            )
         except BaseException as exc:  # noqa: BLE001  as above
             results = [Unsent(_text(exc))] * len(some)
         if any(isinstance(result, Unsent) for result in results) and not self._late:
@@ -355,21 +363,22 @@ class Sender:
         assert self._sink is not None, "it was asked"
         for future in [each for each in self._late if each.done()]:
             try:
-                result = base.as_result(self._sink, future.result())
+                found = future.result()
+                result = found if isinstance(found, Bury | Retry | Snooze) else base.as_result(self._sink, found)
             except BaseException as exc:  # noqa: BLE001  as above; a future may have been cancelled, too
                 result = Failed(_text(exc))
             self._note(self._late.pop(future), result)
 
-    def _note(self, each: Try, result: Result) -> None:
+    def _note(self, each: Try, result: Verdict) -> None:
         self._answered.append((each, result))
-        self._taken += isinstance(result, Sent | Refused)
+        self._taken += isinstance(result, Sent | Refused | Bury | Retry | Snooze)
 
     def _settle(self) -> None:
         """Settles what was sent by what became of it, and moves the circuit."""
         self._collect()
         answered, self._answered = [*self._undecided, *self._answered], []
-        decided: list[tuple[Try, Result]] = []
-        alone: list[tuple[Try, Result]] = []
+        decided: list[tuple[Try, Verdict]] = []
+        alone: list[tuple[Try, Verdict]] = []
         assert self._sink is not None, "it was asked"
         outage: Unsent | None = None
         for each, result in answered:
@@ -389,7 +398,7 @@ class Sender:
         self._decide([*decided, *alone], ids, outage)
         self._send_settlements()
 
-    def _decide(self, answered: Sequence[tuple[Try, Result]], alone: set[str], outage: Unsent | None) -> None:
+    def _decide(self, answered: Sequence[tuple[Try, Verdict]], alone: set[str], outage: Unsent | None) -> None:
         """``alone``: the ids of tasks that failed while no other was taken: it may be the sink that is down.
         ``outage``: the same of those whose attempts count nevertheless.
         """
@@ -410,6 +419,13 @@ class Sender:
                     self._counts["buried"] += 1
                     log.warning("task %s is refused by %s, and buried: %s", id, self.route.shown, reason)
                     others.append(noted(SettleBury(id, token, reason_text(reason)), delivery.past))
+                case Bury() | Retry() | Snooze():
+                    assert self._sink is not None, "it has answered"
+                    backoff, most = self._sink.backoff, self._sink.max_attempts
+                    settlement = settlement_after(delivery, result, None, lambda n, b=backoff: delay_ms(b, n), most)  # type: ignore[misc]
+                    others.append(noted(settlement, delivery.past))
+                    retried += [id] * isinstance(result, Retry)
+                    self._counts["buried"] += isinstance(result, Bury)
                 case Failed(reason, again_s) if id not in alone:
                     assert self._sink is not None, "it has answered"
                     pause = max(delay_ms(self._sink.backoff, delivery.attempt), int(min(again_s, base.ASKED_S) * 1000))
@@ -471,9 +487,9 @@ class Sender:
 
     def _close(self) -> None:
         self._open = False
-        if self._sink is not None:
+        if self._link is not None:
             try:
-                self._sink.close()
+                self._link.close()
             except Exception as exc:  # noqa: BLE001  it is lost already
                 log.debug("closing %s failed: %s", self.route.shown, exc)
 
@@ -492,6 +508,7 @@ def _message(delivery: Delivery) -> Message:
         codec=delivery.payload.codec,
         headers=delivery.headers,
         attempt=delivery.attempt,
+        failures=delivery.failures,
     )
 
 
