@@ -31,18 +31,18 @@ from shardq.core.threads import begun
 from shardq.core.topology_cache import TopologyCache
 from shardq.delivery.hooks import Hooks
 from shardq.delivery.job import Job, Lot
+from shardq.delivery.lookout import Lookout
 from shardq.delivery.loop import DeliveryLoop
+from shardq.delivery.roused import Roused
 from shardq.delivery.runners import SharedThreads
 from shardq.features.sinks.base import AsyncSink, Sink, SinkBase
 from shardq.features.sinks.blocking import ThreadedSink
 from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.gate import Gate
 from shardq.features.sinks.handling import RouteHandler, SinkHandler, text_of
-from shardq.features.sinks.lookout import Lookout
 from shardq.features.sinks.looped import LoopedSink
 from shardq.features.sinks.own_loop import LOOP
 from shardq.features.sinks.registry import sink_of
-from shardq.features.sinks.roused import Roused
 
 log: logging.Logger = logging.getLogger("shardq.sinks")
 
@@ -110,7 +110,7 @@ class RouteLoop(DeliveryLoop):
             served,
             places=lambda slow: threads.places(slow=slow),
             start=self._start,
-            disconnect=self.disconnect,
+            disconnect=lambda topic: self.disconnect(served(topic)),
         )
         threads.freed = self.roused.place_freed
         self._fetch_by("fetch", self.roused)
@@ -145,8 +145,9 @@ class RouteLoop(DeliveryLoop):
         self._in_flight.stop_fetching()
         self.roused.close()
 
-    def disconnect(self, handler: SinkHandler) -> None:
+    def disconnect(self, served: Served | None) -> None:
         """Disconnects a sink, if it has nothing to send."""
+        handler = None if served is None else served.handler
         if isinstance(handler, LoopedSink):
             self._coroutine_runner.submit(handler.disconnect())
         elif isinstance(handler, ThreadedSink):
@@ -284,7 +285,7 @@ class Routes:
         self._attempts.pop(topic, None)
         if former is not None and (handler := former.handler) is not None:
             handler.end()
-            handler.room.freed = lambda: self._loop.disconnect(handler) if handler.is_idle else None
+            handler.room.freed = lambda: self._loop.disconnect(former) if handler.is_idle else None
             handler.room.freed()
             self._former = [each for each in [*self._former, handler] if each.room.tasks or each.is_open]
 
