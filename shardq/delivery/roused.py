@@ -127,9 +127,8 @@ class Roused:
 
     def room_freed(self, topic: str, gate: Gated) -> None:
         """Has the topic claimed if it waits for room; and if it could not be handled: some tasks are ready again."""
-        with self._changed:
-            if topic in self._full or gate.is_trying:
-                self.rouse(topic)
+        if topic in self._full or gate.is_trying:  # without the lock: it says that it waits, and looks for room then
+            self.rouse(topic)
 
     def place_freed(self) -> None:
         """Has topics claimed that wait for a thread."""

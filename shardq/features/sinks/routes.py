@@ -127,7 +127,7 @@ class RouteLoop(DeliveryLoop):
         """The fault of its threads that is none of a server, if there is one."""
         return next((loop.fault for loop in self._loops if loop.fault and not loop.fault_of_server), "")
 
-    def end_routes(self, handlers: Sequence[SinkHandler], hurry: SignalSafeEvent) -> None:
+    def end_routes(self, handlers: Sequence[SinkHandler]) -> None:
         """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left, and
         after ``ENDING_S`` more it leaves those that do not return.
         """
@@ -136,7 +136,10 @@ class RouteLoop(DeliveryLoop):
             for handler in handlers:
                 if handler.room.running:
                     handler.interrupt()
-        self.stop(ENDING_S, hurry, partial(self.disconnect_all, handlers))
+            self._in_flight.wait_quiet(time.monotonic() + ENDING_S)
+        hurry = SignalSafeEvent()
+        hurry.set()
+        self.stop(0.0, hurry, partial(self.disconnect_all, handlers))
         if self._entered is not None:
             LOOP.leave(self._entered)
 
@@ -337,7 +340,7 @@ class Routes:
     def join(self) -> None:
         """Returns when batches on their way are settled, or after some seconds."""
         if self._loop.at_work:
-            self._loop.end_routes(self._handlers(), SignalSafeEvent())
+            self._loop.end_routes(self._handlers())
         self._lookout.close()
 
     # ---- what it says of itself
