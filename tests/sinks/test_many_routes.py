@@ -68,6 +68,18 @@ def test_idle_routes_cost_no_scripts(own_server: Server, name: str, here: bool) 
         assert scripts(own_server) - before < 60
 
 
+def test_a_route_that_waits_for_permits_asks_for_nothing(own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=4) as engine:
+        engine.start()
+        engine.limit("mail", rate=20)
+        engine.forward("mail", to=f"{own_server.url}#list")
+        engine.push_many([Task(n, topic="mail") for n in range(20)])
+        wait_until(lambda: engine.stats().ready > 0, "some wait for permits")
+        before = scripts(own_server)
+        wait_until(lambda: own_server.ask("LLEN", "list") == 20, "all have come")
+        assert scripts(own_server) - before < 300
+
+
 def test_endpoints_that_stand_still_hold_up_no_other(feeding: Engine, sink: Server, tmp_path: Path) -> None:
     endpoint = Endpoint(tmp_path / "requests")
     try:
