@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.features.sinks import Message, Result, Sent, Sink, registry, routes
 from tests.sinks.seen import left
 from tests.sinks.test_http import Endpoint
 from tests.support.waiting import wait_until
@@ -64,6 +68,18 @@ def test_idle_routes_cost_no_scripts(own_server: Server, name: str, here: bool) 
         assert scripts(own_server) - before < 60
 
 
+def test_a_route_that_waits_for_permits_asks_for_nothing(own_server: Server, name: str) -> None:
+    with Engine(own_server.url, name=name, shards=4) as engine:
+        engine.start()
+        engine.limit("mail", rate=20)
+        engine.forward("mail", to=f"{own_server.url}#list")
+        engine.push_many([Task(n, topic="mail") for n in range(20)])
+        wait_until(lambda: engine.stats().ready > 0, "some wait for permits")
+        before = scripts(own_server)
+        wait_until(lambda: own_server.ask("LLEN", "list") == 20, "all have come")
+        assert scripts(own_server) - before < 300
+
+
 def test_endpoints_that_stand_still_hold_up_no_other(feeding: Engine, sink: Server, tmp_path: Path) -> None:
     endpoint = Endpoint(tmp_path / "requests")
     try:
@@ -81,3 +97,45 @@ def test_endpoints_that_stand_still_hold_up_no_other(feeding: Engine, sink: Serv
         feeding.push({"release": True}, topic="hooks-0")
     finally:
         endpoint.end()
+
+
+class SlowSink(Sink):
+    """Is slow at first, and then stands still until it is let go on; or is quick."""
+
+    goes_on: ClassVar[threading.Event]
+
+    def __init__(self, url: str) -> None:
+        self._longest_s = 0.2 if url.startswith("slow:") else 0.0
+
+    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+        if self._longest_s:
+            self.goes_on.wait(self._longest_s)
+            self._longest_s = 30.0
+        return [Sent()] * len(batch)
+
+
+def test_slow_sinks_have_part_in_half_of_the_threads(
+    single: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [EntryPoint(scheme, f"{__name__}:SlowSink", registry.GROUP) for scheme in ("slow", "quick")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == registry.GROUP else [])
+    monkeypatch.setattr(routes, "THREADS", 8)
+    monkeypatch.setattr(routes, "SLOW_S", 0.1)
+    monkeypatch.setattr(SlowSink, "goes_on", threading.Event(), raising=False)
+    with Engine(single.url, name=name, shards=2) as engine:
+        engine.start()
+        slow, quick = [f"slow-{n}" for n in range(20)], [f"quick-{n}" for n in range(4)]
+        for topic in (*slow, *quick):
+            engine.forward(topic, to=f"{topic.partition('-')[0]}://here")
+
+        def sent(topics: Sequence[str]) -> int:
+            return sum(each.sent for each in engine.stats().sinks if each.topic in topics)
+
+        engine.push_many([Task(topic, topic=topic) for topic in slow])
+        wait_until(lambda: sent(slow) == len(slow), "they were slow")
+        engine.push_many([Task(topic, topic=topic) for topic in slow])
+        for n in range(20):
+            engine.push(n, topic=quick[n % 4])
+            wait_until(lambda: sent(quick) == n + 1, "it has come", timeout=5)  # noqa: B023  called at once
+        SlowSink.goes_on.set()
+        wait_until(lambda: left(engine) == 0, "the slow ones have had their turns")
