@@ -21,12 +21,14 @@ from shardq.core.edits import edit_topology, take_up_keys, with_pause
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
+from shardq.core.model.endpoints import default_key
 from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.options import ContentOptions
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, arun
 from shardq.core.producer import by_id
+from shardq.core.producer.pushing import check_hooked
 from shardq.core.resharding.handle_aio import AsyncResize
 from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
@@ -376,7 +378,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         ``start`` and ``end``: there are none before and after these instants. ``catch_up``: after a time in which no
         dispatcher ran, "one" run makes up for all that were missed, or "all" of them run, or "none".
         ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``key``, and of
-        the ``content`` ``headers``, ``max_attempts`` and ``tags``, are those of each task, as with ``push``.
+        the ``content`` ``headers``, ``max_attempts``, ``tags`` and ``url``, are those of each task, as with ``push``.
         ``expires``: a task not claimed so many seconds after its due time is buried instead of run late.
 
         The schedule is kept in the engine, and served by the processes that have called ``start()``. Declared again, it
@@ -409,10 +411,17 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
 
     async def _declare(self, name: str, every: Every, topic: str, payload: Any, key: str | None = None) -> None:
         head = encode_head(every)
+        if key is None and every.url is not None:
+            key = default_key(every.url)
         id = schedule_id(topic if key is None else f"{topic}/{key}", name)
         record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head, id)
         declaration = Declaration.of(every, topic=topic, key=key, record=record)
-        await self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
+
+        def declared(cache: TopologyCache) -> Operation[None]:
+            check_hooked(cache, () if every.url is None else (topic,))
+            return declaring.declare(cache, name, declaration)
+
+        await self._carry_out(declared)
         if every.owner:
             self._declared.setdefault(every.owner, set()).add(name)
 
