@@ -75,7 +75,8 @@ class LotCalls:
                 self._fail(called, exc)
                 return
         if failure is None:
-            if self._settle([(job, job.delivery) for job in _open(called)], None) and log.isEnabledFor(logging.INFO):
+            done = self._settle([(job, job.delivery) for job in _open(called)], None)
+            if done and not self.lot.handler.is_silent and log.isEnabledFor(logging.INFO):
                 self._tell_done(len(called), seconds)
         elif self._batching.isolate and _may_be_one(failure):
             self._raised = failure
@@ -99,6 +100,9 @@ class LotCalls:
     # ----
 
     def _planned(self, jobs: Sequence[Job]) -> Steps[Job]:
+        if not self._batching.shrinks:
+            yield CallThese(jobs)
+            return
         for part in parts(jobs, lambda job: job.delivery.failures, self._batching.size_after):
             if (raised := (yield CallThese(part))) is not None:
                 yield from isolated(part, _is_open, raised)

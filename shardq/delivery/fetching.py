@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from shardq.core.consumer.sync import Consumer
 from shardq.delivery.handler import Handler
@@ -29,6 +30,16 @@ meanwhile: that would be the few tasks that have come since.
 
 Start = Callable[[Sequence[Unit]], None]
 """Hands units to the runners."""
+
+
+class Source(Protocol):
+    """What a thread of a loop fetches from."""
+
+    def step(self) -> bool:
+        """Claims once there is room. Returns False when no more is to be claimed."""
+
+    def close(self) -> None:
+        """Ends a wait. May be called from any thread."""
 
 
 class Fetch:
@@ -87,7 +98,7 @@ class BatchFetch:
         self._in_flight = in_flight
         self._handler = handler
         self._size = handler.batching.size
-        self._room = in_flight.rooms[handler.topic] = BatchRoom(min(handler.batching.places or places, places))
+        self._room = BatchRoom(min(handler.batching.places or places, places))
         self._start = start
         self._is_full = False
         """True if the last batch was full."""
@@ -111,7 +122,7 @@ class BatchFetch:
             if self._linger is not None and not was_full:
                 self._linger.pause(AGAIN_S)
             return True
-        lot = Lot.of(self._handler, deliveries)
+        lot = Lot.of(self._handler, deliveries, self._room)
         if not self._in_flight.put_lot(lot):
             self._in_flight.end_lot(lot)
             return False

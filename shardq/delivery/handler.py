@@ -36,6 +36,8 @@ class Batching:
     """The most calls at once in a process; None: as many as the loop has places."""
     isolate: bool = True
     """True if a batch whose call raises is called again in halves, until the task is found that makes it fail."""
+    shrinks: bool = True
+    """True if tasks that have failed are called apart from others, the fewer at a time the more often they have."""
     read: Callable[[Delivery], Delivery] | None = None
     """Makes the delivery that the handler gets, with a payload of its type. Raises PayloadNotDecodable."""
 
@@ -65,6 +67,8 @@ class Handler:
     backoff: Backoff
     batching: Batching | None = None
     """None: a call takes one delivery."""
+    is_silent: bool = False
+    """True if the log has nothing of what becomes of its tasks: it says that by itself."""
     once: Once = field(default_factory=Once, repr=False, compare=False)
 
     def of(self, delivery: Delivery) -> Handler:
@@ -88,6 +92,12 @@ def name_in(delivery: Delivery) -> str:
     # exactly: a codec of the user's own may make something else of either, whose methods are the user's too
     name = payload.get("task") if type(payload) is dict else None
     return name if type(name) is str else ""
+
+
+class NotBegun(Exception):
+    """Raised by a handler of the library's own: it has not begun with the task, which is given back and counts no
+    attempt.
+    """
 
 
 class UnknownTask(Snooze):

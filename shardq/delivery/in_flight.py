@@ -31,8 +31,6 @@ GIVE_WAY_FROM = 64
 class InFlight:
     def __init__(self, concurrency: int) -> None:
         self.prefetch: Prefetch = Prefetch(concurrency)
-        self.rooms: dict[str, BatchRoom] = {}
-        """Topic → the room of its handler of batches."""
         self._concurrency = concurrency
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -119,7 +117,8 @@ class InFlight:
             self._jobs.update(dict.fromkeys(lot.jobs))
             self._lots[lot] = None
             self._held += 1
-            self.rooms[lot.first.topic].held += 1
+            lot.room.held += 1
+            lot.room.tasks += len(lot.jobs)
             return self._fetching
 
     # ---- work
@@ -180,9 +179,8 @@ class InFlight:
         self._held -= 1
         self._running += 1
         if type(unit) is Lot:
-            room = self.rooms[unit.first.topic]
-            room.held -= 1
-            room.running += 1
+            unit.room.held -= 1
+            unit.room.running += 1
             self._room_for_lots.notify_all()
         # Held jobs leave room, too: no handler may end for hours.
         if self._full:
@@ -222,7 +220,7 @@ class InFlight:
 
     def _end_lot(self, lot: Lot) -> None:
         self._finish_all([(job, job.back()) for job in lot.open()])
-        room = self.rooms[lot.first.topic]
+        room = lot.room
         if lot.stage == "running":
             room.running -= 1
             room.waits_for_place = False
@@ -238,6 +236,7 @@ class InFlight:
         if self._full:
             self._make_room()
         self._room_for_lots.notify_all()
+        room.freed()
 
     def _finish_all(self, settled: Iterable[tuple[Job, Settlement]]) -> list[tuple[Job, Settlement]]:
         now, found = time.monotonic(), []
@@ -246,7 +245,11 @@ class InFlight:
             if job.stage != "done":
                 job.stage, job.ended_at = "done", now
                 found.append(each)
+                if job.lot is not None:
+                    job.lot.room.tasks -= 1
         if found:
+            if (lot := found[0][0].lot) is not None:
+                lot.room.freed()
             if not self._settlements:
                 self._judged.notify()
             self._settlements += found
@@ -274,6 +277,8 @@ class InFlight:
     def _finish(self, job: Job, settlement: Settlement | None) -> None:
         if job.lot is not None:  # which has the place
             job.ended_at = time.monotonic()
+            job.lot.room.tasks -= 1
+            job.lot.room.freed()
             if settlement is None:
                 job.lot.lost.append(job.delivery)
         elif job.stage == "running":
@@ -342,7 +347,7 @@ class InFlight:
                 self.prefetch.guessed_wrong()
                 for unit in old:
                     if type(unit) is Lot:
-                        self.rooms[unit.first.topic].waits_for_place = True
+                        unit.room.waits_for_place = True
                 self._inbox = deque(unit for unit in self._inbox if unit.claimed_at >= limit)
             return old
 

@@ -18,9 +18,10 @@ from shardq.core.model.checks import reason_text
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
 from shardq.core.model.task import Delivery
-from shardq.delivery.handler import Handler, UnknownTask
+from shardq.delivery.handler import Handler, NotBegun, UnknownTask
 from shardq.delivery.hooks import Hooks
 from shardq.delivery.logs import tell
+from shardq.delivery.prefetch import BatchRoom
 
 SHOWN = 5
 """Ids shown in a line of the log."""
@@ -85,6 +86,8 @@ class Lot(msgspec.Struct, eq=False):
 
     handler: Handler
     first: Delivery
+    room: BatchRoom
+    """That of its handler."""
     jobs: list[Job]
     """All of them, until it is done: each refers to it."""
     claimed_at: float = msgspec.field(default_factory=time.monotonic)
@@ -98,9 +101,9 @@ class Lot(msgspec.Struct, eq=False):
     """Those whose leases were lost while it ran."""
 
     @classmethod
-    def of(cls, handler: Handler, deliveries: Sequence[Delivery]) -> Lot:
+    def of(cls, handler: Handler, deliveries: Sequence[Delivery], room: BatchRoom) -> Lot:
         now = time.monotonic()
-        lot = cls(handler, deliveries[0], [], now)
+        lot = cls(handler, deliveries[0], room, [], now)
         lot.jobs = [Job(delivery, handler, now, lot=lot) for delivery in deliveries]
         return lot
 
@@ -151,11 +154,15 @@ def settlement_of(job: Job, exc: BaseException) -> Settlement:
     task without a settlement would be held, and its lease extended, for ever.
     """
     task, handler = job.delivery, job.handler
+    if type(exc) is NotBegun:
+        return job.back()
     # Neither the payload nor the text of the exception.
     fields = {"task_id": task.id, "topic": task.topic, "attempt": task.attempt, "error": type(exc).__name__}
     try:
         decided = alone(exc)
         settlement = settlement_after(task, decided, None, handler.delay_ms, handler.max_attempts)
+        if handler.is_silent:
+            return settlement
         match decided:
             case Retry():
                 tell(logging.INFO, "task %s is tried again: %s", task.id, decided.reason, extra=fields)
@@ -183,6 +190,8 @@ def settlements_of(jobs: Sequence[Job], exc: BaseException) -> list[tuple[Job, S
     """The same after a call with many tasks: with one line of the log, one text of the exception, and one delay for all
     that have failed as often, so that they come back together. Never raises.
     """
+    if type(exc) is NotBegun:
+        return [(job, job.back()) for job in jobs]
     handler, first, ids = jobs[0].handler, jobs[0].delivery, [job.delivery.id for job in jobs]
     fields = {"task_ids": ids[:SHOWN], "tasks": len(ids), "topic": first.topic, "error": type(exc).__name__}
     shown = ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")

@@ -17,13 +17,18 @@ MOST_REMEMBERED = 1000
 
 
 def tell(
-    level: int, text: str, *words: object, exc: BaseException | None = None, extra: Mapping[str, object] | None = None
+    level: int,
+    text: str,
+    *words: object,
+    exc: BaseException | None = None,
+    extra: Mapping[str, object] | None = None,
+    to: logging.Logger = log,
 ) -> None:
     """Logs, with the traceback of ``exc``, and with the fields of ``extra``. Never raises."""
     with contextlib.suppress(BaseException):
         # A tuple: of the exception alone, logging would ask if it is true.
         trace = None if exc is None else (type(exc), exc, exc.__traceback__)
-        log.log(level, text, *words, exc_info=trace, extra=extra, stacklevel=2)
+        to.log(level, text, *words, exc_info=trace, extra=extra, stacklevel=2)
 
 
 class Once:

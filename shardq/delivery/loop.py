@@ -2,7 +2,8 @@
 
 Its threads: *fetch* claims as many deliveries as ``in_flight`` wants, one *batches of TOPIC* claims for each handler of
 batches, *settle* sends settlements together, *watch* extends leases, ends what has timed out and gives back what was
-fetched too early. ``runners`` run functions and coroutines. All of them meet in ``in_flight`` only.
+fetched too early. Settlements that a shard does not take are sent again by a thread of their own, *settle again*, so
+that those of the others don't wait. ``runners`` run functions and coroutines. All of them meet in ``in_flight`` only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 
@@ -27,16 +29,17 @@ from shardq.core.model.printable import counted
 from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
-from shardq.delivery.fetching import BatchFetch, Fetch
+from shardq.delivery.fetching import BatchFetch, Fetch, Source
 from shardq.delivery.handler import Handler
 from shardq.delivery.hooks import Hooks
 from shardq.delivery.in_flight import InFlight
 from shardq.delivery.job import Job, Lot, Unit, retries
 from shardq.delivery.linger import Linger
-from shardq.delivery.logs import Once, log, tell
+from shardq.delivery.logs import Once, log
+from shardq.delivery.logs import tell as tell_to
 from shardq.delivery.runners import CoroutineRunner, ThreadRunner
 from shardq.delivery.strays import Strays
-from shardq.errors import ShardqError
+from shardq.errors import SettleError, ShardqError
 
 TICK_S = 0.05
 """The precision of timeouts."""
@@ -62,32 +65,39 @@ SLICE_S = 0.05
 class DeliveryLoop:
     """Runs handlers. Started once and stopped once."""
 
+    log: logging.Logger = log
+    what: str = "shardq-"
+    """Begins the names of its threads."""
+
     def __init__(
         self,
         driver: Driver,
         claims: Claims,
-        wakeups: Callable[[float], Wakeups],
-        handlers: Mapping[str, Handler],
         hooks: Hooks,
         *,
         concurrency: int,
-        loop: asyncio.AbstractEventLoop | None,
+        loop: asyncio.AbstractEventLoop | Callable[[], asyncio.AbstractEventLoop] | None,
+        threads: type[ThreadRunner] = ThreadRunner,
     ) -> None:
-        """``wakeups``: the engine's, by a deadline. ``loop``: where coroutines run; None: on one of its own."""
+        """``loop``: where coroutines run, or what gives it when there is one; None: on one of its own."""
         self._driver = driver
         self._claims = claims
         self._in_flight = InFlight(concurrency)
         self._strays = Strays(concurrency)
         parts = (self._in_flight, hooks, self._strays, self.note_call)
-        self._thread_runner = ThreadRunner(*parts, concurrency=concurrency)
+        self._thread_runner = threads(*parts, concurrency=concurrency)
         self._coroutine_runner = CoroutineRunner(*parts, concurrency=concurrency, loop=loop)
         self._stopping = threading.Event()
         self._until = math.inf
         """The time at which unsent settlements are given up: known once the grace is over."""
         self._unsent: list[tuple[Job, Settlement]] = []
         """Settlements that the last step could not send."""
+        self._apart_lock = threading.Lock()
+        self._apart: defaultdict[int, list[tuple[Job, Settlement]]] = defaultdict(list)
+        """Shard → the settlements that it did not take, while other shards take theirs, and those that came since."""
         self._once = Once()
-        self._coroutine_topics = frozenset(topic for topic, handler in handlers.items() if handler.has_coroutines())
+        self._coroutine_topics: frozenset[str] = frozenset()
+        self._has_coroutines = False
         self._blocked = False
         """True if the loop was blocked at the last check."""
         self._full: frozenset[str] = frozenset()
@@ -95,11 +105,30 @@ class DeliveryLoop:
         self._said_blocked = False
         self._began = False
         self._extend_at = 0.0
-        self._fetches: list[Fetch | BatchFetch] = []
+        self._fetches: list[Source] = []
+        self._fetching: list[Loop] = []
+        self._working = [self._loop("settle", self._settle), self._loop("watch", self._watch)]
+        self._again = Loop(
+            f"{self.what}settle again",
+            self._settle_again,
+            self.log,
+            fails="settle fails at some shards, trying again",
+            works="settle works again at all shards",
+            longest_pause_s=BACKOFF_S,
+        )
+        """Begun when it is needed."""
+
+    def _handle(self, handlers: Mapping[str, Handler], wakeups: Callable[[float], Wakeups], places: int) -> None:
+        """Fetches for these handlers, before it is started. ``wakeups``: the engine's, by a deadline. ``places``: those
+        of the loop.
+        """
+        driver, claims = self._driver, self._claims
+        self._coroutine_topics = frozenset(topic for topic, handler in handlers.items() if handler.has_coroutines())
+        self._has_coroutines = bool(self._coroutine_topics)
         single = [topic for topic, handler in handlers.items() if handler.batching is None]
         if single:
             consumer = Consumer(driver, claims.of(single), wakeups)
-            self._fetches.append(Fetch(self._in_flight, consumer, handlers, start=self._start))
+            self._fetch_by("fetch", Fetch(self._in_flight, consumer, handlers, start=self._start))
         for topic, handler in handlers.items():
             if (batching := handler.batching) is None:
                 continue
@@ -107,17 +136,20 @@ class DeliveryLoop:
             if batching.linger_s:
                 linger = Linger(driver, part, wakeups, size=batching.size, linger_s=batching.linger_s)
             consumer = Consumer(driver, part, wakeups)
-            self._fetches.append(
-                BatchFetch(self._in_flight, consumer, linger, handler, places=concurrency, start=self._start)
-            )
-        self._fetching = [
-            self._loop("fetch" if isinstance(fetch, Fetch) else f"batches of {quoted_topic(fetch.topic)}", fetch.step)
-            for fetch in self._fetches
-        ]
-        self._loops = [*self._fetching, self._loop("settle", self._settle), self._loop("watch", self._watch)]
+            fetch = BatchFetch(self._in_flight, consumer, linger, handler, places=places, start=self._start)
+            self._fetch_by(f"batches of {quoted_topic(topic)}", fetch)
 
-    @staticmethod
-    def _loop(name: str, duty: Callable[[], bool]) -> Loop:
+    def _fetch_by(self, name: str, source: Source) -> None:
+        """Fetches from a source, too, in a thread of this name."""
+        self._fetches.append(source)
+        self._fetching.append(self._loop(name, source.step))
+
+    @property
+    def _loops(self) -> list[Loop]:
+        """Those that are always at work."""
+        return [*self._fetching, *self._working]
+
+    def _loop(self, name: str, duty: Callable[[], bool]) -> Loop:
         """A thread that repeats a duty until that returns False."""
 
         def step() -> float:
@@ -126,7 +158,7 @@ class DeliveryLoop:
             return 0.0
 
         fails, works = f"{name} fails, trying again", f"{name} works again"
-        loop = Loop(f"shardq-{name}", step, log, fails=fails, works=works, longest_pause_s=BACKOFF_S)
+        loop = Loop(f"{self.what}{name}", step, self.log, fails=fails, works=works, longest_pause_s=BACKOFF_S)
         return loop
 
     @property
@@ -170,9 +202,9 @@ class DeliveryLoop:
     def _problems(self, *, answered: bool = False) -> Iterator[str]:
         """``answered``: all servers have answered just now."""
         yield from self._ended()
-        for loop in self._loops:
+        for loop in (*self._loops, self._again):
             if loop.fault and not (answered and loop.fault_of_server):
-                yield f"{loop.name.removeprefix('shardq-')} fails, see its log"
+                yield f"{loop.name.removeprefix(self.what)} fails, see its log"
         if self._blocked:
             runner = self._coroutine_runner
             yield (
@@ -230,20 +262,22 @@ class DeliveryLoop:
         self._until = time.monotonic() + END_S
         rest = self._in_flight.unfinished()
         if rest:
-            tell(logging.WARNING, "giving back %s: the handlers have not finished", counted(len(rest), "task"))
+            self._tell(logging.WARNING, "giving back %s: the handlers have not finished", counted(len(rest), "task"))
             for unit in rest:
                 if isinstance(unit, Lot):
                     self._in_flight.end_lot(unit)
                 else:
                     self._in_flight.finish(unit, unit.back())
             self._coroutine_runner.cancel(rest, END_S)
-        others = self._loops[len(self._fetching) :]
+        others = self._working
         # First, as they may still claim something.
         self._wait(lambda: not any(fetch.is_alive for fetch in self._fetching), hurry)
         self._in_flight.end()
         self._wait(lambda: not any(loop.is_alive for loop in others), hurry)
         for loop in others:
             loop.wake()  # one that waits for its next try gives up what it could not send
+        self._wait(lambda: not self._apart, hurry)
+        self._again.stop()
         self._wait(lambda: self._coroutine_runner.idle, hurry)
         last()
         self._coroutine_runner.end()
@@ -266,10 +300,26 @@ class DeliveryLoop:
 
     def note_call(self, lot: Lot, size: int, seconds: float) -> None:
         """Notes a call of a handler of batches. From any thread."""
-        self._in_flight.rooms[lot.first.topic].ended(seconds)
+        lot.room.ended(seconds)
 
     def note_ended(self, settlements: Iterable[tuple[Job, Settlement]]) -> None:
         """Notes jobs that are finished, whether or not their settlements reach the server. From one thread."""
+
+    def note_answers(self, settled: Sequence[tuple[Job, Settlement]], answers: Mapping[str, str]) -> None:
+        """Notes what became of settlements: by id, those that were not simply done. Not of those sent again, which may
+        have reached the server before.
+        """
+        lost = [id for id, answer in answers.items() if answer == "lost"]
+        if lost:
+            what = "the lease of %s was lost before it could be settled: %s"
+            self._tell(logging.WARNING, what, counted(len(lost), "task"), ", ".join(lost[:5]), extra={"task_ids": lost})
+        dead = [id for id, answer in answers.items() if answer == "dead"]
+        if dead:
+            what = "%s failed in the last attempt and will not be tried again (dead): %s"
+            self._tell(logging.ERROR, what, counted(len(dead), "task"), ", ".join(dead[:5]), extra={"task_ids": dead})
+
+    def _tell(self, level: int, text: str, *words: object, extra: Mapping[str, object] | None = None) -> None:
+        tell_to(level, text, *words, extra=extra, to=self.log)
 
     # ---- duties
 
@@ -280,7 +330,7 @@ class DeliveryLoop:
             self._in_flight.give_back([unit for unit in units if self._unwanted(unit)])
             units = [unit for unit in units if unit.stage == "held"]
         functions = units
-        if self._coroutine_topics:
+        if self._has_coroutines:
             coroutines = [unit for unit in units if unit.is_coroutine]
             if coroutines:
                 self._coroutine_runner.take(coroutines)
@@ -295,33 +345,83 @@ class DeliveryLoop:
         if not again:
             self.note_ended(settlements)
         self._unsent = []
+        if self._apart:
+            settlements = self._not_apart(settlements)
+        if not settlements:
+            return True
+        shards = len(self._claims.cache.topology.span())
+        left, error = self._sent(settlements, self._claims.patience_s if shards > 1 else None, again=again)
+        if left:
+            silent = {job.delivery.shard for job, _ in left}
+            if len(silent) == shards:
+                # Until then the leases are extended. What this try has settled is "lost" in the next.
+                self._unsent = left
+                assert error is not None, "something is left"
+                raise error
+            with self._apart_lock:
+                for each in left:
+                    self._apart[each[0].delivery.shard].append(each)
+            self._again.start()
+            self._again.wake()
+        return True
+
+    def _not_apart(self, settlements: Sequence[tuple[Job, Settlement]]) -> list[tuple[Job, Settlement]]:
+        """Those that are not of shards which have left others behind: they wait with these."""
+        found = list[tuple[Job, Settlement]]()
+        with self._apart_lock:
+            for each in settlements:
+                shard = each[0].delivery.shard
+                self._apart.get(shard, found).append(each)
+        return found
+
+    def _settle_again(self) -> float | None:
+        with self._apart_lock:
+            tried = {shard: list(some) for shard, some in self._apart.items()}
+        if not tried:
+            return None
+        left, error = self._sent([each for some in tried.values() for each in some], None, again=True)
+        kept = defaultdict[int, list[tuple[Job, Settlement]]](list)
+        for each in left:
+            kept[each[0].delivery.shard].append(each)
+        with self._apart_lock:
+            for shard, some in tried.items():
+                self._apart[shard][: len(some)] = kept[shard]
+                if not self._apart[shard]:
+                    del self._apart[shard]
+        if error is not None and left:
+            raise error
+        return 0.0
+
+    def _sent(
+        self, settlements: Sequence[tuple[Job, Settlement]], within_s: float | None, *, again: bool
+    ) -> tuple[list[tuple[Job, Settlement]], ShardqError | None]:
+        """Sends settlements. Returns those that could not be sent and are to be sent again, and why."""
+        left, error = list[tuple[Job, Settlement]](), None
         answers: Mapping[str, str] = {}
         try:
             divided = by_shard(
                 (job.delivery, settlement if isinstance(settlement, Delivery) else job.noted(settlement))
                 for job, settlement in settlements
             )
-            answers = run(self._driver, settle(self._claims, divided), self._left())
+            limit = self._left()
+            answers = run(self._driver, settle(self._claims, divided), within_s if limit is None else limit)
         except ShardqError as exc:
-            if time.monotonic() < self._until:
-                # Until then the leases are extended. What this try has settled is "lost" in the next.
-                self._unsent = settlements
-                raise
-            what = "%s could not be sent; the tasks come back: %s"
-            tell(logging.ERROR, what, counted(len(settlements), "settlement"), exc, extra={"error": type(exc).__name__})
+            error = exc
+            left = list(settlements)
+            if isinstance(exc, SettleError):
+                ids = {*exc.failed, *exc.unknown}
+                left = [each for each in settlements if each[0].delivery.id in ids]
+            if time.monotonic() >= self._until:
+                what, count = "%s could not be sent; the tasks come back: %s", counted(len(left), "settlement")
+                self._tell(logging.ERROR, what, count, exc, extra={"error": type(exc).__name__})
+                left = []
         finally:
             # Also after an error that is not ours: the tasks come back when their leases, not extended, run out.
-            if not self._unsent:
-                self._in_flight.settled([job for job, _ in settlements])
-        lost = [id for id, answer in answers.items() if answer == "lost"] if not again else []
-        if lost:
-            what = "the lease of %s was lost before it could be settled: %s"
-            tell(logging.WARNING, what, counted(len(lost), "task"), ", ".join(lost[:5]), extra={"task_ids": lost})
-        dead = [id for id, answer in answers.items() if answer == "dead"]
-        if dead:
-            what = "%s failed in the last attempt and will not be tried again (dead): %s"
-            tell(logging.ERROR, what, counted(len(dead), "task"), ", ".join(dead[:5]), extra={"task_ids": dead})
-        return True
+            kept = {id(job) for job, _ in left}
+            self._in_flight.settled([job for job, _ in settlements if id(job) not in kept])
+        if not again:
+            self.note_answers(settlements, answers)
+        return left, error
 
     def _left(self) -> float | None:
         """The time left for one trip in step 4 of stopping. None: as the driver says."""
@@ -354,7 +454,7 @@ class DeliveryLoop:
             if self._overrule(job, job.retry(f"timed out after {limit:g} s")):
                 task, what = job.delivery, "task %s has timed out after %g s"
                 fields: dict[str, object] = {"task_id": task.id, "topic": task.topic, "attempt": task.attempt}
-                tell(logging.ERROR, what, task.id, limit, extra=fields | {"seconds": now - job.began_at})
+                self._tell(logging.ERROR, what, task.id, limit, extra=fields | {"seconds": now - job.began_at})
         for lot in self._in_flight.lots():
             limit = lot.handler.timeout
             # The time of a call begins with it: a thread may be late to make the first one.
@@ -366,7 +466,7 @@ class DeliveryLoop:
                 what = "a batch of %s of topic %s has timed out after %g s"
                 tasks, topic = counted(len(called), "task"), lot.first.topic
                 extra = {"topic": topic, "tasks": len(called), "seconds": now - lot.began_at}
-                tell(logging.ERROR, what, tasks, quoted_topic(topic), limit, extra=extra)
+                self._tell(logging.ERROR, what, tasks, quoted_topic(topic), limit, extra=extra)
 
     def _overrule(self, job: Job, settlement: Settlement | None) -> bool:
         """Finishes a job over the head of its running handler. Returns False if that was quicker."""
@@ -396,7 +496,7 @@ class DeliveryLoop:
     def _leave_out(self, jobs: list[Job]) -> None:
         """Claims the topics that can be handled now, and gives back held jobs of the others."""
         blocked, full = False, self._strays.full
-        if self._coroutine_topics:
+        if self._has_coroutines:
             self._coroutine_runner.look()
             blocked = self._coroutine_runner.blocked
         was_blocked, self._blocked, self._full = self._blocked, blocked, full
@@ -407,15 +507,17 @@ class DeliveryLoop:
         for topic in full:
             if self._once.new(f"full {topic}"):
                 what = "topic %s is claimed no more until some of its handlers end that run on after their tasks: %s"
-                tell(logging.ERROR, f"{what} (said once)", quoted_topic(topic), self._strays, extra={"topic": topic})
+                self._tell(
+                    logging.ERROR, f"{what} (said once)", quoted_topic(topic), self._strays, extra={"topic": topic}
+                )
         if blocked and not was_blocked:
             at = self._coroutine_runner.at
             self._said_blocked = self._once.new(f"blocked {at}")
             if self._said_blocked:
                 what = "the event loop does not answer, it is in %s; until it does nothing is claimed for coroutines"
-                tell(logging.ERROR, f"{what} (said once)", at)
+                self._tell(logging.ERROR, f"{what} (said once)", at)
         elif was_blocked and not blocked and self._said_blocked:
-            tell(logging.WARNING, "the event loop answers again")
+            self._tell(logging.WARNING, "the event loop answers again")
 
     def _unwanted(self, unit: Unit) -> bool:
         """True if the unit can't be begun now, or must not be."""
@@ -430,7 +532,7 @@ class DeliveryLoop:
         lost = [job for job in jobs if job.delivery.id in answers and self._overrule(job, None)]
         if lost:
             what = "the lease of %s was lost while a handler ran; another worker may run it too"
-            tell(
+            self._tell(
                 logging.WARNING, what, counted(len(lost), "task"), extra={"task_ids": [job.delivery.id for job in lost]}
             )
         for lot in {job.lot: None for job in lost if job.lot is not None}:

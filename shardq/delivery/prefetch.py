@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardq.core.consumer.prefetch import AHEAD_S
@@ -57,13 +58,19 @@ class BatchRoom:
     """The room of one handler of batches: one batch for each of its places, and one ahead while its calls are quick."""
 
     places: int
+    is_slow: bool = False
+    """True if its last call took long, where that counts."""
     mean_s: float = 1.0
     """The mean time of its calls."""
     held: int = 0
     """Batches that wait for a place."""
     running: int = 0
+    tasks: int = 0
+    """The tasks of both that have no settlement yet."""
     waits_for_place: bool = False
     """True after a batch went stale: nothing is claimed until a place of the loop is free."""
+    freed: Callable[[], object] = lambda: None
+    """Called when there may be more room. Quick, and without a lock that is held while this is looked at."""
 
     def ended(self, seconds: float) -> None:
         """Notes the time of a call."""

@@ -38,6 +38,11 @@ BLOCKED_TICKS = 20
 whole process stood still, the loop did, too, and deserves to be asked again.
 """
 
+IDLE_S = 2.0
+"""A shared thread ends after so long without work."""
+
+Work = Callable[[], object]
+
 TURN_S = 0.001
 """Handlers that wait for nothing keep the loop from its other callbacks for so long, all runner tasks together."""
 
@@ -102,14 +107,17 @@ class ThreadRunner:
         while unit := self._in_flight.next():
             # What a handler sets in its context is not for the next one on this thread.
             if isinstance(unit, Lot):
-                calls = LotCalls(self._in_flight, self._hooks, unit, self._note)
-                while (batch := calls.next()) is not None:
-                    contextvars.Context().run(self._do_batch, calls, batch)
+                self._do_lot(unit)
             else:
                 contextvars.Context().run(self._do, unit)
             if unit in strays:
                 self._strays.discard(unit)
                 return
+
+    def _do_lot(self, lot: Lot) -> None:
+        calls = LotCalls(self._in_flight, self._hooks, lot, self._note)
+        while (batch := calls.next()) is not None:
+            contextvars.Context().run(self._do_batch, calls, batch)
 
     def _do(self, job: Job) -> None:
         failure: BaseException | None = None
@@ -139,6 +147,93 @@ class ThreadRunner:
         calls.ended(failure, result)
 
 
+class SharedThreads(ThreadRunner):
+    """Threads for the lots of many handlers: begun for what waits, and ended when they have had nothing to do for
+    ``IDLE_S``. Handlers whose last call was slow have part in half of them, so they keep no other waiting.
+    """
+
+    def __init__(self, in_flight: InFlight, hooks: Hooks, strays: Strays, note: Note, *, concurrency: int) -> None:
+        super().__init__(in_flight, hooks, strays, note, concurrency=concurrency)
+        self.freed: Callable[[], object] = lambda: None
+        """Called when a place may be free."""
+        self._changed = threading.Condition()
+        self._waiting: tuple[deque[Work], deque[Work]] = deque(), deque()
+        """What is to be done: quick, and slow."""
+        self._running = [0, 0]
+        self._count = self._idle = 0
+        self._closed = False
+
+    def places(self, *, slow: bool) -> int:
+        """How many lots would be begun at once."""
+        with self._changed:
+            free = self._concurrency - sum(self._running) - len(self._waiting[0])
+            if not slow:
+                return free
+            return min(free, self._concurrency // 2 - self._running[1]) - len(self._waiting[1])
+
+    def take(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            assert isinstance(unit, Lot), "they are for handlers of batches"
+            self.submit(partial(self._work_off, unit), slow=unit.room.is_slow)
+
+    def submit(self, work: Work, *, slow: bool = False) -> None:
+        """Has a thread do it."""
+        with self._changed:
+            self._waiting[slow].append(work)
+            if self._idle >= len(self._waiting[0]) + len(self._waiting[1]) or self._count >= self._concurrency:
+                self._changed.notify()
+                return
+            self._count += 1
+        thread = threading.Thread(target=self._run, name="shardq-sink", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as exc:  # no more threads in this system: the others do it, or it is given back
+            with self._changed:
+                self._count -= 1
+            tell(logging.DEBUG, "no further thread could be begun: %s", exc)
+            return
+        with self._lock:
+            self._threads = [each for each in self._threads if each.is_alive()]
+            self._threads.append(thread)
+
+    def end(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        super().end()
+
+    def _run(self) -> None:
+        while (taken := self._next()) is not None:
+            slow, work = taken
+            try:
+                work()
+            except BaseException as exc:  # noqa: BLE001  no work may take a thread from the others
+                tell(logging.ERROR, "work for a sink has failed", exc=exc)
+            with self._changed:
+                self._running[slow] -= 1
+            self.freed()
+
+    def _next(self) -> tuple[bool, Work] | None:
+        """What is to be done next; None: the thread is to end."""
+        with self._changed:
+            while True:
+                for slow, waiting in enumerate(self._waiting):
+                    if waiting and (not slow or self._running[1] < self._concurrency // 2):
+                        self._running[slow] += 1
+                        return bool(slow), waiting.popleft()
+                self._idle += 1
+                told = not self._closed and self._changed.wait(IDLE_S)
+                self._idle -= 1
+                if not told and not self._waiting[0]:
+                    self._count -= 1
+                    return None
+
+    def _work_off(self, lot: Lot) -> None:
+        if self._in_flight.begin(lot):
+            self._do_lot(lot)
+        self._strays.discard(lot)
+
+
 class CoroutineRunner:
     """Runs at most ``concurrency`` at once. ``loop=None``: on a loop of our own, made for the first coroutine."""
 
@@ -150,7 +245,7 @@ class CoroutineRunner:
         note: Note,
         *,
         concurrency: int,
-        loop: asyncio.AbstractEventLoop | None,
+        loop: asyncio.AbstractEventLoop | Callable[[], asyncio.AbstractEventLoop] | None,
     ) -> None:
         self._in_flight = in_flight
         self._hooks = hooks
@@ -158,8 +253,9 @@ class CoroutineRunner:
         self._note = note
         self._concurrency = concurrency
         self._lock = threading.Lock()
-        """Held while our own loop is made: several threads fetch."""
-        self._loop = loop
+        """Held while the loop is made: several threads fetch."""
+        self._enter = loop if callable(loop) else None
+        self._loop = None if callable(loop) else loop
         self._thread: threading.Thread | None = None
         self._ending = False
         self._inbox: deque[Unit] = deque()
@@ -187,6 +283,8 @@ class CoroutineRunner:
         if self._loop is not None:
             return self._loop
         with self._lock:
+            if self._loop is None and self._enter is not None:
+                self._loop = self._enter()
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(

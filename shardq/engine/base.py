@@ -60,7 +60,7 @@ from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.egress import Egress
-from shardq.features.sinks.senders import Senders
+from shardq.features.sinks.routes import Routes
 from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
@@ -288,9 +288,9 @@ class EngineBase(forks.OfOneProcess, ABC):
             found.insert(0, advice.unasked(self._embedded.path))
         return found
 
-    def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Senders:
+    def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Routes:
         """Inert until the dispatcher starts it."""
-        sinks = self._running.sinks = Senders(
+        sinks = self._running.sinks = Routes(
             driver,
             self._map(),
             subscriber,

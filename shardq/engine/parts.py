@@ -29,7 +29,7 @@ from shardq.engine.options import Options
 from shardq.engine.stats import Here, Relay
 from shardq.features.history.recorder import Recorder
 from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
-from shardq.features.sinks.senders import Senders
+from shardq.features.sinks.routes import Routes
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
@@ -113,7 +113,7 @@ class Running:
         """``handed``: how long the tasks had waited to which settlements have handed a key."""
         self._handed = handed
         self.dispatcher: Dispatcher | None = None
-        self.sinks: Senders | None = None
+        self.sinks: Routes | None = None
         """The senders of routes to URLs, while the pollers run."""
         self.replayer: Replayer | None = None
         self.relays: WeakSet[Relay] = WeakSet()

@@ -166,7 +166,7 @@ class _PartClaims:
             return []
         handler = self._handlers[deliveries[0].topic]
         if handler.batching is not None:
-            return [Lot.of(handler, deliveries)]
+            return [Lot.of(handler, deliveries, BatchRoom(1))]
         return [Job(delivery, self._handlers[delivery.topic].of(delivery)) for delivery in deliveries]
 
     def pause_us(self) -> int | None:
@@ -248,8 +248,6 @@ class BoundWorker:
             by_part.setdefault("single" if handler.batching is None else f"batches of {topic}", []).append(topic)
         for topics in by_part.values():
             batching = plan.handlers[topics[0]].batching
-            if batching is not None:
-                self._in_flight.rooms[topics[0]] = BatchRoom(1)
             most = plan.concurrency if batching is None else batching.size
             self._parts.append(_PartClaims(claims.of(topics), plan.handlers, most))
 

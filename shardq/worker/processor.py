@@ -37,7 +37,8 @@ class Processor(DeliveryLoop):
             key_waits.add(waits)
 
         claims.note_waits = note_waits
-        super().__init__(driver, claims, wakeups, plan.handlers, plan.hooks, concurrency=plan.concurrency, loop=loop)
+        super().__init__(driver, claims, plan.hooks, concurrency=plan.concurrency, loop=loop)
+        self._handle(plan.handlers, wakeups, plan.concurrency)
         self.tally: Tally = Tally(
             plan.handlers,
             plan.concurrency,

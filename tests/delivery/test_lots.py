@@ -40,14 +40,8 @@ def delivery(number: int, failures: int = 0) -> Delivery[Any]:
     return Delivery(f"events/{number}", "events", number, failures + 1, {}, "t", 0, failures, 0)
 
 
-def table(places: int = 2) -> InFlight:
-    in_flight = InFlight(4)
-    in_flight.rooms["events"] = BatchRoom(places)
-    return in_flight
-
-
-def lot_of(in_flight: InFlight, count: int, first: int = 0) -> Lot:
-    lot = Lot.of(handler(), [delivery(first + n) for n in range(count)])
+def lot_of(in_flight: InFlight, count: int, first: int = 0, room: BatchRoom | None = None) -> Lot:
+    lot = Lot.of(handler(), [delivery(first + n) for n in range(count)], room or BatchRoom(2))
     assert in_flight.put_lot(lot)
     in_flight.offer([lot])
     return lot
@@ -63,8 +57,8 @@ ACTS = ("ack", "retry", "lose", "time out", "stop", "hold", "stale", "end", "beg
 
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 5)), max_size=40), st.booleans())
 def test_any_order_gives_each_one_end(acts: list[tuple[str, int]], begun: bool) -> None:
-    in_flight = table()
-    lot = lot_of(in_flight, 6)
+    in_flight, room = InFlight(4), BatchRoom(2)
+    lot = lot_of(in_flight, 6, room=room)
     jobs, lost = list(lot.jobs), set[str]()
     if begun:
         assert in_flight.next() is lot
@@ -94,15 +88,14 @@ def test_any_order_gives_each_one_end(acts: list[tuple[str, int]], begun: bool) 
                 in_flight.end_lot(lot)
     in_flight.end_lot(lot)
     assert not in_flight.end_lot(lot), "it ends once"
-    room = in_flight.rooms["events"]
-    assert (room.held, room.running) == (0, 0)
+    assert (room.held, room.running, room.tasks) == (0, 0, 0)
     assert in_flight.unfinished() == in_flight.lots() == []
     assert settled(in_flight) + Counter(lost) == dict.fromkeys((job.delivery.id for job in jobs), 1)
     assert repr(in_flight) == "<InFlight: 0 running, 0 held, 0 to settle>"
 
 
 def test_of_many_threads_that_decide_at_once_one_is_heard() -> None:
-    in_flight = table()
+    in_flight = InFlight(4)
     lot = lot_of(in_flight, 200)
     assert in_flight.next() is lot
     jobs = list(lot.jobs)
@@ -130,9 +123,8 @@ def test_of_many_threads_that_decide_at_once_one_is_heard() -> None:
 
 
 def test_a_lot_has_one_place() -> None:
-    in_flight = table(places=1)
-    lot = lot_of(in_flight, 50)
-    room = in_flight.rooms["events"]
+    in_flight, room = InFlight(4), BatchRoom(1)
+    lot = lot_of(in_flight, 50, room=room)
     assert not room.has_room(free=4), "its only place is taken"
     assert in_flight.next() is lot
     assert (room.held, room.running, in_flight._running) == (0, 1, 1)
@@ -171,7 +163,7 @@ def calls_of(in_flight: InFlight, lot: Lot) -> LotCalls:
 
 
 def test_a_call_that_was_overruled_is_the_last() -> None:
-    in_flight = table()
+    in_flight = InFlight(4)
     lot = lot_of(in_flight, 4)
     assert in_flight.next() is lot
     calls = calls_of(in_flight, lot)
@@ -185,8 +177,10 @@ def test_a_call_that_was_overruled_is_the_last() -> None:
 
 
 def test_what_has_failed_before_waits_for_a_call_of_its_own() -> None:
-    in_flight = table()
-    lot = Lot.of(handler(size=512), [delivery(0), delivery(1, failures=3), delivery(2), delivery(3, failures=3)])
+    in_flight = InFlight(4)
+    lot = Lot.of(
+        handler(size=512), [delivery(0), delivery(1, failures=3), delivery(2), delivery(3, failures=3)], BatchRoom(1)
+    )
     in_flight.put_lot(lot)
     in_flight.offer([lot])
     assert in_flight.next() is lot

@@ -77,7 +77,6 @@ def send(to: str, text: str) -> None: ...
 def batch_of(deliveries: list[shardq.Delivery[Any]]) -> shardq.Batch[Any]:
     """A batch as a handler gets it, while its call runs."""
     in_flight = InFlight(1)
-    in_flight.rooms[deliveries[0].topic] = BatchRoom(1)
     handler = Handler(
         topic=deliveries[0].topic,
         run=print,
@@ -88,7 +87,7 @@ def batch_of(deliveries: list[shardq.Delivery[Any]]) -> shardq.Batch[Any]:
         backoff=shardq.Backoff(),
         batching=Batching(size=10),
     )
-    lot = Lot.of(handler, deliveries)
+    lot = Lot.of(handler, deliveries, BatchRoom(1))
     in_flight.put_lot(lot)
     assert in_flight.begin(lot)
     batch = LotCalls(in_flight, Hooks(), lot, lambda lot, size, seconds: None).next()

@@ -23,7 +23,7 @@ SILENT_S = 0.4
 class SinkWay(Way):
     """A topic of an engine that is forwarded to the neighbour."""
 
-    patience: ClassVar[Mapping[str, float]] = {"shardq.features.sinks.senders.SENDING_S": 0.5}
+    patience: ClassVar[Mapping[str, float]] = {"shardq.features.sinks.routes.SENDING_S": 0.5}
 
     def __init__(self, engine: Engine, neighbour: Neighbour) -> None:
         self.engine = engine

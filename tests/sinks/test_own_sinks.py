@@ -99,7 +99,7 @@ def test_an_unexpected_error_is_logged_with_its_traceback_once(
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardq.features.sinks.sender.settle", settles_nothing)
+        patched.setattr("shardq.delivery.loop.settle", settles_nothing)
         feeding.push(1, topic="mail")
         wait_until(lambda: "a defect" in sink_stats(feeding, "mail").error, "health says it")
         feeding.push_many([Task(number, topic="mail") for number in range(600)])

@@ -58,7 +58,7 @@ class Claims:
         forwarded: dict[str, object] | None = None,
         weights: Mapping[str, int] | None = None,
         topic_attempts: Mapping[str, int] | None = None,
-        route: Route | None = None,
+        routes: Mapping[str, Route] | None = None,
         decode: Decode = decode_payload,
     ) -> None:
         self.cache = cache
@@ -70,8 +70,10 @@ class Claims:
         self.codec = codec
         self.topic_attempts: Mapping[str, int] = topic_attempts or {}
         """Topic → the attempts, failed or lapsed, that its handler allows. Other topics: the engine's number."""
-        self.route = route
-        """The route that the consumer serves: it gets what others do not, as long as its topic has this route."""
+        self.routes = routes
+        """Topic → the route, of the topics of whoever serves routes: it gets what others do not, as long as the topic
+        has that route.
+        """
         self.decode = decode
         self.plain: Mapping[int, Callable[[bytes], Any]] = (
             PLAIN if decode is decode_payload and clear_of(codec) != "refuse" else {}
@@ -120,7 +122,7 @@ class Claims:
             forwarded=self.forwarded,
             weights=None if weights is None else {topic: weights[topic] for topic in topics},
             topic_attempts=self.topic_attempts,
-            route=self.route,
+            routes=self.routes,
             decode=self.decode,
         )
         part.limiter, part.numbers, part.said_holds = self.limiter, self.numbers, self.said_holds
@@ -184,17 +186,20 @@ class Claims:
         return [*topics[begin:], *topics[:begin]][:count]
 
     def open_topics(self, topology: Topology, only: Collection[str] | None = None) -> list[str]:
-        """The wanted topics that are neither paused nor forwarded; of one that serves a route, those that have it.
-        ``only``: among these.
+        """The wanted topics that are neither paused nor forwarded; of one that serves routes, those that have them.
+        ``only``: among these, which one that serves routes names each time.
         """
         left_out = self.left_out if self._left_out or self._on_hold else frozenset()
         wanted = self.wanted_topics() if left_out else self.topics
         if only is not None:
-            wanted = sorted((topic for topic in only if topic not in left_out), key=self.ranks.__getitem__)
-        if not topology.paused and not topology.routes and not self.forwarded and self.route is None:
+            wanted = [topic for topic in only if topic not in left_out]
+            if self.ranks:
+                wanted.sort(key=self.ranks.__getitem__)
+        if self.routes is not None:
+            has, serves = topology.routes.get, self.routes.get
+            return [t for t in wanted if t not in topology.paused and (route := serves(t)) and route == has(t)]
+        if not topology.paused and not topology.routes and not self.forwarded:
             return wanted
-        if self.route is not None:
-            return [t for t in wanted if t not in topology.paused and topology.routes.get(t) == self.route]
         self._log_routes(topology.routes)
         return [topic for topic in wanted if topic not in topology.paused and topic not in topology.routes]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -74,6 +75,8 @@ class _Request:
     wakeups: Wakeups | None
     filled: Filled | None
     retry_for_s: float | None = RETRY_FOR_S
+    wants: Mapping[str, int] | None = None
+    """Topic → how many of it, of no other topics, and only of what is known to be there; None: of all topics."""
 
 
 def claim(
@@ -83,9 +86,11 @@ def claim(
     shards: Sequence[int],
     wakeups: Wakeups | None = None,
     filled: Filled | None = None,
+    wants: Mapping[str, int] | None = None,
 ) -> Operation[list[Delivery]]:
     """Claims up to ``max`` deliveries of what is ready now in these shards: one trip to each node, or a few where the
-    planner was wrong. With ``wakeups`` the process is registered in the lists found empty.
+    planner was wrong. With ``wakeups`` the process is registered in the lists found empty. ``wants``: topic → how many
+    of it at most; of no other topics, up to ``MOST_TOPICS``.
 
     Skips unreachable shards while others answer; waits for them when none does. What others have given waits for a
     silent server for a small part of the lease only. Deliveries whose leases have run out meanwhile are not returned.
@@ -93,7 +98,7 @@ def claim(
     """
     unreachable = claims.unreachable
     deliveries: list[Delivery] = []
-    request = _Request(claims, notes, max, shards, wakeups, filled)
+    request = _Request(claims, notes, max, shards, wakeups, filled, wants=wants)
     once = _claim if len(claims.topics) <= MOST_TOPICS else _claim_in_parts
     try:
         if not unreachable.again_at:
@@ -182,6 +187,7 @@ def _claim(request: _Request, only: Collection[str] | None = None) -> Operation[
     """
     claims, notes = request.claims, request.notes
     topology = claims.cache.topology
+    only = request.wants if request.wants is not None else only
     topics = claims.open_topics(topology, only)
     if not topics and claims.wanted_topics():
         # Nothing is asked for, so no shard would say that a topic is given out again.
@@ -193,7 +199,11 @@ def _claim(request: _Request, only: Collection[str] | None = None) -> Operation[
     while True:
         token = f"{claims.name}:{next(claims.numbers)}"
         trip = _Trip(request, got, token, request.max - len(got.deliveries), topics)
-        limited = [topic for topic in topics if topic in topology.limits] if topology.limits else ()
+        if request.wants is not None:
+            had = Counter(delivery.topic for delivery in got.deliveries)
+            trip.caps = {topic: left for topic in topics if (left := request.wants[topic] - had[topic]) > 0}
+            trip.topics = [topic for topic in topics if topic in trip.caps]
+        limited = [topic for topic in trip.topics if topic in topology.limits] if topology.limits else ()
         try:
             if limited:
                 yield from trip.permit(limited, topology.limits)
@@ -299,7 +309,7 @@ class _Trip:
     wanted: int
     topics: Sequence[str]
     caps: Mapping[str, int] = field(default_factory=dict)
-    """Limited topic → how many of it are permitted."""
+    """Limited topic → how many of it are permitted; and of each topic, where they are given, how many are wanted."""
     shard_claims: Sequence[ShardClaim] = ()
     wakeup_counts: dict[ReadyList, int] = field(default_factory=dict)
     """Those of the lists before they were asked."""
@@ -320,13 +330,15 @@ class _Trip:
     def permit(self, limited: Sequence[str], limits: Mapping[str, Limit]) -> Operation[None]:
         """Gets permits for limited topics. Where none is left, there is nothing to ask a shard."""
         request, claims, deliveries = self.request, self.request.claims, self.earlier.deliveries
-        wants = {topic: min(self.wanted, claims.planner.known(topic, request.shards)) for topic in limited}
+        known = claims.planner.known
+        wants = {t: min(self.wanted, self.caps.get(t, self.wanted), known(t, request.shards)) for t in limited}
         # Other topics, and what was claimed already, do not wait for a silent control slot.
         alone = not deliveries and len(limited) == len(self.topics)
         within = None if alone else claims.patience_s
         permits = request.notes.permits
-        self.caps = yield from claims.limiter.granted(wants, self.token, permits, claims.waiter, within)
-        self.topics = [topic for topic in self.topics if self.caps.get(topic, 1) or not wants[topic]]
+        granted = yield from claims.limiter.granted(wants, self.token, permits, claims.waiter, within)
+        self.caps = {**self.caps, **granted}
+        self.topics = [topic for topic in self.topics if self.caps.get(topic, 1) or not wants.get(topic)]
 
     def requests(self, epoch: Epoch, asks: Sequence[ShardClaim] | None = None) -> list[tuple[ShardClaim, Call[Claim]]]:
         """``asks``: what is asked of each shard; None: what the planner says."""

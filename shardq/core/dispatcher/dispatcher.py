@@ -29,8 +29,8 @@ log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 
 class Sinks(Protocol):
-    """The senders of routes to anything but lists and streams here: ``shardq.features.sinks.senders``. ``stop`` tells
-    it to end, ``join`` returns when it has ended, or after some seconds.
+    """What serves routes to anything but lists and streams here: ``shardq.features.sinks.routes``. ``stop`` tells it to
+    end, ``join`` returns when it has ended, or after some seconds.
     """
 
     def start(self) -> None: ...

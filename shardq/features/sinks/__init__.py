@@ -4,6 +4,6 @@ A sender in every dispatcher claims the topic's tasks, hands them to the sink, a
 has what a sink is, for one of your own; ``README.md`` tells which there are.
 """
 
-from shardq.features.sinks.base import Failed, Message, Refused, Result, Sent, Sink, Unsent
+from shardq.features.sinks.base import AsyncSink, Failed, Message, Refused, Result, Sent, Sink, Unsent
 
-__all__ = ["Failed", "Message", "Refused", "Result", "Sent", "Sink", "Unsent"]
+__all__ = ["AsyncSink", "Failed", "Message", "Refused", "Result", "Sent", "Sink", "Unsent"]

@@ -1,4 +1,5 @@
-"""A sink, as the sender knows it: opened, given batches, closed, by one thread; and its circuit.
+"""What a sink is: opened, given messages, and closed, by threads (``Sink``) or in an event loop (``AsyncSink``); what
+it answers; and its circuit.
 
 A sink of your own is a class in a file of its own, named by the scheme of its URLs in the entry points of your package:
 
@@ -17,7 +18,6 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Sized
-from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
 
@@ -27,9 +27,9 @@ from shardq.core.consumer.policy import DEFAULT, Backoff
 from shardq.core.drivers.settings import host_of
 from shardq.core.drivers.sockets import resolve
 from shardq.core.fleet.report import CircuitState
+from shardq.core.layout.lanes import key_of
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.egress import is_of_link
-from shardq.features.sinks.pool import Pool
 
 BATCH = 256
 SEND_S = 10.0
@@ -60,6 +60,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     attempt: int
     """1, and one more after each try that counted."""
+    failures: int = 0
+    """The attempts that have failed: those that ended with a process are not among them."""
+
+    @property
+    def key(self) -> str | None:
+        """The key that the task was pushed with; None without one."""
+        return key_of(self.id)
 
     @property
     def ascii_id(self) -> str:
@@ -104,8 +111,8 @@ Result = Sent | Refused | Failed | Unsent
 SENT = Sent()
 
 
-class Sink(ABC):
-    """The receiver of the messages of one topic."""
+class SinkBase(ABC):  # noqa: B024  its two kinds have other methods each
+    """The receiver of the messages of one topic: what all have in common."""
 
     batch: int = BATCH
     """Messages on their way at a time, at most."""
@@ -123,8 +130,6 @@ class Sink(ABC):
     """The URL with its secrets."""
     is_named: bool = False
     """True if the process was told where it may send, and that this is there."""
-    pool: Pool
-    """The threads of this process, for a sink that answers with futures."""
 
     def put_left(self) -> None:
         """Asks for the left end of a list. Raises InvalidOption where there is none."""
@@ -144,6 +149,10 @@ class Sink(ABC):
                 "that, write the address itself in the URL and in sinks="
             )
 
+
+class Sink(SinkBase):
+    """A sink whose client blocks. A thread has it at a time."""
+
     def check_names(self, timeout_s: float) -> None:
         """Looks the names of the URL up, and checks the addresses. A name without any is for ``open`` to tell."""
         deadline = time.monotonic() + timeout_s
@@ -151,24 +160,44 @@ class Sink(ABC):
             with contextlib.suppress(OSError):
                 resolve(address, deadline, self.check_ip)
 
-    def open(self) -> None:  # noqa: B027
+    def open(self) -> None:
         """Connects. Called before the first ``send``, and again after ``close``. What it raises means: it is down."""
 
     @abstractmethod
-    def send(self, batch: Sequence[Message]) -> Sequence[Result | Future[Result]]:
+    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
         """Sends a batch. Returns a result for each message, in their order. What it raises counts as ``Unsent`` for
         all.
-
-        A future stands for a result that comes later: it is settled when it is there, and ``send`` is called with
-        others meanwhile, as long as fewer than ``batch`` are on their way. Such a sink connects anew by itself, and
-        ``interrupt`` ends what it waits for.
         """
 
-    def interrupt(self) -> None:  # noqa: B027  a sink may have nothing to do here, and in what follows
+    def interrupt(self) -> None:
         """Ends a ``send`` that takes long, as the process ends. The only method that another thread calls."""
 
-    def close(self) -> None:  # noqa: B027
-        """Disconnects: the sender stops, or the sink is down. No message is on its way then. Again, it does nothing."""
+    def close(self) -> None:
+        """Disconnects: the process ends, or the sink is down. No message is on its way then. Again, it does nothing."""
+
+
+class AsyncSink(SinkBase):
+    """A sink whose client is for asyncio: a slow answer holds up its own message alone. Its coroutines run in the one
+    event loop that all such sinks of a process share, and no names are looked up before: it calls ``check_ip``.
+    """
+
+    connections: int = 8
+    """Calls of ``send`` under way at a time, at most. ``batch`` counts also the messages that wait for one."""
+
+    async def open(self) -> None:
+        """Called before the first ``send``, and again after ``close``. What it raises means: it is down."""
+
+    @abstractmethod
+    async def send(self, message: Message) -> Result:
+        """Sends a message. Returns its result.
+
+        It may raise ``shardq.Retry``, ``Bury``, ``Snooze`` or ``Hold``: these mean what they mean in a worker's
+        handler, and that the sink works. Anything else that it raises counts as ``Unsent``, and never as an attempt.
+        It is cancelled when the process ends and it takes too long.
+        """
+
+    async def close(self) -> None:
+        """Disconnects: the process ends, or the sink is down. No message is on its way then. Again, it does nothing."""
 
 
 class Circuit:
@@ -212,16 +241,16 @@ def shut_down(sock: socket.socket | None) -> None:
 _ONE = "one of Sent(), Refused(reason), Failed(reason), Unsent(reason)"
 
 
-def checked(sink: Sink, results: object, count: int) -> list[Result | Future[Result]]:
+def checked(sink: Sink, results: object, count: int) -> list[Result]:
     """The results, each of which is one. Raises what is wrong with all of them."""
     if not isinstance(results, Sequence) or len(results) != count:
         size = f" of {len(results)}" if isinstance(results, Sized) else ""
         said = f"{type(sink).__name__}.send returned {_named(results)}{size} for {count} messages"
         raise TypeError(f"{said}; return a list with {_ONE} for each")
-    return [result if isinstance(result, Future) else as_result(sink, result) for result in results]
+    return [as_result(sink, result) for result in results]
 
 
-def as_result(sink: Sink, answer: object) -> Result:
+def as_result(sink: SinkBase, answer: object) -> Result:
     """The answer, or the failure of a task whose answer is none."""
     if isinstance(answer, Result):
         return answer

@@ -2,8 +2,8 @@
 
     https://[USER:PASSWORD@ | TOKEN@]HOST[:PORT]/PATH[?QUERY][#OPTION=VALUE&…]
 
-``client`` sends the requests, ``connections=`` of them at a time, in the loop of ``own_loop``. ``README.md`` has the
-options, and what each status means.
+``client`` sends the requests, ``connections=`` of them at a time. ``README.md`` has the options, and what each status
+means.
 
 A request that gets no answer is a failure of its task if the endpoint is there all the same: if it answers an OPTIONS
 request, or has answered other tasks between two tries of this one.
@@ -11,16 +11,12 @@ request, or has answered other tasks between two tries of this one.
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import email.utils
 import re
 import ssl
 import time
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from urllib.parse import SplitResult, parse_qsl, unquote
 
@@ -30,10 +26,9 @@ from shardq.core.drivers.sockets import context_of
 from shardq.core.model.checks import MAX_ATTEMPTS
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.answer import NotHttp
-from shardq.features.sinks.base import SENT, Failed, Message, Refused, Result, Sink, Unsent
+from shardq.features.sinks.base import SENT, AsyncSink, Failed, Message, Refused, Result, Unsent
 from shardq.features.sinks.client import Client, Server, Unreached
 from shardq.features.sinks.connection import NoAnswer
-from shardq.features.sinks.own_loop import LOOP
 from shardq.features.sinks.urls import UNKNOWN, options, split, unreached
 from shardq.features.webhooks.signing import PREFIX, signature, signing_keys
 from shardq.version import __version__
@@ -41,7 +36,7 @@ from shardq.version import __version__
 CONNECTIONS = 8
 MOST_CONNECTIONS = 64
 QUEUED = 8
-"""Messages of each connection, under way and waiting for it: a sender has as many of all of them."""
+"""Messages of each connection, under way and waiting for it."""
 REMEMBERED = 10_000
 METHODS = ("POST", "PUT", "PATCH")
 PROBE_S = 2.0
@@ -71,7 +66,7 @@ _QUOTED = 300
 """Characters of an answer that a reason quotes."""
 
 
-class HttpSink(Sink):
+class HttpSink(AsyncSink):
     """Sends each message as a request."""
 
     def __init__(self, url: str) -> None:
@@ -95,8 +90,8 @@ class HttpSink(Sink):
         self._method = others.get("method", "POST")
         if self._method not in METHODS:
             raise InvalidUrl(f"method= of an HTTP URL is not possible; give one of {', '.join(METHODS)}")
-        self._at_once = _whole("connections", others.get("connections", str(CONNECTIONS)), MOST_CONNECTIONS)
-        self.batch: int = QUEUED * self._at_once
+        self.connections: int = _whole("connections", others.get("connections", str(CONNECTIONS)), MOST_CONNECTIONS)
+        self.batch: int = QUEUED * self.connections
         if "max_attempts" in others:
             self.max_attempts: int | None = _whole("max_attempts", others["max_attempts"], MAX_ATTEMPTS)
         if others.get("outage", "wait") != "wait":
@@ -121,94 +116,32 @@ class HttpSink(Sink):
             self._route_headers["User-Agent"] = AGENT
         self._server = Server(scheme, host, self._port)
         self._client: Client | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop in which the client is; all below changes there alone."""
-        self._waiting: deque[tuple[Message, Future[Result]]] = deque()
-        self._at_work: set[asyncio.Task[None]] = set()
-        self._down: Unsent | None = None
-        """Why the rest of what waits is not sent."""
         self._answered_from = 0.0
         """The instant of the last request that was answered."""
         self._unanswered: dict[str, float] = {}
         """The id of a message whose request had no answer → when that was known."""
 
-    def open(self) -> None:
+    async def open(self) -> None:
         if self._options.tls is not None:
             context_of(self._options.tls)  # a file that can't be used is named now
         self._keys = [] if self._sign is None else signing_keys(self._sign, _SIGN)
         self._client = Client(
-            most=self._at_once, most_of_host=self._at_once, check_ip=self.check_ip, context=self._context
+            most=self.connections, most_of_host=self.connections, check_ip=self.check_ip, context=self._context
         )
-        # a task of the loop before may still be about to end
-        self._waiting, self._at_work = deque(), set()
-        self._loop = LOOP.enter()
 
     def _context(self) -> ssl.SSLContext:
         assert self._options.tls is not None, "it is https"
         return context_of(self._options.tls)
 
-    def send(self, batch: Sequence[Message]) -> Sequence[Future[Result]]:
-        assert self._loop is not None, "it is open"
-        answers = [Future[Result]() for _ in batch]
-        self._loop.call_soon_threadsafe(self._take, list(zip(batch, answers, strict=True)))
-        return answers
-
-    def interrupt(self) -> None:
-        if (loop := self._loop) is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed meanwhile
-                loop.call_soon_threadsafe(self._end)
-
-    def close(self) -> None:
-        client, loop, self._client, self._loop = self._client, self._loop, None, None
-        if client is not None and loop is not None:
-            asyncio.run_coroutine_threadsafe(client.close(), loop).add_done_callback(lambda _: LOOP.leave(loop))
-
-    # ---- in the loop
-
-    def _take(self, messages: Sequence[tuple[Message, Future[Result]]]) -> None:
-        self._down = None
-        waiting, at_work = self._waiting, self._at_work
-        waiting.extend(messages)
-        for _ in range(min(len(waiting), self._at_once - len(at_work))):
-            task = asyncio.ensure_future(self._work(waiting))
-            at_work.add(task)
-            task.add_done_callback(at_work.discard)
-
-    async def _work(self, waiting: deque[tuple[Message, Future[Result]]]) -> None:
-        """Sends messages one by one, as long as any waits."""
-        while waiting:
-            message, answer = waiting.popleft()
-            try:
-                answer.set_result(await self._sent(message))
-            except asyncio.CancelledError:
-                answer.set_result(_ENDS)
-            except BaseException as exc:  # noqa: BLE001  the sender tells it
-                answer.set_exception(exc)
-
-    def _end(self) -> None:
-        self._down = _ENDS
-        while self._waiting:
-            self._waiting.popleft()[1].set_result(_ENDS)
-        for task in self._at_work:
-            task.cancel()
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     # ---- one message
 
-    async def _sent(self, message: Message) -> Result:
-        if self._down is not None:
-            return self._down
-        was_tried = True
-        try:
-            result = await self._answered(message)
-        except InvalidUrl as exc:  # a file of TLS that can't be used any more, or an address that must not
-            result, was_tried = Unsent(str(exc)), False
-        if isinstance(result, Unsent):
-            self._down = self._down or result
-            if self.counts_outages and was_tried:
-                return Failed(result.reason, result.again_s)
-        return result
-
-    async def _answered(self, message: Message) -> Result:
+    async def send(self, message: Message) -> Result:
+        """Raises InvalidUrl for a file of TLS that can't be used any more, and for an address that must not be."""
         assert self._client is not None, "it is open"
         began, timeout_s = time.monotonic(), self._options.timeout_s
         headers, payload = self._headers(message), message.payload
@@ -268,7 +201,6 @@ class HttpSink(Sink):
 
 
 AGENT = f"shardq/{__version__}"
-_ENDS = Unsent("the process ends")
 
 
 def passed_on(headers: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:

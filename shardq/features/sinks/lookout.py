@@ -1,5 +1,5 @@
-"""Looks for ready tasks of all topics that this process forwards to URLs, for senders that have nothing to do. One
-thread, however many topics there are.
+"""Looks for ready tasks of all topics that this process forwards to URLs and that are idle. One thread, however many
+topics there are.
 
 The process is registered in the empty lists of its topics, as one with a waiting consumer is: the first task that
 arrives in one wakes it (``core/consumer/waiter_registry``). Registering takes a claim of nothing from each shard, for
@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claim_state import CONTENDED_S, UNSUBSCRIBED_S, Claims
@@ -45,17 +44,6 @@ REGISTER_AGAIN_S = 1500.0
 MANY = 256
 """So many topics more, of which some shards can't be reached, are looked at a quarter of a second later."""
 
-MOST_RESTING = 64
-"""The sinks that stay connected without tasks to send, at most."""
-
-
-class Rests(Protocol):
-    """A sender that has nothing to do, and is connected."""
-
-    topic: str
-
-    def disconnect(self) -> None: ...
-
 
 class WatchedLists(WaiterRegistry):
     """The lists in which this process is registered, of topics that nobody serves at the moment."""
@@ -69,7 +57,7 @@ class WatchedLists(WaiterRegistry):
 
     def watch(self, topic: str, shards: Sequence[int]) -> list[int] | None:
         """Reports each message for the topic from now on. Returns the shards in which the process is not registered for
-        it. None: there is a message already, so its sender is to claim.
+        it. None: there is a message already, so it is to be claimed.
         """
         with self.lock:
             untaken = {entry for entry in self._untaken if entry[1] == topic}
@@ -85,7 +73,7 @@ class WatchedLists(WaiterRegistry):
             self._topics.add(topic)
 
     def unwatch(self, topic: str) -> None:
-        """Reports no more messages for the topic: its sender looks by itself."""
+        """Reports no more messages for the topic: it is claimed."""
         with self.lock:
             self._topics.discard(topic)
 
@@ -107,7 +95,7 @@ class WatchedLists(WaiterRegistry):
         self._wake()
 
     def forget_all(self) -> None:
-        """Another topology: ``Senders`` tells of which topics it changes anything."""
+        """Another topology: ``Routes`` tells of which topics it changes anything."""
 
     def wake_all(self) -> None:
         self._wake()
@@ -122,7 +110,7 @@ class WatchedLists(WaiterRegistry):
 
 
 class Lookout:
-    """Rouses the senders of topics that have ready tasks."""
+    """Rouses topics that have ready tasks."""
 
     def __init__(
         self,
@@ -135,9 +123,7 @@ class Lookout:
         served: Callable[[], list[str]],
         rouse: Callable[[str], None],
     ) -> None:
-        """``follow``: called first in each step. ``served``: all topics of this process. ``rouse``: has the sender of a
-        topic claim.
-        """
+        """``follow``: called first in each step. ``served``: all topics here. ``rouse``: has a topic claimed."""
         self._driver = driver
         self._cache = cache
         self._subscriber = subscriber
@@ -146,7 +132,6 @@ class Lookout:
         self._rouse = rouse
         name = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
         self.claims: Claims = Claims(cache, [], name=name, lease_ms=lease_ms, ready_counts=ReadyCounts())
-        """Shared by all senders: what its reads of the engine's shards have told."""
         self.waiter: Waiter = Waiter((), lambda: None)
         """Stands for this process where it waits for permits."""
         self._lists = WatchedLists(lambda: self.loop.wake())
@@ -154,8 +139,6 @@ class Lookout:
         self._lock = threading.Lock()
         self._unsure: dict[str, float] = {}
         """Topics of which some lists may have something, and this process may not be registered → when to look."""
-        self._resting: dict[str, Rests] = {}
-        """Topic → its sender, the one that has rested longest first."""
         self._to_ask: list[str] = []
         """Topics whose lists are still to be asked in this round of rechecks."""
         self._ask_at = 0.0
@@ -182,33 +165,23 @@ class Lookout:
         if self.wakeups is not None:
             self.wakeups.close()
 
-    # ---- for senders
+    # ---- for others
 
     def look_at(self, topics: Iterable[str], after_s: float = 0.0) -> None:
-        """Has it looked for tasks of these topics, and rouses their senders when there are some."""
+        """Has it looked for tasks of these topics, and rouses those that have some."""
         with self._lock:
             self._unsure.update(dict.fromkeys(topics, time.monotonic() + after_s))
         self.loop.wake()
 
     def await_permits(self, topic: str) -> None:
-        """Rouses the sender of the topic when a permit goes back."""
+        """Rouses the topic when a permit goes back."""
         self._lists.watch_permits(topic)
 
     def leave(self, topic: str) -> None:
-        """Looks for tasks of the topic no more: its sender does."""
+        """Looks for tasks of the topic no more: it is claimed."""
         self._lists.unwatch(topic)
         with self._lock:
             self._unsure.pop(topic, None)
-            self._resting.pop(topic, None)
-
-    def rests(self, sender: Rests) -> None:
-        """Notes that a sender is connected and has nothing to do. Where too many are, disconnects another one."""
-        with self._lock:
-            self._resting[sender.topic] = sender
-            oldest = next(iter(self._resting)) if len(self._resting) > MOST_RESTING else None
-            other = None if oldest is None else self._resting.pop(oldest)
-        if other is not None:
-            other.disconnect()
 
     # ---- the loop
 
@@ -236,7 +209,7 @@ class Lookout:
         return max(0.0, at - time.monotonic())
 
     def _look(self, topics: list[str]) -> None:
-        """Registers the process in the lists of these topics that are empty; rouses the senders of the others."""
+        """Registers the process in the lists of these topics that are empty; rouses the others."""
         wakeups = self.wakeups
         assert wakeups is not None, "it was started"
         shards, left = self._cache.topology.span(), self.claims.ready_counts.left

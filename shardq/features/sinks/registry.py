@@ -9,7 +9,7 @@ from typing import Any
 
 from shardq.core.layout.topology import Route
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.features.sinks.base import Sink
+from shardq.features.sinks.base import SinkBase
 from shardq.features.sinks.egress import Egress, check_places, unfilled
 from shardq.features.sinks.urls import UNKNOWN, addresses_in
 
@@ -47,7 +47,7 @@ def check(route: Route, egress: Egress = ANYWHERE) -> Sequence[str]:
     return addresses
 
 
-def sink_of(route: Route, egress: Egress, before: Sink | None = None) -> Sink:
+def sink_of(route: Route, egress: Egress, before: SinkBase | None = None) -> SinkBase:
     """The sink of a route to a URL, in which each ``${NAME}`` stands for a secret of this process. ``before``: the one
     that was made last, and is returned if no secret has changed since.
     """
@@ -66,7 +66,7 @@ def _scheme(url: str) -> str:
     return url.partition("://")[0]
 
 
-def _make(url: str, route: Route) -> Sink:
+def _make(url: str, route: Route) -> SinkBase:
     scheme = _scheme(url)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,31}", scheme):
         raise InvalidUrl(f"this URL is not understood; {_allowed()}")
@@ -74,9 +74,10 @@ def _make(url: str, route: Route) -> Sink:
     if factory is None:
         raise InvalidUrl(f"nothing forwards to {scheme}:// URLs; {_allowed()}")
     sink = factory(url)
-    if not isinstance(sink, Sink):
+    if not isinstance(sink, SinkBase):
         raise InvalidOption(
-            f"the entry point {scheme!r} of {GROUP} makes no shardq.features.sinks.Sink: it made {type(sink)}"
+            f"the entry point {scheme!r} of {GROUP} makes no Sink or AsyncSink of shardq.features.sinks: it made "
+            f"{type(sink)}"
         )
     sink.addresses = sink.addresses or addresses_in(url)
     if route.side == "left":

@@ -14,7 +14,7 @@ import pytest
 
 from cluster.ports import free_port
 from shardq.errors import InvalidUrl
-from shardq.features.sinks import senders
+from shardq.features.sinks import routes
 from shardq.features.sinks.base import Failed, Message, Refused, Sent, Unsent
 from shardq.features.sinks.kombu import KombuSink
 from shardq.integrations.celery import messages
@@ -217,7 +217,7 @@ def test_any_number_of_keys_has_a_bounded_number_of_topics(
 def test_an_engine_ends_in_time_while_the_broker_is_silent(
     make: Make, broker: AmqpBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(senders, "SENDING_S", 0.2)
+    monkeypatch.setattr(routes, "SENDING_S", 0.2)
     _, module = make(broker=broker.url)
     module.add.apply_async((1, 2), countdown=1000)
     [dispatcher] = module.dispatchers
