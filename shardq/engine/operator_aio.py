@@ -6,6 +6,7 @@ and schedules of recurring tasks. ``AsyncEngine`` inherits them.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -52,12 +53,15 @@ from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
+from shardq.features.sinks import registry
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.core.subscriber import Subscriber
+
+log: logging.Logger = logging.getLogger("shardq.sinks")
 
 T = TypeVar("T")
 
@@ -80,7 +84,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         it. Consumers of shardq get nothing of the topic meanwhile.
 
         ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
-        there, or a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which). A URL
+        there, or a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which);
+        ``webhook://#sign.key=${MASTER}`` posts each task to the URL that it was pushed with (``url=``). A URL
         is stored with the engine's settings: write ``${NAME}`` for a password, which the processes that forward have as
         the secret NAME ($SHARDQ_SECRET_NAME, or a file of ``secrets=``). ``maxlen``: about how many entries a stream
         keeps. Raises InvalidUrl for a server that ``sinks=`` of this engine does not name.
@@ -92,10 +97,13 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         >>> await engine.forward("emails", to="mail-queue")
         >>> await engine.forward("events", to="stream:events", maxlen=100_000)
         >>> await engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
+        >>> await engine.forward("hooks", to="webhook://#sign.key=${MASTER}")
         """
         route = route_of(topic, to, side, maxlen, egress=self._options.egress)
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
         await self._edit(partial(control.with_route, topic=topic, route=route), what)
+        if route is not None and (advice := registry.advice(route)):
+            log.warning("topic %s is forwarded to %s: %s", shown_topic(topic), route.named, advice)
 
     async def resize(
         self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False

@@ -162,7 +162,7 @@ def test_a_buffer_brings_it_and_refuses_it_at_once(engine: Engine) -> None:
 def test_a_topic_that_goes_elsewhere_takes_none(engines: Engines, url: str, name: str, to: str) -> None:
     engine = engines.opened(url, name=name, shards=SHARDS)
     engine.forward("mail", to=to)
-    said = "url= can't be given: topic 'mail' is forwarded to .*; leave it out, or push to a topic for webhooks alone"
+    said = "url= can't be given: topic 'mail' is forwarded to .*; leave it out, or push to a topic that is forwarded"
     task = Task(1, topic="mail", url=URL)
     with pytest.raises(InvalidOption, match=said):
         engine.push(1, topic="mail", url=URL)

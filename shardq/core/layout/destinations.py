@@ -59,7 +59,7 @@ def masked(to: str) -> str:
         login = f"{user}:{_hidden(password)}" if colon else _hidden(login)
     where, hash, fragment = where.partition("#")
     where, mark, _ = where.partition("?")
-    if scheme.startswith("http"):
+    if scheme.startswith(("http", "webhook")):
         fragment = _OPTION.sub(lambda found: found[1] + _hidden(found[2]), fragment)
     return f"{scheme}{login}{at}{where}" + (f"?{_SECRET}" if mark else "") + hash + fragment
 

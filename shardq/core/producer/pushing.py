@@ -157,7 +157,7 @@ def check_hooked(cache: TopologyCache, topics: Iterable[str]) -> None:
         if route is not None and not destinations.is_of_urls(route.to):
             raise InvalidOption(
                 f"url= can't be given: topic {topic!r} is forwarded to {route.named}, which has no use for it; leave "
-                "it out, or push to a topic for webhooks alone"
+                "it out, or push to a topic that is forwarded to webhook://, or has a handler"
             )
 
 

@@ -14,10 +14,10 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 from shardq.core.model.endpoints import parts_of
 from shardq.errors import InvalidUrl
 from shardq.features.sinks.client import Server
-from shardq.features.sinks.egress import Egress, is_of_link
+from shardq.features.sinks.egress import WEBHOOK, Egress, is_of_link
 
-SCHEME = "webhook"
-"""The scheme of the patterns in ``sinks=`` that are about hooks."""
+BY_HANDLER = "make Webhooks(engine, http=True)"
+"""How a handler allows URLs without TLS."""
 
 _LONG = 20
 """A part of a path with so many characters is taken for a token."""
@@ -48,11 +48,13 @@ class Destination(NamedTuple):
         return f"{self.server.scheme}://{self.server.authority}"
 
 
-def destination(url: str, egress: Egress, *, http: bool) -> Destination:
-    """Reads a URL, and checks its host by the rules of this process. Raises InvalidUrl, without a secret of the URL."""
+def destination(url: str, egress: Egress, *, http: bool, for_http: str = BY_HANDLER) -> Destination:
+    """Reads a URL, and checks its host by the rules of this process. ``for_http``: how to allow URLs without TLS.
+    Raises InvalidUrl, without a secret of the URL.
+    """
     parts, host = parts_of(url)
     if parts.scheme != "https" and not http:
-        raise InvalidUrl("the URL of a webhook begins with https://; for http:// make Webhooks(engine, http=True)")
+        raise InvalidUrl(f"the URL of a webhook begins with https://; for http:// {for_http}")
     server = Server(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
     if parts.username is not None and parts.password is None and not unquote(parts.username).isascii():
         raise InvalidUrl("the token in the URL of a webhook is not ASCII")
@@ -60,10 +62,10 @@ def destination(url: str, egress: Egress, *, http: bool) -> Destination:
         raise InvalidUrl("the login in the URL of a webhook has control characters")
     is_named = False
     if egress.sinks is not None:
-        covering = [place for scheme, place in egress.sinks if scheme == SCHEME and place.covers(server.address)]
+        covering = [place for scheme, place in egress.sinks if scheme == WEBHOOK and place.covers(server.address)]
         if not covering:
             raise InvalidUrl(
-                f"this process may not send to {SCHEME}://{server.authority}: none of the engine's sinks= names that; "
+                f"this process may not send to {WEBHOOK}://{server.authority}: none of the engine's sinks= names that; "
                 "add it to them, or webhook://* for all public hosts"
             )
         is_named = any("*" not in place.host for place in covering)
