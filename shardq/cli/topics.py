@@ -65,7 +65,8 @@ def keys(given: Given, topic: str, limit: int) -> None:
     """Show the keys of TOPIC with the most tasks: how many are held (due, and waiting for their key), for how long
     the oldest of these has waited, and why: for other tasks of the key that are ready or leased, its rate, a retry,
     the end of a hold, or a resize that moves the key. Then when the next task of the key is given out, as far as that
-    is known. "2 over its limit" are ready or leased beyond a lowered --per-key.
+    is known; and if it waits for a retry, why that task failed: of a webhook, what its endpoint answered. "2 over its
+    limit" are ready or leased beyond a lowered --per-key.
 
     Of a topic with more than 300 keys in a shard a sample is looked at. It has each key with more than a 300th of
     the shard's waiting tasks.

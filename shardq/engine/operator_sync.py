@@ -287,7 +287,8 @@ class OperatorCommands(TaskCommands, ABC):
 
     def keys(self, topic: str, *, limit: int = 20) -> KeyList:
         """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, what
-        each waits for, when its next turn is, and what is over a lowered limit. With more than 300 keys in a shard this
+        each waits for, when its next turn is, why the task failed whose retry it waits for, and what is over a lowered
+        limit. With more than 300 keys in a shard this
         is a sample: ``is_whole`` says so. No key with more than a 300th of a shard's tasks is missed.
 
         >>> for each in engine.keys("webhook", limit=5):
