@@ -114,7 +114,7 @@ class Running:
         self._handed = handed
         self.dispatcher: Dispatcher | None = None
         self.sinks: Routes | None = None
-        """The senders of routes to URLs, while the pollers run."""
+        """What serves routes to URLs, while the pollers run."""
         self.replayer: Replayer | None = None
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays that move rows to the engine."""

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from cluster.server import Server
 from shardq import Engine, Task
+from shardq.features.sinks import Message, Result, Sent, Sink, registry, routes
 from tests.sinks.seen import left
 from tests.sinks.test_http import Endpoint
 from tests.support.waiting import wait_until
@@ -81,3 +85,48 @@ def test_endpoints_that_stand_still_hold_up_no_other(feeding: Engine, sink: Serv
         feeding.push({"release": True}, topic="hooks-0")
     finally:
         endpoint.end()
+
+
+class SlowSink(Sink):
+    """Blocks until it is let go on, or for a moment."""
+
+    goes_on: ClassVar[threading.Event]
+
+    def __init__(self, url: str) -> None:
+        self._is_slow = url.startswith("slow:")
+
+    def send(self, batch: Sequence[Message]) -> Sequence[Result]:
+        if self._is_slow:
+            self.goes_on.wait(0.3)
+        return [Sent()] * len(batch)
+
+
+def test_slow_sinks_have_part_in_half_of_the_threads(
+    single: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [EntryPoint(scheme, f"{__name__}:SlowSink", registry.GROUP) for scheme in ("slow", "quick")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == registry.GROUP else [])
+    monkeypatch.setattr(routes, "THREADS", 8)
+    monkeypatch.setattr(routes, "SLOW_S", 0.1)
+    monkeypatch.setattr(SlowSink, "goes_on", threading.Event(), raising=False)
+    with Engine(single.url, name=name, shards=2) as engine:
+        engine.start()
+        slow, quick = [f"slow-{n}" for n in range(20)], [f"quick-{n}" for n in range(4)]
+        for topic in (*slow, *quick):
+            engine.forward(topic, to=f"{topic.partition('-')[0]}://here")
+
+        def sent(topics: Sequence[str]) -> int:
+            return sum(each.sent for each in engine.stats().sinks if each.topic in topics)
+
+        engine.push_many([Task(n, topic=topic) for topic in slow for n in range(2)])
+        wait_until(lambda: sent(slow) >= 20, "they were slow")
+        waits = []
+        for n in range(20):
+            engine.push(n, topic=slow[n % 20])
+            began = time.monotonic()
+            engine.push(n, topic=quick[n % 4])
+            wait_until(lambda: sent(quick) == n + 1, "it has come")  # noqa: B023  called at once
+            waits.append(time.monotonic() - began)
+        assert sorted(waits)[10] < 0.2
+        SlowSink.goes_on.set()
+        wait_until(lambda: left(engine) == 0, "the slow ones have had their turns")

@@ -1,4 +1,4 @@
-"""A sink of somebody's own that does what no sink should: its sender goes on, and health says what is wrong."""
+"""A sink of somebody's own that does what no sink should: its route goes on, and health says what is wrong."""
 
 from __future__ import annotations
 

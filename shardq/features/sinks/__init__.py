@@ -1,7 +1,8 @@
 """Sinks: what a forwarded topic feeds, beside the lists and streams of the engine's own servers.
 
-A sender in every dispatcher claims the topic's tasks, hands them to the sink, and acknowledges what it took. ``base``
-has what a sink is, for one of your own; ``README.md`` tells which there are.
+``base`` has what a sink is, for one of your own, and ``registry`` finds that of a URL; ``README.md`` tells which there
+are. In every dispatcher ``routes`` serves the routes of the topology: a delivery loop with a handler for each
+(``handling``), whose ``gate`` tells if the sink may be asked.
 """
 
 from shardq.features.sinks.base import AsyncSink, Failed, Message, Refused, Result, Sent, Sink, Unsent

@@ -177,6 +177,8 @@ class LoopedSink(SinkHandler):
 
     def _explain(self) -> None:
         """Decides about failures, as far as others have been taken since, or none is under way any more."""
+        if not self._undecided:
+            return
         undecided, self._undecided, gate = self._undecided, [], self.gate
         alone = [each for each in undecided if each[2] == gate.taken]
         own = [each for each in undecided if each[2] != gate.taken]

@@ -106,7 +106,7 @@ class NatsSink(Sink):
 
         timeout_s = self._options.timeout_s
         tls = None if self._options.tls is None else context_of(self._options.tls)
-        # two tries for each server, without a pause: those are the sender's
+        # two tries for each server, without a pause: those are the gate's
         each_s: Any = timeout_s / 2 / len(self._servers)  # to the client it is an int, which it hands to asyncio
         self._client = client = Client()
         connecting = asyncio.ensure_future(

@@ -1,6 +1,6 @@
-"""The event loop in which all HTTP sinks of a process send, in a thread of its own: never a loop of the user's.
+"""The event loop of all sinks for asyncio in a process, in a thread of its own: never a loop of the user's.
 
-The thread runs while a sink is open, and ends with the last one.
+The thread runs from the first task of such a sink until the routes of the process end.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
             break
         except BaseException:  # one sink must not end the others
-            log.exception("a callback in the loop of HTTP sinks has failed")
+            log.exception("a callback in the loop of sinks has failed")
     loop.close()
 
 
 def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Notes what asyncio says of a connection: results tell the errors of requests."""
-    log.debug("HTTP: %s: %r", context.get("message"), context.get("exception"))
+    log.debug("sinks: %s: %r", context.get("message"), context.get("exception"))

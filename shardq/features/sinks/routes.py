@@ -31,18 +31,18 @@ from shardq.core.threads import begun
 from shardq.core.topology_cache import TopologyCache
 from shardq.delivery.hooks import Hooks
 from shardq.delivery.job import Job, Lot
+from shardq.delivery.lookout import Lookout
 from shardq.delivery.loop import DeliveryLoop
+from shardq.delivery.roused import Roused
 from shardq.delivery.runners import SharedThreads
 from shardq.features.sinks.base import AsyncSink, Sink, SinkBase
 from shardq.features.sinks.blocking import ThreadedSink
 from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.gate import Gate
 from shardq.features.sinks.handling import RouteHandler, SinkHandler, text_of
-from shardq.features.sinks.lookout import Lookout
 from shardq.features.sinks.looped import LoopedSink
 from shardq.features.sinks.own_loop import LOOP
 from shardq.features.sinks.registry import sink_of
-from shardq.features.sinks.roused import Roused
 
 log: logging.Logger = logging.getLogger("shardq.sinks")
 
@@ -110,7 +110,7 @@ class RouteLoop(DeliveryLoop):
             served,
             places=lambda slow: threads.places(slow=slow),
             start=self._start,
-            disconnect=self.disconnect,
+            disconnect=lambda topic: self.disconnect(served(topic)),
         )
         threads.freed = self.roused.place_freed
         self._fetch_by("fetch", self.roused)
@@ -127,7 +127,7 @@ class RouteLoop(DeliveryLoop):
         """The fault of its threads that is none of a server, if there is one."""
         return next((loop.fault for loop in self._loops if loop.fault and not loop.fault_of_server), "")
 
-    def end_routes(self, handlers: Sequence[SinkHandler], hurry: SignalSafeEvent) -> None:
+    def end_routes(self, handlers: Sequence[SinkHandler]) -> None:
         """Returns when batches on their way are settled; after ``SENDING_S`` it interrupts those that are left, and
         after ``ENDING_S`` more it leaves those that do not return.
         """
@@ -136,7 +136,10 @@ class RouteLoop(DeliveryLoop):
             for handler in handlers:
                 if handler.room.running:
                     handler.interrupt()
-        self.stop(ENDING_S, hurry, partial(self.disconnect_all, handlers))
+            self._in_flight.wait_quiet(time.monotonic() + ENDING_S)
+        hurry = SignalSafeEvent()
+        hurry.set()
+        self.stop(0.0, hurry, partial(self.disconnect_all, handlers))
         if self._entered is not None:
             LOOP.leave(self._entered)
 
@@ -145,8 +148,9 @@ class RouteLoop(DeliveryLoop):
         self._in_flight.stop_fetching()
         self.roused.close()
 
-    def disconnect(self, handler: SinkHandler) -> None:
+    def disconnect(self, served: Served | None) -> None:
         """Disconnects a sink, if it has nothing to send."""
+        handler = None if served is None else served.handler
         if isinstance(handler, LoopedSink):
             self._coroutine_runner.submit(handler.disconnect())
         elif isinstance(handler, ThreadedSink):
@@ -284,7 +288,7 @@ class Routes:
         self._attempts.pop(topic, None)
         if former is not None and (handler := former.handler) is not None:
             handler.end()
-            handler.room.freed = lambda: self._loop.disconnect(handler) if handler.is_idle else None
+            handler.room.freed = lambda: self._loop.disconnect(former) if handler.is_idle else None
             handler.room.freed()
             self._former = [each for each in [*self._former, handler] if each.room.tasks or each.is_open]
 
@@ -336,7 +340,7 @@ class Routes:
     def join(self) -> None:
         """Returns when batches on their way are settled, or after some seconds."""
         if self._loop.at_work:
-            self._loop.end_routes(self._handlers(), SignalSafeEvent())
+            self._loop.end_routes(self._handlers())
         self._lookout.close()
 
     # ---- what it says of itself

@@ -1,6 +1,6 @@
-"""The source of a delivery loop for routes: claims from topics that are known to have something, many of them in one
-trip to each node. A topic that gives nothing goes to the ``lookout``, which rouses it again; one whose sink is down, or
-has no room, waits here.
+"""The source of a delivery loop with many topics: claims from those that are known to have something, many of them in
+one trip to each node. A topic that gives nothing goes to the ``lookout``, which rouses it again; one that may not be
+handled now, or has no room, waits here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.delivery.fetching import Start
+from shardq.delivery.handler import Handler
 from shardq.delivery.in_flight import InFlight
 from shardq.delivery.job import Lot
-from shardq.features.sinks.gate import Gate
-from shardq.features.sinks.handling import SinkHandler
-from shardq.features.sinks.lookout import Lookout
+from shardq.delivery.lookout import Lookout
+from shardq.delivery.prefetch import BatchRoom
 
 MOST = 2000
 """So many tasks of all topics are enough for a trip."""
@@ -32,15 +32,52 @@ MOST_RESTING = 64
 """The sinks that stay connected without tasks to send, at most."""
 
 
+class Gated(Protocol):
+    """Tells when a topic may be handled."""
+
+    @property
+    def pause_s(self) -> float:
+        """The time until it may be."""
+
+    @property
+    def is_trying(self) -> bool:
+        """True if it is tried after it could not be handled."""
+
+    def tries_in_vain(self) -> float | None:
+        """Notes that there is no task to try it with. Returns the time for which one is still waited for."""
+
+
+class ManyHandler(Protocol):
+    """The handler of a topic, with its room."""
+
+    @property
+    def is_coroutine(self) -> bool: ...
+
+    @property
+    def handler(self) -> Handler: ...
+
+    @property
+    def room(self) -> BatchRoom: ...
+
+    @property
+    def gate(self) -> Gated: ...
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it is connected, and has nothing to do."""
+
+    def wanted(self) -> int:
+        """How many tasks are to be claimed now."""
+
+
 class Served(Protocol):
-    """A route of this process."""
+    """A topic that has had a task."""
 
-    gate: Gate
-    handler: SinkHandler | None
-    """None until its sink could be made."""
+    @property
+    def gate(self) -> Gated: ...
 
-    def ready(self) -> SinkHandler | None:
-        """Its handler, which is made if there is none; None: it can't be made now, and its gate says why."""
+    def ready(self) -> ManyHandler | None:
+        """Its handler, which is made if there is none; None: it can't be made now, and its gate has a pause."""
 
 
 class Roused:
@@ -56,7 +93,7 @@ class Roused:
         *,
         places: Callable[[bool], int],
         start: Start,
-        disconnect: Callable[[SinkHandler], object],
+        disconnect: Callable[[str], object],
     ) -> None:
         """``places``: how many threads could begin with a batch, of slow sinks (True) or quick ones. ``disconnect``: of
         a sink that has nothing to do.
@@ -70,12 +107,12 @@ class Roused:
         """Topic → when it is to be claimed. Other entries of the heap are old."""
         self._full: set[str] = set()
         """Topics that have no room, until they say so."""
-        self._for_place: deque[str] = deque()
-        """Topics for whose batches there is no thread now."""
+        self._for_place: tuple[deque[str], deque[str]] = deque(), deque()
+        """Topics for whose batches there is no thread now, quick ones and slow ones."""
         self._in_vain: defaultdict[str, int] = defaultdict(int)
         """Topic → its claims in a row that gave nothing."""
-        self._resting: dict[str, SinkHandler] = {}
-        """Topic → its connected sink that has nothing to do, the one that has rested longest first."""
+        self._resting: dict[str, None] = {}
+        """Topics that are connected and have nothing to do, the one that has rested longest first."""
         self._closed = False
 
     def rouse(self, topic: str, after_s: float = 0.0) -> None:
@@ -88,17 +125,17 @@ class Roused:
                 heapq.heappush(self._heap, (at, next(self._numbers), topic))
                 self._changed.notify()
 
-    def room_freed(self, topic: str, gate: Gate) -> None:
-        """Has the topic claimed if it waits for room; and if its sink was down: some tasks are ready again."""
-        with self._changed:
-            if topic in self._full or gate.error:
-                self.rouse(topic)
+    def room_freed(self, topic: str, gate: Gated) -> None:
+        """Has the topic claimed if it waits for room; and if it could not be handled: some tasks are ready again."""
+        if topic in self._full or gate.is_trying:  # without the lock: it says that it waits, and looks for room then
+            self.rouse(topic)
 
     def place_freed(self) -> None:
-        """Has a topic claimed that waits for a thread."""
+        """Has topics claimed that wait for a thread."""
         with self._changed:
-            if self._for_place:
-                self.rouse(self._for_place.popleft())
+            for waiting in self._for_place:
+                if waiting:
+                    self.rouse(waiting.popleft())
 
     def forget(self, topic: str) -> None:
         """Claims nothing more of a topic: its route has ended."""
@@ -137,9 +174,9 @@ class Roused:
                 self._changed.wait(self._heap[0][0] - now if self._heap else None)
             return []
 
-    def _wants(self, topics: Sequence[str]) -> dict[str, tuple[SinkHandler, int]]:
+    def _wants(self, topics: Sequence[str]) -> dict[str, tuple[ManyHandler, int]]:
         """Of what there is room, and how much is claimed."""
-        wants = dict[str, tuple[SinkHandler, int]]()
+        wants = dict[str, tuple[ManyHandler, int]]()
         free, total = {slow: self._places(slow) for slow in (False, True)}, 0
         for topic in topics:
             served = self._served(topic)
@@ -157,7 +194,7 @@ class Roused:
             with self._changed:
                 self._full.discard(topic)
                 if not handler.is_coroutine and (free[False] <= 0 or free[handler.room.is_slow] <= 0):
-                    self._for_place.append(topic)
+                    self._for_place[handler.room.is_slow].append(topic)
                     continue
             if total >= MOST:
                 self.rouse(topic)
@@ -167,9 +204,13 @@ class Roused:
                 free[True] -= handler.room.is_slow
             wants[topic] = handler, most
             total += most
+        with self._changed:
+            for slow, waiting in enumerate(self._for_place):  # what was woken for a place may have had no use for it
+                for _ in range(min(free[bool(slow)], len(waiting))):
+                    self.rouse(waiting.popleft())
         return wants
 
-    def _claim(self, wants: dict[str, tuple[SinkHandler, int]]) -> bool:
+    def _claim(self, wants: dict[str, tuple[ManyHandler, int]]) -> bool:
         for topic in wants:
             self._lookout.leave(topic)
             self._resting.pop(topic, None)
@@ -203,10 +244,14 @@ class Roused:
                 self._found_nothing(topic, wants[topic][0])
         return True
 
-    def _found_nothing(self, topic: str, handler: SinkHandler) -> None:
+    def _found_nothing(self, topic: str, handler: ManyHandler) -> None:
         """Has tasks looked for."""
         now, claims = time.monotonic(), self._claims
-        if (at := claims.limiter.denied(claims.waiter).get(topic, 0.0)) > now:
+        if topic in claims.on_hold:
+            self.rouse(topic, max(CONTENDED_S, claims.hold_ends_in(now)))
+        elif not claims.open_topics(claims.cache.topology, [topic]):
+            pass  # it is paused, or served no more: another topology rouses it
+        elif (at := claims.limiter.denied(claims.waiter).get(topic, 0.0)) > now:
             self._lookout.await_permits(topic)
             self.rouse(topic, at - now)
         elif claims.planner.known(topic, claims.cache.topology.span()):
@@ -218,6 +263,10 @@ class Roused:
             if (left_s := handler.gate.tries_in_vain()) is not None:
                 self.rouse(topic, left_s)
         elif handler.is_idle:
-            self._resting[topic] = handler
-            if len(self._resting) > MOST_RESTING:
-                self._disconnect(self._resting.pop(next(iter(self._resting))))
+            with self._changed:
+                self._resting[topic] = None
+                oldest = next(iter(self._resting)) if len(self._resting) > MOST_RESTING else None
+                if oldest is not None:
+                    del self._resting[oldest]
+            if oldest is not None:
+                self._disconnect(oldest)

@@ -1,5 +1,5 @@
-"""Looks for ready tasks of all topics that this process forwards to URLs and that are idle. One thread, however many
-topics there are.
+"""Looks for ready tasks of many topics that are idle: those that this process forwards to URLs. One thread, however
+many topics there are.
 
 The process is registered in the empty lists of its topics, as one with a waiting consumer is: the first task that
 arrives in one wakes it (``core/consumer/waiter_registry``). Registering takes a claim of nothing from each shard, for
