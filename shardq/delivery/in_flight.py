@@ -203,7 +203,7 @@ class InFlight:
             return True
 
     def finish_all(self, settled: Iterable[tuple[Job, Settlement]]) -> list[tuple[Job, Settlement]]:
-        """Finishes jobs of lots with these settlements. Returns those that were not finished before."""
+        """Finishes jobs of a lot with these settlements. Returns those that were not finished before."""
         with self._lock:
             return self._finish_all(settled)
 
@@ -245,11 +245,11 @@ class InFlight:
             if job.stage != "done":
                 job.stage, job.ended_at = "done", now
                 found.append(each)
-                if job.lot is not None:
-                    job.lot.room.tasks -= 1
         if found:
-            if (lot := found[0][0].lot) is not None:
-                lot.room.freed()
+            lot = found[0][0].lot
+            assert lot is not None, "they are of one lot"
+            lot.room.tasks -= len(found)
+            lot.room.freed()
             if not self._settlements:
                 self._judged.notify()
             self._settlements += found

@@ -14,7 +14,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claim_state import CONTENDED_S, UNSUBSCRIBED_S, Claims
@@ -23,6 +24,8 @@ from shardq.core.consumer.ready_lists import not_empty
 from shardq.core.consumer.waiter_registry import RECHECK_S, ReadyList, Waiter, WaiterRegistry
 from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.drivers.sync import Driver
+from shardq.core.layout.topology import Route
+from shardq.core.model.record import as_stored
 from shardq.core.operation import run
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
@@ -130,8 +133,8 @@ class Lookout:
         self._follow = follow
         self._served = served
         self._rouse = rouse
-        name = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
-        self.claims: Claims = Claims(cache, [], name=name, lease_ms=lease_ms, ready_counts=ReadyCounts())
+        self._lease_ms = lease_ms
+        self.claims: Claims = self._claims()
         self.waiter: Waiter = Waiter((), lambda: None)
         """Stands for this process where it waits for permits."""
         self._lists = WatchedLists(lambda: self.loop.wake())
@@ -150,6 +153,19 @@ class Lookout:
             fails="ready tasks of forwarded topics can't be looked for, trying again",
             works="ready tasks of forwarded topics are looked for again",
         )
+
+    def _claims(self, ready_counts: ReadyCounts | None = None, **how: Any) -> Claims:
+        name = f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}"
+        counts = ReadyCounts() if ready_counts is None else ready_counts
+        return Claims(self._cache, [], name=name, lease_ms=self._lease_ms, ready_counts=counts, **how)
+
+    def claims_for(self, routes: Mapping[str, Route], topic_attempts: Mapping[str, int]) -> Claims:
+        """The claims of a loop that is roused. They know what is learnt here."""
+        return self._claims(self.claims.ready_counts, routes=routes, topic_attempts=topic_attempts, decode=as_stored)
+
+    def wait_for_permits(self, claims: Claims) -> None:
+        """Has this process woken when a permit goes back that these claims were denied."""
+        claims.waiter, claims.limiter.wakeups = self.waiter, self.wakeups
 
     def start(self) -> None:
         """Begins with the first topic."""

@@ -155,8 +155,13 @@ class Roused:
     def step(self) -> bool:
         """Claims once something is roused. Returns False when no more is to be claimed."""
         while topics := self._due():
-            if wants := self._wants(topics):
-                return self._claim(wants)
+            try:
+                if wants := self._wants(topics):
+                    return self._claim(wants)
+            except BaseException:
+                for topic in topics:
+                    self.rouse(topic)
+                raise
         return not self._closed
 
     def _due(self) -> list[str]:
@@ -216,15 +221,10 @@ class Roused:
             self._resting.pop(topic, None)
         most = {topic: each for topic, (_, each) in wants.items()}
         by_topic: dict[str, list[Delivery]] = {topic: [] for topic in wants}
-        try:
-            shards = self._claims.cache.topology.span()
-            steps = claim(self._claims, ClaimNotes(), sum(most.values()), shards, wants=most)
-            for delivery in run(self._driver, steps, self._driver.settings.timeout):
-                by_topic[delivery.topic].append(delivery)
-        except BaseException:
-            for topic in wants:
-                self.rouse(topic)
-            raise
+        shards = self._claims.cache.topology.span()
+        steps = claim(self._claims, ClaimNotes(), sum(most.values()), shards, wants=most)
+        for delivery in run(self._driver, steps, self._driver.settings.timeout):
+            by_topic[delivery.topic].append(delivery)
         lots = [
             Lot.of(handler.handler, deliveries, handler.room)
             for topic, (handler, _) in wants.items()

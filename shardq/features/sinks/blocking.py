@@ -60,7 +60,7 @@ class ThreadedSink(SinkHandler):
                 self._is_busy = False
                 self.room.freed()
 
-    def run(self, batch: Batch[Any]) -> list[Decided]:
+    def run(self, batch: Batch[Any]) -> list[Decided] | None:
         deliveries, gate = list(batch), self.gate
         if self._is_busy or self._is_ending or self._is_over() or gate.pause_s:
             return [NotBegun()] * len(deliveries)
@@ -79,8 +79,14 @@ class ThreadedSink(SinkHandler):
             if not self.room.running:  # it was ended over its head
                 self.room.freed()
 
-    def _decided(self, deliveries: Sequence[Delivery], results: Sequence[Result], *, took: bool) -> list[Decided]:
-        """``took``: the sink has taken one of these, so a failure is the task's own."""
+    def _decided(
+        self, deliveries: Sequence[Delivery], results: Sequence[Result], *, took: bool
+    ) -> list[Decided] | None:
+        """``took``: the sink has taken one of these, so a failure is the task's own. Returns None if all are done."""
+        if all(isinstance(result, Sent) for result in results):
+            self.gate.counts["sent"] += len(results)
+            self.gate.works()
+            return None
         asked = [result for result in results if isinstance(result, Unsent) and result is not NOT_TRIED]
         down = max(asked, key=lambda result: result.again_s, default=None)
         failed = [(d, r) for d, r in zip(deliveries, results, strict=True) if isinstance(r, Failed)]
@@ -160,8 +166,8 @@ class ThreadedSink(SinkHandler):
         taken = sum(isinstance(answer, Sent | Refused) for answer in answers)
         self.gate.taken += taken
         if taken:
-            for each in some:
-                self._suspects.pop(each.id, None)
+            if len(some) == 1:
+                self._suspects.pop(some[0].id, None)
         elif len(some) == 1:
             self._suspects[some[0].id] = None
             if len(self._suspects) > SUSPECTS:

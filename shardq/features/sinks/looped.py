@@ -102,7 +102,7 @@ class LoopedSink(SinkHandler):
         self._waiting.extend([(delivery, lot) for delivery in batch])
         for _ in range(min(len(self._waiting), self._sink.connections - self._workers)):
             self._workers += 1
-            task = asyncio.ensure_future(self._work())
+            task = asyncio.create_task(self._work(), name=f"the route of topic {self.gate.topic!r}")
             self._at_work.add(task)
             task.add_done_callback(self._at_work.discard)
         try:

@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,14 +16,11 @@ from functools import partial
 from typing import Any
 
 from shardq.core.calls.consume import SettleRetry
-from shardq.core.consumer.claim_state import Claims
-from shardq.core.consumer.settling import Settlement
 from shardq.core.dispatcher.forwarding import RouteFault
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.report import MOST_SINKS, SinkStats, first_sinks
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.locks import SignalSafeEvent
-from shardq.core.model.record import as_stored
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import begun
 from shardq.core.topology_cache import TopologyCache
@@ -95,9 +90,17 @@ class RouteLoop(DeliveryLoop):
     what = "shardq-sinks-"
 
     def __init__(
-        self, driver: Driver, claims: Claims, lookout: Lookout, served: Callable[[str], Served | None]
+        self,
+        driver: Driver,
+        lookout: Lookout,
+        served: Callable[[str], Served | None],
+        routes: Mapping[str, Route],
+        attempts: Mapping[str, int],
     ) -> None:
+        """``routes`` of this process, by topic, and ``attempts`` of those that have a limit."""
+        self._lookout = lookout
         self._entered: asyncio.AbstractEventLoop | None = None
+        claims = lookout.claims_for(routes, attempts)
         super().__init__(driver, claims, Hooks(), concurrency=THREADS, loop=self.loop, threads=SharedThreads)
         threads = self._thread_runner
         assert isinstance(threads, SharedThreads), "it was said"
@@ -115,6 +118,10 @@ class RouteLoop(DeliveryLoop):
         threads.freed = self.roused.place_freed
         self._fetch_by("fetch", self.roused)
         self._has_coroutines = True
+
+    def start(self) -> None:
+        self._lookout.wait_for_permits(self._claims)
+        super().start()
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of all sinks for asyncio."""
@@ -134,7 +141,7 @@ class RouteLoop(DeliveryLoop):
         self._in_flight.give_back(self._in_flight.emptied())
         if not self._in_flight.wait_quiet(time.monotonic() + SENDING_S):
             for handler in handlers:
-                if handler.room.running:
+                if handler.is_open or handler.room.running:
                     handler.interrupt()
             self._in_flight.wait_quiet(time.monotonic() + ENDING_S)
         hurry = SignalSafeEvent()
@@ -176,7 +183,7 @@ class RouteLoop(DeliveryLoop):
         super().note_call(lot, size, seconds)
         lot.room.is_slow = seconds > SLOW_S
 
-    def note_answers(self, settled: Sequence[tuple[Job, Settlement]], answers: Mapping[str, str]) -> None:
+    def note_answers(self, settled: Sequence[tuple[Job, object]], answers: Mapping[str, str]) -> None:
         for job, settlement in settled:
             if isinstance(settlement, SettleRetry) and isinstance(job.handler, RouteHandler):
                 answer = answers.get(job.delivery.id)
@@ -211,17 +218,7 @@ class Routes:
         )
         self._attempts: dict[str, int] = {}
         """Topic → the attempts that its URL allows."""
-        self._claims = Claims(
-            cache,
-            [],
-            name=f"{socket.gethostname()[:32]}-{secrets.token_hex(6)}",
-            lease_ms=int(LEASE_S * 1000),
-            ready_counts=self._lookout.claims.ready_counts,
-            topic_attempts=self._attempts,
-            routes=self._routes,
-            decode=as_stored,
-        )
-        self._loop = RouteLoop(driver, self._claims, self._lookout, self._served.get)
+        self._loop = RouteLoop(driver, self._lookout, self._served.get, self._routes, self._attempts)
         self._unlearn: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -236,7 +233,6 @@ class Routes:
                     return
                 self._lookout.start()
                 if not self._loop.at_work:
-                    self._claims.waiter, self._claims.limiter.wakeups = self._lookout.waiter, self._lookout.wakeups
                     self._loop.start()
             self._lookout.loop.wake()
 
