@@ -6,7 +6,6 @@ and schedules of recurring tasks. ``AsyncEngine`` inherits them.
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.core.subscriber import Subscriber
 
-log: logging.Logger = logging.getLogger("shardq.sinks")
-
 T = TypeVar("T")
 
 
@@ -102,8 +99,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         route = route_of(topic, to, side, maxlen, egress=self._options.egress)
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
         await self._edit(partial(control.with_route, topic=topic, route=route), what)
-        if route is not None and (advice := registry.advice(route)):
-            log.warning("topic %s is forwarded to %s: %s", shown_topic(topic), route.named, advice)
+        registry.advise(topic, route)
 
     async def resize(
         self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False
@@ -255,6 +251,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         for first in range(0, len(given), TOPICS_AT_ONCE):
             some = dict(list(given.items())[first : first + TOPICS_AT_ONCE])
             edited |= await self._carry_out(partial(control.configure_topics, given=some, dry_run=dry_run))
+        for topic in edited:
+            registry.advise(topic, given[topic].get("route"))
         return edited
 
     async def changes(self) -> list[Change]:

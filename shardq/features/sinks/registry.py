@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 from shardq.core.layout.topology import Route
+from shardq.core.model.ids import shown_topic
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SinkBase
 from shardq.features.sinks.egress import Egress, check_places, unfilled
 from shardq.features.sinks.urls import UNKNOWN, addresses_in
+
+log: logging.Logger = logging.getLogger("shardq.sinks")
 
 GROUP = "shardq.sinks"
 
@@ -48,9 +52,10 @@ def check(route: Route, egress: Egress = ANYWHERE) -> Sequence[str]:
     return addresses
 
 
-def advice(route: Route) -> str:
-    """What is to be said when a topic is forwarded there; empty if nothing."""
-    return "" if route.is_here else _make(unfilled(route.to, UNKNOWN), route).advice
+def advise(topic: str, route: Route | None) -> None:
+    """Logs what is to be said when a topic is forwarded there."""
+    if route is not None and not route.is_here and (said := _make(unfilled(route.to, UNKNOWN), route).advice):
+        log.warning("topic %s is forwarded to %s: %s", shown_topic(topic), route.named, said)
 
 
 def sink_of(route: Route, egress: Egress, before: SinkBase | None = None) -> SinkBase:
