@@ -259,7 +259,9 @@ class Roused:
         else:
             self._in_vain[topic] += 1
             self._lookout.look_at([topic], after_s=0.0 if self._in_vain[topic] == 1 else CONTENDED_S)
-        if handler.gate.is_trying and not handler.room.tasks:
+        if pause_s := handler.gate.pause_s:
+            self.rouse(topic, pause_s)
+        elif handler.gate.is_trying and not handler.room.tasks:
             if (left_s := handler.gate.tries_in_vain()) is not None:
                 self.rouse(topic, left_s)
         elif handler.is_idle:

@@ -66,7 +66,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
 
 
 def test_the_options_of_a_route_are_shown_as_they_were_given(shardq: Shell, engine: Engine) -> None:
-    route = "http://127.0.0.1:1/hook#max_attempts=25&backoff=1,5"
+    route = "http://127.0.0.1:1/hook#max_attempts=25&backoff=0.1,0.2"
     assert shardq.run("forward", "mail", "--to", route).out == f"topic 'mail' now goes to {route}\n"
     engine.start()
     engine.push(1, topic="mail")

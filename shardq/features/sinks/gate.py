@@ -57,6 +57,7 @@ class Gate:
         if not self.error:
             text = "topic %r can't be forwarded to %s, trying again; its tasks wait: %s"
             log.error(text, self.topic, self.route.named, reason, extra={"topic": self.topic})
+        self._trying_until = None
         if again_s > self.pause_s or not self.pause_s:
             self._circuit.failed(reason, again_s)
 
