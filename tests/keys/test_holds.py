@@ -142,6 +142,7 @@ def test_a_burial_may_hold_its_key(running: Engine, stored: Stored, driver: Driv
         consume.settle(keys, running.topology.stamp, (), [consume.SettleBury(last.id, last.token, "no", 600_000)])
     )
     running.push("next", topic=TOPIC, key="gone")
+    wait_until(lambda: [each.why for each in running.keys(TOPIC)] == ["hold"], "it is due, and held")
     [key] = running.keys(TOPIC)
     assert key.until is not None
     assert key.until.timestamp() - time.time() > 5900
