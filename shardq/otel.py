@@ -18,8 +18,9 @@ import msgspec
 
 from shardq.core import forks
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
-from shardq.core.model.checks import check_headers
+from shardq.core.model.checks import check_headers, check_headers_size
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.options import URL_HEADER
 from shardq.core.model.task import Delivery, Receipt, Task
 from shardq.delivery.batch import Batch
 from shardq.delivery.calling import checked_results
@@ -299,11 +300,12 @@ def _with_headers(task: Task, span: Span) -> Task:
     carrier: dict[str, str] = {}
     propagate.inject(carrier, trace.set_span_in_context(span))
     headers = dict(task.headers or {})
+    own = {} if task.url is None else {URL_HEADER: task.url}
     for name, value in carrier.items():
         if name not in headers:
             try:
-                check_headers({**headers, name: value})
-            except BadInput:
+                check_headers_size({**headers, **own, name: value})
+            except (BadInput, TypeError):
                 continue
             headers[name] = value
     return msgspec.structs.replace(task, headers=headers)

@@ -284,7 +284,23 @@ def _of_task(option: Option) -> Callable[[F], F]:
     }
     default = getattr(TaskOptions(), option.name)
     more = {} if default is None else {"default": default}
+    if option.name == "url":
+        return _renamed(option.word, option.name, click.option(flag, option.word, help=option.help, **given["text"]))
     return click.option(flag, option.name, help=option.help, **given[option.kind] | more)
+
+
+def _renamed(word: str, name: str, option: Callable[[F], F]) -> Callable[[F], F]:
+    """The option of a word, whose value the command gets by another name, which another option has, too."""
+
+    def add(command: F) -> F:
+        @wraps(command)
+        def call(*args: Any, **values: Any) -> Any:
+            value = values.pop(word)
+            return command(*args, **values, **{name: value})
+
+        return option(cast("F", call))
+
+    return add
 
 
 def task_options(*names: str) -> Callable[[F], F]:

@@ -65,7 +65,8 @@ def push(
       shardq push 'plain text' --text --at 2030-01-31T12:00:00Z
       shardq push '{"user": 42}' --delay 1d --window 2h --tag user-42 --tag digest
       shardq push '"there is news"' --id news-42 --throttle 5m
-      shardq push '{"event": "paid"}' --topic webhook --key customer-7
+      shardq push '{"event": "paid"}' --topic mail --key customer-7
+      shardq push '{"event": "paid"}' --topic hooks --webhook https://customer.example/in
 
     `shardq push-file` pushes the lines of a file.
     """
@@ -134,7 +135,8 @@ def push_file(
       {"payload": {"order": 42}, "delay": "30m"}
       {"payload": "text", "at": "2030-01-31T12:00:00Z", "topic": "email",
        "id": "x", "on_conflict": "keep", "dedup": 60, "headers": {"k": "v"},
-       "max_attempts": 5, "expires": "2h", "window": "10m", "tags": ["user-42"]}
+       "max_attempts": 5, "expires": "2h", "window": "10m", "tags": ["user-42"],
+       "url": "https://customer.example/in"}
                                    (on one line; all but payload may be left out)
 
     exit codes:

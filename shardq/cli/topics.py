@@ -65,7 +65,8 @@ def keys(given: Given, topic: str, limit: int) -> None:
     """Show the keys of TOPIC with the most tasks: how many are held (due, and waiting for their key), for how long
     the oldest of these has waited, and why: for other tasks of the key that are ready or leased, its rate, a retry,
     the end of a hold, or a resize that moves the key. Then when the next task of the key is given out, as far as that
-    is known. "2 over its limit" are ready or leased beyond a lowered --per-key.
+    is known; and if it waits for a retry, why that task failed: of a webhook, what its endpoint answered. "2 over its
+    limit" are ready or leased beyond a lowered --per-key.
 
     Of a topic with more than 300 keys in a shard a sample is looked at. It has each key with more than a 300th of
     the shard's waiting tasks.
@@ -301,6 +302,9 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
                                another Redis: also rediss, unix, redis+cluster,
                                rediss+cluster, redis+sentinel, rediss+sentinel
       https://HOST/PATH        a POST for each task; TOKEN@HOST for a bearer token
+      webhook://#sign.key=${MASTER}
+                               a POST for each task, to the URL that it was pushed
+                               with (push --webhook URL)
       amqp://USER:PASSWORD@HOST/VHOST#EXCHANGE/KEY, …#/QUEUE
                                RabbitMQ (pip install 'shardq[amqp]'); amqps
       nats://HOST:4222#SUBJECT NATS JetStream (pip install 'shardq[nats]')
@@ -317,8 +321,12 @@ def forward(given: Given, topic: str, to: str | None, left: bool, maxlen: int | 
       max_attempts=N           backoff=FIRST,LONGEST in seconds
       sign=${SECRET}           a signature of Standard Webhooks (whsec_…)
 
+    and for webhook, as in 'webhook://#sign.key=${MASTER}&timeout=15':
+      sign.key=${MASTER}       a signature for each endpoint, or sign=${SECRET}
+      max_attempts=N           http=yes, also URLs without TLS
+
     The URL is stored in Redis. Use ${NAME} for a user, a password, or a value of
-    header.NAME= or sign=: the processes that forward (`shardq run`) put
+    header.NAME=, sign= or sign.key=: the processes that forward (`shardq run`) put
     $SHARDQ_SECRET_NAME, or the file NAME of --secrets, in its place. Commands and
     logs show no password.
     """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from shardq.core.calls import lanes
+from shardq.core.calls import by_id, lanes
 from shardq.core.calls.lanes import LATE_MS, Tallied, Tally
 from shardq.core.calls.request import Call, Command, Epoch
 from shardq.core.fleet.member import Member, workers
@@ -26,6 +26,9 @@ from shardq.errors import InvalidOption
 
 MOST = 500
 """Keys that one call returns at most: a shard takes some milliseconds to tell them."""
+
+MOST_REASONS = 100
+"""Keys of which the reason of a failure is read: with it comes the payload of a task."""
 
 Why = Literal["per_key", "per_key_rate", "backoff", "hold", "resize"]
 """A key waits for one of its tasks, as ``per_key`` are ready or leased; for its turn by its rate; for the retry of a
@@ -65,6 +68,12 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that are ready or leased beyond a ``per_key`` that was lowered. The key gives out no other while there are
     any.
     """
+    failures: int = 0
+    """The failures so far of the task whose retry the key waits for; 0 if it waits for none."""
+    reason: str | None = None
+    """Why that task failed last, as ``TaskInfo.reason`` has it: of a webhook, the answer of its endpoint. It is told of
+    the 100 largest keys.
+    """
 
     @property
     def size(self) -> int:
@@ -101,13 +110,34 @@ def largest_keys(cache: TopologyCache, topic: str, limit: int) -> Operation[KeyL
         raise next(error for _, error in answers if isinstance(error, Exception))
     window = cache.topology.settings_of(topic).limit or Limit()
     by_key: dict[str, KeyStats] = {}
-    for tally in found.values():
+    retrying: dict[str, tuple[ShardKeys, str]] = {}
+    for shard_keys, tally in found.items():
         for each in tally.lanes:
             stats = _stats_of(each, tally.now_ms, window)
+            if each.retry_ms:
+                retrying[stats.key] = shard_keys, each.lane
             # while a key moves, two shards have some of it
             by_key[stats.key] = _together(stats, by_key[stats.key]) if stats.key in by_key else stats
     keys = sorted(by_key.values(), key=lambda each: (-each.size, each.key))[:limit]
+    first = [each.key for each in keys[:MOST_REASONS] if each.key in retrying]
+    heads = yield from _heads(cache, {key: retrying[key] for key in first})
+    for at, each_key in enumerate(keys):
+        if head := heads.get(each_key.key):
+            keys[at] = msgspec.structs.replace(each_key, failures=head.failures, reason=head.reason)
     return KeyList(keys, is_whole=len(found) == len(answers) and all(tally.is_whole for tally in found.values()))
+
+
+def _heads(cache: TopologyCache, lanes_of: Mapping[str, tuple[ShardKeys, str]]) -> Operation[dict[str, by_id.Found]]:
+    """The first task that waits in each of these lanes, as far as it is still there."""
+    looks = {key: lanes.first_of(keys, lane, "", count=1).briefly() for key, (keys, lane) in lanes_of.items()}
+    firsts = succeeded((yield Many(looks))) if looks else {}
+    gets = {
+        key: by_id.get(keys, cache.topology.stamp, lanes.id_of_entry(firsts[key][0], lane)).briefly()
+        for key, (keys, lane) in lanes_of.items()
+        if firsts.get(key)
+    }
+    heads: dict[str, by_id.Found | None] = succeeded((yield Many(gets))) if gets else {}
+    return {key: head for key, head in heads.items() if head is not None}
 
 
 def check_limit(limit: int) -> None:

@@ -21,12 +21,14 @@ from shardq.core.edits import edit_topology, take_up_keys, with_pause
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
+from shardq.core.model.endpoints import default_key
 from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.options import ContentOptions
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, run
 from shardq.core.producer import by_id
+from shardq.core.producer.pushing import check_hooked
 from shardq.core.resharding.handle_sync import Resize
 from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
@@ -50,6 +52,7 @@ from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
+from shardq.features.sinks import registry
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
@@ -78,7 +81,8 @@ class OperatorCommands(TaskCommands, ABC):
         it. Consumers of shardq get nothing of the topic meanwhile.
 
         ``to`` is the name of a list on the engine's own server (``side="left"``: LPUSH), ``stream:NAME`` for a stream
-        there, or a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which). A URL
+        there, or a URL of another Redis, a broker or an HTTP endpoint (the page ``sinks/README.md`` tells which);
+        ``webhook://#sign.key=${MASTER}`` posts each task to the URL that it was pushed with (``url=``). A URL
         is stored with the engine's settings: write ``${NAME}`` for a password, which the processes that forward have as
         the secret NAME ($SHARDQ_SECRET_NAME, or a file of ``secrets=``). ``maxlen``: about how many entries a stream
         keeps. Raises InvalidUrl for a server that ``sinks=`` of this engine does not name.
@@ -90,10 +94,12 @@ class OperatorCommands(TaskCommands, ABC):
         >>> engine.forward("emails", to="mail-queue")
         >>> engine.forward("events", to="stream:events", maxlen=100_000)
         >>> engine.forward("letters", to="redis://10.0.0.7:6379/0#letters")
+        >>> engine.forward("hooks", to="webhook://#sign.key=${MASTER}")
         """
         route = route_of(topic, to, side, maxlen, egress=self._options.egress)
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
         self._edit(partial(control.with_route, topic=topic, route=route), what)
+        registry.advise(topic, route)
 
     def resize(self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False) -> Resize:
         """Changes the number of shards, up or down, while everything runs. Returns when new tasks go by the new number;
@@ -243,6 +249,8 @@ class OperatorCommands(TaskCommands, ABC):
         for first in range(0, len(given), TOPICS_AT_ONCE):
             some = dict(list(given.items())[first : first + TOPICS_AT_ONCE])
             edited |= self._carry_out(partial(control.configure_topics, given=some, dry_run=dry_run))
+        for topic in edited:
+            registry.advise(topic, given[topic].get("route"))
         return edited
 
     def changes(self) -> list[Change]:
@@ -277,7 +285,8 @@ class OperatorCommands(TaskCommands, ABC):
 
     def keys(self, topic: str, *, limit: int = 20) -> KeyList:
         """Returns the keys of a topic with the most tasks that are held, ready and leased, the largest first, what
-        each waits for, when its next turn is, and what is over a lowered limit. With more than 300 keys in a shard this
+        each waits for, when its next turn is, why the task failed whose retry it waits for, and what is over a lowered
+        limit. With more than 300 keys in a shard this
         is a sample: ``is_whole`` says so. No key with more than a 300th of a shard's tasks is missed.
 
         >>> for each in engine.keys("webhook", limit=5):
@@ -372,7 +381,7 @@ class OperatorCommands(TaskCommands, ABC):
         ``start`` and ``end``: there are none before and after these instants. ``catch_up``: after a time in which no
         dispatcher ran, "one" run makes up for all that were missed, or "all" of them run, or "none".
         ``overlap="skip"``: an occurrence is left out while the task of the one before it is not done. ``key``, and of
-        the ``content`` ``headers``, ``max_attempts`` and ``tags``, are those of each task, as with ``push``.
+        the ``content`` ``headers``, ``max_attempts``, ``tags`` and ``url``, are those of each task, as with ``push``.
         ``expires``: a task not claimed so many seconds after its due time is buried instead of run late.
 
         The schedule is kept in the engine, and served by the processes that have called ``start()``. Declared again, it
@@ -405,10 +414,17 @@ class OperatorCommands(TaskCommands, ABC):
 
     def _declare(self, name: str, every: Every, topic: str, payload: Any, key: str | None = None) -> None:
         head = encode_head(every)
+        if key is None and every.url is not None:
+            key = default_key(every.url)
         id = schedule_id(topic if key is None else f"{topic}/{key}", name)
         record = record_encoder(self._options.codec, limit=self._options.max_payload)(payload, head, id)
         declaration = Declaration.of(every, topic=topic, key=key, record=record)
-        self._carry_out(lambda cache: declaring.declare(cache, name, declaration))
+
+        def declared(cache: TopologyCache) -> Operation[None]:
+            check_hooked(cache, () if every.url is None else (topic,))
+            return declaring.declare(cache, name, declaration)
+
+        self._carry_out(declared)
         if every.owner:
             self._declared.setdefault(every.owner, set()).add(name)
 

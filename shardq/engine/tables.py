@@ -302,6 +302,7 @@ def keys(found: Sequence[KeyStats]) -> View[KeyStats]:
             _of("scheduled", lambda row: row.scheduled, number, 4),
             Column("waits for", waits_for, text=True),
             Column("next turn", next_turn, 1, text=True),
+            *([Column("last failure", last_failure, text=True)] if any(each.failures for each in found) else []),
         ),
         found,
         empty="no task of the topic has a key",
@@ -319,6 +320,18 @@ def waits_for(key: KeyStats) -> str:
 def next_turn(key: KeyStats) -> str:
     """When a key gives out its next task."""
     return "-" if key.next_turn is None else f"{instant(key.next_turn)} UTC"
+
+
+ANSWER = 80
+"""Characters of a failure that a table shows."""
+
+
+def last_failure(key: KeyStats) -> str:
+    """Why the task failed whose retry a key waits for, and how often it has failed."""
+    if not key.failures:
+        return "-"
+    lines = (key.reason or "").strip().splitlines()
+    return f"{lines[-1][:ANSWER] if lines else 'no reason'} ({counted(key.failures, 'failure')})"
 
 
 _WAITS_FOR: Mapping[Why, str] = {

@@ -100,6 +100,11 @@ class AsyncRedisStore(AsyncTaskStore):
                 "cold=, the URL of the database that the other processes have"
             )
 
+    def check_hooked(self, entries: Entries) -> None:
+        cache = self._engine._cache
+        if cache is not None and entries.hooked:
+            pushing.check_hooked(cache, entries.hooked)
+
     async def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
         if durability is not None:
             [receipt] = await self._engine._push_durably(entries, deadline, durability)
@@ -137,7 +142,9 @@ class AsyncPusher:
 
     def packed(self, task: Task) -> Entries:
         """Packs a task that a buffer stores later."""
-        return self._packer.one(task)
+        entries = self._packer.one(task)
+        self._store.check_hooked(entries)
+        return entries
 
 
 class AsyncTracedPusher(AsyncPusher):
@@ -218,6 +225,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         window: float | dt.timedelta | None = None,
         throttle: float | dt.timedelta | None = None,
         tags: Sequence[str] | None = None,
+        url: str | None = None,
         durability: Durability | None = None,
         **unknown: Never,
     ) -> Receipt:
@@ -232,7 +240,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         ``throttle``: take at most one push of the id in so many seconds. ``expires`` (seconds from now, or an instant):
         if no worker claims the task by then, it is dead instead of run late. ``window``: the task may be due at any
         time in so many seconds from its due time, which spreads tasks of one time. ``tags``: words for ``tag=`` of
-        ``cancel_all`` and the like. ``durability``: returns only when all replicas ("replicated") or the disk
+        ``cancel_all`` and the like. ``url``: the task is a webhook, posted there; without a ``key`` it has one for this
+        URL. ``durability``: returns only when all replicas ("replicated") or the disk
         ("fsynced") have the task, otherwise raises NotReplicated; without replicas or disk, raises
         DurabilityUnavailable and stores nothing.
 
@@ -259,6 +268,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             window=window,
             throttle=throttle,
             tags=tags,
+            url=url,
         )
         return await self._pusher.push(task, durability)
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from shardq.core.model.checks import is_seconds
 from shardq.core.model.printable import quoted
+from shardq.core.model.record import Builtin, record_encoder
 from shardq.core.model.task import Delivery
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
-from shardq.features.webhooks.destination import SCHEME
+from shardq.features.sinks.base import Message
+from shardq.features.sinks.egress import WEBHOOK
 from shardq.features.webhooks.poster import Poster
 
 SHORTEST_S, LONGEST_S = 0.1, 600.0
@@ -41,12 +43,14 @@ class Webhooks:
             raise InvalidOption(f"http can't be {quoted(http)}; give True if URLs may be http://, or False")
         options = Internals(engine).options
         sinks = options.egress.sinks
-        if sinks is not None and not any(scheme == SCHEME for scheme, _ in sinks):
+        if sinks is not None and not any(scheme == WEBHOOK for scheme, _ in sinks):
             raise InvalidOption(
-                f"sinks= of the engine allows no webhooks; add {SCHEME}://* for all public hosts, or those that you "
-                f"mean: {SCHEME}://*.example.org"
+                f"sinks= of the engine allows no webhooks; add {WEBHOOK}://* for all public hosts, or those that you "
+                f"mean: {WEBHOOK}://*.example.org"
             )
-        self._poster = Poster(options.codec, options.egress, timeout_s=timeout, http=http)
+        self._encode = record_encoder(options.codec)
+        self._codec = options.codec.name if isinstance(options.codec, Builtin) else "own"
+        self._poster = Poster(options.egress, timeout_s=timeout, http=http)
 
     async def post(self, delivery: Delivery[Any], *, url: str, secret: str | None) -> None:
         """Posts a task. ``secret``: ``whsec_…``, or two with a blank between, by which both sign; None: unsigned.
@@ -59,7 +63,16 @@ class Webhooks:
         ... async def send(delivery):
         ...     await hooks.post(delivery, url="https://customer.example/in", secret=SECRET)
         """
-        await self._poster.post(delivery, url, secret)
+        message = Message(
+            id=delivery.id,
+            topic=delivery.topic,
+            payload=self._encode(delivery.payload, None, delivery.id)[1:],  # behind the byte that names the codec
+            codec=self._codec,
+            headers=delivery.headers,
+            attempt=delivery.attempt,
+            failures=delivery.failures,
+        )
+        await self._poster.post(message, url, secret)
 
     async def close(self) -> None:
         """Closes the connections that were opened in the running event loop. Call it when the worker ends, by

@@ -56,6 +56,10 @@ class AsyncTaskStore:
         """Raises InvalidOption for a task in a cold store that this engine was not given, as far as it knows."""
         self.near.check(id)
 
+    def check_hooked(self, entries: Entries) -> None:
+        """Raises InvalidOption for a task with a URL in a topic that goes elsewhere, as far as this process knows."""
+        self.near.check_hooked(entries)
+
     def until(self) -> float:
         """The end of a step that begins now and has the engine's timeout for itself."""
         return time.monotonic() + self.timeout

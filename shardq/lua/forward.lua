@@ -19,7 +19,7 @@
 -- ARGV 3 bell channel
 -- ARGV 4 how many at most, up to 1,000
 -- ARGV 5 right | left: the end of the list to push to; or stream: an entry for each, with the fields id, payload and, of a task
---         with headers, headers (a JSON object)
+--         with headers, headers (a JSON object, without names that begin with shardq-)
 -- ARGV 6 about how many entries the stream keeps, or '': the last entry trims it
 -- RETURNS {'ok', forwarded, left in the ready list} | {'stale', epoch} | {'behind', epoch} | {'missing'}, or the destination's error with nothing changed
 -- ATOMIC a payload is in the destination and its task gone, or neither
@@ -66,7 +66,15 @@ while wanted > 0 and taken < 1000 and bytes < 1048576 do
       bytes = bytes + #record
       local known, head, start = parts_of(record)
       local fine, text = true, nil
-      if streamed and known and head and head.h then fine, text = pcall(cjson.encode, head.h) end
+      local theirs = streamed and known and head and head.h
+      if type(theirs) == 'table' then
+        -- those named shardq-… are ours, and no other consumer's
+        for name in pairs(theirs) do
+          if string.lower(string.sub(name, 1, 7)) == 'shardq-' then theirs[name] = nil end
+        end
+        if next(theirs) == nil then theirs = nil end
+      end
+      if theirs then fine, text = pcall(cjson.encode, theirs) end
       if known and head and head.x and head.x <= now_ms then
         odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
       elseif known and fine and topic_of(id) == topic then

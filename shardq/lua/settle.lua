@@ -23,7 +23,7 @@
 -- ARGV 4 a: how many acks follow, at most 1,000
 -- ARGV 5 t: under how many tokens they are
 -- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then for each other:
---         retry | bury | back | hold (of an id with a key: its lane gives nothing for the delay), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own;
+--         retry | bury (with a delay: the lane of its key gives nothing for so long) | back | hold (of an id with a key: likewise), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own;
 --         then, with lists, prefix of the wake channels of this shard, and the topic of each list: none that is paused, or has a route
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
 --         (a retry that had no attempt left); where lanes handed something over, then {topic, bin, how many of its tasks waited so
@@ -86,6 +86,9 @@ for i = 6 + acks + tokens * 2, last, 6 do
       if verb ~= 'bury' then
         answers[#answers + 1] = position
         answers[#answers + 1] = 'dead'
+      elseif delay_ms > 0 and keyed and lane_of(id) then
+        local lane, at = lane_of(id), math.ceil(now_us / 1000) + delay_ms
+        if at > held_of(lane) then hold(lane, at) end
       end
     else
       local at = math.ceil(now_us / 1000) + delay_ms

@@ -72,6 +72,8 @@ class StoredTask:
     max_attempts: int | None = None
     reason: str | None = None
     """Why it is dead."""
+    url: str | None = None
+    """The URL to which it is posted, as a webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +339,9 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
             except PayloadNotDecodable as exc:
                 found.append(replace(task, payload=exc))
             else:
-                content = stored.content
-                found.append(
-                    replace(task, payload=stored.payload, headers=content.headers, max_attempts=content.max_attempts)
-                )
+                content = stored.content.named()
+                del content["tags"]
+                found.append(replace(task, payload=stored.payload, **content))
     return sorted(found, key=lambda task: (_ORDER[task.state], task.due or EPOCH, task.id))
 
 

@@ -52,7 +52,7 @@ def test_pause_resume_remove_and_run_now(shardq: Shell, engine: Engine) -> None:
 
 def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
     options: tuple[str, ...] = ("--header", "a=b", "--tag", "x", "--max-attempts", "3", "--expires", "1h")
-    options += ("--overlap", "skip")
+    options += ("--overlap", "skip", "--webhook", "https://customer.example/in")
     options += ("--start", "2020-01-01T00:00:00Z", "--end", "2900-01-01T00:00:00Z", "--owner", "billing")
     shown = shardq.run("every", "poll", "--interval", "1h", *options, "--json").object
     assert (shown["overlap"], shown["owner"], shown["skipped"]) == ("skip", "billing", 0)
@@ -60,6 +60,7 @@ def test_the_options_of_its_tasks(shardq: Shell, engine: Engine) -> None:
     info = engine.get(engine.schedule("poll").run())
     assert info is not None
     assert (dict(info.headers), info.tags, info.max_attempts) == ({"a": "b"}, ("x",), 3)
+    assert info.url == "https://customer.example/in"
 
 
 def test_prune(shardq: Shell, engine: Engine) -> None:

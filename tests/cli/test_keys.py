@@ -38,6 +38,8 @@ def test_the_largest_keys(shardq: Shell, engine: Engine) -> None:
         "until": None,
         "next_turn": None,
         "over": 0,
+        "failures": 0,
+        "reason": None,
     }
     listed = shardq.run("list", "--topic", "webhook", "--key", "customer-7").lines
     assert [line.split()[1] for line in listed[2:6]] == ["ready", "held", "held", "held"]

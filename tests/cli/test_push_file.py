@@ -89,13 +89,16 @@ def test_many_over_several_windows(shardq: Shell, engine: Engine) -> None:
 
 
 def test_options_are_what_lines_leave_out(shardq: Shell, engine: Engine) -> None:
-    source = lines([{"payload": 1, "id": "a"}, {"payload": 2, "id": "b", "topic": "own", "at": 4e9, "headers": {}}])
+    url = "https://customer.example/in"
+    other = {"payload": 2, "id": "b", "key": "k", "topic": "own", "at": 4e9, "headers": {}, "url": url}
+    source = lines([{"payload": 1, "id": "a"}, other])
     done = shardq.run("push-file", "-", "--topic", "t", "--delay", "1h", "--header", "k=v", stdin=source)
     assert done.code == 0
-    first, second = engine.get("t/a"), engine.get("own/b")
+    first, second = engine.get("t/a"), engine.get("own/k/b")
     assert first is not None
     assert second is not None
     assert (first.headers, second.headers) == ({"k": "v"}, {})
+    assert (first.url, second.url) == (None, url)
     assert second.due is not None
     assert second.due.timestamp() == 4e9
 

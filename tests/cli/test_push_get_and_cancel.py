@@ -82,8 +82,21 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "headers": {"k": "v", "e": "a=b"},
         "max_attempts": 5,
         "tags": ["user-42", "digest"],
+        "url": None,
         "attempts": [],
     }
+
+
+def test_a_webhook(shardq: Shell, engine: Engine) -> None:
+    url = "https://customer.example/in"
+    id = shardq.run("push", "1", "--topic", "hooks", "--webhook", url, "--delay", "1h").out.strip()
+    assert id.startswith("hooks/customer.example~b7eccf85/")
+    assert shardq.run("get", id, "--json").object["url"] == url
+    assert shardq.run("list", "--json").object["url"] == url
+    assert f"url            {url}" in shardq.run("get", id).lines
+    refused = shardq.run("push", "1", "--webhook", f"{url}#part")
+    assert (refused.code, refused.out) == (2, "")
+    assert "error: --webhook can't have a fragment" in refused.err
 
 
 def test_a_window_and_a_throttle(shardq: Shell, engine: Engine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardq import Engine, Outcome, Task
+from shardq.errors import InvalidOption
 from shardq.features.cold.ids import place_in
 from tests.cold.conftest import DAY_S, Make
 from tests.cold.test_commands import in_redis, walked
@@ -34,6 +35,21 @@ def test_a_far_one_is_a_row(make: Make, url: str, name: str, topic: str, own: st
     assert engine.cancel(id) is Outcome.CANCELLED
     assert engine.cancel(id) is Outcome.GONE
     assert in_table(engine) == in_redis(url, name) == 0
+
+
+def test_a_far_webhook_keeps_its_url_and_its_key(make: Make) -> None:
+    engine = make()
+    id = engine.push({"n": 1}, delay=FAR_S, topic="hooks", url="https://customer.example/in")
+    info = engine.get(id)
+    assert info is not None
+    assert (place_in(id) is not None, info.url) == (True, "https://customer.example/in")
+    assert info.key == "customer.example~b7eccf85"
+    engine.forward("mail", to="elsewhere")
+    with pytest.raises(InvalidOption, match="url= can't be given"):
+        engine.push({"n": 1}, delay=FAR_S, topic="mail", url="https://customer.example/in")
+    with pytest.raises(InvalidOption, match="url= can't be given"):
+        engine.push_many([Task({"n": 1}, delay=FAR_S, topic="mail", url="https://customer.example/in")])
+    assert in_table(engine) == 1
 
 
 def test_many_at_once(make: Make) -> None:

@@ -184,9 +184,10 @@ def test_a_task_tells_its_attempts_that_failed(engine: Engine, client: Browser) 
 
 
 def test_a_task_is_cancelled_from_its_page(engine: Engine, client: Browser) -> None:
-    id = engine.push({"order": 1}, delay=FAR_S, topic="mail", tags=["user-1"], headers={"a": "b"})
+    url = "https://customer.example/in"
+    id = engine.push({"order": 1}, delay=FAR_S, topic="mail", tags=["user-1"], headers={"a": "b"}, url=url)
     text = client.get("/tasks/one", params={"id": id}).text
-    for part in ("&#34;order&#34;: 1", "user-1", "scheduled", "mail"):
+    for part in ("&#34;order&#34;: 1", "user-1", "scheduled", "mail", url):
         assert part in text
     answer = client.submit(f"/tasks/one?id={id}", "/tasks/cancel", id=id, sure="yes")
     assert f"{id} was cancelled" in answer.text

@@ -116,6 +116,17 @@ def test_a_stream(running: Engine, servers: Servers, list_name: str) -> None:
     assert running.stats().topics["email"].route == Route(f"stream:{list_name}")
 
 
+def test_headers_of_ours_do_not_leave(running: Engine, servers: Servers, list_name: str) -> None:
+    """Also a task that was pushed before its topic got the route has a URL."""
+    url = "https://customer.example/in"
+    running.push_many([Task(n, topic="email", url=url, headers={"n": "1"} if n else None) for n in range(2)])
+    running.forward("email", to=f"stream:{list_name}")
+    slot = slot_of(list_name)
+    wait_until(lambda: servers.ask(slot, "XLEN", list_name) == 2, "both have arrived")
+    entries = [fields for _, fields in servers.ask(slot, "XRANGE", list_name, "-", "+")]
+    assert [fields.get(b"headers") for fields in entries] == [None, b'{"n":"1"}']
+
+
 def test_other_topics_stay(running: Engine, servers: Servers, name: str) -> None:
     running.forward("email", to=f"mine:{name}")
     running.push_many([Task("a"), Task("b", topic="sms"), Task("c", topic="email")])

@@ -274,8 +274,13 @@ def test_a_viewer_sees_the_dashboard_and_changes_nothing(user: MakeUser, admin: 
     id = admin.push("x", delay=FAR_S, id="mine", tags=["tag"])
     admin.push_many([Task(n, topic="keyed", key="customer-7") for n in range(3)])
     wait_until(lambda: admin.stats().held == 2, "two wait for the first")
+    admin.push("x", topic="failing", key="customer-7")
+    consumer = admin.consumer("failing")
+    (failing,) = claim(consumer, 1)
+    consumer.retry(failing, delay=FAR_S, reason="HTTP 500")
     with Engine(user(*rules(["viewer"], name=name)), name=name) as engine:
         assert [(each.key, each.held, each.ready) for each in engine.keys("keyed")] == [("customer-7", 2, 1)]
+        assert [(each.failures, each.reason) for each in engine.keys("failing")] == [(1, "HTTP 500")]
         (dead,) = engine.tasks(newest=True)
         for shards in (SHARDS, 2 * SHARDS):
             admin.resize(shards)

@@ -84,9 +84,12 @@ def test_a_worker(run: Run) -> None:
 
 def test_webhooks(run: Run) -> None:
     lines = run("webhooks.py").ends_well()
-    assert lines[0] == "5000 customers got 3 events each, in order and one at a time"
-    assert re.fullmatch(r"customer-7 answered 429 and was left alone for [\d.]+ s; others got \d+ meanwhile", lines[1])
-    assert len(lines) == 2
+    assert lines[0] == "996 customers got 3 events each, in order and one at a time"
+    assert lines[1] == "busy: 3 wait, hold for 10 min; no failure"
+    assert re.fullmatch(r"failing: [23] wait, backoff for \d+ (s|min); HTTP 500 Database down", lines[2])
+    assert lines[3] == "gone: 2 wait, hold for 1440 min; no failure"
+    assert re.fullmatch(r"hanging: [23] wait, backoff for \d+ (s|min); .*: no answer within 1 s \(timeout=\)", lines[4])
+    assert len(lines) == 5
 
 
 def test_forwarding(run: Run) -> None:

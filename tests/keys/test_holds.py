@@ -7,7 +7,7 @@ import time
 import pytest
 
 from shardq import Engine
-from shardq.core.calls import lanes
+from shardq.core.calls import consume, lanes
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.lanes import of_key
@@ -115,3 +115,34 @@ def test_a_hold_that_moves_keeps_no_more_than_it_was_asked_for(running: Engine, 
     consumer = running.consumer(TOPIC, lease=60)
     assert sorted(each.payload for each in claim(consumer, 20)) == list(range(20))
     wait_until(lambda: stored.count() == 0, "no hold is known any more")
+
+
+def test_a_burial_may_hold_its_key(running: Engine, stored: Stored, driver: Driver) -> None:
+    """As after the 410 of a webhook. A hold that lasts longer stays, and a task without a key holds nothing."""
+    ids = [running.push(n, topic=TOPIC, key="gone") for n in range(2)]
+    single = running.push("x", topic=TOPIC)
+    consumer = running.consumer(TOPIC)
+    held = {each.id: each for each in claim(consumer, 2)}
+    assert held.keys() == {ids[0], single}
+    for id in (ids[0], single):
+        keys = shard_keys(running.name, held[id].shard, keyed=True)
+        buried = consume.SettleBury(id, held[id].token, "HTTP 410", 600_000)
+        assert driver.call(consume.settle(keys, running.topology.stamp, (), [buried])) == {}
+    assert stored.count() == 1
+    [key] = running.keys(TOPIC)
+    assert (key.key, key.held, key.why) == ("gone", 1, "hold")
+    assert key.until is not None
+    assert 590 < key.until.timestamp() - time.time() <= 600
+    running.hold(TOPIC, key="gone", until=None)
+    (last,) = claim(consumer, 1)
+    assert last.id == ids[1]
+    running.hold(TOPIC, key="gone", until=time.time() + 6000)
+    keys = shard_keys(running.name, last.shard, keyed=True)
+    driver.call(
+        consume.settle(keys, running.topology.stamp, (), [consume.SettleBury(last.id, last.token, "no", 600_000)])
+    )
+    running.push("next", topic=TOPIC, key="gone")
+    wait_until(lambda: [each.why for each in running.keys(TOPIC)] == ["hold"], "it is due, and held")
+    [key] = running.keys(TOPIC)
+    assert key.until is not None
+    assert key.until.timestamp() - time.time() > 5900

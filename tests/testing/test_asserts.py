@@ -120,7 +120,7 @@ def test_what_was_not_pushed(engine: shardq.Engine) -> None:
 
 def test_all_states_are_listed_in_order(clock: Clock, engine: shardq.Engine) -> None:
     late, early = engine.push("late", delay=20), engine.push("early", delay=10)
-    leased = engine.push("leased", topic="mail", headers={"a": "b"}, max_attempts=3)
+    leased = engine.push("leased", topic="mail", headers={"a": "b"}, max_attempts=3, url="https://a/")
     [delivery] = engine.consumer("mail").claim(1)
     ready = engine.push("ready", topic="mail")
     assert [(task.id, task.state) for task in tasks(engine)] == [
@@ -131,7 +131,7 @@ def test_all_states_are_listed_in_order(clock: Clock, engine: shardq.Engine) -> 
     ]
     assert delivery.id == leased
     [_, task] = tasks(engine, topic="mail")
-    assert (task.headers, task.max_attempts, task.topic) == ({"a": "b"}, 3, "mail")
+    assert (task.headers, task.max_attempts, task.topic, task.url) == ({"a": "b"}, 3, "mail", "https://a/")
 
 
 def test_drain_takes_what_is_ready_of_all_topics(clock: Clock, engine: shardq.Engine) -> None:

@@ -156,6 +156,8 @@ class SettleBury(msgspec.Struct, frozen=True, gc=False):
     id: str
     token: str
     reason: str
+    hold_ms: int = 0
+    """The time for which its key gives nothing."""
 
 
 class SettleGiveBack(msgspec.Struct, frozen=True, gc=False):
@@ -208,7 +210,7 @@ def settle(
                 allowed = max_attempts if other.max_attempts is None else other.max_attempts
                 words += ("retry", other.id, other.token, other.delay_ms, other.reason, allowed)
             case SettleBury():
-                words += ("bury", other.id, other.token, 0, other.reason, 0)
+                words += ("bury", other.id, other.token, other.hold_ms, other.reason, 0)
             case SettleGiveBack():
                 words += ("back", other.id, other.token, 0, "", 0)
             case SettleHold():

@@ -24,6 +24,7 @@ from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit
 from shardq.core.locks import raised_by_handler
+from shardq.core.model.options import parted
 from shardq.core.model.printable import counted
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
 from shardq.core.model.task import Delivery
@@ -454,9 +455,14 @@ class _Trip:
                         retry = SettleRetry(id, token, delay_ms, f"can't be decoded: {exc}", allowed)
                         self.broken.append((shard, noted(retry, past)))
                         continue
+                url = None
+                if headers:
+                    headers, url = parted(headers)
                 # By position, and not by a generator, as above.
                 deliveries.append(
-                    Delivery(id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past, fence)
+                    Delivery(
+                        id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past, fence, url
+                    )
                 )
         return deliveries
 

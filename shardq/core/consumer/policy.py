@@ -52,6 +52,16 @@ class Bury(Exception):
         super().__init__(reason)
 
 
+class Gone(Bury):
+    """Raised after an answer that says that its key will take no more: the task is dead, and the key waits for so many
+    seconds.
+    """
+
+    def __init__(self, reason: str, hold_s: float) -> None:
+        super().__init__(reason)
+        self.hold_s = hold_s
+
+
 class Snooze(Exception):
     """Raised by a handler, or in a ``settling`` block: call again after ``delay`` seconds, or a timedelta. That is no
     failure, and counts no attempt: a handler may snooze its task any number of times. ``expires=`` of the push bounds

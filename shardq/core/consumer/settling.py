@@ -28,7 +28,7 @@ from shardq.core.calls.request import Call, Epoch
 from shardq.core.consumer import policy
 from shardq.core.consumer.claim_state import Claims
 from shardq.core.consumer.holding import delays_of_topics, pause_topics
-from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, reason_of
+from shardq.core.consumer.policy import Bury, Gone, Hold, Retry, Snooze, reason_of
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import lane_of
@@ -201,6 +201,8 @@ def settlement_after(
     """
     id, token = delivery.id, delivery.token
     match failure:
+        case Gone():
+            return SettleBury(id, token, reason_text(failure.reason), policy.snooze_ms(failure.hold_s))
         case Bury():
             return SettleBury(id, token, reason_text(failure.reason))
         case Hold():

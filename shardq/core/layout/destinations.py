@@ -2,6 +2,7 @@
 
     mail                            a list here
     stream:mail                     a stream here
+    webhook://                      the URL of each task
     SCHEME://…                      something else, which ``shardq.features.sinks`` knows by the scheme
 
 A URL may hold a password. ``masked`` is the form for people: logs, stats, messages. No I/O.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 
 STREAM = "stream:"
+WEBHOOK = "webhook://"
 
 _SECRET = "***"
 _REFERENCE = re.compile(r"(\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
@@ -27,6 +29,11 @@ def is_here(to: str) -> bool:
 def is_stream(to: str) -> bool:
     """True for a stream of this engine's servers."""
     return is_here(to) and to.startswith(STREAM)
+
+
+def is_of_urls(to: str) -> bool:
+    """True for webhooks: each task goes to a URL of its own."""
+    return to.startswith(WEBHOOK)
 
 
 def key_of(to: str) -> str:
@@ -52,7 +59,7 @@ def masked(to: str) -> str:
         login = f"{user}:{_hidden(password)}" if colon else _hidden(login)
     where, hash, fragment = where.partition("#")
     where, mark, _ = where.partition("?")
-    if scheme.startswith("http"):
+    if scheme.startswith(("http", "webhook")):
         fragment = _OPTION.sub(lambda found: found[1] + _hidden(found[2]), fragment)
     return f"{scheme}{login}{at}{where}" + (f"?{_SECRET}" if mark else "") + hash + fragment
 

@@ -47,6 +47,9 @@ MAX_PAYLOAD = 1 << 20  # the default limit of an encoded payload: a batch of scr
 MAX_HEADERS = 8 << 10
 """The bytes of encoded headers: they are read with every claim, and their length must fit the record's two bytes."""
 
+OURS = "shardq-"
+"""The beginning of the names of headers that are ours."""
+
 MAX_ID = 200  # bytes of a caller-given id: it is stored up to three times for each task
 
 MAX_TAGS = 16  # tags of a task. The head of a record has room for many times as many, beside all headers.
@@ -408,6 +411,21 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise InvalidOption(
                 f"headers can't have {quoted(pair)}; names and values must be str: convert them to text"
             )
+        if is_ours(pair[0]):
+            raise InvalidOption(
+                f"headers can't have {quoted(pair[0])}: names that begin with {OURS} are shardq's own; for a webhook "
+                "give url="
+            )
+    check_headers_size(headers)
+
+
+def is_ours(name: str) -> bool:
+    """True for the name of a header that no caller may give, and that leaves the engine with no task."""
+    return name[: len(OURS)].lower() == OURS
+
+
+def check_headers_size(headers: Mapping[str, str]) -> None:
+    """All headers of a task, with those of ours."""
     try:
         size = len(msgspec.msgpack.encode(dict(headers), enc_hook=str))
     except UnicodeEncodeError as exc:

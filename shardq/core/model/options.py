@@ -13,7 +13,15 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 
-from shardq.core.model.checks import OnConflict, check_headers, check_max_attempts, checked_tags
+from shardq.core.model.checks import (
+    OnConflict,
+    check_headers,
+    check_headers_size,
+    check_max_attempts,
+    checked_tags,
+    is_ours,
+)
+from shardq.core.model.endpoints import checked_url
 
 # ---- as they are given
 
@@ -26,6 +34,7 @@ class ContentOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     max_attempts: int | None
     tags: Sequence[str] | None
+    url: str | None
 
 
 class PushOptions(ContentOptions, total=False):
@@ -49,6 +58,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] | None = None
     max_attempts: int | None = None
     tags: Sequence[str] | None = None
+    url: str | None = None
 
 
 class TaskOptions(Content, frozen=True, kw_only=True):
@@ -68,17 +78,39 @@ class TaskOptions(Content, frozen=True, kw_only=True):
 
 # ---- as they are stored
 
+URL_HEADER = "shardq-url"
+"""The header that has the URL of a task, which goes there as a webhook. Who claims it as a consumer may read it."""
+
 
 class StoredContent(msgspec.Struct, omit_defaults=True):
     """The options of the content, as they come back from a record, under the names of its head."""
 
     max_attempts: int | None = msgspec.field(default=None, name="m")
     headers: dict[str, str] = msgspec.field(default_factory=dict, name="h")
+    """Those of the caller's, and ours; ``parted`` tells them apart."""
     tags: tuple[str, ...] = msgspec.field(default=(), name="t")
+
+    @property
+    def url(self) -> str | None:
+        """The URL to which the task goes as a webhook: one of the headers."""
+        return self.headers.get(URL_HEADER)
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self.headers = {**self.headers, URL_HEADER: url}
+        check_headers_size(self.headers)
 
     def named(self) -> dict[str, Any]:
         """The options by their names."""
-        return {name: getattr(self, name) for name in StoredContent.__struct_fields__}
+        headers, url = parted(self.headers)
+        return {"max_attempts": self.max_attempts, "headers": headers, "tags": self.tags, "url": url}
+
+
+def parted(headers: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """The headers that the caller gave, and the URL: headers of ours are nobody else's, and never leave."""
+    if not any(map(is_ours, headers)):
+        return headers, None
+    return {name: value for name, value in headers.items() if not is_ours(name)}, headers.get(URL_HEADER)
 
 
 def _stored_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -114,6 +146,8 @@ class Option(NamedTuple):
     @property
     def word(self) -> str:
         """The name of one value of it, with which a command takes one at a time."""
+        if self.name == "url":  # --url of a command is that of the server
+            return "webhook"
         return self.name.removesuffix("s") if self.kind in ("pairs", "words") else self.name
 
 
@@ -128,6 +162,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("headers", "pairs", "May be repeated.", _stored_headers),
     Option("max_attempts", "count", "The task is dead after N failed attempts.", _stored_attempts),
     Option("tags", "words", "For `shardq cancel --tag`; may be repeated.", checked_tags),
+    Option("url", "text", "The URL to which the task is posted, as a webhook: https://HOST/PATH.", checked_url),
     Option(
         "expires",
         "expiry",

@@ -197,6 +197,8 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     max_attempts: int | None
     tags: tuple[str, ...] = ()
+    url: str | None = None
+    """The URL to which it is posted, as a webhook."""
     attempts: tuple[Attempt, ...] = ()
     """The last five attempts that failed, the earliest first. An attempt whose lease ran out is not among them:
     ``lapses`` counts those.
@@ -231,6 +233,8 @@ class Delivery(msgspec.Struct, Generic[P], frozen=True):
     """Grows with each lease of the task's key, as far as the clocks of its shard's masters agree. Store it with what a
     handler writes, and refuse a write with a lower one. It is 0 until the engine has keys.
     """
+    url: str | None = None
+    """The URL that the task was pushed with, for a webhook."""
 
     @property
     def key(self) -> str | None:

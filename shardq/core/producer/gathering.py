@@ -76,6 +76,8 @@ class Gatherer:
         """Stores one packed task. Raises its own error as it is."""
         self._driver.check_open()
         topology = self._cache.topology
+        if entries.hooked:
+            pushing.check_hooked(self._cache, entries.hooked)
         self._under_way += 1
         try:
             # What is pushed first leaves first: in one turn no push goes alone once one was gathered.

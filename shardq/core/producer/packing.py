@@ -33,6 +33,7 @@ from shardq.core.model.checks import (
     later,
     window_ms,
 )
+from shardq.core.model.endpoints import checked_url, default_key
 from shardq.core.model.ids import UNIQUE_LENGTH, Ids, full_id, new_nonce
 from shardq.core.model.options import OPTIONS, any_given, has_content
 from shardq.core.model.printable import quoted
@@ -92,6 +93,8 @@ class Entries:
     unique: list[Word] = field(default_factory=list)
     keyed: bool | None = None
     """True if a task of them has a key; None: ``ids`` tell."""
+    hooked: set[str] | None = None
+    """The topics of those with a URL, while they are pushed; None if there are none."""
 
     @property
     def have_keys(self) -> bool:
@@ -212,10 +215,14 @@ class Packer:
             )
         if task.topic != "":
             check_topic(task.topic)
-        beginning = task.topic
-        if task.key is not None:
-            check_key(task.key)
-            beginning, entries.keyed = f"{task.topic}/{task.key}", True
+        beginning, key = task.topic, task.key
+        if task.url is not None:
+            url = checked_url(task.url)
+            key = default_key(url) if key is None else key
+            entries.hooked = {*(entries.hooked or ()), task.topic}
+        if key is not None:
+            check_key(key)
+            beginning, entries.keyed = f"{task.topic}/{key}", True
         due = due_spec(task.delay, task.at)
         window = 0 if task.window is None else window_ms(task.window)
         dedup_ms = None if task.dedup is None else check_dedup(task.dedup, task.id)

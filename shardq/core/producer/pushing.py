@@ -13,13 +13,14 @@ from shardq.core.calls.by_id import unique
 from shardq.core.calls.request import Call, Word
 from shardq.core.collector import uncollected
 from shardq.core.edits import take_up_keys
+from shardq.core.layout import destinations
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
 from shardq.core.recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ColdTopic, Conflict, PushError, ShardqError, Unanswered
+from shardq.errors import ColdTopic, Conflict, InvalidOption, PushError, ShardqError, Unanswered
 
 T = TypeVar("T")
 
@@ -144,8 +145,20 @@ def push(
     ``in_doubt``: an earlier push of the same entries may have been executed. They are sent as after a lost answer: what
     is stored, or remembered, of that push counts as pushed.
     """
+    check_hooked(cache, entries.hooked or ())
     results = PushResults(entries.ids)
     return (yield from complete(cache, packer, results, entries, in_doubt=in_doubt, way=way))
+
+
+def check_hooked(cache: TopologyCache, topics: Iterable[str]) -> None:
+    """Raises InvalidOption for a topic of tasks with URLs that goes elsewhere, as far as this process knows."""
+    for topic in topics:
+        route = cache.topology.settings_of(topic).route
+        if route is not None and not destinations.is_of_urls(route.to):
+            raise InvalidOption(
+                f"url= can't be given: topic {topic!r} is forwarded to {route.named}, which has no use for it; leave "
+                "it out, or push to a topic that is forwarded to webhook://, or has a handler"
+            )
 
 
 def complete(
@@ -320,6 +333,8 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
     ``in_doubt``: an earlier push of it may have been executed.
     """
     id, words = entries.ids[0], entries.fresh
+    if entries.hooked:
+        check_hooked(cache, entries.hooked)
     if entries.keyed is not False and not cache.topology.is_keyed and entries.have_keys:
         yield from take_up_keys(cache)
     if not words:

@@ -17,7 +17,7 @@ from shardq.core.calls.request import Command, Word
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
-from shardq.core.producer.pushing import PushResults, comes_again, complete, push_each
+from shardq.core.producer.pushing import PushResults, check_hooked, comes_again, complete, push_each
 from shardq.core.recovery import REFUSALS
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError
@@ -111,6 +111,7 @@ class Stream:
         size = max(1, min(most, int(WINDOW_BYTES / self._record_bytes)))
         try:
             entries = self.packer.many(itertools.islice(self.tasks, size))
+            check_hooked(self.cache, entries.hooked or ())
         except BaseException as exc:  # noqa: BLE001  raised when all that was sent is answered, see check
             self.ended_by = exc
             return None

@@ -141,6 +141,7 @@ class ColdStore(TaskStore):
         if not self._concerns_any(entries, deadline):
             return None
         self._ready(deadline)
+        self.check_hooked(entries)
         if (split := self._cold.split(entries, self._is_cold, self.packer)) is None:
             return None
         if split.own:
@@ -158,6 +159,7 @@ class ColdStore(TaskStore):
         """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
         if not self._concerns_any(entries, deadline):
             return self.near.push(entries, deadline, durability)
+        self.check_hooked(entries)
         half = (time.monotonic() + deadline) / 2
         failed: ShardqError | None = None
         try:

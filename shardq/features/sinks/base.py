@@ -29,7 +29,7 @@ from shardq.core.drivers.sockets import resolve
 from shardq.core.fleet.report import CircuitState
 from shardq.core.layout.lanes import key_of
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.features.sinks.egress import is_of_link
+from shardq.features.sinks.egress import Egress, is_of_link
 
 BATCH = 256
 SEND_S = 10.0
@@ -62,6 +62,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """1, and one more after each try that counted."""
     failures: int = 0
     """The attempts that have failed: those that ended with a process are not among them."""
+    url: str | None = None
+    """The URL that the task was pushed with: for webhooks."""
 
     @property
     def key(self) -> str | None:
@@ -130,6 +132,10 @@ class SinkBase(ABC):  # noqa: B024  its two kinds have other methods each
     """The URL with its secrets."""
     is_named: bool = False
     """True if the process was told where it may send, and that this is there."""
+    egress: Egress = Egress()
+    """Where this process may send."""
+    advice: str = ""
+    """Said when a topic is forwarded to it."""
 
     def put_left(self) -> None:
         """Asks for the left end of a list. Raises InvalidOption where there is none."""

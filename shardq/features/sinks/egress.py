@@ -32,7 +32,7 @@ PREFIX = "SHARDQ_SECRET_"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LOGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*@")
-_HTTP_OPTION = re.compile(r"(?<![^&])(header\.[^=&]+|sign)=[^&]*")
+_HTTP_OPTION = re.compile(r"(?<![^&])(header\.[^=&]+|sign|sign\.key)=[^&]*")
 _SENTINEL_OPTION = re.compile(r"(?<![^&])(sentinel_(?:user|password))=[^&]*")
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -57,9 +57,13 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 PLACES = (
     "${NAME} stands for a secret, and is possible only in the user and the password before the @, and in the values of "
-    "header.NAME= and sign= of an HTTP endpoint; its name has letters, digits and _. Write the rest of the URL as it is"
+    "header.NAME=, sign= and sign.key= of an HTTP endpoint; its name has letters, digits and _. Write the rest of the "
+    "URL as it is"
 )
 
+
+WEBHOOK = "webhook"
+"""The scheme of hooks, whose URLs are those of their tasks."""
 
 ANY = "*"
 """The host in ``webhook://*``. Routes name their hosts: what answers to a route may be shown."""
@@ -120,6 +124,13 @@ class Egress(NamedTuple):
         """Raises InvalidUrl if a server of a route is none of the sinks of this process."""
         if self.sinks is None:
             return
+        if scheme == WEBHOOK:  # the URL of each task is checked when it is sent
+            if not any(each == scheme for each, _ in self.sinks):
+                raise InvalidUrl(
+                    f"this process may send no webhooks: none of its sinks= is for them; add {WEBHOOK}://{ANY} for all "
+                    f"public hosts, or those that you mean, as {WEBHOOK}://*.example.org (by ${SINKS} or `shardq run`)"
+                )
+            return
         for address in addresses or ("",):
             if not any(scheme == each and place.covers(address) for each, place in self.sinks):
                 where = _shown(scheme, address)
@@ -169,7 +180,7 @@ def check_places(to: str) -> None:
     where, _, query = where.partition("?")
     # kombu alone has several URLs in one
     urls = where.split(";") if scheme.startswith("kombu+") else [where]
-    if scheme in ("http", "https"):
+    if scheme in ("http", "https", WEBHOOK):
         name = _HTTP_OPTION.sub(r"\1", name)
     elif scheme.endswith(("redis+sentinel", "rediss+sentinel")):
         query = _SENTINEL_OPTION.sub(r"\1", query)
@@ -197,8 +208,8 @@ def is_of_link(ip: str) -> bool:
 
 
 def _pattern(text: str) -> tuple[str, Place]:
-    if text == f"webhook://{ANY}":
-        return "webhook", Place(ANY, None)
+    if text == f"{WEBHOOK}://{ANY}":
+        return WEBHOOK, Place(ANY, None)
     found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if found is None or int(found[4] or 0) > 65535 or (text.endswith("://") and not text.startswith("kombu+")):
         raise InvalidOption(

@@ -144,6 +144,7 @@ def message_of(delivery: Delivery) -> Message:
         headers=delivery.headers,
         attempt=delivery.attempt,
         failures=delivery.failures,
+        url=delivery.url,
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 from shardq.core.layout.topology import Route
+from shardq.core.model.ids import shown_topic
 from shardq.errors import InvalidOption, InvalidUrl
 from shardq.features.sinks.base import SinkBase
 from shardq.features.sinks.egress import Egress, check_places, unfilled
 from shardq.features.sinks.urls import UNKNOWN, addresses_in
+
+log: logging.Logger = logging.getLogger("shardq.sinks")
 
 GROUP = "shardq.sinks"
 
@@ -28,8 +32,9 @@ BUILTIN = {
     **dict.fromkeys(("amqp", "amqps"), "amqp:AmqpSink"),
     **dict.fromkeys(("nats", "nats+tls"), "nats:NatsSink"),
     KOMBU: "kombu:KombuSink",
+    "webhook": ".webhooks.sink:WebhookSink",
 }
-"""Scheme → the module beside this one and the class of its sink."""
+"""Scheme → the module, from this folder on, and the class of its sink."""
 
 
 ANYWHERE = Egress()
@@ -47,6 +52,12 @@ def check(route: Route, egress: Egress = ANYWHERE) -> Sequence[str]:
     return addresses
 
 
+def advise(topic: str, route: Route | None) -> None:
+    """Logs what is to be said when a topic is forwarded there."""
+    if route is not None and not route.is_here and (said := _make(unfilled(route.to, UNKNOWN), route).advice):
+        log.warning("topic %s is forwarded to %s: %s", shown_topic(topic), route.named, said)
+
+
 def sink_of(route: Route, egress: Egress, before: SinkBase | None = None) -> SinkBase:
     """The sink of a route to a URL, in which each ``${NAME}`` stands for a secret of this process. ``before``: the one
     that was made last, and is returned if no secret has changed since.
@@ -58,7 +69,7 @@ def sink_of(route: Route, egress: Egress, before: SinkBase | None = None) -> Sin
     sink = _make(url, route)
     if list(sink.addresses) != list(addresses):  # a sink of a package that decodes the URL before it reads it
         raise InvalidUrl(f"a secret of {route.shown} would lead to another server; percent-encode it")
-    sink.made_of, sink.is_named = url, egress.sinks is not None
+    sink.made_of, sink.is_named, sink.egress = url, egress.sinks is not None, egress
     return sink
 
 
@@ -92,7 +103,7 @@ def _factory(scheme: str) -> Callable[[str], Any] | None:
         scheme = KOMBU
     if scheme in BUILTIN:
         module, _, name = BUILTIN[scheme].partition(":")
-        return getattr(import_module(f"shardq.features.sinks.{module}"), name)  # type: ignore[no-any-return]  # a class of that module
+        return getattr(import_module(f".{module}", __package__), name)  # type: ignore[no-any-return]  # a class of that module
     found = _installed().get(scheme)
     return None if found is None else found.load()
 

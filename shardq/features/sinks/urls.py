@@ -60,11 +60,15 @@ class Options(NamedTuple):
     """The options of this sink alone."""
 
 
-def options(scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequence[str] = ()) -> Options:
-    """Reads the options that follow the ``mark``; ``also``: those of this sink alone. Raises InvalidUrl."""
+def options(
+    scheme: str, text: str, *, tls: bool, mark: str = "?", also: Sequence[str] = (), usual_s: float = SEND_S
+) -> Options:
+    """Reads the options that follow the ``mark``; ``also``: those of this sink alone. ``usual_s``: the timeout, if none
+    is given. Raises InvalidUrl.
+    """
     given = options_in(scheme, text, (TIMEOUT, *(TLS_OPTIONS if tls else ()), *also), mark=mark)
     others = {name: value for name, value in given.items() if name in also}
-    return Options(timeout(scheme, given, SEND_S), tls_of(scheme, given) if tls else None, others)
+    return Options(timeout(scheme, given, usual_s), tls_of(scheme, given) if tls else None, others)
 
 
 def addresses_in(url: str) -> tuple[str, ...]:

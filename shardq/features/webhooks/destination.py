@@ -7,25 +7,18 @@ engine has the host as the URL has it: ``webhook://127.0.0.1``.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
-import re
 from typing import NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
+from shardq.core.model.endpoints import parts_of
 from shardq.errors import InvalidUrl
 from shardq.features.sinks.client import Server
-from shardq.features.sinks.egress import Egress, is_of_link
+from shardq.features.sinks.egress import WEBHOOK, Egress, is_of_link
 
-SCHEME = "webhook"
-"""The scheme of the patterns in ``sinks=`` that are about hooks."""
+BY_HANDLER = "make Webhooks(engine, http=True)"
+"""How a handler allows URLs without TLS."""
 
-LONGEST = 2_000
-"""Characters of a URL."""
-
-_WRONG = re.compile(r"[^\x21-\x7e]|[\\\"<>^`{|}]")
-"""Characters that a URL has percent-encoded, or that programs read in different ways."""
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _LONG = 20
 """A part of a path with so many characters is taken for a token."""
 
@@ -55,11 +48,13 @@ class Destination(NamedTuple):
         return f"{self.server.scheme}://{self.server.authority}"
 
 
-def destination(url: str, egress: Egress, *, http: bool) -> Destination:
-    """Reads a URL, and checks its host by the rules of this process. Raises InvalidUrl, without a secret of the URL."""
-    parts, host = _parts(url)
+def destination(url: str, egress: Egress, *, http: bool, for_http: str = BY_HANDLER) -> Destination:
+    """Reads a URL, and checks its host by the rules of this process. ``for_http``: how to allow URLs without TLS.
+    Raises InvalidUrl, without a secret of the URL.
+    """
+    parts, host = parts_of(url)
     if parts.scheme != "https" and not http:
-        raise InvalidUrl("the URL of a webhook begins with https://; for http:// make Webhooks(engine, http=True)")
+        raise InvalidUrl(f"the URL of a webhook begins with https://; for http:// {for_http}")
     server = Server(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
     if parts.username is not None and parts.password is None and not unquote(parts.username).isascii():
         raise InvalidUrl("the token in the URL of a webhook is not ASCII")
@@ -67,10 +62,10 @@ def destination(url: str, egress: Egress, *, http: bool) -> Destination:
         raise InvalidUrl("the login in the URL of a webhook has control characters")
     is_named = False
     if egress.sinks is not None:
-        covering = [place for scheme, place in egress.sinks if scheme == SCHEME and place.covers(server.address)]
+        covering = [place for scheme, place in egress.sinks if scheme == WEBHOOK and place.covers(server.address)]
         if not covering:
             raise InvalidUrl(
-                f"this process may not send to {SCHEME}://{server.authority}: none of the engine's sinks= names that; "
+                f"this process may not send to {WEBHOOK}://{server.authority}: none of the engine's sinks= names that; "
                 "add it to them, or webhook://* for all public hosts"
             )
         is_named = any("*" not in place.host for place in covering)
@@ -88,38 +83,6 @@ def check_public(ip: str) -> None:
     """
     if is_of_link(ip) or not _is_public(ip):
         raise InvalidUrl("it leads to an address that is not public")
-
-
-def host_in(url: str) -> str:
-    """The host of a URL, in lower case and without brackets. Raises InvalidUrl."""
-    return _parts(url)[1]
-
-
-def default_key(url: str) -> str:
-    """The key of a hook whose push names none: one for each URL, that shows the host. Raises InvalidUrl.
-
-    >>> default_key("https://customer.example/in")
-    'customer.example~b7eccf85'
-    """
-    return f"{host_in(url)}~{hashlib.sha256(url.encode()).hexdigest()[:8]}"
-
-
-def _parts(url: str) -> tuple[SplitResult, str]:
-    if isinstance(url, str) and len(url) <= LONGEST and not _WRONG.search(url):
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname or "", parts.port
-            if literal := "[" in parts.netloc:
-                ipaddress.IPv6Address(host)
-        except ValueError:
-            host, literal = "", False
-        is_host = "%" not in host if literal else _NAME.fullmatch(host) is not None
-        if is_host and port != 0 and parts.scheme in ("http", "https"):
-            return parts, host
-    raise InvalidUrl(
-        f"the URL of a webhook is not understood; give https://HOST/PATH, of ASCII, without blanks, and of {LONGEST} "
-        "characters at most"
-    )
 
 
 def _secrets(parts: SplitResult) -> list[str]:

@@ -10,23 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
 
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze
 from shardq.core.drivers.descriptors import scarce
 from shardq.core.drivers.settings import Tls, bracketed
 from shardq.core.drivers.sockets import context_of
-from shardq.core.model.record import Builtin, Codec, record_encoder
-from shardq.core.model.task import Delivery
 from shardq.errors import InvalidUrl
 from shardq.features.sinks.answer import Answer, NotHttp
 from shardq.features.sinks.base import Message
 from shardq.features.sinks.client import Client, Server, Unreached
 from shardq.features.sinks.connection import NoAnswer
-from shardq.features.sinks.egress import Egress, is_of_link
+from shardq.features.sinks.egress import WEBHOOK, Egress, is_of_link
 from shardq.features.sinks.http import AGENT, authorization, passed_on
 from shardq.features.sinks.urls import unreached
-from shardq.features.webhooks.destination import SCHEME, Destination, check_public, destination
+from shardq.features.webhooks.destination import BY_HANDLER, Destination, check_public, destination
 from shardq.features.webhooks.meaning import failed, meaning_of, put_off
 from shardq.features.webhooks.signing import PREFIX, signature, signing_keys
 
@@ -111,38 +108,33 @@ class _OfLoop:
 
 
 class Poster:
-    """Sends the hooks of one engine, in any event loop. Thread-safe."""
+    """Sends the hooks of one engine, or of one route, in any event loop. Thread-safe."""
 
-    def __init__(self, codec: Codec, egress: Egress, *, timeout_s: float, http: bool) -> None:
-        """``timeout_s``: for a request, from the look-up of the name to the last byte of the answer."""
-        self._encode = record_encoder(codec)
-        self._codec = codec.name if isinstance(codec, Builtin) else "own"
+    def __init__(
+        self, egress: Egress, *, timeout_s: float, http: bool, of_route: bool = False, for_http: str = BY_HANDLER
+    ) -> None:
+        """``timeout_s``: for a request, from the look-up of the name to the last byte of the answer. ``for_http``: how
+        to allow URLs without TLS.
+        """
         self._egress, self._timeout_s, self._http = egress, timeout_s, http
-        self._names = frozenset(place.host for scheme, place in egress.sinks or () if scheme == SCHEME)
+        self._of_route, self._for_http = of_route, for_http
+        self._names = frozenset(place.host for scheme, place in egress.sinks or () if scheme == WEBHOOK)
         self._loops: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
-    async def post(self, task: Delivery[Any], url: str, secret: str | None) -> None:
+    async def post(self, message: Message, url: str, secret: str | None) -> None:
         """Returns if the endpoint has taken it. Raises Retry, Hold, Snooze or Bury."""
         try:
-            where = destination(url, self._egress, http=self._http)
+            where = destination(url, self._egress, http=self._http, for_http=self._for_http)
             keys = [] if secret is None else signing_keys(secret, _SECRET)
         except InvalidUrl as exc:
             raise Bury(str(exc)) from exc
-        message = Message(
-            id=task.id,
-            topic=task.topic,
-            payload=self._encode(task.payload, None, task.id)[1:],  # behind the byte that names the codec
-            codec=self._codec,
-            headers=task.headers,
-            attempt=task.attempt,
-        )
-        answer = await self._answer(task, where, message, keys)
+        answer = await self._answer(where, message, keys)
         hidden = [] if secret is None else [each for word in secret.split() for each in (word, word[len(PREFIX) :])]
         hidden += [each.partition(" ")[2] for each in authorization(where.parts).values()]
-        meaning = meaning_of(answer, task, [*hidden, *where.secrets])
+        meaning = meaning_of(answer, message, [*hidden, *where.secrets], of_route=self._of_route)
         if meaning is not None:
             if isinstance(meaning, Hold):
-                log.info("webhook %s: HTTP %d from %s: its key waits", task.id, answer.status, where.shown)
+                log.info("webhook %s: HTTP %d from %s: its key waits", message.id, answer.status, where.shown)
             raise meaning
 
     async def close(self) -> None:
@@ -152,20 +144,20 @@ class Poster:
             await of_loop.public.close()
             await of_loop.named.close()
 
-    async def _answer(self, task: Delivery[Any], where: Destination, message: Message, keys: list[bytes]) -> Answer:
+    async def _answer(self, where: Destination, message: Message, keys: list[bytes]) -> Answer:
         """The answer of the endpoint. Raises what a handler raises where there is none."""
         loop = asyncio.get_running_loop()
         of_loop, server = self._of(loop), where.server
         host = of_loop.hosts.setdefault(server, _Host())
         if host.is_full:
-            raise self._put_off(task, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
+            raise self._put_off(message, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
         host.under_way += 1
         try:
             if not await host.connection():
-                raise self._put_off(task, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
+                raise self._put_off(message, where, host.pause_s(loop.time()), "is slow, or gets too many at a time")
             began = loop.time()
             try:
-                answer = await self._asked(task, where, message, keys, of_loop)
+                answer = await self._asked(where, message, keys, of_loop)
                 host.is_silent = False
                 return answer
             except (Retry, Bury) as exc:
@@ -180,9 +172,7 @@ class Poster:
             if not host.under_way and (not host.is_silent or len(of_loop.hosts) > REMEMBERED):
                 del of_loop.hosts[server]
 
-    async def _asked(
-        self, task: Delivery[Any], where: Destination, message: Message, keys: list[bytes], of_loop: _OfLoop
-    ) -> Answer:
+    async def _asked(self, where: Destination, message: Message, keys: list[bytes], of_loop: _OfLoop) -> Answer:
         client = of_loop.named if where.is_named else of_loop.public
         headers = self._headers(where, message, keys)
         try:
@@ -192,14 +182,17 @@ class Poster:
         except InvalidUrl as exc:
             raise Bury(
                 f"{where.shown}: {exc}; to try hooks on a machine of your own, give the engine "
-                f"sinks=['{SCHEME}://{where.server.authority}'], and Webhooks http=True for an http:// URL"
+                f"sinks=['{WEBHOOK}://{where.server.authority}'], and for an http:// URL {self._for_http}"
             ) from exc
         except Unreached as exc:
             if scarce(exc.why):
-                raise self._put_off(task, where, SCARCE_S, f"can't be reached from here: {exc.why}") from exc
-            raise failed(task, unreached(bracketed(where.server.address), exc.why)) from exc
+                raise self._put_off(message, where, SCARCE_S, f"can't be reached from here: {exc.why}") from exc
+            raise self._failed(message, unreached(bracketed(where.server.address), exc.why)) from exc
         except NoAnswer as exc:
-            raise failed(task, f"{where.shown}: {self._why(exc)}") from exc
+            raise self._failed(message, f"{where.shown}: {self._why(exc)}") from exc
+
+    def _failed(self, message: Message, reason: str) -> Retry | Bury:
+        return failed(message, reason, of_route=self._of_route)
 
     def _headers(self, where: Destination, message: Message, keys: list[bytes]) -> dict[str, str]:
         now = int(time.time())
@@ -215,9 +208,9 @@ class Poster:
             return f"the answer is not HTTP/1.1: {exc.why}"
         return f"the connection ended without an answer: {exc.why}"
 
-    def _put_off(self, task: Delivery[Any], where: Destination, pause_s: float, why: str) -> Snooze:
-        log.info("webhook %s: %s %s; put off for %.1f s", task.id, where.shown, why, pause_s)
-        return put_off(task, pause_s)
+    def _put_off(self, message: Message, where: Destination, pause_s: float, why: str) -> Snooze:
+        log.info("webhook %s: %s %s; put off for %.1f s", message.id, where.shown, why, pause_s)
+        return put_off(message, pause_s)
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> _OfLoop:
         found = self._loops.get(loop)

@@ -8,8 +8,8 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from shardq.core.model.endpoints import default_key, host_in
 from shardq.errors import InvalidOption, InvalidUrl
-from shardq.features.webhooks.destination import default_key, host_in
 
 PREFIX = "whsec_"
 """A secret is that, and its key in base64."""
