@@ -77,8 +77,8 @@ class LimitReached(Exception):
 OPERATIONS = ("push", "push_many", "claim", "wait", "ack", "buffered", "opening")
 
 AT_EACH_CHANGE, IN_THE_LONG_RUN = 80, 1500
-"""The instants of one operation that are tried in ``make test`` and in ``make test-all``, evenly spread from a random one
-on.
+"""The instants of one operation that are tried in ``make test`` and in ``make test-all``: evenly spread, from a random
+one on.
 """
 
 

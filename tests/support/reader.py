@@ -106,8 +106,9 @@ def installed(folder: Path, line: str, wheel: Path) -> Path:
     """An environment that has what an install line brings, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     named = [re.sub(r"^shardq(?=\[|$)", str(wheel), word) for word in shlex.split(line)]
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet", "--no-compile", *named]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python")]
+    install = ["install", "--quiet", "--no-compile", *named]
+    done = subprocess.run(pip + install, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
