@@ -76,7 +76,7 @@ ROLES = {
     "producer": _EVERYBODY
     | _BY_ID
     # It notes what it cancelled by tag.
-    | _role("push push_unique schedules", "hkeys lpush ltrim", "changes"),
+    | _role("push push_unique adopt schedules", "hkeys lpush ltrim", "changes"),
     "worker": _EVERYBODY
     | _GIVING
     | _HEARING
@@ -101,7 +101,7 @@ ROLES = {
     | _BY_ID
     | _SCHEDULING
     | _LOOKING
-    | _role("push purge requeue restore unmark lanes hold", "zadd"),
+    | _role("push adopt purge requeue restore unmark lanes hold stock remember", "zadd zscan"),
     "viewer": replace(_READING | _LOOKING, looks_only=True),
 }  # fmt: skip
 """Name → role."""

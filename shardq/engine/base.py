@@ -53,6 +53,7 @@ from shardq.engine.options import (
     Options,
     server_given,
     settings_given,
+    topics_given,
 )
 from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
@@ -61,6 +62,7 @@ from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.senders import Senders
+from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
@@ -383,6 +385,11 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _planned_claims(self, plan: Plan) -> Claims:
         """The claims of a worker. The engine is open."""
         return self._claims(plan.weights or tuple(plan.handlers), plan.lease, plan.name, plan.attempts)()
+
+    def _importer(self, **options: Any) -> Importer:
+        """An import into the engine. ``options``: as of ``Importer``."""
+        given = partial(topics_given, egress=self._options.egress)
+        return Importer(self._packer, max_payload=self._options.max_payload, given=given, **options)
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

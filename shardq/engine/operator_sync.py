@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -23,6 +23,7 @@ from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
 from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.options import ContentOptions
+from shardq.core.model.printable import counted
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, run
@@ -45,11 +46,14 @@ from shardq.engine.options import (
 )
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_sync import TaskCommands
-from shardq.errors import InvalidOption
+from shardq.errors import BadInput, Conflict, InvalidOption
+from shardq.features.listing.query import Filter, Query
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
+from shardq.features.transfer.exporting import Export
+from shardq.features.transfer.importing import Importer, Lines, Restored, Window
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
@@ -244,6 +248,62 @@ class OperatorCommands(TaskCommands, ABC):
             some = dict(list(given.items())[first : first + TOPICS_AT_ONCE])
             edited |= self._carry_out(partial(control.configure_topics, given=some, dry_run=dry_run))
         return edited
+
+    def export(self, topic: str | None = None, *, secrets: bool = False, **filter: Unpack[Filter]) -> Iterator[bytes]:
+        """Yields lines of JSON, each with its line feed, from which ``restore`` makes the same tasks in another engine:
+        the settings of the engine and of topics, schedules, every task that matches, and dedup windows. For the filter,
+        see ``tasks``. A task is a line of ``shardq list --json``, with the payload as it is stored.
+
+        Nothing has to stand still: a task that waits throughout is in the export, also while shards are added or
+        removed. Leased tasks are in it as ready. Permits, what is left of rates, and the history are not in it, nor
+        is what waits in a cold store. Routes are without their secrets unless ``secrets=True``.
+
+        >>> with open("tasks.jsonl", "wb") as file:
+        ...     for line in engine.export(topic="mail"):
+        ...         size = file.write(line)
+        """
+        return self._export(Query.checked(topic, **filter), secrets=secrets)
+
+    def _export(self, query: Query, *, secrets: bool) -> Iterator[bytes]:
+        driver = self._open_driver(self._deadline())
+        export = Export(self._map(), query, secrets=secrets)
+        while (lines := run(driver, export.following(), deadline=self._deadline())) is not None:
+            for line in lines:
+                yield line
+
+    def restore(self, lines: Lines, *, dry_run: bool = False) -> Restored:
+        """Makes the tasks, settings and schedules of an export in this engine; a line without a ``state`` is a task to
+        push, as ``shardq import`` reads it. What is there already stays as it is, and is counted as ``kept``. Each line
+        is carried out once, also where answers are lost and workers run. A line that is wrong is counted as ``bad``.
+
+        ``lines``: bytes or str, such as a file, or ``export()`` of another engine. ``dry_run=True`` changes nothing,
+        and counts what it would do.
+
+        >>> restored = other.restore(engine.export())
+        >>> if not restored:
+        ...     print(restored.errors, "the lines were cut off" if restored.is_cut else "")
+        """
+        if isinstance(lines, bytes | str):
+            raise BadInput("restore takes lines, one after the other: give a file that is open, or a list of lines")
+        importer = self._importer(dry_run=dry_run)
+        window = Window(importer)
+        for line in lines:
+            if window.take(line):
+                self._restore(importer, window)
+        self._restore(importer, window)
+        restored = importer.so_far
+        if restored.restored and not dry_run:
+            tasks = counted(restored.restored, "task")
+            self._carry_out(lambda cache: control.note(cache, f"restored {tasks} of an export"))
+        return restored
+
+    def _restore(self, importer: Importer, window: Window) -> None:
+        items = window.taken()
+        said = self._carry_out(lambda cache: importer.send(cache, items))
+        for each in importer.settled(said):
+            if not isinstance(each.answer, Conflict):
+                raise each.answer
+            importer.told_bad(each.number, str(each.answer))
 
     def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.

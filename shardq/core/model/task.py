@@ -197,6 +197,12 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     max_attempts: int | None
     tags: tuple[str, ...] = ()
+    expires: dt.datetime | None = None
+    """The time after which it is dead, as expired, if no worker has claimed it."""
+    codec: str = ""
+    """What made the payload's bytes: ``json``, ``msgpack``, ``raw``, or ``own`` for a codec of your own. Empty where
+    the record can't be read: then the payload is all of it, or None.
+    """
     attempts: tuple[Attempt, ...] = ()
     """The last five attempts that failed, the earliest first. An attempt whose lease ran out is not among them:
     ``lapses`` counts those.
