@@ -240,7 +240,7 @@ class Importer:
             entries.ids = [id]
             entries.fresh = [id, due, self._packer.rebound(record, str(made), id)]  # type: ignore[arg-type]  # bytes
         else:
-            entries.unique[4] = f"{entries.unique[4]}-{self.run.memory_ms}"
+            entries.unique[4] = f"{entries.unique[4]!s}-{self.run.memory_ms}"
         return entries
 
     def told_bad(self, number: int, reason: str) -> None:
