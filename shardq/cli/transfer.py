@@ -242,6 +242,7 @@ class FileImport:
             self.read = self.settled = found.line
             self._read_bytes = self.settled_bytes = found.offset
             self.source.skip(found.offset)
+        self._keep()  # before the first line is sent, as it is known again by that
 
     @property
     def _engine_id(self) -> str:

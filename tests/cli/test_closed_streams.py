@@ -24,7 +24,7 @@ FILE = "FILE"
 
 COMMANDS: dict[str, int] = {
     "push 1 --delay 1h": 0,
-    f"push-file {FILE} --ids": 0,
+    f"import {FILE} --ids": 0,
     "get nobody": 1,
     "cancel nobody": 1,
     "reschedule nobody --delay 5": 1,
@@ -51,7 +51,7 @@ COMMANDS: dict[str, int] = {
 """And the exit code of each."""
 
 
-TALKERS = (f"push-file {FILE} --ids", "stats", "acl producer")
+TALKERS = (f"import {FILE} --ids", "stats", "acl producer")
 """Say something on stderr."""
 
 
@@ -215,12 +215,12 @@ def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, c
     file = tmp_path / "tasks"
     file.write_bytes(content)
     shardq.run("push", "1")  # there is an engine of that name
-    done = shardq.run("push-file", str(file))
+    done = shardq.run("import", str(file))
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith(err)
 
 
 def test_paths_that_are_no_files(shardq: Shell, tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file or directory")):
-        done = shardq.run("push-file", str(path))
+        done = shardq.run("import", str(path))
         assert (done.code, done.out, done.err) == (1, "", f"error: {path}: {why}\n")

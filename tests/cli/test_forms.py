@@ -92,7 +92,7 @@ def test_pushes(shardq: Shell, engine: Engine) -> None:
     pushed = shardq.run("push", "1", "--id", "a", "--delay", "1h", "--json").object
     assert_is(forms.ReceiptForm, pushed, "line")
     assert pushed == {"id": "a", "outcome": "pushed", "state": None}
-    line, account = shardq.run("push-file", "-", "--json", stdin='{"payload": 1, "id": "a"}\n').objects
+    line, account = shardq.run("import", "-", "--json", stdin='{"payload": 1, "id": "a"}\n').objects
     assert_is(forms.ReceiptForm, line)
     assert (line["line"], line["outcome"], line["state"], account["kept"]) == (1, "kept", "scheduled", 1)
     assert_is(forms.GoneForm, shardq.run("get", "b", "--json").object)
