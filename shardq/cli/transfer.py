@@ -31,7 +31,7 @@ from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.printable import printable_json
-from shardq.core.model.task import Task
+from shardq.core.model.task import Outcome, Task
 from shardq.core.operation import Operation, run
 from shardq.core.producer.durable import Durability, push_durably
 from shardq.engine import Engine, forms
@@ -222,6 +222,8 @@ class FileImport:
     _bytes: int = field(init=False, default=0)
     _read_bytes: int = field(init=False, default=0)
     _note: Path | None = field(init=False, default=None)
+    _is_again: bool = field(init=False, default=False)
+    """True for the first lines of an import that is gone on with: they may have been sent."""
     _began: float = field(init=False, default_factory=time.monotonic)
     _done: int = field(init=False, default=0)
     """Lines since then."""
@@ -242,6 +244,7 @@ class FileImport:
             self.read = self.settled = found.line
             self._read_bytes = self.settled_bytes = found.offset
             self.source.skip(found.offset)
+            self._is_again = True
         self._keep()  # before the first line is sent, as it is known again by that
 
     @property
@@ -307,7 +310,7 @@ class FileImport:
         window, self._window, self._bytes = self._window, [], 0
         if window:
             self._carry_out(window)
-        self.settled, self.settled_bytes = self.read, self._read_bytes
+        self.settled, self.settled_bytes, self._is_again = self.read, self._read_bytes, False
         self._keep()
         self._done += len(window)
         if self.rate is not None:
@@ -344,7 +347,7 @@ class FileImport:
         deadline = time.monotonic() + inside.options.timeout
 
         def steps() -> Operation[list[str]]:
-            said[:] = yield from self.importer.send(inside.cache, window)
+            said[:] = yield from self.importer.send(inside.cache, window, again=self._is_again)
             return [each.id for each in said]
 
         driver = inside.open_driver()
@@ -358,7 +361,7 @@ class FileImport:
         if self.given.json:
             for number, id, answer in said:
                 outcome, _, state = answer.partition(":")
-                tell(forms.ReceiptForm(id=id, outcome=outcome, state=state or None, line=number))
+                tell(forms.ReceiptForm(id=id, outcome=Outcome(outcome), state=state or None, line=number))
         elif self.ids and said:
             say("\n".join(each.id for each in said))
 

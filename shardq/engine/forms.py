@@ -39,10 +39,8 @@ def _filled(form: Any, source: object, **others: Any) -> Any:
 
 # ---- tasks
 
-ReceiptForm = _form(
-    "ReceiptForm", {"id": str, "outcome": Outcome | Literal["restored"], "state": State | None}, {"line": int}
-)
-"""A push: what became of it; ``line``: of ``import``."""
+ReceiptForm = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
+"""A push, or a line of ``import``: what became of it."""
 
 GoneForm = _form("GoneForm", {"id": str, "state": Literal["gone"]})
 """A task that is not there any more."""

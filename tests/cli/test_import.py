@@ -130,8 +130,12 @@ def test_taken_ids_are_told_by_line(shardq: Shell, engine: Engine) -> None:
         (5, "bad"),
     ]
     assert {name: count for name, count in total.items() if count} == {
-        **{"pushed": 2, "kept": 1, "bad": 2},
-        **{"read": 5, "settled": 5, "whole": True},
+        "pushed": 2,
+        "kept": 1,
+        "bad": 2,
+        "read": 5,
+        "settled": 5,
+        "whole": True,
     }
     assert "already scheduled" in each[-1]["error"]
 

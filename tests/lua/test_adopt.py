@@ -1,4 +1,4 @@
-"""adopt stores tasks as they were elsewhere, each once: in every state, with keys and without, and when it is sent again."""
+"""adopt stores tasks as they were elsewhere, each once: in every state, with keys and without, and sent again."""
 
 from __future__ import annotations
 

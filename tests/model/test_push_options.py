@@ -13,12 +13,12 @@ from typing import Any, get_type_hints
 import click
 import msgspec
 import pytest
+from shardq.cli.push_lines import numbered
 
 from shardq import AsyncEngine, Engine, Every
 from shardq.cli.every import every
 from shardq.cli.output import in_fields, in_options
 from shardq.cli.push import push, push_file
-from shardq.cli.push_lines import numbered
 from shardq.core.model.options import (
     CONTENT,
     OPTIONS,

@@ -84,6 +84,7 @@ class Outcome(enum.StrEnum):
     GONE = "gone"
     UNKNOWN = "unknown"
     SPOOLED = "spooled"
+    RESTORED = "restored"
 
     def __bool__(self) -> bool:
         return self in _DONE
@@ -93,7 +94,7 @@ class Outcome(enum.StrEnum):
         return f"<Outcome.{self.name}: {self.value!r}{hint}>"
 
 
-_DONE = frozenset(Outcome(word) for word in ("pushed", "replaced", "cancelled", "moved", "requeued"))
+_DONE = frozenset(Outcome(word) for word in ("pushed", "replaced", "cancelled", "moved", "requeued", "restored"))
 
 
 class Receipt(str):

@@ -249,9 +249,10 @@ class Importer:
         if len(self.errors) < SHOWN:
             self.errors.append((number, reason))
 
-    def send(self, cache: TopologyCache, items: Sequence[Item]) -> Operation[list[Said]]:
+    def send(self, cache: TopologyCache, items: Sequence[Item], *, again: bool = False) -> Operation[list[Said]]:
         """Carries out the lines of a window. Returns what became of the tasks, in the order of the lines; of a task
-        that is not stored the error. Nothing is counted: ``settled`` does.
+        that is not stored the error. Nothing is counted: ``settled`` does. ``again``: an import that was killed may
+        have sent them.
         """
         if self._dry_run:
             return (yield from self._look(cache, items))
@@ -272,7 +273,9 @@ class Importer:
                 words.append([id, due, record, "due", "", ""])
         answers = yield from adopt(cache, words, self.run.once)
         for (number, done), task, answer in zip(numbers, words, answers, strict=True):
-            told = done if answer in ("adopted", "known") else answer
+            if answer == "known":
+                answer = "adopted" if again else "kept"  # an export has a task twice that was moved meanwhile
+            told = done if answer == "adopted" else answer
             self._packer.pushed += told == "pushed"
             said.append(Said(number, id_in(task), told))
         own = [item for item in items if item.entries is not None and item.entries.unique]
@@ -368,17 +371,17 @@ class Importer:
 
     def _look(self, cache: TopologyCache, items: Sequence[Item]) -> Operation[list[Said]]:
         """Tells what would become of the tasks: of those that are there, that they stay."""
-        told: dict[str, tuple[int, str]] = {}
+        told: list[tuple[int, str, str]] = []
         for number, line, entries in items:
             self.counts["topics"] += isinstance(line, TopicLine)
             self.counts["schedules"] += isinstance(line, ScheduleLine)
             self.counts["windows"] += isinstance(line, SeenLine)
             if isinstance(line, AsItWas):
-                told[line.id] = number, "restored"
+                told.append((number, line.id, "restored"))
             elif entries is not None:
-                told[entries.ids[0]] = number, "pushed"
+                told.append((number, entries.ids[0], "pushed"))
         by_shard = defaultdict[ShardKeys, list[str]](list)
-        for id in told:
+        for id in {id for _, id, _ in told}:
             for shard in cache.topology.homes(id):
                 by_shard[cache.keys(shard)].append(id)
         calls = {
@@ -391,7 +394,11 @@ class Importer:
             for id, task in zip(by_shard[keys][at : at + 100], found, strict=False):
                 if isinstance(task, by_id.Found):
                     there[id] = f"kept:{task.state}"
-        return [Said(number, id, there.get(id, done)) for id, (number, done) in told.items()]
+        said: list[Said] = []
+        for number, id, done in told:
+            said.append(Said(number, id, there.get(id, done)))
+            there.setdefault(id, "kept")
+        return said
 
 
 class Window:
@@ -467,7 +474,7 @@ def adopt(cache: TopologyCache, tasks: Sequence[list[Word]], once: str) -> Opera
                 continue
             said = [result] * len(batch.places) if isinstance(result, ShardqError) else result
             for at, answer in zip(batch.places, said, strict=True):
-                answers[at] = answer
+                answers[at] = "adopted" if answer == "known" and batch.call.in_doubt else answer
                 if answer == "moving":
                     alone.append(at)
         for at in alone:
