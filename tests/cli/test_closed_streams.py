@@ -207,9 +207,14 @@ def test_a_module_as_a_command_and_a_reader_that_has_gone(tmp_path: Path, comman
         (b'\xef\xbb\xbf{"payload": 1}\r\n\r\n{"payload": 2}\r\n', 0, "2 pushed\n"),
         (b'{"payload": "caf\xe9"}\n', 1, "line 1: it is not UTF-8: invalid continuation byte at byte 16\n"),
         (b"\xff\xfe{\x00}\x00", 1, "line 1: it is not UTF-8: invalid start byte at byte 0\n"),
-        (b'{"payload": "' + b"x" * 2_000_000 + b'"}', 1, "line 1: it has 2,000,015 bytes; 1,114,112 are allowed\n"),
+        (
+            b'{"payload": "' + b"x" * 2_000_000 + b'"}',
+            1,
+            "line 1: the encoded payload has 2000002 bytes; ",
+        ),
+        (b'{"payload": "' + b"x" * 4_000_000 + b'"}', 1, "line 1: it has 4,000,015 bytes; 3,211,264 are allowed\n"),
     ],
-    ids=["empty", "BOM and CRLF", "latin-1", "UTF-16", "a huge line"],
+    ids=["empty", "BOM and CRLF", "latin-1", "UTF-16", "a large payload", "a huge line"],
 )
 def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, code: int, err: str) -> None:
     file = tmp_path / "tasks"

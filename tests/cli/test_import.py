@@ -24,13 +24,6 @@ BAD = [
     ('{"payload": 1, "at": "2030-01-01T00:00:00"}', "has no time zone"),
     ('{"payload": 1, "delay": 1, "at": 2e9}', 'both "delay": 1.0 and "at": 2000000000.0 were given'),
     ('{"payload": 1, "topic": "a b"}', "a topic can't be 'a b'"),
-    ('{"payload": 1, "id": "/b"}', "the id '/b' begins with '/'"),
-    ('{"payload": 1, "id": "a/b", "topic": "c"}', "the id 'a/b' has another topic than 'c'"),
-    ('{"payload": 1, "id": "a", "state": "asleep"}', "Invalid enum value 'asleep'"),
-    ('{"id": "a", "state": "ready"}', "it has no payload"),
-    ('{"id": "a", "state": "ready", "payload": 1, "color": 1}', "unknown field `color`"),
-    ('{"shardq": 99}', "it is of an export in the form 99"),
-    ('{"topic": "mail", "settings": {"rate": -1}}', "rate=-1"),
     ('{"payload": 1, "dedup": 5}', '"dedup": 5.0 was given without "id"'),
     ('{"payload": 1, "on_conflict": "maybe"}', "Invalid enum value 'maybe'"),
     ('{"payload": 1, "headers": {"k": 1}}', "Expected `str`, got `int`"),
@@ -43,18 +36,32 @@ BAD = [
 ]
 
 
-def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+BAD_OF_EXPORTS = [
+    ('{"payload": 1, "id": "/b"}', "the id '/b' begins with '/'"),
+    ('{"payload": 1, "id": "a/b", "topic": "c"}', "the id 'a/b' has another topic than 'c'"),
+    ('{"payload": 1, "id": "a", "state": "asleep"}', "Invalid enum value 'asleep'"),
+    ('{"id": "a", "state": "ready"}', "it has no payload"),
+    ('{"id": "a", "state": "ready", "payload": 1, "color": 1}', "unknown field `color`"),
+    ('{"shardq": 99}', "it is of an export in the form 99"),
+    ('{"topic": "mail", "settings": {"rate": -1}}', '"rate": -1 is not possible'),
+]
+
+
+@pytest.mark.parametrize("bad", [BAD, BAD_OF_EXPORTS], ids=["to push", "of exports"])
+def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(
+    shardq: Shell, engine: Engine, tmp_path: Path, bad: list[tuple[str, str]]
+) -> None:
     file = tmp_path / "tasks.jsonl"
     good = '{"payload": "good", "delay": "1h"}'
-    file.write_text("".join(f"{bad}\n\n{good}\n" for bad, _ in BAD))
+    file.write_text("".join(f"{text}\n\n{good}\n" for text, _ in bad))
     done = shardq.run("import", str(file))
     assert (done.code, done.out) == (1, "")
     told = done.err.splitlines()
-    assert told.pop() == f"{len(BAD)} pushed, {len(BAD)} bad lines"
-    for position, ((_, reason), line) in enumerate(zip(BAD, told, strict=True)):
+    assert told.pop() == f"{len(bad)} pushed, {len(bad)} bad lines"
+    for position, ((_, reason), line) in enumerate(zip(bad, told, strict=True)):
         assert line.startswith(f"line {3 * position + 1}: ")
         assert reason in line
-    assert engine.stats().scheduled == len(BAD)
+    assert engine.stats().scheduled == len(bad)
 
 
 def test_only_the_first_bad_lines_are_told(shardq: Shell, engine: Engine) -> None:

@@ -82,6 +82,8 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "headers": {"k": "v", "e": "a=b"},
         "max_attempts": 5,
         "tags": ["user-42", "digest"],
+        "expires": None,
+        "codec": "json",
         "attempts": [],
     }
 
@@ -138,7 +140,7 @@ def test_a_push_that_waits_for_copies(
     shardq.end()
     assert many.code == 1
     first, last, error = many.err.splitlines()
-    assert (first, last) == ("2 pushed", "ended early, 2 lines read; to push the rest, go on with --from-line 3")
+    assert (first, last) == ("2 pushed", "ended early, 2 lines read; the same command goes on behind line 0")
     assert "2 tasks are stored, but not replicated" in error
     with Engine(own_server.url, name=name) as engine:
         assert state_of(engine, done.out.strip()) == "scheduled"

@@ -202,6 +202,7 @@ def test_a_filter(source: Engine, url: str) -> None:
         assert found, options
         assert ids(**options) == found, options
     assert ids(key="k") == ids(topic="calls")
+    far = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=FAR_S + 10)
     assert ids(due=(far, None)) == {task.id for task in listed(source, due=(far, None))} != set()
     lines = lines_of(source, topic="calls")
     assert {line["topic"] for line in lines if "settings" in line and "topic" in line} == {"calls"}

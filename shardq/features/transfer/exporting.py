@@ -31,6 +31,7 @@ from shardq.core.operation import Operation, values
 from shardq.core.producer.by_id import info_of
 from shardq.core.recovery import Make, call_shards
 from shardq.core.topology_cache import TopologyCache
+from shardq.errors import AccessDenied
 from shardq.features.listing import line, pages
 from shardq.features.listing.bulk import Walk
 from shardq.features.listing.query import STATES, Query
@@ -79,6 +80,7 @@ class Export:
     # ---- before the tasks
 
     def _head(self) -> Operation[list[bytes]]:
+        yield from self._check_reader()
         topology, query = self._cache.topology, self._query
         head = HeadLine(
             engine=self._cache.name, at=dt.datetime.now(dt.UTC), settings=msgspec.structs.asdict(topology.settings)
@@ -97,6 +99,15 @@ class Export:
                 declaration = msgspec.Raw(encode(entry.declaration))
                 lines.append(ScheduleLine(schedule=name, declaration=declaration, progress=msgspec.Raw(entry.stored)))
         return [_encode(each) + b"\n" for each in lines]
+
+    def _check_reader(self) -> Operation[None]:
+        """Raises AccessDenied if the user may not read all: what is read last is asked for first."""
+        try:
+            yield resharding.scan(self._cache.keys(0), self._cache.keys(0).seen, "0", count=1)
+        except AccessDenied as exc:
+            raise AccessDenied(
+                f"an export is for users of the role operator, dispatcher or viewer (`shardq acl`): {exc}"
+            ) from exc
 
     def _topic(self, topic: str, settings: TopicSettings) -> TopicLine:
         """The settings in the words of ``configure``."""
