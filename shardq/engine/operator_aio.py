@@ -262,18 +262,19 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         removed. Leased tasks are in it as ready. Permits, what is left of rates, and the history are not in it, nor
         is what waits in a cold store. Routes are without their secrets unless ``secrets=True``.
 
-        >>> with open("tasks.jsonl", "wb") as file:
-        ...     async for line in engine.export(topic="mail"):
-        ...         size = file.write(line)
+        >>> async for line in engine.export(topic="mail"):
+        ...     print(line)
         """
         return self._export(Query.checked(topic, **filter), secrets=secrets)
 
     async def _export(self, query: Query, *, secrets: bool) -> AsyncIterator[bytes]:
-        driver = await self._open_driver(self._deadline())
+        deadline = self._deadline()
+        driver = await self._open_driver(deadline)
         export = Export(self._map(), query, secrets=secrets)
-        while (lines := await arun(driver, export.following(), deadline=self._deadline())) is not None:
+        while (lines := await arun(driver, export.following(), deadline=deadline)) is not None:
             for line in lines:
                 yield line
+            deadline = self._deadline()  # each page has the engine's timeout for itself
 
     async def restore(self, lines: AsyncLines, *, dry_run: bool = False) -> Restored:
         """Makes the tasks, settings and schedules of an export in this engine; a line without a ``state`` is a task to
@@ -283,9 +284,10 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         ``lines``: bytes or str, such as a file, or ``export()`` of another engine. ``dry_run=True`` changes nothing,
         and counts what it would do.
 
-        >>> restored = await other.restore(engine.export())
-        >>> if not restored:
-        ...     print(restored.errors, "the lines were cut off" if restored.is_cut else "")
+        >>> dead = '{"id": "mail/order-42", "state": "dead", "payload": {"order": 42}, "reason": "no such user"}'
+        >>> restored = await engine.restore([dead, '{"payload": {"order": 43}, "topic": "mail", "delay": 60}'])
+        >>> restored.restored, restored.pushed, restored.kept, restored.bad
+        (1, 1, 0, 0)
         """
         if isinstance(lines, bytes | str):
             raise BadInput("restore takes lines, one after the other: give a file that is open, or a list of lines")

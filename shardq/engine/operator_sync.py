@@ -258,18 +258,19 @@ class OperatorCommands(TaskCommands, ABC):
         removed. Leased tasks are in it as ready. Permits, what is left of rates, and the history are not in it, nor
         is what waits in a cold store. Routes are without their secrets unless ``secrets=True``.
 
-        >>> with open("tasks.jsonl", "wb") as file:
-        ...     for line in engine.export(topic="mail"):
-        ...         size = file.write(line)
+        >>> for line in engine.export(topic="mail"):
+        ...     print(line)
         """
         return self._export(Query.checked(topic, **filter), secrets=secrets)
 
     def _export(self, query: Query, *, secrets: bool) -> Iterator[bytes]:
-        driver = self._open_driver(self._deadline())
+        deadline = self._deadline()
+        driver = self._open_driver(deadline)
         export = Export(self._map(), query, secrets=secrets)
-        while (lines := run(driver, export.following(), deadline=self._deadline())) is not None:
+        while (lines := run(driver, export.following(), deadline=deadline)) is not None:
             for line in lines:
                 yield line
+            deadline = self._deadline()  # each page has the engine's timeout for itself
 
     def restore(self, lines: Lines, *, dry_run: bool = False) -> Restored:
         """Makes the tasks, settings and schedules of an export in this engine; a line without a ``state`` is a task to
@@ -279,9 +280,10 @@ class OperatorCommands(TaskCommands, ABC):
         ``lines``: bytes or str, such as a file, or ``export()`` of another engine. ``dry_run=True`` changes nothing,
         and counts what it would do.
 
-        >>> restored = other.restore(engine.export())
-        >>> if not restored:
-        ...     print(restored.errors, "the lines were cut off" if restored.is_cut else "")
+        >>> dead = '{"id": "mail/order-42", "state": "dead", "payload": {"order": 42}, "reason": "no such user"}'
+        >>> restored = engine.restore([dead, '{"payload": {"order": 43}, "topic": "mail", "delay": 60}'])
+        >>> restored.restored, restored.pushed, restored.kept, restored.bad
+        (1, 1, 0, 0)
         """
         if isinstance(lines, bytes | str):
             raise BadInput("restore takes lines, one after the other: give a file that is open, or a list of lines")
