@@ -183,7 +183,7 @@ def test_settings_that_are_there_stay(source: Engine, target: Engine) -> None:
     target.configure(max_attempts=8)
     target.every("nightly", interval=90, payload=2)
     target.restore(source.export())
-    assert target.topology.settings_of("mail").limit.rate == 9
+    assert target.topology.limits["mail"].rate == 9
     settings = target.stats().settings
     assert (settings.max_attempts, settings.dead_count) == (8, 7)
     assert [schedule.interval for schedule in target.schedules()] == [90]
