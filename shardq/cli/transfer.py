@@ -70,10 +70,9 @@ def export_lines(given: Given, filter: Filter, secrets: bool) -> None:
       shardq export | shardq import - --url redis://10.0.0.7:6379/0
     """
     out, count = sys.stdout.buffer, 0
-    is_seen = sys.stdout.isatty()
     with opened(given) as engine, progress("exporting") as show:
         for count, line in enumerate(engine.export(**filter.arguments(engine), secrets=secrets), 1):
-            out.write(printable_json(line) if is_seen else line)
+            out.write(printable_json(line[:-1]) + b"\n")
             if count % LINES == 0:
                 show(description=f"exporting: {count:,} lines")
     out.flush()

@@ -52,10 +52,8 @@ def payload(info: TaskInfo) -> dict[str, Any]:
     data: bytes = info.payload
     try:
         if info.codec == JSON.name:
-            if not data.isascii():
-                data.decode()
-            # a line is one line, and blanks around a value are not kept
-            if b"\n" not in data and b"\r" not in data and _decode_raw(data) == data:
+            # a line is one line, characters that steer a terminal are printed as escapes, and blanks around a value go
+            if data.decode().isprintable() and _decode_raw(data) == data:
                 return {"payload": msgspec.Raw(data)}
             return {"payload": msgspec.json.decode(data)} | _in_base64(data)
         if info.codec == RAW.name:

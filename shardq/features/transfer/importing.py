@@ -15,6 +15,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -217,13 +218,15 @@ class Importer:
         """Reads a line. Returns what is wrong with a bad one."""
         try:
             line = read(text.decode(), defaults=self._defaults, max_payload=self._max_payload)
+            if isinstance(line, AsItWas):
+                self.tasks += 1
+                return Item(number, line)
             if isinstance(line, ToPush):
                 return Item(number, line, self._packed(number, line.task))
             if isinstance(line, TopicLine):
                 self._given({line.topic: _settings_of(line)})
         except UNREADABLE as exc:
             return reason_of(exc)
-        self.tasks += isinstance(line, AsItWas)
         if isinstance(line, HeadLine):
             self.is_cut = self.is_cut or self.is_open
             self.is_open, self.tasks = True, 0
@@ -256,15 +259,17 @@ class Importer:
         """
         if self._dry_run:
             return (yield from self._look(cache, items))
-        if not self._may_restore and any(not isinstance(item.line, ToPush | EndLine) for item in items):
+        others = [item for item in items if type(item.line) not in (AsItWas, ToPush, EndLine)]
+        if not self._may_restore and (others or any(type(item.line) is AsItWas for item in items)):
             yield from check_writer(cache)
             self._may_restore = True
-        yield from self._set(cache, items)
+        if others:
+            yield from self._set(cache, others)
         said: list[Said] = []
         numbers: list[tuple[int, str]] = []
         words: list[list[Word]] = []
         for number, line, entries in items:
-            if isinstance(line, AsItWas):
+            if type(line) is AsItWas:
                 numbers.append((number, "restored"))
                 words.append(line.words)
             elif entries is not None and entries.fresh:
@@ -288,13 +293,18 @@ class Importer:
             with suppress(PushError):  # its errors are read below
                 yield from pushing.complete(cache, self._packer, results, entries, in_doubt=True)
             said += [Said(item.number, id, told) for item, (id, told) in zip(own, results.each(), strict=True)]
-        yield from self._remember(cache, [item.line for item in items if isinstance(item.line, SeenLine)])
-        return sorted(said)
+        yield from self._remember(cache, [item.line for item in others if isinstance(item.line, SeenLine)])
+        return sorted(said, key=itemgetter(0)) if own else said
 
     def settled(self, said: Sequence[Said]) -> list[Said]:
         """Counts what became of lines. Returns those that are not stored, with their errors."""
-        self.counts.update(each.answer.partition(":")[0] for each in said if isinstance(each.answer, str))
-        return [each for each in said if isinstance(each.answer, ShardqError)]
+        failed: list[Said] = []
+        for answer, count in Counter([each.answer for each in said]).items():
+            if isinstance(answer, str):
+                self.counts[answer.partition(":")[0]] += count
+            else:
+                failed += [each for each in said if each.answer is answer]
+        return failed
 
     # ---- what is not a task
 

@@ -34,7 +34,7 @@ from shardq.core.model.ids import topic_of
 from shardq.core.model.options import OPTIONS, Content, Kind
 from shardq.core.model.printable import quoted
 from shardq.core.model.quantities import expiry, instant, seconds
-from shardq.core.model.record import CODECS, MSGPACK, RAW, assembled
+from shardq.core.model.record import CODECS, JSON, MSGPACK, RAW, assembled
 from shardq.core.model.task import Attempt, State, Task
 from shardq.errors import BadInput
 
@@ -129,6 +129,11 @@ class RestoreLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 _decode_restore = msgspec.json.Decoder(RestoreLine).decode
 
+_ORDINARY = re.compile(r"(?:[\w.-]{1,64}/)?[\w.@~:-]{1,200}", re.ASCII)
+"""Ids that need no closer look."""
+
+_PLAIN = assembled(b"", JSON.name, Content())
+
 REASON_BYTES = 2048
 """A record keeps the end of a reason, as ``lua/common/reason.lua`` has it."""
 
@@ -136,7 +141,9 @@ REASON_BYTES = 2048
 def adopted(text: str, max_payload: int) -> list[Word]:
     """The words of ``adopt`` for a task as it was."""
     line = _decode_restore(text)
-    check_whole_id(line.id)
+    id = line.id
+    if _ORDINARY.fullmatch(id) is None:
+        check_whole_id(id)
     if line.failures < 0 or line.lapses < 0:
         raise BadInput(f"failures and lapses can't be {line.failures} and {line.lapses}; they are counts")
     payload = _payload_of(line)
@@ -144,7 +151,11 @@ def adopted(text: str, max_payload: int) -> list[Word]:
         check_payload_size(payload, max_payload)
     past = joined(line.reason or "", line.attempts).encode() if line.reason or line.attempts else b""
     is_dead = line.state == "dead"
-    if line.codec:
+    if line.codec == JSON.name and not (
+        line.headers or line.tags or past or line.max_attempts is not None or line.expires is not None
+    ):
+        record = _PLAIN + payload  # most have nothing else
+    elif line.codec:
         record = assembled(
             payload,
             line.codec,
@@ -161,7 +172,7 @@ def adopted(text: str, max_payload: int) -> list[Word]:
         due = instant_ms(line.due, "due")
     kind = "dead" if is_dead else "first" if line.state in ("ready", "leased") else "retry" if line.failures else "due"
     lease = f"{line.failures}:{line.lapses}::" if line.failures or line.lapses else ""
-    return [line.id, due, record, kind, lease, past if is_dead else b""]
+    return [id, due, record, kind, lease, past if is_dead else b""]
 
 
 def _payload_of(line: RestoreLine) -> bytes:
