@@ -40,22 +40,18 @@ for i = 6, #ARGV, 6 do
 end
 if #ids == 0 then return {'ok'} end
 -- a key of the wrong type fails here, before anything is written
-redis.call('ZCARD', KEYS[3])
-redis.call('ZCARD', KEYS[4])
 redis.call('HLEN', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 local present = redis.call('HMGET', KEYS[2], unpack(ids))
-local windows, known = {}, {}
-if redis.call('ZCARD', KEYS[8]) > 0 then
-  windows, known = redis.call('ZMSCORE', KEYS[8], unpack(ids)), redis.call('ZMSCORE', KEYS[8], unpack(marks))
-end
-local moving = redis.call('HLEN', KEYS[9]) > 0 and ARGV[5] ~= '2' and redis.call('HMGET', KEYS[9], unpack(ids)) or {}
+local windows, known = redis.call('ZMSCORE', KEYS[8], unpack(ids)), redis.call('ZMSCORE', KEYS[8], unpack(marks))
+local moving = ARGV[5] ~= '2' and redis.call('HMGET', KEYS[9], unpack(ids)) or {}
 local answers, first, met, topics = {'ok'}, math.huge, {}, {}
 local due, entering, shutting, dead, reasons, records, leases, noted = {}, {}, {}, {}, {}, {}, {}, {}
 for n, id in ipairs(ids) do
   local i = n * 6
-  local spec, kind, answer = ARGV[i + 1], ARGV[i + 3], nil
+  local spec, kind = ARGV[i + 1], ARGV[i + 3]
+  local answer
   if tonumber(known[n] or 0) > steady_ms then
     answer = 'known'
   elseif present[n] then

@@ -105,6 +105,12 @@ CASES = {
         {"task": {"b": A}, "due": {"b": T + 5}, "moved": {"c": "n1|2|…"}},
         {"seen": marks("b")},
     ),
+    "nothing new rings nobody": Case(
+        lambda keys: adopt(keys, task("a", T + 9)),
+        ["ok", "kept:scheduled"],
+        {"meta": meta(wake_at=T - 900), "task": {"a": A}, "due": {"a": T + 5}},
+        {"seen": marks("a")},
+    ),
     "what was moving is there": Case(
         lambda keys: adopt(keys, task("c", T + 9), earlier="2"), ["ok", "elsewhere"], {"moved": {"c": "n1|2|…"}}
     ),
@@ -203,6 +209,25 @@ def test_a_lane_that_comes_in_a_change_of_shards_is_shut(modelled: ModelledShard
     state = entered(modelled, lanes, task("w/k/a", f"{T} "), task("w/l/b", f"{T} ", A, "dead"), before=before)
     assert state["gates"] == {"w/k/": "shut:3", "w/l/": "shut:3"}
     assert "alarms" not in state
+
+
+def test_a_lane_that_does_not_move_is_not_shut(modelled: ModelledShard, lanes: ShardKeys) -> None:
+    before: State = {"meta": LANE["meta"] | {"since": "3", "numbers": "1,2"}}
+    state = entered(modelled, lanes, task("w/k/a", T), before=before)
+    assert (state.get("gates"), state["alarms"]) == (None, {"w/k/": T})
+
+
+def test_what_goes_to_the_front_puts_the_alarm_of_its_lane_off(modelled: ModelledShard, lanes: ShardKeys) -> None:
+    modelled.seed(LANE)
+    modelled.run(adopt(lanes, task("w/k/held", T - 5)))
+    modelled.run(adopt(lanes, task("w/k/failed", T + 90, A, "retry", "1:0::")))
+    assert modelled.state()["alarms"] == {"w/k/": T + 90}
+
+
+@pytest.mark.parametrize(("plain", "keyed"), [(50, 900), (900, 50)])
+def test_the_earliest_rings(modelled: ModelledShard, lanes: ShardKeys, plain: int, keyed: int) -> None:
+    state = entered(modelled, lanes, task("a", T + plain), task("w/k/b", T + keyed))
+    assert state["meta"]["wake_at"] == f"{T + 50}"
 
 
 def test_a_lane_that_is_full_gives_nothing(modelled: ModelledShard, lanes: ShardKeys) -> None:
