@@ -264,6 +264,8 @@ class FileImport:
         if found.engine != self._engine_id or found.head != _checksum(self.source):
             complain(f"{self._note} is of another file, or of another engine: it begins anew")
             return None
+        if not found.line:
+            return found
         complain(f"goes on behind line {found.line:,}, where an import ended before its end ({self._note})")
         if (time.time() - found.at) * 1000 > KEPT_MEMORY_MS:
             complain(

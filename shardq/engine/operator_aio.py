@@ -46,7 +46,7 @@ from shardq.engine.options import (
 )
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
-from shardq.errors import BadInput, Conflict, InvalidOption
+from shardq.errors import BadInput, Conflict, InvalidOption, ShardqError
 from shardq.features.listing.query import Filter, Query
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
@@ -292,30 +292,38 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         if isinstance(lines, bytes | str):
             raise BadInput("restore takes lines, one after the other: give a file that is open, or a list of lines")
         importer = self._importer(dry_run=dry_run)
-        window = Window(importer)
         if True:  # ASYNC
             if isinstance(lines, AsyncIterable):
+                window = Window(importer)
                 async for line in lines:
                     if window.take(line):
                         await self._restore(importer, window)
-                lines = ()
-        for line in lines:
-            if window.take(line):
                 await self._restore(importer, window)
-        await self._restore(importer, window)
+                lines = ()
+        window = Window(importer, lines)
+        while await self._restore(importer, window):
+            pass
         restored = importer.so_far
         if restored.restored and not dry_run:
             tasks = counted(restored.restored, "task")
             await self._carry_out(lambda cache: control.note(cache, f"restored {tasks} of an export"))
         return restored
 
-    async def _restore(self, importer: Importer, window: Window) -> None:
+    async def _restore(self, importer: Importer, window: Window) -> bool:
+        """Carries out a window, and fills the next one meanwhile. Returns False if there was nothing in it."""
         items = window.taken()
-        said = await self._carry_out(lambda cache: importer.send(cache, items))
+        if not items:
+            return False
+        try:
+            said = await self._carry_out(lambda cache: importer.send(cache, items, meanwhile=window.fill))
+        except ShardqError as exc:
+            exc.add_note("what was carried out before that is there; give all lines again, and it is kept")
+            raise
         for each in importer.settled(said):
             if not isinstance(each.answer, Conflict):
                 raise each.answer
             importer.told_bad(each.number, str(each.answer))
+        return True
 
     async def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.

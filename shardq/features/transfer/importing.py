@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -57,6 +57,8 @@ from shardq.features.transfer.lines import (
     read,
     reason_of,
 )
+
+T = TypeVar("T")
 
 MEMORY_MS = 600_000
 """How long servers know what an import did that nobody goes on with: for its own resends."""
@@ -252,10 +254,17 @@ class Importer:
         if len(self.errors) < SHOWN:
             self.errors.append((number, reason))
 
-    def send(self, cache: TopologyCache, items: Sequence[Item], *, again: bool = False) -> Operation[list[Said]]:
+    def send(
+        self,
+        cache: TopologyCache,
+        items: Sequence[Item],
+        *,
+        again: bool = False,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Operation[list[Said]]:
         """Carries out the lines of a window. Returns what became of the tasks, in the order of the lines; of a task
         that is not stored the error. Nothing is counted: ``settled`` does. ``again``: an import that was killed may
-        have sent them.
+        have sent them. ``meanwhile`` may be called while the servers work.
         """
         if self._dry_run:
             return (yield from self._look(cache, items))
@@ -276,7 +285,7 @@ class Importer:
                 id, due, record = entries.fresh
                 numbers.append((number, "pushed"))
                 words.append([id, due, record, "due", "", ""])
-        answers = yield from adopt(cache, words, self.run.once)
+        answers = yield from adopt(cache, words, self.run.once, meanwhile)
         for (number, done), task, answer in zip(numbers, words, answers, strict=True):
             if answer == "known":
                 answer = "adopted" if again else "kept"  # an export has a task twice that was moved meanwhile
@@ -412,12 +421,17 @@ class Importer:
 
 
 class Window:
-    """Lines as they come, until they are enough to be carried out together."""
+    """Lines as they come, until they are enough to be carried out together. ``lines``: where they come from; without,
+    they are given to ``take``.
+    """
 
-    def __init__(self, importer: Importer) -> None:
+    def __init__(self, importer: Importer, lines: Iterable[bytes | str] = ()) -> None:
         self._importer = importer
+        self._lines = iter(lines)
+        self._error: Exception | None = None
         self._items: list[Item] = []
         self._bytes = 0
+        self._is_full = False
         self.number: int = 0
         """Of the last line; blank lines count."""
 
@@ -434,11 +448,23 @@ class Window:
             else:
                 self._items.append(item)
                 self._bytes += len(data)
-        return len(self._items) >= WINDOW or self._bytes >= WINDOW_BYTES
+        self._is_full = len(self._items) >= WINDOW or self._bytes >= WINDOW_BYTES
+        return self._is_full
+
+    def fill(self) -> None:
+        """Takes lines until the window is full. An error of theirs is raised by ``taken``."""
+        try:
+            while not self._is_full and (line := next(self._lines, None)) is not None:
+                self.take(line)
+        except Exception as exc:  # noqa: BLE001  the iterator of a caller may raise anything
+            self._error = exc
 
     def taken(self) -> list[Item]:
-        """The lines, which the window has no more."""
-        items, self._items, self._bytes = self._items, [], 0
+        """The lines, which the window has no more; none at the end."""
+        self.fill()
+        if self._error is not None:
+            raise self._error
+        items, self._items, self._bytes, self._is_full = self._items, [], 0, False
         return items
 
 
@@ -465,9 +491,11 @@ def _with_usual_settings(topology: Topology, given: Mapping[str, int | float]) -
 # ---- adopting
 
 
-def adopt(cache: TopologyCache, tasks: Sequence[list[Word]], once: str) -> Operation[list[Answer | ShardqError]]:
+def adopt(
+    cache: TopologyCache, tasks: Sequence[list[Word]], once: str, meanwhile: Callable[[], object] | None = None
+) -> Operation[list[Answer | ShardqError]]:
     """Stores tasks, each once, where they belong. Returns one answer, or the error, for each. ``once``: as of the
-    script.
+    script. ``meanwhile`` is called when the first calls are sent.
     """
     answers: list[Answer | ShardqError] = [""] * len(tasks)
     left = list(range(len(tasks)))
@@ -478,6 +506,8 @@ def adopt(cache: TopologyCache, tasks: Sequence[list[Word]], once: str) -> Opera
         alone = left if cache.topology.priors else []
         again: list[int] = []
         sent = [] if alone else _batches(cache, tasks, left, once)
+        if meanwhile is not None and not alone:
+            sent, meanwhile = _and_then(sent, meanwhile), None
         for batch, result in (yield from recovery.send(sent)):
             if isinstance(result, REFUSALS):
                 again += batch.places
@@ -510,6 +540,11 @@ def _batches(
             words = [word for at in part for word in tasks[at]]
             call = transfer.adopt(keys, epoch, words, once=once)
             yield _Batch(keys, call, part), call
+
+
+def _and_then(calls: Iterable[T], meanwhile: Callable[[], object]) -> Iterator[T]:
+    yield from calls
+    meanwhile()
 
 
 def _bounded(tasks: Sequence[list[Word]], group: Sequence[int]) -> Iterator[list[int]]:
