@@ -22,7 +22,7 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import EngineSettings, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.operation import Operation, run, succeeded
@@ -388,8 +388,13 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def _importer(self, **options: Any) -> Importer:
         """An import into the engine. ``options``: as of ``Importer``."""
-        given = partial(topics_given, egress=self._options.egress)
-        return Importer(self._packer, max_payload=self._options.max_payload, given=given, **options)
+        return Importer(
+            self._packer,
+            max_payload=self._options.max_payload,
+            given=partial(topics_given, egress=self._options.egress),
+            given_of_engine=lambda settings: settings_given(*map(settings.get, EngineSettings.__struct_fields__)),
+            **options,
+        )
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

@@ -42,6 +42,7 @@ BAD_OF_EXPORTS = [
     ('{"payload": 1, "id": "a", "state": "asleep"}', "Invalid enum value 'asleep'"),
     ('{"id": "a", "state": "ready"}', "it has no payload"),
     ('{"id": "a", "state": "ready", "payload": 1, "color": 1}', "unknown field `color`"),
+    ('{"shardq": 1, "settings": {"dead_count": -1}}', '"dead_count": -1 is not possible'),
     ('{"shardq": 99}', "it is of an export in the form 99"),
     ('{"topic": "mail", "settings": {"rate": -1}}', '"rate": -1 is not possible'),
 ]

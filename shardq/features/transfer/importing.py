@@ -183,6 +183,7 @@ class Importer:
         *,
         max_payload: int,
         given: GivenSettings,
+        given_of_engine: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         defaults: Task | None = None,
         run: Run | None = None,
         dry_run: bool = False,
@@ -190,6 +191,7 @@ class Importer:
         self._packer = packer
         self._max_payload = max_payload
         self._given = given
+        self._given_of_engine = given_of_engine
         self._defaults = defaults or Task(None)
         self._dry_run = dry_run
         self.run: Run = run or Run.new()
@@ -227,6 +229,8 @@ class Importer:
                 return Item(number, line, self._packed(number, line.task))
             if isinstance(line, TopicLine):
                 self._given({line.topic: _settings_of(line)})
+            elif isinstance(line, HeadLine):
+                self._given_of_engine(line.settings)
         except UNREADABLE as exc:
             return reason_of(exc)
         if isinstance(line, HeadLine):
@@ -319,10 +323,10 @@ class Importer:
 
     def _set(self, cache: TopologyCache, items: Sequence[Item]) -> Operation[None]:
         settings: dict[str, TopicSettings] = {}
-        of_engine: dict[str, int | float] = {}
+        of_engine: dict[str, Any] = {}
         for _, line, _ in items:
             if isinstance(line, HeadLine):
-                of_engine |= line.settings
+                of_engine |= self._given_of_engine(line.settings)
             elif isinstance(line, TopicLine):
                 if line.without_secrets is not None:
                     self.notes.append(
@@ -476,7 +480,7 @@ def _settings_of(line: TopicLine) -> dict[str, Any]:
     return settings
 
 
-def _with_usual_settings(topology: Topology, given: Mapping[str, int | float]) -> Topology:
+def _with_usual_settings(topology: Topology, given: Mapping[str, Any]) -> Topology:
     """The topology with those of the settings of an engine that have their usual values there."""
     usual = EngineSettings()
     stored = topology.settings
