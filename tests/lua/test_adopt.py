@@ -156,6 +156,13 @@ def test_a_task_that_is_done_is_not_made_again(shard: Shard, keys: ShardKeys) ->
     assert shard.run(adopt(keys, task("a", T + 9), once="8-500")) == ["adopted"], "of another import"
 
 
+@pytest.mark.parametrize("command", ["HDEL", "HSETNX", "SPUBLISH"])
+def test_what_is_beside_it_is_no_reason_to_fail(modelled: ModelledShard, keys: ShardKeys, command: str) -> None:
+    modelled.seed({"meta": meta()})
+    assert modelled.refusal(adopt(keys, task("a", 0)), without=command) == ""
+    assert modelled.state()["task"] == {"a": A}
+
+
 # ---- with keys
 
 LANE: State = {"meta": meta(**{"keys/w": "1:0:wait", "keys/v": "2:0:skip"})}
