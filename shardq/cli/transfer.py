@@ -360,9 +360,9 @@ class FileImport:
 
     def _tell(self, said: list[Said]) -> None:
         if self.given.json:
-            for number, id, answer in said:
-                outcome, _, state = answer.partition(":")
-                tell(forms.ReceiptForm(id=id, outcome=Outcome(outcome), state=state or None, line=number))
+            for each in said:
+                outcome, _, state = each.answer.partition(":")
+                tell(forms.ReceiptForm(id=each.id, outcome=Outcome(outcome), state=state or None, line=each.number))
         elif self.ids and said:
             say("\n".join(each.id for each in said))
 

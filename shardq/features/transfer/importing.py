@@ -15,8 +15,8 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -144,7 +144,7 @@ class Run(msgspec.Struct, frozen=True):
         return spell(self.number + line)
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """A line that can be carried out."""
 
     number: int
@@ -160,7 +160,7 @@ class Item(NamedTuple):
         return self.line.id if isinstance(self.line, AsItWas) else ""
 
 
-class Said(NamedTuple):
+class Said(msgspec.Struct, frozen=True, gc=False):
     """What became of a line."""
 
     number: int
@@ -281,13 +281,14 @@ class Importer:
         said: list[Said] = []
         numbers: list[tuple[int, str]] = []
         words: list[list[Word]] = []
-        for number, line, entries in items:
+        for item in items:
+            line = item.line
             if type(line) is AsItWas:
-                numbers.append((number, "restored"))
+                numbers.append((item.number, "restored"))
                 words.append(line.words)
-            elif entries is not None and entries.fresh:
-                id, due, record = entries.fresh
-                numbers.append((number, "pushed"))
+            elif item.entries is not None and item.entries.fresh:
+                id, due, record = item.entries.fresh
+                numbers.append((item.number, "pushed"))
                 words.append([id, due, record, "due", "", ""])
         answers = yield from adopt(cache, words, self.run.once, meanwhile)
         for (number, done), task, answer in zip(numbers, words, answers, strict=True):
@@ -307,7 +308,7 @@ class Importer:
                 yield from pushing.complete(cache, self._packer, results, entries, in_doubt=True)
             said += [Said(item.number, id, told) for item, (id, told) in zip(own, results.each(), strict=True)]
         yield from self._remember(cache, [item.line for item in others if isinstance(item.line, SeenLine)])
-        return sorted(said, key=itemgetter(0)) if own else said
+        return sorted(said, key=attrgetter("number")) if own else said
 
     def settled(self, said: Sequence[Said]) -> list[Said]:
         """Counts what became of lines. Returns those that are not stored, with their errors."""
@@ -324,7 +325,7 @@ class Importer:
     def _set(self, cache: TopologyCache, items: Sequence[Item]) -> Operation[None]:
         settings: dict[str, TopicSettings] = {}
         of_engine: dict[str, Any] = {}
-        for _, line, _ in items:
+        for line in [item.line for item in items]:
             if isinstance(line, HeadLine):
                 of_engine |= self._given_of_engine(line.settings)
             elif isinstance(line, TopicLine):
@@ -395,7 +396,8 @@ class Importer:
     def _look(self, cache: TopologyCache, items: Sequence[Item]) -> Operation[list[Said]]:
         """Tells what would become of the tasks: of those that are there, that they stay."""
         told: list[tuple[int, str, str]] = []
-        for number, line, entries in items:
+        for item in items:
+            number, line, entries = item.number, item.line, item.entries
             self.counts["topics"] += isinstance(line, TopicLine)
             self.counts["schedules"] += isinstance(line, ScheduleLine)
             self.counts["windows"] += isinstance(line, SeenLine)

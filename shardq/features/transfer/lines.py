@@ -18,7 +18,6 @@ import datetime as dt
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -271,8 +270,7 @@ _FORMS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AsItWas:
+class AsItWas(msgspec.Struct, frozen=True, gc=False):
     """A task as it was, as words of ``adopt``."""
 
     words: list[Word]
@@ -282,8 +280,7 @@ class AsItWas:
         return id_in(self.words)
 
 
-@dataclass(frozen=True, slots=True)
-class ToPush:
+class ToPush(msgspec.Struct, frozen=True):
     """A task to push."""
 
     task: Task
