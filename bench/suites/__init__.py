@@ -19,12 +19,14 @@ from bench.suites import (
     push,
     scales,
     sizes,
+    transfer,
 )
 
 SUITES = (
     lateness.SUITE,
     flow.SUITE,
     push.SUITE,
+    transfer.SUITE,
     durable.SUITE,
     dispatch.SUITE,
     burst.SUITE,

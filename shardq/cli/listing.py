@@ -25,6 +25,7 @@ from shardq.core.model.quantities import Bound
 from shardq.core.model.task import TaskInfo
 from shardq.engine import Engine, forms
 from shardq.engine.tables import Column, age, instant, process
+from shardq.features.listing import line
 from shardq.features.listing.query import MAX_LIMIT, STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -190,10 +191,11 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
         names = {each.name: process(each) for each in members}
         holder = next((name for name, shown in names.items() if shown == holder), holder)
         query = filter.arguments(engine) | {"holder": holder, "newest": newest}
+        query["decode"] = not given.json
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
             for task in islice(tasks, most):
-                tell(forms.task(task))
+                tell(line.task(task))
             more = False
         else:
             shown = state or ("leased" if holder else "scheduled" if waits else "dead" * newest)
@@ -255,11 +257,11 @@ def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None
     """
     with looking(given) as engine:
         now = engine.forecast("hour").now
-        query = {"topic": topic, "state": "scheduled"}
+        query = {"topic": topic, "state": "scheduled", "decode": not given.json}
         tasks = list(islice(_walk(engine, query, min(number, MAX_LIMIT)), number))
     if given.json:
         for task in tasks:
-            tell(forms.task(task, is_private=no_payload))
+            tell(line.task(task, is_private=no_payload))
         return
     if not tasks:
         say("none")

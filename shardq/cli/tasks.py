@@ -26,6 +26,7 @@ from shardq.engine import Engine, forms
 from shardq.engine.internals import Internals
 from shardq.engine.tables import counted
 from shardq.errors import ShardqError
+from shardq.features.listing import line
 from shardq.features.listing.bulk import DONE, STATES, BulkResult
 
 SHOWN = 20
@@ -186,17 +187,17 @@ def get(given: Given, id: str) -> int:
       shardq get AZr3kQ0xYp2LmA --json
     """
     with opened(given) as engine:
-        task = engine.get(id)
+        task = engine.get(id, decode=not given.json)
         if task is None:
             _hint(engine, id)
     if task is None:
         given.answer(forms.gone(id), "gone")
         return 1
     if given.json:
-        tell(forms.task(task))
+        tell(line.task(task))
         return 0
-    shown = msgspec.to_builtins(forms.task(task))
-    del shown["attempts"]
+    fields = {name: getattr(task, name) for name in task.__struct_fields__ if name not in ("payload", "attempts")}
+    shown = msgspec.to_builtins(fields) | forms.payload(task.payload)
     for key, value in shown.items():
         if value is not None and (value or key not in ("headers", "tags")):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -67,8 +67,8 @@ _BY_ID = _role("get cancel cancel_tag reschedule", "")
 _SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys", "schedules")
 
 _LOOKING = _role(
-    "peek page page_ready page_lane forecast fleet get schedules tally check",
-    "exists zcard zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
+    "peek page page_ready page_lane forecast fleet get schedules tally check stock",
+    "exists zcard zscan zrangebyscore time getrange hkeys hmget memory|usage cluster|nodes"
     " hrandfield zrandmember llen lrange pubsub|shardnumsub",
 )
 
@@ -76,7 +76,7 @@ ROLES = {
     "producer": _EVERYBODY
     | _BY_ID
     # It notes what it cancelled by tag.
-    | _role("push push_unique schedules", "hkeys lpush ltrim", "changes"),
+    | _role("push push_unique adopt schedules", "hkeys lpush ltrim", "changes"),
     "worker": _EVERYBODY
     | _GIVING
     | _HEARING
@@ -101,7 +101,7 @@ ROLES = {
     | _BY_ID
     | _SCHEDULING
     | _LOOKING
-    | _role("push purge requeue restore unmark lanes hold", "zadd"),
+    | _role("push adopt purge requeue restore unmark lanes hold remember", "zadd"),
     "viewer": replace(_READING | _LOOKING, looks_only=True),
 }  # fmt: skip
 """Name → role."""

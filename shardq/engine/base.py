@@ -22,7 +22,7 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import EngineSettings, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.operation import Operation, run, succeeded
@@ -53,6 +53,7 @@ from shardq.engine.options import (
     Options,
     server_given,
     settings_given,
+    topics_given,
 )
 from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
@@ -61,6 +62,7 @@ from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.egress import Egress
 from shardq.features.sinks.routes import Routes
+from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered, Registry, TaskFunction
 
 if TYPE_CHECKING:
@@ -383,6 +385,16 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _planned_claims(self, plan: Plan) -> Claims:
         """The claims of a worker. The engine is open."""
         return self._claims(plan.weights or tuple(plan.handlers), plan.lease, plan.name, plan.attempts)()
+
+    def _importer(self, **options: Any) -> Importer:
+        """An import into the engine. ``options``: as of ``Importer``."""
+        return Importer(
+            self._packer,
+            max_payload=self._options.max_payload,
+            given=partial(topics_given, egress=self._options.egress),
+            given_of_engine=lambda settings: settings_given(*map(settings.get, EngineSettings.__struct_fields__)),
+            **options,
+        )
 
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)

@@ -3,13 +3,14 @@ No I/O.
 
 A form is a struct. Most of its fields are those of the value that it shows, so what is added there is shown here.
 ``tests/cli/test_forms.py`` holds the schema of all forms, and compares it with what the commands of a real engine
-print. A line of ``shardq list --json`` is read as ``TaskForm``, a line of ``push-file`` as ``PushLine``.
+print. The form of a task is in ``features/listing/line.py``, those that ``import`` reads in ``features/transfer``.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from functools import partial
 from types import GenericAlias
 from typing import Any, Literal
 
@@ -19,26 +20,15 @@ from msgspec import UNSET, UnsetType
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member
 from shardq.core.layout.words import UNENCODABLE
-from shardq.core.model.checks import OnConflict
-from shardq.core.model.options import OPTIONS, Kind
-from shardq.core.model.task import Outcome, Receipt, State, TaskInfo
+from shardq.core.model.task import Outcome, Receipt, State
 from shardq.engine.health import Health
 from shardq.engine.stats import ScheduleStats, ShardStats, Stats, TopicStats
+from shardq.features.listing.line import Fields, TaskForm, fields_of, form
 from shardq.features.schedules import Schedule
+from shardq.features.transfer.lines import PushLine, RestoreLine
 
-Fields = dict[str, Any]
-"""Name → type."""
-
-
-def _fields(source: type[msgspec.Struct], *without: str) -> dict[str, Any]:
-    """The fields of a value, but some."""
-    return {each.name: each.type for each in msgspec.structs.fields(source) if each.name not in without}
-
-
-def _form(name: str, fields: Fields, optional: Fields | None = None) -> Any:
-    """``optional``: fields that come last, and may be missing."""
-    found: list[Any] = [*fields.items(), *((each, type | UnsetType, UNSET) for each, type in (optional or {}).items())]
-    return msgspec.defstruct(name, found, module=__name__, kw_only=True, forbid_unknown_fields=True)
+_fields = fields_of
+_form = partial(form, module=__name__)
 
 
 def _filled(form: Any, source: object, **others: Any) -> Any:
@@ -49,19 +39,30 @@ def _filled(form: Any, source: object, **others: Any) -> Any:
 
 # ---- tasks
 
+ReceiptForm = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
+"""A push, or a line of ``import``: what became of it."""
+
+GoneForm = _form("GoneForm", {"id": str, "state": Literal["gone"]})
+"""A task that is not there any more."""
+
+
+def receipt(pushed: Receipt, *, line: int | UnsetType = UNSET) -> Any:
+    return ReceiptForm(id=str(pushed), outcome=pushed.outcome, state=pushed.state, line=line)
+
+
+def gone(id: str) -> Any:
+    return GoneForm(id=id, state="gone")
+
+
+# ---- schedules
+
 _PAYLOAD: Fields = {"payload": Any, "payload_base64": str, "payload_repr": str}
 """One of them: bytes that are no text are in base64. What JSON can't say, such as an extension of MessagePack, is as
 Python writes it.
 """
 
-TaskForm = _form("TaskForm", _fields(TaskInfo, "payload"), _PAYLOAD)
-"""A task, as ``list``, ``get`` and ``peek`` print it."""
-
-ReceiptForm = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
-"""A push: what became of it; ``line``: of ``push-file``."""
-
-GoneForm = _form("GoneForm", {"id": str, "state": Literal["gone"]})
-"""A task that is not there any more."""
+ScheduleForm = _form("ScheduleForm", _fields(Schedule, "payload"), _PAYLOAD)
+"""A schedule, as ``every`` prints it."""
 
 
 def payload(value: Any) -> dict[str, Any]:
@@ -78,52 +79,8 @@ def payload(value: Any) -> dict[str, Any]:
         return {"payload_base64": base64.b64encode(value).decode()}
 
 
-def task(info: TaskInfo, *, is_private: bool = False) -> Any:
-    """``is_private``: without the payload."""
-    return _filled(TaskForm, info, **_NO_PAYLOAD | ({} if is_private else payload(info.payload)))
-
-
-_NO_PAYLOAD = dict.fromkeys(_PAYLOAD, UNSET)
-
-
-def receipt(pushed: Receipt, *, line: int | UnsetType = UNSET) -> Any:
-    return ReceiptForm(id=str(pushed), outcome=pushed.outcome, state=pushed.state, line=line)
-
-
-def gone(id: str) -> Any:
-    return GoneForm(id=id, state="gone")
-
-
-# ---- lines that are read
-
-_READ: Mapping[Kind, Any] = {
-    "seconds": float | str,
-    "instant": float | str,
-    "expiry": float | str,
-    "text": str,
-    "choice": OnConflict,
-    "count": int,
-    "pairs": dict[str, str],
-    "words": list[str],
-}
-
-PushLine = msgspec.defstruct(
-    "PushLine",
-    [("payload", msgspec.Raw), *((option.name, _READ[option.kind] | None, None) for option in OPTIONS)],
-    module=__name__,
-    forbid_unknown_fields=True,
-)
-"""A line of ``push-file``: a payload, which is stored byte for byte as it stands there, and options of a push."""
-
-
-# ---- schedules
-
-ScheduleForm = _form("ScheduleForm", _fields(Schedule, "payload"), _PAYLOAD)
-"""A schedule, as ``every`` prints it."""
-
-
 def schedule(shown: Schedule) -> Any:
-    return _filled(ScheduleForm, shown, **_NO_PAYLOAD | payload(shown.payload))
+    return _filled(ScheduleForm, shown, **dict.fromkeys(_PAYLOAD, UNSET) | payload(shown.payload))
 
 
 # ---- topics
@@ -256,7 +213,7 @@ def serving(health: Health) -> Any:
 
 
 FORMS = (
-    *(TaskForm, ReceiptForm, GoneForm, PushLine, ScheduleForm),
+    *(TaskForm, ReceiptForm, GoneForm, PushLine, RestoreLine, ScheduleForm),
     *(TopicLine, MemberForm, VerdictForm, StatsForm, ServingForm),
 )
 """All of them; the others are parts."""

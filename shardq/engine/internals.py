@@ -18,6 +18,7 @@ from shardq.engine.health import Examined
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.errors import InvalidOption
+from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class Internals:
         cold = self._engine._cold_store
         assert cold is not None, "there is a cold store"
         return cold.store.drop(instant_ms(due_before, "due_before"), self._engine._options.timeout)
+
+    def importer(self, **options: Any) -> Importer:
+        """An import into the engine, which the caller carries out window by window."""
+        return self._engine._importer(**options)
 
     def declare_recurring(self, functions: Iterable[Registered]) -> Any:
         """Declares the schedules of these functions, as a worker does at its start. It is awaited for asyncio."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -24,6 +24,7 @@ from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_i
 from shardq.core.model.endpoints import default_key
 from shardq.core.model.ids import schedule_id, shown_topic
 from shardq.core.model.options import ContentOptions
+from shardq.core.model.printable import counted
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
 from shardq.core.operation import Operation, arun
@@ -47,12 +48,15 @@ from shardq.engine.options import (
 )
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
-from shardq.errors import InvalidOption
+from shardq.errors import BadInput, Conflict, InvalidOption, ShardqError
+from shardq.features.listing.query import Filter, Query
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 from shardq.features.sinks import registry
+from shardq.features.transfer.exporting import Export
+from shardq.features.transfer.importing import AsyncLines, Importer, Restored, Window
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
@@ -254,6 +258,80 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         for topic in edited:
             registry.advise(topic, given[topic].get("route"))
         return edited
+
+    def export(
+        self, topic: str | None = None, *, secrets: bool = False, **filter: Unpack[Filter]
+    ) -> AsyncIterator[bytes]:
+        """Yields lines of JSON, each with its line feed, from which ``restore`` makes the same tasks in another engine:
+        the settings of the engine and of topics, schedules, every task that matches, and dedup windows. For the filter,
+        see ``tasks``. A task is a line of ``shardq list --json``, with the payload as it is stored.
+
+        Nothing has to stand still: a task that waits throughout is in the export, also while shards are added or
+        removed. Leased tasks are in it as ready. Permits, what is left of rates, and the history are not in it, nor
+        is what waits in a cold store. Routes are without their secrets unless ``secrets=True``.
+
+        >>> async for line in engine.export(topic="mail"):
+        ...     print(line)
+        """
+        return self._export(Query.checked(topic, **filter), secrets=secrets)
+
+    async def _export(self, query: Query, *, secrets: bool) -> AsyncIterator[bytes]:
+        deadline = self._deadline()
+        driver = await self._open_driver(deadline)
+        export = Export(self._map(), query, secrets=secrets)
+        while (lines := await arun(driver, export.following(), deadline=deadline)) is not None:
+            for line in lines:
+                yield line
+            deadline = self._deadline()  # each page has the engine's timeout for itself
+
+    async def restore(self, lines: AsyncLines, *, dry_run: bool = False) -> Restored:
+        """Makes the tasks, settings and schedules of an export in this engine; a line without a ``state`` is a task to
+        push, as ``shardq import`` reads it. What is there already stays as it is, and is counted as ``kept``. Each line
+        is carried out once, also where answers are lost and workers run. A line that is wrong is counted as ``bad``.
+
+        ``lines``: bytes or str, such as a file, or ``export()`` of another engine. ``dry_run=True`` changes nothing,
+        and counts what it would do.
+
+        >>> dead = '{"id": "mail/order-42", "state": "dead", "payload": {"order": 42}, "reason": "no such user"}'
+        >>> restored = await engine.restore([dead, '{"payload": {"order": 43}, "topic": "mail", "delay": 60}'])
+        >>> restored.restored, restored.pushed, restored.kept, restored.bad
+        (1, 1, 0, 0)
+        """
+        if isinstance(lines, bytes | str):
+            raise BadInput("restore takes lines, one after the other: give a file that is open, or a list of lines")
+        importer = self._importer(dry_run=dry_run)
+        if True:  # ASYNC
+            if isinstance(lines, AsyncIterable):
+                window = Window(importer)
+                async for line in lines:
+                    if window.take(line):
+                        await self._restore(importer, window)
+                await self._restore(importer, window)
+                lines = ()
+        window = Window(importer, lines)
+        while await self._restore(importer, window):
+            pass
+        restored = importer.so_far
+        if restored.restored and not dry_run:
+            tasks = counted(restored.restored, "task")
+            await self._carry_out(lambda cache: control.note(cache, f"restored {tasks} of an export"))
+        return restored
+
+    async def _restore(self, importer: Importer, window: Window) -> bool:
+        """Carries out a window, and fills the next one meanwhile. Returns False if there was nothing in it."""
+        items = window.taken()
+        if not items:
+            return False
+        try:
+            said = await self._carry_out(lambda cache: importer.send(cache, items, meanwhile=window.fill))
+        except ShardqError as exc:
+            exc.add_note("what was carried out before that is there; give all lines again, and it is kept")
+            raise
+        for each in importer.settled(said):
+            if not isinstance(each.answer, Conflict):
+                raise each.answer
+            importer.told_bad(each.number, str(each.answer))
+        return True
 
     async def changes(self) -> list[Change]:
         """Returns the last hundred changes that operators made, the newest first: who, when and what.

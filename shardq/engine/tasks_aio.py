@@ -359,6 +359,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         newest: bool = False,
         limit: int = 100,
         cursor: str | None = None,
+        decode: bool = True,
         **filter: Unpack[Filter],
     ) -> TaskPage:
         """Returns a page of the tasks that match: a list with a ``cursor``, to give with the next call. The cursor is
@@ -369,7 +370,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         held tasks; ``tag``, for which all other tasks are read, too; or ``everything=True``. ``holder``: tasks leased
         by the consumer or worker of that name. ``newest``: dead tasks, the latest deaths first. ``failed=True``: tasks
         that failed and wait for another attempt; ``task.reason`` says why. Scheduled tasks come first, by due time,
-        then held, ready, leased and dead ones.
+        then held, ready, leased and dead ones. ``decode=False``: payloads are the bytes that their codecs made.
 
         **With ``key`` and no ``state``** a page has what is leased, then what is ready, then what waits, in the order
         in which it will run; without a ``topic``, one topic after the other. Its dead tasks are not among them: give
@@ -388,7 +389,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
-        return await self._store.page(query, cursor, limit, self._options.codec, self._deadline())
+        codec = self._options.codec if decode else None
+        return await self._store.page(query, cursor, limit, codec, self._deadline())
 
     if True:  # ASYNC
 

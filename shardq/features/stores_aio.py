@@ -118,8 +118,10 @@ class AsyncTaskStore:
         self.check(id)
         return await self.run(lambda cache: by_id.get(cache, id, codec), deadline)
 
-    async def page(self, query: Query, cursor: str | None, limit: int, codec: Codec, deadline: float) -> TaskPage:
-        """Returns a page of the tasks that match."""
+    async def page(
+        self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float
+    ) -> TaskPage:
+        """Returns a page of the tasks that match, with their payloads as bytes without a codec."""
         return await self.run(lambda cache: pages.task_page(cache, query, cursor, limit, codec), deadline)
 
     async def forecast(self, horizon: Horizon, deadline: float) -> Forecast:

@@ -118,8 +118,8 @@ class TaskStore:
         self.check(id)
         return self.run(lambda cache: by_id.get(cache, id, codec), deadline)
 
-    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec, deadline: float) -> TaskPage:
-        """Returns a page of the tasks that match."""
+    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float) -> TaskPage:
+        """Returns a page of the tasks that match, with their payloads as bytes without a codec."""
         return self.run(lambda cache: pages.task_page(cache, query, cursor, limit, codec), deadline)
 
     def forecast(self, horizon: Horizon, deadline: float) -> Forecast:

@@ -1,5 +1,5 @@
 -- get: reads tasks as they are now.
--- USES: epoch, guard, count, steady, state, record, topic
+-- USES: epoch, guard, count, steady, record, topic
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -15,25 +15,37 @@
 -- ATOMIC
 -- COST O(n), at most about 1 MiB of records: the ids that have no answer are to be asked for again
 local _, ahead_ms = steady(now_ms, meta[3], meta[4])
+-- most shards have nothing in some of these, and are then not asked for each task
+local none = {}
+local no_leased, no_leases = redis.call('ZCARD', KEYS[4]) == 0, redis.call('HLEN', KEYS[5]) == 0
+local no_dead, no_why = redis.call('ZCARD', KEYS[6]) == 0, redis.call('HLEN', KEYS[7]) == 0
 local answers, taken, bytes = {'ok'}, 0, 0
 while taken < #ARGV - 2 and bytes < 1048576 do
   local chunk = {}
   for i = taken + 3, math.min(#ARGV, taken + 2 + next_chunk(1048576 - bytes, taken, bytes)) do chunk[#chunk + 1] = ARGV[i] end
-  local records = redis.call('HMGET', KEYS[2], unpack(chunk))
+  local records, due = redis.call('HMGET', KEYS[2], unpack(chunk)), redis.call('ZMSCORE', KEYS[3], unpack(chunk))
+  local leased = no_leased and none or redis.call('ZMSCORE', KEYS[4], unpack(chunk))
+  local leases = no_leases and none or redis.call('HMGET', KEYS[5], unpack(chunk))
+  local dead = no_dead and none or redis.call('ZMSCORE', KEYS[6], unpack(chunk))
+  local whys = no_why and none or redis.call('HMGET', KEYS[7], unpack(chunk))
   for i, id in ipairs(chunk) do
     if bytes >= 1048576 then break end
     taken = taken + 1
-    local state, at = state_of(id, KEYS[2], KEYS[3], KEYS[4], KEYS[6])
-    if state == 'scheduled' and tonumber(at) >= FAR then
-      local due = tonumber(at) - FAR
-      state, at = due <= now_ms and 'held' or state, string.format('%.0f', due)
-    end
-    if state == 'leased' then at = string.format('%.0f', at - ahead_ms) end
     if records[i] then
       bytes = bytes + #records[i]
-      answers[#answers + 1] = {
-        state, at or '', redis.call('HGET', KEYS[5], id) or '', redis.call('HGET', KEYS[7], id) or '', records[i],
-      }
+      local state, at = 'ready', ''
+      if due[i] then
+        state, at = 'scheduled', due[i]
+        if tonumber(at) >= FAR then
+          local due_ms = tonumber(at) - FAR
+          state, at = due_ms <= now_ms and 'held' or state, string.format('%.0f', due_ms)
+        end
+      elseif leased[i] then
+        state, at = 'leased', string.format('%.0f', leased[i] - ahead_ms)
+      elseif dead[i] then
+        state, at = 'dead', dead[i]
+      end
+      answers[#answers + 1] = {state, at, leases[i] or '', whys[i] or '', records[i]}
     else
       answers[#answers + 1] = {redis.call('HEXISTS', KEYS[8], id) == 1 and 'moving' or 'gone'}
     end

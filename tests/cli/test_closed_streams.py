@@ -24,7 +24,7 @@ FILE = "FILE"
 
 COMMANDS: dict[str, int] = {
     "push 1 --delay 1h": 0,
-    f"push-file {FILE} --ids": 0,
+    f"import {FILE} --ids": 0,
     "get nobody": 1,
     "cancel nobody": 1,
     "reschedule nobody --delay 5": 1,
@@ -51,7 +51,7 @@ COMMANDS: dict[str, int] = {
 """And the exit code of each."""
 
 
-TALKERS = (f"push-file {FILE} --ids", "stats", "acl producer")
+TALKERS = (f"import {FILE} --ids", "stats", "acl producer")
 """Say something on stderr."""
 
 
@@ -216,20 +216,25 @@ def test_head_ends_a_command_as_it_ends_others(shardq: Shell, engine: Engine, co
         (b'\xef\xbb\xbf{"payload": 1}\r\n\r\n{"payload": 2}\r\n', 0, "2 pushed\n"),
         (b'{"payload": "caf\xe9"}\n', 1, "line 1: it is not UTF-8: invalid continuation byte at byte 16\n"),
         (b"\xff\xfe{\x00}\x00", 1, "line 1: it is not UTF-8: invalid start byte at byte 0\n"),
-        (b'{"payload": "' + b"x" * 2_000_000 + b'"}', 1, "line 1: it has 2,000,015 bytes; 1,114,112 are allowed\n"),
+        (
+            b'{"payload": "' + b"x" * 2_000_000 + b'"}',
+            1,
+            "line 1: the encoded payload has 2000002 bytes; ",
+        ),
+        (b'{"payload": "' + b"x" * 4_000_000 + b'"}', 1, "line 1: it has 4,000,015 bytes; 3,211,264 are allowed\n"),
     ],
-    ids=["empty", "BOM and CRLF", "latin-1", "UTF-16", "a huge line"],
+    ids=["empty", "BOM and CRLF", "latin-1", "UTF-16", "a large payload", "a huge line"],
 )
 def test_files_of_other_systems(shardq: Shell, tmp_path: Path, content: bytes, code: int, err: str) -> None:
     file = tmp_path / "tasks"
     file.write_bytes(content)
     shardq.run("push", "1")  # there is an engine of that name
-    done = shardq.run("push-file", str(file))
+    done = shardq.run("import", str(file))
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith(err)
 
 
 def test_paths_that_are_no_files(shardq: Shell, tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file or directory")):
-        done = shardq.run("push-file", str(path))
+        done = shardq.run("import", str(path))
         assert (done.code, done.out, done.err) == (1, "", f"error: {path}: {why}\n")

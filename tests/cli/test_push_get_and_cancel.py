@@ -34,7 +34,7 @@ def test_push_prints_the_id_and_get_shows_the_task(shardq: Shell, engine: Engine
     assert [line for line in seen.lines if line.startswith(("tags", "headers", "failed "))] == []
 
 
-@pytest.mark.parametrize("words", [("push", "1"), ("push-file", "lines"), ("forward", "mail", "--to", "list")])
+@pytest.mark.parametrize("words", [("push", "1"), ("import", "lines"), ("forward", "mail", "--to", "list")])
 def test_a_name_that_is_new_is_told(shardq: Shell, name: str, home: Path, words: tuple[str, ...]) -> None:
     """It may be a slip, and then nobody would ever dispatch what is pushed."""
     (home / "lines").write_text('{"payload": 1}\n')
@@ -83,6 +83,8 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "max_attempts": 5,
         "tags": ["user-42", "digest"],
         "url": None,
+        "expires": None,
+        "codec": "json",
         "attempts": [],
     }
 
@@ -146,12 +148,12 @@ def test_a_push_that_waits_for_copies(
     done = shardq.run("push", "1", *durably, "--delay", "1h")
     assert done.code == 1
     assert "1 task is stored, but not replicated: 0 confirmed it in time" in done.err
-    many = shardq.run("push-file", two_lines, *durably)
+    many = shardq.run("import", two_lines, *durably)
     replica.resume()
     shardq.end()
     assert many.code == 1
     first, last, error = many.err.splitlines()
-    assert (first, last) == ("2 pushed", "ended early, 2 lines read; to push the rest, go on with --from-line 3")
+    assert (first, last) == ("2 pushed", "ended early, 2 lines read; the same command goes on behind line 0")
     assert "2 tasks are stored, but not replicated" in error
     with Engine(own_server.url, name=name) as engine:
         assert state_of(engine, done.out.strip()) == "scheduled"
@@ -159,7 +161,7 @@ def test_a_push_that_waits_for_copies(
 
 
 def test_a_push_that_nothing_could_confirm(shardq: Shell, engine: Engine, two_lines: str) -> None:
-    for what in (("push", "1", "--delay", "1h"), ("push-file", two_lines)):
+    for what in (("push", "1", "--delay", "1h"), ("import", two_lines)):
         done = shardq.run(*what, "--durability", "replicated")
         assert done.code == 1
         assert "has no replica" in done.err

@@ -1,4 +1,4 @@
-"""Keys on the command line: push, push-file, list, cancel, limit, hold and configure."""
+"""Keys on the command line: push, import, list, cancel, limit, hold and configure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def test_push_list_and_cancel(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("push", '{"n": 1}', "--topic", "webhook", "--key", "customer-7", "--id", "a", "--delay", "1h")
     assert (done.code, done.out) == (0, "webhook/customer-7/a\n")
     lines = '{"payload": 2, "key": "customer-8", "id": "b"}\n{"payload": 3, "id": "c"}\n{"payload": 4, "key": "a/b"}\n'
-    done = shardq.run(
-        "push-file", "-", "--topic", "webhook", "--key", "customer-7", "--delay", "1h", stdin=lines.encode()
-    )
+    done = shardq.run("import", "-", "--topic", "webhook", "--key", "customer-7", "--delay", "1h", stdin=lines.encode())
     assert done.code == 1
     assert "a key can't" in done.err or "the key 'a/b' has '/'" in done.err
     done = shardq.run("list", "--topic", "webhook", "--key", "customer-7", "--json")

@@ -20,7 +20,7 @@ COMMANDS = (
         "demo",
         "run",
         "push",
-        "push-file",
+        "import",
         "get",
         "list",
         "peek",
@@ -173,7 +173,7 @@ def port() -> Iterator[int]:
 def test_a_server_that_is_not_there(shell: Shell, port: int) -> None:
     commands = (
         ["push", "1"],
-        ["push-file", "-"],
+        ["import", "-"],
         ["get", "x"],
         ["cancel", "x"],
         ["reschedule", "x", "--delay", "5"],

@@ -189,6 +189,16 @@ async def waited(engine: AsyncEngine) -> None:
     assert await resize.wait(timeout=SOON_S)
 
 
+async def exported(engine: AsyncEngine) -> None:
+    assert [line async for line in engine.export("topic-0")]
+
+
+RESTORED = (
+    '{"id": "restored/own", "state": "scheduled", "payload": 1, "due": "2090-01-01T00:00:00Z"}',
+    '{"id": "restored/pushed", "payload": 1, "delay": 90000}',
+)
+
+
 async def removed(engine: AsyncEngine) -> None:
     with suppress(UnknownSchedule):  # an attempt before it was cancelled when it was done
         await engine.schedule("daily").remove()
@@ -205,6 +215,8 @@ LOOKS: dict[str, Callable[[AsyncEngine], Coroutine[Any, Any, object]]] = {
     "forecast": lambda engine: engine.forecast(),
     "history": lambda engine: engine.history(),
     "changes": lambda engine: engine.changes(),
+    "export": exported,
+    "restore": lambda engine: engine.restore(RESTORED),
     "preview": lambda engine: engine.resize(64, dry_run=True),
     "schedules": lambda engine: engine.schedules(),
     "prune_schedules": lambda engine: engine.schedule(owner="billing").prune(keep=[]),
@@ -238,6 +250,7 @@ def test_looks_and_settings(make: Make) -> None:
         assert topology.settings.max_attempts == 5
         assert "other" not in topology.paused
         assert await engine.schedules() == []
+        assert [task.id for task in await engine.tasks("restored")] == ["restored/pushed", "restored/own"]
         assert [task.payload async for task in engine.dead()] == ["topic-0"]
 
     run(make(), main)

@@ -120,6 +120,10 @@ ROWS = {
         on_engine(lambda engine: engine.resize(dry_run=True).done(), 2 * TIMEOUT_S),
         on_engine(lambda engine: engine.resize(dry_run=True).wait(timeout=WAIT_S), WAIT_S + TIMEOUT_S),
     ],
+    "export": [on_engine(lambda engine: next(iter(engine.export())))],
+    "restore": [
+        on_engine(lambda engine: engine.restore(['{"payload": 1}', '{"id": "x", "state": "ready", "payload": 1}']))
+    ],
     "stats": [on_engine(lambda engine: engine.stats())],
     "health": [on_engine(lambda engine: engine.health())],
     "fleet": [on_engine(lambda engine: engine.fleet())],

@@ -69,6 +69,12 @@ class Tried:
         self.admin.consumer(held.topic).bury(held, "of no use")
         return str(held.id)
 
+    def exported(self) -> list[bytes]:
+        id = self.pushed()
+        lines = [line for line in self.admin.export() if f'"{id}"'.encode() in line]
+        self.admin.cancel(id)
+        return lines
+
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
@@ -104,6 +110,8 @@ ROWS: dict[str, Try] = {
     "limit": lambda tried, role, engine: limits(engine),
     "configure": lambda tried, role, engine: engine.configure(dead_count=10**6 + len(role)),
     "resize": lambda tried, role, engine: engine.resize(SHARDS + len(role)),
+    "export": lambda tried, role, engine: list(engine.export()),
+    "restore an export": lambda tried, role, engine: seen(engine.restore(tried.exported())),
     "read metrics": lambda tried, role, engine: measured(engine),
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ ASYNCIO_ONLY = {
 }
 NOT_AWAITED = {
     # Nothing is sent by making a consumer, a worker, a task or a handle of schedules, or by telling one to stop.
-    AsyncEngine: {"consumer", "worker", "task", "schedule", "dead", "name", "topology"},
+    AsyncEngine: {"consumer", "worker", "task", "schedule", "dead", "export", "name", "topology"},
     AsyncConsumer: {"settling", "close"},
     AsyncWorker: {"on", "task", "use", "on_startup", "on_shutdown", "stop", "healthy", "problems", "strays"},
     AsyncResize: set[str](),

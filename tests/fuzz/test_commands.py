@@ -188,7 +188,7 @@ def test_lines_of_json(single: Server, tmp_path: Path) -> None:
             id = uuid.uuid4().hex
             good = json.dumps({"payload": "good", "delay": 3600, "id": id}).encode()
             path.write_bytes(b"\n".join([good, *bad, good]) + b"\n")
-            words = ["push-file", str(path), "--json", *(["--strict"] if strict else [])]
+            words = ["import", str(path), "--json", *(["--strict"] if strict else [])]
             done = command.run(*words, environment=environment)
             fine(done)
             *told, account = [json.loads(line) for line in done.out.splitlines()]

@@ -14,6 +14,7 @@ from shardq.core.calls import (
     node_info,
     observe,
     resharding,
+    transfer,
 )
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
 from shardq.core.calls.control import Change
@@ -66,6 +67,12 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         ),
         by_id.push_unique(keys, epoch, ["n", 0, A, "keep", 50, "ready", -5, A, "replace", 50]).at(NOW),
         by_id.push(keys, epoch, ["n", 0, A]).at(NOW).after_loss(),
+        transfer.adopt(
+            keys,
+            epoch,
+            ["n", -5, A, "due", "1:0::", "", "ready", 0, A, "first", "", "", "mail/o", T, A, "dead", "", "boom"],
+            once="7-50",
+        ).at(NOW),
         *(
             dispatch.dispatch(keys, epoch, TOPICS, limit=1000, max_attempts=attempts, paused=paused).at(NOW)
             for attempts, paused in ((1, ()), (9, ("mail",)))

@@ -233,3 +233,33 @@ def test_a_ghost_that_can_not_be_counted(shard: Shard, keys: ShardKeys, call: Ca
         asker.ask(call(keys))
     shard.do("ACL", "DELUSER", user)
     assert shard.state() == before
+
+
+FAR = 4_000_000_000_000_000
+"""What has a key stands so far behind its instant."""
+
+
+def test_get_of_the_only_one_in_each_state(shard: Shard, keys: ShardKeys) -> None:
+    """Most shards have none of some states: one is more than none."""
+    stored = record("x")
+    shard.seed(
+        {
+            "meta": meta(),
+            "task": dict.fromkeys(("w/k/held", "w/k/now", "w/k/far", "leased", "dead"), stored),
+            "due": {"w/k/held": FAR + T - 5, "w/k/now": FAR + T, "w/k/far": FAR + T + 1},
+            "leased": {"leased": T + 50},
+            "lease": {"leased": "1:0::tok"},
+            "dead": {"dead": T - 9},
+            "why": {"dead": "boom"},
+        }
+    )
+    ids = ["w/k/held", "w/k/now", "w/k/far", "leased", "dead", "none"]
+    assert shard.ask(by_id.get_many(keys, EPOCH, ids).at(NOW)) == [
+        "ok",
+        ["held", f"{T - 5}", "", "", stored],
+        ["held", f"{T}", "", "", stored],
+        ["scheduled", f"{T + 1}", "", "", stored],
+        ["leased", f"{T + 50}", "1:0::tok", "", stored],
+        ["dead", f"{T - 9}", "", "boom", stored],
+        ["gone"],
+    ]

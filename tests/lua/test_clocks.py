@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import by_id, consume, dispatch, listing, observe
+from shardq.core.calls import by_id, consume, dispatch, listing, observe, transfer
 from shardq.core.calls import control as calls
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleRetry
 from shardq.core.calls.request import Call
@@ -49,6 +49,12 @@ LENGTHS: dict[str, tuple[Made, str, str, int]] = {
         lambda keys, now: by_id.push_unique(keys, EPOCH, ["n", 0, A, "keep", WINDOW]).at(now),
         "seen",
         "n",
+        WINDOW,
+    ),
+    "adopt": (
+        lambda keys, now: transfer.adopt(keys, EPOCH, ["n", 0, A, "due", "", ""], once=f"7-{WINDOW}").at(now),
+        "seen",
+        "n\n7",
         WINDOW,
     ),
     "push_unique, for resends": (

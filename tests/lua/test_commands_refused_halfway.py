@@ -105,7 +105,7 @@ def drained(shard: Shard, keys: ShardKeys) -> Counter[str]:
     return given
 
 
-NEW = {"n", "x", "y"}
+NEW = {"n", "x", "y", "mail/o"}
 """Ids that a sample adds."""
 
 
@@ -242,7 +242,7 @@ def there(full_server: Server, memory: Memory, name: str) -> Iterator[Driver]:
     driver.close()
 
 
-NEED_MEMORY = {"push", "push_unique", "reschedule", "reserve", "remember", "history"}
+NEED_MEMORY = {"push", "push_unique", "adopt", "reschedule", "reserve", "remember", "history"}
 """These are refused, with nothing written; all others do what they always do."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import by_id, consume, resharding
+from shardq.core.calls import by_id, consume, resharding, transfer
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.core.calls.request import Call, Word
 from shardq.core.layout.keys import ShardKeys, shard_keys
@@ -51,6 +51,13 @@ def push(keys: ShardKeys, *ids: str) -> Call[Any]:
     return by_id.push_unique(keys, EPOCH, words).at(NOW)
 
 
+def adopt(keys: ShardKeys, *ids: str) -> Call[Any]:
+    words: list[Word] = []
+    for id in ids:
+        words += [f"{id}!", -9, A, *(("dead", "1:0::", "boom") if id == "dead" else ("due", "1:0::", ""))]
+    return transfer.adopt(keys, EPOCH, words, once="7-50").at(NOW)
+
+
 CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
     "settle": (
         SETTLED,
@@ -67,6 +74,7 @@ CALLS: dict[str, tuple[State, Callable[[ShardKeys], Call[Any]]]] = {
     ),
     "push_unique": (PUSHED, lambda keys: push(keys, "seen", "new", "due", "ready", "leased", "dead")),
     "push_unique, in another order": (PUSHED, lambda keys: push(keys, "due", "dead", "leased", "ready", "new", "seen")),
+    "adopt": (PUSHED, lambda keys: adopt(keys, "seen", "new", "dead")),
     "put": (PUT, lambda keys: resharding.put(keys, EPOCH, PARCELS).at(NOW)),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import by_id, observe, resharding
+from shardq.core.calls import by_id, observe, resharding, transfer
 from shardq.core.calls.request import Call, Word
 from shardq.core.layout.keys import ShardKeys
 from tests.lua.shard import EPOCH, Shard, State, at, meta, raw, record
@@ -60,6 +60,19 @@ def test_put(shard: Shard, keys: ShardKeys) -> None:
     put = resharding.put(keys, EPOCH, moving).at(NOW)
     # the mark of the second was used up: it was put, and has gone since
     assert listed(shard, put, {"staged": {"mail/a|7": ""}}) == {"mail"}
+
+
+@pytest.mark.parametrize("kind", ["due", "dead"])
+def test_adopt(shard: Shard, keys: ShardKeys, kind: str) -> None:
+    def adopt(*ids: str) -> Call[Any]:
+        words: list[Word] = [word for id in ids for word in (id, -5, A, kind, "", "")]
+        return transfer.adopt(keys, EPOCH, words, once="7-50").at(NOW)
+
+    idle = {"meta": meta(**{"idle/mail": "1:2", "idle/sms": "1:2"}), "topics": {"mail": "7"}}
+    assert listed(shard, adopt("a", "mail/a"), idle) == {"", "mail"}
+    assert shard.state()["topics"] == {"mail": "7"}
+    assert {field for field in shard.state()["meta"] if field[:5] == "idle/"} == {"idle/sms"}
+    assert listed(shard, adopt("mail/a"), {"task": {"mail/a": A}, "due": {"mail/a": 1}}) == set()
 
 
 def test_restore(shard: Shard, keys: ShardKeys) -> None:

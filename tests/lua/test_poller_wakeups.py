@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import by_id, consume
+from shardq.core.calls import by_id, consume, transfer
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
@@ -39,6 +39,15 @@ RINGERS: dict[str, tuple[State, Callable[[ShardKeys, int], Call[Any]]]] = {
         ).at(NOW),
     ),
     "push_unique": ({}, lambda keys, ms: by_id.push_unique(keys, EPOCH, ["n", T + ms, A, "keep", 0]).at(NOW)),
+    "adopt of many": (
+        {},
+        lambda keys, ms: transfer.adopt(
+            keys,
+            EPOCH,
+            [word for id, due in (("n", 5000), ("o", ms), ("p", 6000)) for word in (id, T + due, A, "due", "", "")],
+            once="7-50",
+        ).at(NOW),
+    ),
     "push_unique replacing": (
         {"task": {"a": A}, "ready/": ["a"]},
         lambda keys, ms: by_id.push_unique(keys, EPOCH, ["a", T + ms, A, "replace", 0]).at(NOW),

@@ -17,8 +17,8 @@ import pytest
 from shardq import AsyncEngine, Engine, Every
 from shardq.cli.every import every
 from shardq.cli.output import in_fields, in_options
-from shardq.cli.push import push, push_file
-from shardq.cli.push_lines import numbered
+from shardq.cli.push import push
+from shardq.cli.transfer import import_lines
 from shardq.core.model.options import (
     CONTENT,
     OPTIONS,
@@ -33,8 +33,8 @@ from shardq.core.model.options import (
 from shardq.core.model.record import JSON, decode_record
 from shardq.core.model.task import Task, TaskInfo
 from shardq.core.producer.packing import Packer
-from shardq.engine.forms import PushLine
 from shardq.errors import BadInput
+from shardq.features.transfer.lines import PushLine, ToPush, read
 from shardq.outbox.rows import RowPacker
 from shardq.worker.named import CallOptions
 
@@ -161,24 +161,23 @@ def test_attempts_of_a_recurring_task_are_those_of_its_recurrence(engine: Engine
 
 
 @pytest.mark.parametrize(
-    ("command", "names"), [(push, NAMES), (push_file, [n for n in NAMES if n != "id"]), (every, OF_CONTENT)]
+    ("command", "names"), [(push, NAMES), (import_lines, [n for n in NAMES if n != "id"]), (every, OF_CONTENT)]
 )
 def test_the_commands_have_an_option_for_each(command: click.Command, names: list[str]) -> None:
     options = [param.opts for param in command.params]
     assert [name for name in names if [FLAGS[name]] not in options] == []
 
 
-def test_a_line_of_push_file_has_them() -> None:
+def test_a_line_of_import_has_them() -> None:
     assert list(PushLine.__struct_fields__) == ["payload", *NAMES]
 
 
 @each_of_content
 def test_a_line_brings_the_content(option: Option) -> None:
-    line = json.dumps({"payload": 1, option.name: given_as(option)}).encode()
-    (read,) = numbered([(line, len(line))], first=1, defaults=Task(None), check=packer().one, limit=1000)
-    assert read is not None
-    assert read.task is not None, read.reason
-    assert getattr(stored(packer().one(read.task).fresh[2]), option.name) == comes_back(option)
+    text = json.dumps({"payload": 1, option.name: given_as(option)})
+    line = read(text, defaults=Task(None), max_payload=1000)
+    assert isinstance(line, ToPush)
+    assert getattr(stored(packer().one(line.task).fresh[2]), option.name) == comes_back(option)
 
 
 @each_option

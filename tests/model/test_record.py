@@ -83,7 +83,7 @@ class Broken:
 def test_records_are_pinned(codec: Codec, payload: Any, head: bytes | None, record: bytes) -> None:
     assert encode_record(codec, payload, head) == record
     decoded = decode_record(record, own=Reversed())
-    assert (decoded.payload, decoded.codec) == (payload, codec.name)
+    assert (decoded.payload, decoded.codec) == (payload, "own" if isinstance(codec, Reversed) else codec.name)
 
 
 @pytest.mark.parametrize("codec", [JSON, MSGPACK], ids=lambda codec: codec.name)

@@ -70,7 +70,7 @@ def push_unique(
         "push_unique",
         keys,
         [epoch, NOW, keys.bell, resent, earlier, *tasks],
-        _answers,
+        answers,
         resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier),
     )
 
@@ -81,7 +81,7 @@ def _push_again(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[s
         "push_unique",
         keys,
         [epoch, NOW, keys.bell, "1", "0", *unique(tasks)],
-        lambda answer: _answers(answer) and [],
+        lambda answer: answers(answer) and [],
     )
 
 
@@ -91,7 +91,8 @@ def _collided(answer: list[Any]) -> list[str]:
     return [] if answer[0] == b"ok" else body(answer)
 
 
-def _answers(answer: list[Any]) -> list[Answer]:
+def answers(answer: list[Any]) -> list[Answer]:
+    """The answers of push_unique and adopt."""
     return [word.decode() for word in body(answer)]
 
 

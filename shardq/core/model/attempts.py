@@ -11,8 +11,9 @@ the text of the attempts before with the task. To the scripts it is all one reas
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from shardq.core.model.checks import shown_instant
+from shardq.core.model.checks import instant_ms, shown_instant
 from shardq.core.model.task import Attempt
 
 MOST = 5
@@ -35,6 +36,23 @@ def with_attempt(reason: str, before: str, *, at_ms: int, process: str, took_ms:
     cause = _plain(reason.rstrip().rpartition("\n")[2]).encode()[:CAUSE_BYTES].decode(errors="ignore")
     entry = _US.join((str(at_ms), _plain(process), "" if took_ms is None else str(took_ms), cause))
     return _RS.join((reason, *before.split(_RS)[1:][1 - MOST :], entry))
+
+
+def joined(reason: str, attempts: Iterable[Attempt]) -> str:
+    """The text that ``parted`` takes apart.
+
+    >>> joined(*parted(text)) == text
+    True
+    """
+    entries = (
+        _US.join((str(instant_ms(each.at)), _plain(each.process), _took(each.seconds), _plain(each.reason)))
+        for each in attempts
+    )
+    return _RS.join((reason.replace(_RS, " "), *entries))
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else str(round(seconds * 1000))
 
 
 def holder_of(token: str) -> str:

@@ -101,6 +101,11 @@ def _new_start() -> int:
     return int.from_bytes(os.urandom(6), "big") & ((1 << _START_BITS) - 1)
 
 
+def new_number() -> int:
+    """A number of 78 bits from which on a caller counts ids of its own, as ``Ids`` does."""
+    return int(time.time()) << _NUMBER_BITS | _new_start()
+
+
 def new_nonce() -> int:
     """Names one push of one caller-given id, from its first send to its last resend."""
     # from the system, as above

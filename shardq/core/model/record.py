@@ -99,6 +99,9 @@ MSGPACK = Builtin("msgpack", 2, msgspec.msgpack.Encoder(enc_hook=to_builtins).en
 
 _BY_NAME = {codec.name: codec for codec in (JSON, MSGPACK, RAW)}
 _BY_NUMBER = {codec.number: codec for codec in _BY_NAME.values()}
+CODECS: Mapping[str, int] = {name: codec.number for name, codec in _BY_NAME.items()} | {"own": 7}
+"""The codecs by the names under which stored payloads are shown → their numbers in the record."""
+
 PLAIN: Mapping[int, Callable[[bytes], Any]] = {VERSION << 4 | codec.number: codec.decode for codec in _BY_NAME.values()}
 """First byte of a record without a head → the decoder of the rest, which is its payload. Most records have none, and
 a reader of many saves the calls of ``decode_payload``, which are as much as the decoding.
@@ -257,6 +260,28 @@ def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
     return _headed(record[:1], _encode_head(head), encoded)
 
 
+def assembled(
+    payload: bytes,
+    codec: str,
+    content: Content,
+    *,
+    expires_ms: int | None = None,
+    reason: bytes = b"",
+) -> bytes:
+    """The record of a payload as it was stored, whose ``codec`` is one of ``CODECS``. ``reason``: why its last attempt
+    failed, with the attempts that are noted behind it. Raises BadInput for an option of the content.
+    """
+    head = encode_head(content, expires=expires_ms)
+    if reason:
+        # as settle's script puts it there: the first name, with a length of two bytes
+        noted = b"\xa1e\xda" + len(reason).to_bytes(2, "big") + reason
+        head = bytes([head[0] + 1]) + noted + head[1:] if head else b"\x81" + noted
+    number = CODECS[codec]
+    if head is None:
+        return bytes([VERSION << 4 | number]) + payload
+    return _headed(bytes([VERSION << 4 | _HEADED | number]), head, payload)
+
+
 def has_head(record: bytes) -> bool:
     """True if there is more to a task than its payload."""
     return bool(record[0] & _HEADED)
@@ -301,6 +326,7 @@ class Decoded(msgspec.Struct, frozen=True):
     payload: Any
     codec: str
     content: StoredContent
+    expires_ms: int | None = None
 
 
 def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> Decoded:
@@ -316,7 +342,8 @@ def decode_record(record: bytes, *, own: Codec | None = None, id: str = "") -> D
         if raised_by_handler(exc):
             raise
         raise _undecodable(codec, encoded, exc) from exc
-    return Decoded(payload, codec.name, head or StoredContent())
+    known = "own" if number == _OWN else codec.name
+    return Decoded(payload, known, head or StoredContent(), head.expires if head else None)
 
 
 def undecoded(record: bytes) -> Decoded:
@@ -326,7 +353,7 @@ def undecoded(record: bytes) -> Decoded:
     except PayloadNotDecodable:
         return Decoded(record, "", StoredContent())
     codec = "own" if number == _OWN else _BY_NUMBER[number].name if number in _BY_NUMBER else ""
-    return Decoded(encoded, codec, head or StoredContent())
+    return Decoded(encoded, codec, head or StoredContent(), head.expires if head else None)
 
 
 def decode_payload(

@@ -84,6 +84,7 @@ class Outcome(enum.StrEnum):
     GONE = "gone"
     UNKNOWN = "unknown"
     SPOOLED = "spooled"
+    RESTORED = "restored"
 
     def __bool__(self) -> bool:
         return self in _DONE
@@ -93,7 +94,7 @@ class Outcome(enum.StrEnum):
         return f"<Outcome.{self.name}: {self.value!r}{hint}>"
 
 
-_DONE = frozenset(Outcome(word) for word in ("pushed", "replaced", "cancelled", "moved", "requeued"))
+_DONE = frozenset(Outcome(word) for word in ("pushed", "replaced", "cancelled", "moved", "requeued", "restored"))
 
 
 class Receipt(str):
@@ -199,6 +200,12 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     url: str | None = None
     """The URL to which it is posted, as a webhook."""
+    expires: dt.datetime | None = None
+    """The time after which it is dead, as expired, if no worker has claimed it."""
+    codec: str = ""
+    """What made the payload's bytes: ``json``, ``msgpack``, ``raw``, or ``own`` for a codec of your own. Empty where
+    the record can't be read: then the payload is all of it, or None.
+    """
     attempts: tuple[Attempt, ...] = ()
     """The last five attempts that failed, the earliest first. An attempt whose lease ran out is not among them:
     ``lapses`` counts those.

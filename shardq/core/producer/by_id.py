@@ -148,6 +148,8 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
         lapses=task.lapses,
         reason=task.reason,
         payload=record.payload,
+        expires=None if record.expires_ms is None else shown_instant(record.expires_ms),
+        codec=record.codec,
         attempts=task.attempts,
         **record.content.named(),
     )

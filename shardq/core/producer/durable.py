@@ -23,7 +23,6 @@ from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Stamp
 from shardq.core.model.printable import quoted
-from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import (
@@ -38,6 +37,7 @@ from shardq.errors import (
 
 K = TypeVar("K")
 T = TypeVar("T")
+Id = TypeVar("Id", bound=str)
 
 Durability = Literal["replicated", "fsynced"]
 
@@ -47,7 +47,7 @@ WAIT_MS = 2000
 DISK_S = 5.0
 """The time that a disk has. With everysec it needs one or two seconds, and more when it is busy."""
 
-PUSHES = ("push", "push_unique")
+PUSHES = ("push", "push_unique", "adopt")
 
 
 def check_durability(durability: str | None) -> None:
@@ -59,12 +59,12 @@ def push_durably(
     driver: Driver,
     cache: TopologyCache,
     ids: list[str],
-    operation: Operation[list[Receipt]],
+    operation: Operation[list[Id]],
     durability: Durability,
     deadline: float,
-) -> list[Receipt]:
-    """Carries a push out before the deadline. Raises NotReplicated when its tasks are stored and too few replicas have
-    confirmed it, and DurabilityUnavailable, with nothing stored, when none ever could.
+) -> list[Id]:
+    """Carries a push, which returns ids, out before the deadline. Raises NotReplicated when its tasks are stored and
+    too few replicas have confirmed it, and DurabilityUnavailable, with nothing stored, when none ever could.
     """
     with driver.borrow(deadline) as loan:
         confirming = Confirming(driver, loan, durability)
@@ -147,7 +147,7 @@ class Confirming:
     ) -> dict[int, str | None]:
         return self._driver.confirm(seals, deadline, disk=disk)
 
-    def wait_for_copies(self, receipts: list[Receipt]) -> None:
+    def wait_for_copies(self, receipts: Sequence[str]) -> None:
         """Waits for the replicas of all nodes that took a push. Raises NotReplicated, with the fewest that any has."""
         missing: int | None = None
         cause: ServerFault | None = None

@@ -143,10 +143,12 @@ class Packer:
         self.pushed = 0
         """Its tasks that are stored, as far as this process was told; for metrics."""
 
-    def one(self, task: Task) -> Entries:
-        """Packs one task. Raises its BadInput."""
+    def one(self, task: Task, *, nonce: int | None = None) -> Entries:
+        """Packs one task. Raises its BadInput. ``nonce``: that of an id of the caller's, who may pack the task again;
+        None: a new one.
+        """
         entries = Entries(keyed=False)
-        self._add(entries, task)
+        self._add(entries, task, nonce)
         return entries
 
     def many(self, tasks: Iterable[Task]) -> Entries:
@@ -202,7 +204,7 @@ class Packer:
         entries.fresh += words
         return True
 
-    def _add(self, entries: Entries, task: Task) -> None:
+    def _add(self, entries: Entries, task: Task, nonce: int | None = None) -> None:
         if not isinstance(task, Task):
             raise BadInput(
                 f"a task can't be {type(task).__name__}: {quoted(task)}; wrap the payload: shardq.Task(payload, "
@@ -234,7 +236,9 @@ class Packer:
         content = task if has_content(task) else None
         if content is not None or task.id is not None or task.expires is not None:
             expires = expiry_spec(task.expires, due, window_ms=window)
-            head = encode_head(content, expires=expires, nonce=None if task.id is None else new_nonce())
+            if task.id is not None and nonce is None:
+                nonce = new_nonce()
+            head = encode_head(content, expires=expires, nonce=None if task.id is None else nonce)
         if task.id is None:
             id = self._ids.one(topic=beginning)
         else:

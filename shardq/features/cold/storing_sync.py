@@ -290,7 +290,7 @@ class ColdStore(TaskStore):
 
     # ---- many
 
-    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec, deadline: float) -> TaskPage:
+    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float) -> TaskPage:
         """The table's tasks are listed before those of Redis: one that is loaded meanwhile may be listed twice, and is
         not missed. But of a key those of Redis are first: they run first. The others are in the order of their ids.
         """

@@ -324,8 +324,10 @@ def _lane_state(place: Place) -> tuple[LaneState, str]:
 # ---- the tasks
 
 
-def task_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int, codec: Codec) -> Operation[TaskPage]:
-    """Reads the page of a cursor."""
+def task_page(
+    cache: TopologyCache, query: Query, cursor: str | None, limit: int, codec: Codec | None
+) -> Operation[TaskPage]:
+    """Reads the page of a cursor. Without a codec payloads stay as they are stored."""
     entries, place = yield from following(cache, query, query.place(cache.name, cursor), limit)
     found = yield from stored(cache, entries)
     tasks: list[TaskInfo] = []
@@ -372,10 +374,14 @@ def _is_still(task: Found, entry: Entry) -> bool:
     return task.state == entry.place.state and (task.state in ("ready", "leased") or task.instant_ms == entry.place.at)
 
 
-def readable(record: bytes, codec: Codec, id: str) -> Decoded:
-    """The content of a record in a list: without the payload, where that can't be decoded."""
+def readable(record: bytes, codec: Codec | None, id: str) -> Decoded:
+    """The content of a record in a list: without the payload, where that can't be decoded; as it is stored without a
+    codec.
+    """
+    if codec is None:
+        return undecoded(record)
     try:
         return decode_record(record, own=codec, id=id)
     except PayloadNotDecodable:
         # often the very reason of its death: it must still be listed
-        return msgspec.structs.replace(undecoded(record), payload=None, codec="")
+        return msgspec.structs.replace(undecoded(record), payload=None)

@@ -348,6 +348,21 @@ class Sampler:
             words += [id, self._due(), record, self._draw.choice(["keep", "reject", "replace"]), window]
         return self._shard("push_unique", words)
 
+    def _adopt(self) -> Built:
+        words: list[object] = [
+            self.keys.bell,
+            self._draw.choice(["7-5000", "7-50", "8-600000"]),
+            self._draw.choices("012", (8, 1, 1))[0],
+        ]
+        for _ in range(self._draw.choice([0, 1, 2, 5]) if not self._many else self._draw.randrange(160)):
+            words += [
+                *(self._id(), self._due(), self._record()),
+                self._draw.choice(["due", "first", "retry", "dead"]),
+                self._draw.choice(["", "", "1:0::", "2:1::"]),
+                self._draw.choice(["", "boom"]),
+            ]
+        return self._shard("adopt", words)
+
     def _dispatch(self) -> Built:
         topics = self._some_topics() if self._chance(0.3) else TOPICS
         routed = self._chance(0.3)
@@ -702,7 +717,7 @@ _WEIGHTS = {
     **dict.fromkeys(("push", "claim", "settle", "push_unique"), 6.0),
     "dispatch": 9.0,
     "forward": 4.0,
-    **dict.fromkeys(("permit", "take", "put", "reserve"), 3.0),
+    **dict.fromkeys(("permit", "take", "put", "reserve", "adopt"), 3.0),
     **dict.fromkeys(("restore", "cancel_tag", "purge", "peek", "retire"), 2.0),
     **dict.fromkeys(("open", "seal", "swept", "unmark", "fleet"), 0.5),
 }

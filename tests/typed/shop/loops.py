@@ -110,6 +110,9 @@ async def many() -> None:
     assert_type(await engine.requeue_all("mail"), shardq.BulkResult)
     assert_type(await engine.reschedule_all(topic="mail", at=0.0), shardq.BulkResult)
     assert_type(await engine.changes(), list[shardq.engine.Change])
+    assert_type([line async for line in engine.export("mail")], list[bytes])
+    assert_type((await engine.restore(engine.export(key="customer-7"))).restored, int)
+    assert_type((await engine.restore(["{}"], dry_run=True)).bad, int)
     assert_type(await engine.history(), shardq.History)
     assert_type(await engine.forecast(), shardq.Forecast)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, assert_type
 
 import shardq
 from shardq.features.replay.journal import ReplayStats
+from shardq.features.transfer import Restored
 
 
 class Text:
@@ -191,6 +192,10 @@ def many() -> None:
     assert_type(engine.requeue_all("mail", reason="TimeoutError"), shardq.BulkResult)
     assert_type(engine.reschedule_all(everything=True, delay=60), shardq.BulkResult)
     changes: list[shardq.engine.Change] = engine.changes()
+    lines: list[bytes] = [*engine.export("mail", secrets=True, state="dead")]
+    restored: Restored = engine.restore(lines, dry_run=True)
+    assert_type(engine.restore(line.decode() for line in engine.export()).errors, tuple[tuple[int, str], ...])
+    print(restored.kept, restored.is_cut)
     assert_type(changes[0].at, dt.datetime)
     past = engine.history("day")
     assert_type(past, shardq.History)

@@ -1,4 +1,4 @@
-"""push-file that is interrupted reports exactly what is stored; run again, it pushes the rest without doubles."""
+"""An import that is interrupted reports exactly what is stored; run again, it carries out the rest without doubles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.cli.push_lines import Feed
+from shardq.cli.feed import Feed, opened_source
 from shardq.cli.serving import Ending, apart
 from tests.cli.ledger import lines, stored
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell
@@ -53,12 +53,13 @@ def engine(own_server: Server, name: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def words(own_server: Server, engine: Engine) -> tuple[str, ...]:
-    return ("push-file", "--url", own_server.url, "--name", engine.name)
+    return ("import", "--url", own_server.url, "--name", engine.name)
 
 
-def go_on(err: str) -> str:
-    (line,) = re.findall(r"; to push the rest, go on with --from-line (\d+)$", err, re.MULTILINE)
-    return str(line)
+def settled(err: str) -> int:
+    """The line behind which the same command goes on."""
+    (line,) = re.findall(r"; the same command goes on behind line ([\d,]+)$", err, re.MULTILINE)
+    return int(line.replace(",", ""))
 
 
 def pushed(err: str) -> int:
@@ -88,7 +89,7 @@ class Cut:
             out, err = process.communicate(timeout=LONGEST_S)
             self._server.resume()
             assert (out, "Traceback" in err) == ("", False)
-            if pushed(err) < self._count and (resumed or "may be stored or not" in err):
+            if pushed(err) < self._count:
                 return process.returncode, err
             self._engine.purge(everything=True)
         raise AssertionError(f"{TRIES} times it was at its end before it could be cut short")
@@ -102,21 +103,22 @@ def test_a_signal_while_it_pushes(
     assert code == 128 + number
     assert f"ended by {number.name}, {pushed(err):,} lines read; " in err
     assert stored(engine) == Counter(range(1, pushed(err) + 1))
-    done = shell.run(*words, str(file), "--from-line", go_on(err))
-    assert (done.code, pushed(done.err)) == (0, COUNT - pushed(err))
+    assert settled(err) == pushed(err)
+    done = shell.run(*words, str(file))
+    assert (done.code, pushed(done.err)) == (0, COUNT)
     assert stored(engine) == Counter(range(1, COUNT + 1))
 
 
-def test_a_second_signal_does_not_wait_and_names_what_is_in_doubt(
+def test_a_second_signal_does_not_wait_and_leaves_what_is_in_doubt_to_the_same_command(
     shell: Shell, engine: Engine, own_server: Server, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     cut = Cut(shell, engine, own_server, words, tasks(tmp_path, LONG), LONG)
     # of two kinds, so that both are heard however close they are
     code, err = cut.by(signal.SIGINT, signal.SIGTERM, resumed=False)
     assert code == 130
-    (first, last) = re.findall(r"^may be stored or not, no answer came: lines (\d+)-(\d+)$", err, re.MULTILINE)[0]
-    assert (int(first), int(last)) == (pushed(err) + 1, int(go_on(err)) - 1)
-    assert set(range(1, int(first))) <= set(stored(engine)) <= set(range(1, int(last) + 1))
+    assert set(range(1, settled(err) + 1)) <= set(stored(engine))
+    assert shell.run(*words, str(tmp_path / "tasks.jsonl")).code == 0
+    assert stored(engine) == Counter(range(1, LONG + 1))
 
 
 def test_signals_that_the_working_thread_takes_are_heard_while_it_works() -> None:
@@ -152,9 +154,9 @@ def test_who_reads_its_output_goes_away(
     err = process.stderr.read()
     assert process.wait(LONGEST_S) == 141
     assert "Traceback" not in err
-    assert stored(engine) == Counter(range(1, pushed(err) + 1))
     assert 0 < pushed(err) < COUNT
-    assert shell.run(*words, str(file), "--from-line", go_on(err)).code == 0
+    assert settled(err) < pushed(err), "the last window was told in part only"
+    assert shell.run(*words, str(file)).code == 0
     assert stored(engine) == Counter(range(1, COUNT + 1))
 
 
@@ -183,7 +185,7 @@ def test_each_line_is_pushed_as_it_comes(
     process.send_signal(number)
     _, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 128 + number
-    assert err == f"6 pushed\nended by {number.name}, 9 lines read; to push the rest, go on with --from-line 10\n"
+    assert err == f"6 pushed\nended by {number.name}, 9 lines read; to carry out the rest, give those from line 10 on\n"
 
 
 def test_lines_of_a_file_are_never_held_up(file: Path) -> None:
@@ -193,8 +195,8 @@ def test_lines_of_a_file_are_never_held_up(file: Path) -> None:
         nonlocal size
         size += step
 
-    with file.open("rb") as source, Ending() as ending:
-        feed = Feed(source.fileno(), limit=100, ending=ending, advance=advance)
+    with opened_source(str(file)) as source, Ending() as ending:
+        feed = Feed(source, limit=100, ending=ending, advance=advance)
         assert [line and line[0] for line in feed] == file.read_bytes().splitlines()
     assert feed.exhausted
     assert size == file.stat().st_size
@@ -203,8 +205,8 @@ def test_lines_of_a_file_are_never_held_up(file: Path) -> None:
 def test_lines_that_are_too_long_are_cut(tmp_path: Path) -> None:
     file = tmp_path / "long"
     file.write_bytes(b"x" * 1_000_000 + b"\nshort\n" + b"y" * 600_000)
-    with file.open("rb") as source, Ending() as ending:
-        found = list(Feed(source.fileno(), limit=10, ending=ending, advance=lambda _: None))
+    with opened_source(str(file)) as source, Ending() as ending:
+        found = list(Feed(source, limit=10, ending=ending, advance=lambda _: None))
     assert [line and (len(line[0]), line[1]) for line in found] == [(12, 1_000_001), (5, 6), (12, 600_000)]
 
 
