@@ -61,7 +61,6 @@ from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
 from shardq.features.sinks.egress import Egress
-from shardq.features.sinks.routes import Routes
 from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered, Registry, TaskFunction
 
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from shardq.features.cold.cold import Cold
     from shardq.features.cold.loader import Loader
     from shardq.features.cold.report import ColdStats
+    from shardq.features.sinks.routes import Routes
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
     from shardq.worker.handlers import Plan
@@ -292,6 +292,8 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Routes:
         """Inert until the dispatcher starts it."""
+        from shardq.features.sinks.routes import Routes
+
         sinks = self._running.sinks = Routes(
             driver,
             self._map(),

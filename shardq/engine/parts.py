@@ -29,13 +29,13 @@ from shardq.engine.options import Options
 from shardq.engine.stats import Here, Relay
 from shardq.features.history.recorder import Recorder
 from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
-from shardq.features.sinks.routes import Routes
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.features.cold.loader import Loader
     from shardq.features.cold.report import ColdStats, LoaderReport
     from shardq.features.replay.replayer import Replayer
+    from shardq.features.sinks.routes import Routes
     from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.drain import Drain
     from shardq.features.spool.file import SpoolFile

@@ -57,6 +57,7 @@ def filled(engine: Engine, url: str) -> None:
     engine.configure(max_attempts=9, dead_age=7 * 86_400)
     engine.every("nightly", interval=86_400, payload={"n": 1}, topic="reports", tags=["night"])
     engine.push_many([Task({"n": n}, delay=FAR_S + n) for n in range(20)])
+    engine.push("paid", topic="hooks", url="https://customer.example/in", delay=FAR_S)
     every_option: dict[str, Any] = {
         "headers": {"a": "ż"},
         "tags": ["red", "blue"],

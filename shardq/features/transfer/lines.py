@@ -117,6 +117,7 @@ class RestoreLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     max_attempts: int | None = None
     tags: tuple[str, ...] = ()
+    url: str | None = None
     expires: dt.datetime | None = None
     # what the id and the state say, or what is not carried
     topic: msgspec.Raw | UnsetType = UNSET
@@ -151,7 +152,7 @@ def adopted(text: str, max_payload: int) -> list[Word]:
     past = joined(line.reason or "", line.attempts).encode() if line.reason or line.attempts else b""
     is_dead = line.state == "dead"
     if line.codec == JSON.name and not (
-        line.headers or line.tags or past or line.max_attempts is not None or line.expires is not None
+        line.headers or line.tags or line.url or past or line.max_attempts is not None or line.expires is not None
     ):
         record = _PLAIN + payload  # most have nothing else
     elif line.codec:
@@ -193,7 +194,9 @@ def _payload_of(line: RestoreLine) -> bytes:
 
 
 def _content_of(line: RestoreLine) -> Content:
-    return Content(headers=line.headers or None, max_attempts=line.max_attempts, tags=line.tags or None)
+    return Content(
+        headers=line.headers or None, max_attempts=line.max_attempts, tags=line.tags or None, url=line.url or None
+    )
 
 
 def _end_of(reason: bytes) -> bytes:
