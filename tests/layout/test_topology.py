@@ -127,7 +127,8 @@ def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         since=9,
         move_rate=1000.0,
         features=("f",),
-        settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7),
+        settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7, done_age=2.5, done_count=9),
+        ended=((4, 5000),),
         is_keyed=True,
         word="w",
         engine="e",
@@ -147,6 +148,9 @@ def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         b"max_attempts": b"3",
         b"dead_age": b"1.5",
         b"dead_count": b"7",
+        b"done_age": b"2.5",
+        b"done_count": b"9",
+        b"ended": b"[[4,5000]]",
     }
     settings = {
         b"email": b'{"route":{"to":"celery","side":"right","maxlen":null},"limit":{"rate":null,"concurrency":3}}',
