@@ -231,6 +231,10 @@ def dead_filter(
 ) -> Filter:
     """Returns the filter of dead tasks, without their state. Refuses one by which no dead task is left."""
     Query.checked(state=state, due=due, failed=failed)
+    if state in ENDED:
+        raise InvalidOption(
+            f"state={quoted(state)} matches no dead task, and the payloads of such tasks are not kept: push them again"
+        )
     if state != "dead":
         raise InvalidOption(f"state={quoted(state)} matches no dead task: leave it out, or use tasks()")
     return {"tag": tag, "key": key, "everything": everything}
