@@ -83,6 +83,10 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "max_attempts": 5,
         "tags": ["user-42", "digest"],
         "attempts": [],
+        "pushed": None,
+        "ended": None,
+        "seconds": None,
+        "failure": None,
     }
 
 
