@@ -494,7 +494,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return (await self._all("cancel", query)).done
         await self._store.opened(self._deadline())
         done = await self._store.purge(Bulk(self._map(), "cancel", query))
-        if topic is None:
+        if topic is None and self._map().topology.ends_rule:
             await self._carry_out(ends.remove)
         which = "every topic" if topic is None else f"topic {shown_topic(topic)}"
         await self._carry_out(lambda cache: note(cache, f"{which}: purged of {done:,} task{'' if done == 1 else 's'}"))

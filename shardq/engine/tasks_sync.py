@@ -447,7 +447,7 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return (self._all("cancel", query)).done
         self._store.opened(self._deadline())
         done = self._store.purge(Bulk(self._map(), "cancel", query))
-        if topic is None:
+        if topic is None and self._map().topology.ends_rule:
             self._carry_out(ends.remove)
         which = "every topic" if topic is None else f"topic {shown_topic(topic)}"
         self._carry_out(lambda cache: note(cache, f"{which}: purged of {done:,} task{'' if done == 1 else 's'}"))

@@ -131,7 +131,7 @@ CALLS: dict[str, tuple[list[st.SearchStrategy[Any]], dict[str, st.SearchStrategy
     "pause": ([TOPIC], {}),
     "resume": ([TOPIC], {}),
     "limit": ([TOPIC], {"rate": SECONDS, "concurrency": COUNT}),
-    "configure": ([], {"max_attempts": COUNT, "dead_age": SECONDS, "dead_count": COUNT}),
+    "configure": ([], {"max_attempts": COUNT, "dead_age": SECONDS, "dead_count": COUNT, "done_age": SECONDS}),
     "resize": ([COUNT], {"rate": SECONDS, "dry_run": st.one_of(st.just(True), objects)}),
     "health": ([], {"max_late": SECONDS, "max_ready_age": SECONDS, "max_dead": COUNT}),
     "every": ([NAME], EVERY),

@@ -9,7 +9,7 @@ which tasks were while the oldest one was written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from shardq.core.calls import ends
@@ -26,7 +26,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.features.listing.query import Place, Query, TaskPage
 
 SLOTS = 2
-"""The slots of a shard that a page reads, if these hold ends that it has not listed."""
+"""The slots of a shard that a page reads at most, if that brings it further."""
 
 
 def find(cache: TopologyCache, id: str) -> Operation[TaskInfo | None]:
@@ -48,7 +48,9 @@ def since(cache: TopologyCache) -> Operation[int | None]:
     if not cache.topology.ends_rule:
         return None
     shards = _shards(cache)
-    return _since(cache.topology, (yield from _rings(shards)).values(), (yield from _now_ms(shards[:1])))
+    texts: dict[ShardKeys, bytes | None] = values((yield Many({keys: ends.ring(keys).briefly() for keys in shards})))
+    now_ms: int = yield ends.now_ms(shards[0]).briefly()
+    return _since(cache.topology, map(Ring.read, texts.values()), now_ms)
 
 
 def remove(cache: TopologyCache) -> Operation[None]:
@@ -67,11 +69,12 @@ def end_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int)
     rings, now_ms = (yield from _rings(shards)), (yield from _now_ms(shards[:1]))
     walks = {keys: _Walk.behind(place, ring) for keys, ring in rings.items()}
     found: list[End] = []
-    while reading := {keys: walk.left[0][0] for keys, walk in walks.items() if walk.goes_on(place)}:
+    while reading := {keys: walk.left[0][0] for keys, walk in walks.items() if walk.goes_on(place, limit)}:
         for keys, read in (yield from _slots(reading)).items():
-            walks[keys].has_read()
             some = (End.read(id, text) for id, text in read.items())
-            found += [end for end in some if end is not None and _matches(query, topology, end, place, now_ms)]
+            matching = [end for end in some if end is not None and _matches(query, topology, end, place, now_ms)]
+            walks[keys].has_read(len(matching))
+            found += matching
     known_to = max((walk.known_to for walk in walks.values() if walk.left), default=None)
     found.sort(key=_order, reverse=True)
     listed = found if known_to is None else [end for end in found if end.at_ms > known_to]
@@ -119,21 +122,24 @@ class _Walk:
     """The slots that are not read yet, the newest first, and when each was begun."""
     known_to: int = 0
     """All ends from behind this instant on are known."""
-    count: int = field(default=0)
+    count: int = 0
+    """The slots that are read."""
+    found: int = 0
 
     @classmethod
     def behind(cls, place: Place, ring: Ring) -> _Walk:
         """Passes over slots in which all is listed."""
         return cls([each for each in ring.slots if place.at is None or each[1] <= place.at])
 
-    def goes_on(self, place: Place) -> bool:
+    def goes_on(self, place: Place, limit: int) -> bool:
         """True if this page needs another slot: it has to come further than the one before."""
         is_further = self.count and (place.at is None or self.known_to + 1 < place.at)
-        return bool(self.left) and (self.count < SLOTS or not is_further)
+        wants_more = self.count < SLOTS and self.found <= limit
+        return bool(self.left) and (wants_more or not is_further)
 
-    def has_read(self) -> None:
+    def has_read(self, found: int) -> None:
         (_, self.known_to), *self.left = self.left
-        self.count += 1
+        self.count, self.found = self.count + 1, self.found + found
 
 
 def _shards(cache: TopologyCache) -> list[ShardKeys]:

@@ -403,8 +403,8 @@ class Sampler:
             at = 2 + len(ids) + 2 * len(by_token) + 1
             words[at:at] = [self._draw.choice(["", "5::", ":1700000000:KeyError", "70:-:"]) for _ in ids]
             words[1] = f"{len(ids)}:{self._ends_rule()}"
-            names, words = self._shard("settle", words)
-            return [*names, *self.keys.ends], words
+            names, told = self._shard("settle", words)
+            return [*names, *self.keys.ends], told
         return self._shard("settle", words)
 
     def _ends_rule(self) -> str:
