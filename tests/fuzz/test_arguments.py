@@ -116,7 +116,7 @@ CALLS: dict[str, tuple[list[st.SearchStrategy[Any]], dict[str, st.SearchStrategy
     "push": ([objects], PUSH | {"durability": st.one_of(st.just("replicated"), objects)}),
     "push_many": ([st.one_of(st.lists(objects, max_size=2), objects)], {"batch": COUNT}),
     "cancel": ([ID], {}),
-    "get": ([ID], {"decode": FLAG}),
+    "get": ([ID], {"decode": FLAG, "ended": FLAG}),
     "reschedule": ([ID], {"delay": SECONDS, "at": INSTANT}),
     "requeue": ([ID], {"delay": SECONDS, "at": INSTANT}),
     "tasks": ([], FILTER | {"limit": COUNT, "cursor": texts, "holder": NAME, "newest": FLAG}),
