@@ -54,7 +54,7 @@ if state == 'ready' then
   if lane then frees(lanes, {id}) end
 end
 local told
-if age_ms ~= '' then
+if age_ms and age_ms ~= '' then
   local entry, record = redis.pcall('HGET', KEYS[5], id), redis.pcall('HGET', KEYS[2], id)
   local failures, lapses = lease_of(type(entry) == 'string' and entry)
   if type(record) ~= 'string' then record = '' end

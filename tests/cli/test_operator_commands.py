@@ -99,13 +99,15 @@ def test_what_became_of_tasks(shardq: Shell, running: Engine) -> None:
     listed = shardq.run("list", "--state", "done", "--topic", "mail")
     assert id in listed.out
     assert "kept since " in listed.err
+    (line,) = [line for line in shardq.run("stats").lines if line.startswith("settings: ")]
+    assert "what became of others for 60 min, of 100,000 at most (since " in line
     assert [task["id"] for task in shardq.run("list", "--state", "done", "--json").objects] == [id]
     again = shardq.run("requeue", id)
     assert (again.code, again.out) == (1, "gone\n")
     assert f"note: {id} is done; its payload is not kept: push it again" in again.err
     refused = shardq.run("list", "--state", "done", "--tag", "t")
     assert (refused.code, refused.out) == (2, "")
-    assert "is listed by topic= and key= alone" in refused.err
+    assert "is listed by --topic and --key alone" in refused.err
     assert shardq.run("configure", "--done-age", "0").code == 0
     assert shardq.run("get", id).code == 1
 
