@@ -197,6 +197,8 @@ def config(given: Given) -> None:
 )
 @click.option("--dead-age", type=TIME, help="How long dead tasks are kept.")
 @click.option("--dead-count", type=Whole(0, 10**9), help="How many dead tasks are kept at most.")
+@click.option("--done-age", type=TIME, help="How long it is kept what became of ended tasks; 0 for not at all.")
+@click.option("--done-count", type=Whole(0, 10**9), help="Of how many ended tasks it is kept at most.")
 @click.option("--dry-run", is_flag=True, help="Show which topics of FILE would change, and change nothing.")
 @shared
 def configure(given: Given, file: Path | None, dry_run: bool, **changes: Any) -> None:
@@ -212,6 +214,7 @@ def configure(given: Given, file: Path | None, dry_run: bool, **changes: Any) ->
       shardq configure
       shardq configure --max-attempts 10
       shardq configure --dead-age 7d --dead-count 1000000
+      shardq configure --done-age 1h              (then `shardq get ID` says when a task was done)
       shardq configure topics.toml --dry-run
 
     example of topics.toml:
@@ -219,6 +222,7 @@ def configure(given: Given, file: Path | None, dry_run: bool, **changes: Any) ->
       rate = 50                  (a second)
       concurrency = 8
       pause = false
+      done_age = 600             (seconds, of the engine's --done-age at most; 0 for none)
 
       [topics.webhook]
       per_key = 20               (of each key; and per_key_rate, on_failure)
@@ -272,6 +276,8 @@ def _topics_in(file: Path) -> Any:
 def settings_shown(settings: EngineSettings) -> str:
     """The settings of an engine in a line."""
     kept = f"dead tasks are kept for {age(settings.dead_age)}, {settings.dead_count:,} at most"
+    if settings.done_age and settings.done_count:
+        kept += f"; what became of others for {age(settings.done_age)}, of {settings.done_count:,} at most"
     return f"{counted(settings.max_attempts, 'attempt')} a task; {kept}"
 
 

@@ -26,7 +26,7 @@ from shardq.core.model.task import TaskInfo
 from shardq.engine import Engine, forms
 from shardq.engine.tables import Column, age, instant, process
 from shardq.features.listing import line
-from shardq.features.listing.query import MAX_LIMIT, STATES
+from shardq.features.listing.query import ENDED, MAX_LIMIT, STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,11 +146,12 @@ PAYLOAD = 60
 """Characters of a payload that are shown."""
 
 _WHEN = {"scheduled": "due (UTC)", "held": "due (UTC)", "leased": "lease ends (UTC)", "dead": "died (UTC)"}
-_WHY = {"leased": "held by", "dead": "reason"}
+_WHEN |= {"done": "done (UTC)", "cancelled": "cancelled (UTC)"}
+_WHY = {"leased": "held by", "dead": "reason", "done": "by", "cancelled": "last failure"}
 
 
 @command("List tasks by topic, state and due time.", name="list")
-@filter_options(STATES)
+@filter_options((*STATES, *ENDED))
 @click.option(
     "--holder", metavar="NAME", help="Only tasks leased by the consumer or worker of this name, or the worker HOST:PID."
 )
@@ -164,6 +165,9 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
     of their lists. Without --state: first scheduled, then ready, leased and dead ones. With --key and no --state: what
     is leased, what is ready, and what waits, in the order in which it will run; --state dead for its dead ones.
 
+    --state done and --state cancelled list what is kept of ended tasks, the latest first, by --topic and --key alone;
+    `shardq configure --done-age 1h` has it kept.
+
     It reads page by page, and no call looks at more than 1,000 tasks of a shard. It may take a while to find a rare
     topic among many tasks; Ctrl-C ends it.
 
@@ -175,6 +179,7 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
       shardq list --due 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z
       shardq list --holder shop-worker                 (its leased tasks)
       shardq list --topic webhook --key customer-7     (in the order in which they run)
+      shardq list --topic mail --state done            (what was done, as far back as it is kept)
       shardq list --state dead --all --json | jq -r .reason | sort | uniq -c
     """
     if every and limit is not None:
@@ -200,9 +205,19 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
         else:
             shown = state or ("leased" if holder else "scheduled" if waits else "dead" * newest)
             more = _print(tasks, most, shown, names)
+        if state in ENDED and not given.json:
+            complain(_reach(engine))
     if more:
         sys.stdout.flush()
         complain(f"there are more than these {most:,}: --limit N shows more, --all all of them")
+
+
+def _reach(engine: Engine) -> str:
+    """Says how far back the list of ended tasks goes."""
+    if not engine.topology.ends_rule:
+        return "it is not kept what becomes of tasks: `shardq configure --done-age 1h` has it kept from then on"
+    since = engine.stats(shards=False).ends_since
+    return f"kept since {instant(since)} (UTC)" if since else "no task has ended since it is kept"
 
 
 def _print(tasks: Iterator[TaskInfo], most: int | None, state: str, names: Mapping[str, str]) -> bool:
@@ -212,7 +227,9 @@ def _print(tasks: Iterator[TaskInfo], most: int | None, state: str, names: Mappi
         columns.append(Column("state", lambda task: task.state, text=True))
     if state != "ready":
         columns.append(Column(_WHEN.get(state, "when (UTC)"), _when, rank=1, text=True))
-    columns.append(Column("attempts", lambda task: str(task.failures + task.lapses), rank=2))
+    columns.append(Column("attempts", lambda task: str(task.failures + task.lapses + (state == "done")), rank=2))
+    if state == "done":
+        columns.append(Column("took", lambda task: "" if task.seconds is None else f"{task.seconds:,.3f} s", rank=3))
     # of scheduled and ready tasks few have failed
     optional = state in ("scheduled", "ready")
     title = "reason" if optional else _WHY.get(state, "reason, or held by")
@@ -231,13 +248,15 @@ def _print(tasks: Iterator[TaskInfo], most: int | None, state: str, names: Mappi
 
 
 def _when(task: TaskInfo) -> str:
-    at = task.due or task.deadline or task.died
+    at = task.due or task.deadline or task.died or task.ended
     return instant(at) if at else ""
 
 
 def _why(task: TaskInfo, names: Mapping[str, str]) -> str:
     if task.holder is not None:
         return names.get(task.holder, task.holder)
+    if task.ended is not None:
+        return task.failure or ""
     # the last line of a traceback is the error
     return (task.reason or "").strip().rpartition("\n")[2][:REASON]
 

@@ -30,7 +30,7 @@ from shardq.engine import Engine, Health, Stats, forms, tables
 from shardq.engine.advice import unsaid
 from shardq.engine.health import of_spool, with_reasons
 from shardq.engine.stats import largest
-from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardColumn, counted, per_second
+from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardColumn, counted, instant, per_second
 from shardq.features.listing.forecast import STEPS, Horizon
 
 
@@ -131,7 +131,8 @@ def _print(health: Health, *, totals: bool) -> None:
         parts = {"scheduled": rates.scheduled, "dispatched": rates.dispatched, "taken": rates.taken}
         text += ", a second: " + ", ".join(f"{per_second(rate)} {what}" for what, rate in parts.items())
     say(text)
-    say(f"settings: {settings_shown(seen.settings)}")
+    since = f" (since {instant(seen.ends_since)} UTC)" if seen.ends_since else ""
+    say(f"settings: {settings_shown(seen.settings)}{since}")
     if seen.spool is not None:
         say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
     if seen.cold is not None:

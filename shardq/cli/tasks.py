@@ -180,14 +180,15 @@ class BulkCommand:
 @shared
 def get(given: Given, id: str) -> int:
     """Show the task ID: its state, due time, payload and last failures; exit 1 if it is gone. An id includes the
-    topic: TOPIC/ID.
+    topic: TOPIC/ID. Of a task that is done or cancelled, it shows what is kept of that: when, by whom, after how many
+    attempts (`shardq configure --done-age`).
 
     example:
       shardq get email/welcome-7
       shardq get AZr3kQ0xYp2LmA --json
     """
     with opened(given) as engine:
-        task = engine.get(id, decode=not given.json)
+        task = engine.get(id, decode=not given.json, ended=True)
         if task is None:
             _hint(engine, id)
     if task is None:
@@ -239,7 +240,11 @@ def _carry_out(
     with opened(given) as engine:
         outcomes = {id: getattr(engine, verb)(id, **options) for id in ids}
         for id in [id for id, outcome in outcomes.items() if outcome == "gone"]:
-            _hint(engine, id)
+            if (task := engine.get(id, ended=True)) is not None:
+                more = "; its payload is not kept: push it again" if verb == "requeue" else ""
+                complain(f"note: {id} is {task.state}{more}")
+            else:
+                _hint(engine, id)
     for id, outcome in outcomes.items():
         given.answer({"id": id, "outcome": outcome}, f"{outcome} {id}" if len(outcomes) > 1 else str(outcome))
     return 0 if all(outcomes.values()) else 1

@@ -61,10 +61,10 @@ _GIVING = _role("", "", "ready waiting looks")
 # Only these create the engine, restore what a server lost of its topology, pause, route, limit, configure and resize.
 _COMMANDING = _role("declare", "lpush ltrim", "topology settings edits changes")
 _HEARING = _role("", "ssubscribe sunsubscribe ping")
-_SETTLING = _role("claim settle extend", "", "limits")
-_BY_ID = _role("get cancel cancel_tag reschedule", "")
+_SETTLING = _role("claim settle extend", "", "limits ends")
+_BY_ID = _role("get cancel cancel_tag reschedule", "", "ends")
 # Who pauses or removes a schedule takes back what was pushed of it, and a worker declares those of its tasks.
-_SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys", "schedules")
+_SCHEDULING = _role("schedules set_schedule push_unique cancel reschedule", "hkeys", "schedules ends")
 
 _LOOKING = _role(
     "peek page page_ready page_lane forecast fleet get schedules tally check stock",

@@ -17,7 +17,7 @@ from typing import Any
 
 _USES = re.compile(r"^-- USES: (.+)$", re.MULTILINE)
 _NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
-_KEYS = re.compile(r"^-- KEYS \S+ (?!.*not ours)(\w+) ", re.MULTILINE)
+_KEYS = re.compile(r"^-- KEYS \S+ (?!.*(?:not ours|ends? (?:is|are) kept))(\w+) ", re.MULTILINE)
 _OF_LANES = re.compile(r"^-- KEYS .*, where the engine has keys\n", re.MULTILINE)
 
 

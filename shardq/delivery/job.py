@@ -11,9 +11,17 @@ from typing import Literal
 
 import msgspec
 
-from shardq.core.calls.consume import OtherSettlement, SettleBury, SettleGiveBack, SettleHold, SettleRetry, SettleSnooze
+from shardq.core.calls.consume import (
+    SettleAck,
+    SettleBury,
+    SettleGiveBack,
+    SettleHold,
+    SettleRetry,
+    SettleSnooze,
+)
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone, reason_of
-from shardq.core.consumer.settling import Settlement, noted, settlement_after
+from shardq.core.consumer.settling import Settlement, noted, settlement_after, worked
+from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import reason_text
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
@@ -74,9 +82,12 @@ class Job(msgspec.Struct, eq=False):
         delay_ms = handler.delay_ms(delivery.attempt)
         return SettleRetry(delivery.id, delivery.token, delay_ms, reason_text(reason), handler.max_attempts)
 
-    def noted(self, settlement: OtherSettlement) -> OtherSettlement:
-        """The settlement as it is sent: with this attempt, if it failed."""
-        return noted(settlement, self.delivery.past, self.ended_at - self.began_at if self.began_at else None)
+    def noted(self, settlement: Settlement, topology: Topology) -> Settlement:
+        """The settlement as it is sent: with this attempt, if it failed; with its end, where that is kept."""
+        took_s = self.ended_at - self.began_at if self.began_at else None
+        if isinstance(settlement, Delivery):
+            return worked(settlement, topology, took_s)
+        return settlement if isinstance(settlement, SettleAck) else noted(settlement, self.delivery.past, took_s)
 
 
 class Lot(msgspec.Struct, eq=False):

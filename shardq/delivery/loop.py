@@ -26,7 +26,6 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.locks import SignalSafeEvent
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
-from shardq.core.model.task import Delivery
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
 from shardq.delivery.fetching import BatchFetch, Fetch, Source
@@ -399,10 +398,8 @@ class DeliveryLoop:
         left, error = list[tuple[Job, Settlement]](), None
         answers: Mapping[str, str] = {}
         try:
-            divided = by_shard(
-                (job.delivery, settlement if isinstance(settlement, Delivery) else job.noted(settlement))
-                for job, settlement in settlements
-            )
+            topology = self._claims.cache.topology
+            divided = by_shard((job.delivery, job.noted(settlement, topology)) for job, settlement in settlements)
             limit = self._left()
             answers = run(self._driver, settle(self._claims, divided), within_s if limit is None else limit)
         except ShardqError as exc:

@@ -191,7 +191,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._rates = RateMeter()
         self._forwarded: dict[str, object] = {}
         self._running = Running(self._ready_counts.key_waits, counts_outcomes=self._running.counts_outcomes)
-        self._packer.pushed = 0
+        self._packer.pushed, self._packer.cache = 0, None
         replay = self._options.replay
         self._journal = None if replay is None else Journal(replay, self._options.replay_bytes)
         """The calls acknowledged to this process; the parent of a fork replays its own."""
@@ -342,7 +342,8 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def _new_map(self, topology: Topology) -> TopologyCache:
         self._options.compare(topology)
-        return TopologyCache(self._options.name, topology)
+        self._packer.cache = TopologyCache(self._options.name, topology)
+        return self._packer.cache
 
     def _watch_masters(self, driver: Driver) -> None:
         """Starts the replay after failovers, if it is wanted."""

@@ -25,13 +25,15 @@ from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
 from shardq.core.edits import edit_topology, take_up_keys
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import ColdTable, Limit, Route, TopicSettings, Topology
+from shardq.core.layout.topology import MOST_ENDS_OF_A_SHARD, ColdTable, Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
+from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard, topology_in_force
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import InvalidOption, ShardqError
+from shardq.features.listing.ends import since
 
 if TYPE_CHECKING:
     from shardq.features.cold.cold import Cold
@@ -40,12 +42,21 @@ if TYPE_CHECKING:
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
     """The topology by which a topic's payloads are forwarded; None ends that."""
     edited = topology.with_topic(topic, route=route)
+    if route is not None and edited.settings_of(topic).keeps_no_ends and edited.settings_of(topic).done_age:
+        raise InvalidOption(_no_ends(topic, route))
     if (at_once := edited.settings_of(topic).uncounted) is not None:
         raise InvalidOption(
             f"the topic {quoted_topic(topic)} is limited to {at_once:,} at once, so it can't be forwarded: "
             "its tasks would leave, and are then not counted; end that limit first, or leave a rate alone"
         )
     return edited
+
+
+def _no_ends(topic: str, route: Route) -> str:
+    return (
+        f"topic {quoted_topic(topic)}: it can't be forwarded to {route.named} and keep the ends of its tasks: these "
+        "leave, and nothing tells when they are done; give done_age=None, or stop forwarding it first"
+    )
 
 
 def with_limit(topology: Topology, topic: str, limit: Limit) -> Topology:
@@ -77,7 +88,7 @@ def configure_topics(
             topic: msgspec.structs.replace(topology.settings_of(topic), **changes) for topic, changes in given.items()
         }
         for topic, each in settings.items():
-            _check_together(topic, each)
+            _check_together(topic, each, topology.settings.done_age)
         edited = {topic: each for topic, each in settings.items() if each != topology.settings_of(topic)}
         return topology.with_topics(edited)
 
@@ -93,7 +104,14 @@ def configure_topics(
     return edited
 
 
-def _check_together(topic: str, settings: TopicSettings) -> None:
+def _check_together(topic: str, settings: TopicSettings, most_s: float) -> None:
+    if settings.route is not None and settings.done_age and settings.keeps_no_ends:
+        raise InvalidOption(_no_ends(topic, settings.route))
+    if (settings.done_age or 0) > most_s:
+        raise InvalidOption(
+            f"topic {quoted_topic(topic)}: done_age={settings.done_age:g} is not possible; give the engine's, which is "
+            f"{most_s:g} s, at most, or raise that first: configure(done_age=…)"
+        )
     if settings.route is not None and settings.uncounted is not None:
         raise InvalidOption(
             f"topic {quoted_topic(topic)}: it can't be forwarded to {settings.route.named} and limited to "
@@ -103,6 +121,12 @@ def _check_together(topic: str, settings: TopicSettings) -> None:
 
 def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Topology:
     """The topology with other settings of the engine, by name."""
+    most = MOST_ENDS_OF_A_SHARD * topology.shards
+    if changes.get("done_count", 0) > most:
+        raise InvalidOption(
+            f"done_count={changes['done_count']:,} is not possible; give {MOST_ENDS_OF_A_SHARD:,} for each shard at "
+            f"most, which is {most:,} here"
+        )
     return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
 
@@ -198,6 +222,15 @@ def replication(counts_by_shard: CountsByShard, nodes: Mapping[int, str]) -> Ope
     slots = {nodes[keys.slot]: keys.slot for keys in succeeded(counts_by_shard)}
     answers = yield Many({node: node_info.replication(slot).briefly() for node, slot in slots.items()})
     return succeeded(answers)
+
+
+def ends_since(cache: TopologyCache) -> Operation[dt.datetime | None]:
+    """The instant since which all ends are kept; None without any, and where a shard could not be read."""
+    try:
+        at_ms = yield from since(cache)
+    except ShardqError:
+        return None
+    return None if at_ms is None else shown_instant(at_ms)
 
 
 T = TypeVar("T")

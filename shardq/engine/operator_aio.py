@@ -49,6 +49,7 @@ from shardq.engine.options import (
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
 from shardq.errors import BadInput, Conflict, InvalidOption, ShardqError
+from shardq.features.listing import ends
 from shardq.features.listing.query import Filter, Query
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
@@ -92,8 +93,9 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         keeps. Raises InvalidUrl for a server that ``sinks=`` of this engine does not name.
 
         A list or stream on the same server gets each task exactly once, everything else at least once, with the id to
-        tell duplicates by. Every process that runs pollers forwards. A function of yours that takes many tasks at a
-        time is a handler of batches instead: ``@worker.on(topic, batch=100)``.
+        tell duplicates by. The engine keeps no ends of tasks that go to such a list or stream (``done_age`` of
+        ``configure``): nothing tells when they are done. Every process that runs pollers forwards. A function of yours
+        that takes many tasks at a time is a handler of batches instead: ``@worker.on(topic, batch=100)``.
 
         >>> await engine.forward("emails", to="mail-queue")
         >>> await engine.forward("events", to="stream:events", maxlen=100_000)
@@ -220,6 +222,8 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         max_attempts: int | None = None,
         dead_age: float | dt.timedelta | None = None,
         dead_count: int | None = None,
+        done_age: float | dt.timedelta | None = None,
+        done_count: int | None = None,
         dry_run: bool = False,
     ) -> dict[str, TopicSettings]:
         """Changes settings of the engine and of many topics, for all processes; None leaves one as it is.
@@ -228,27 +232,35 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         ``max_attempts``: the attempts of a task that brings no limit of its own, and whose handler has none. Dead tasks
         are kept for ``dead_age`` seconds, ``dead_count`` at most; what is beyond that goes within five minutes.
 
+        ``done_age``: for so many seconds the engine keeps what became of tasks that are done or cancelled, for
+        ``get(id, ended=True)``; of ``done_count`` tasks at most, 80,000 for each shard. It keeps none at first; 0
+        removes what is kept. A topic that is forwarded to a list or stream here keeps none.
+
         ``topics``: topic → a dict with ``rate`` and ``concurrency`` (as of ``limit``), ``forward`` with ``side`` and
-        ``maxlen`` (as of ``forward``; no function), ``pause`` (True, False, or a datetime). What a topic's dict leaves
+        ``maxlen`` (as of ``forward``; no function), ``pause`` (True, False, or a datetime), ``done_age`` (the engine's
+        at most; 0 for none, None for the engine's). What a topic's dict leaves
         out stays as it is; None or False ends a limit or a route. Limits are set together: ``rate`` alone ends a
         ``concurrency``. All is checked first, then set 500 topics at a time. ``dry_run=True`` sets nothing, and returns
         what would change.
 
         >>> await engine.configure(max_attempts=10, dead_age=7 * 86_400)
+        >>> await engine.configure(done_age=3600, topics={"log": {"done_age": 0}})
         >>> await engine.configure(topics={"mail": {"rate": 50, "pause": False}, "log": {"forward": "log-queue"}})
         """
         changes, given = (
-            settings_given(max_attempts, dead_age, dead_count),
+            settings_given(max_attempts, dead_age, dead_count, done_age, done_count),
             topics_given({} if topics is None else topics, self._options.egress),
         )
         if not changes and topics is None:
             raise InvalidOption(
-                "configure needs a setting to change: give max_attempts=, dead_age=, dead_count= or topics=; "
-                "stats().settings has the present ones"
+                "configure needs a setting to change: give max_attempts=, dead_age=, dead_count=, done_age=, "
+                "done_count= or topics=; stats().settings has the present ones"
             )
         if changes and not dry_run:
             what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
             await self._edit(partial(control.with_settings, changes=changes), what)
+            if not self._map().topology.ends_rule and not changes.keys().isdisjoint(("done_age", "done_count")):
+                await self._carry_out(ends.remove)
         if given:
             await self._carry_out(upkeep.refresh)
         edited: dict[str, TopicSettings] = {}
@@ -428,6 +440,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
             nodes=nodes,
             replication=await self._read(driver, control.replication(counts_by_shard, nodes), deadline),
             schedules=await self._read(driver, declaring.summary(self._map()), deadline),
+            ends_since=await self._read(driver, control.ends_since(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
         )

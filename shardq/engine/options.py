@@ -190,7 +190,11 @@ def server_given(url: object, credentials: CredentialProvider | None) -> tuple[s
 
 
 def settings_given(
-    max_attempts: int | None, dead_age: float | dt.timedelta | None, dead_count: int | None
+    max_attempts: int | None,
+    dead_age: float | dt.timedelta | None,
+    dead_count: int | None,
+    done_age: float | dt.timedelta | None = None,
+    done_count: int | None = None,
 ) -> dict[str, Any]:
     """The settings of an engine that are not None, by name."""
     given: dict[str, Any] = {}
@@ -199,11 +203,21 @@ def settings_given(
         given["max_attempts"] = max_attempts
     if dead_age is not None:
         given["dead_age"] = duration_ms(dead_age, "dead_age") / 1000
-    if dead_count is not None:
-        if not isinstance(dead_count, int) or isinstance(dead_count, bool) or not 0 <= dead_count <= 10**9:
-            raise InvalidOption(f"dead_count={quoted(dead_count)} is not possible; give an int from 0 to {10**9:,}")
-        given["dead_count"] = dead_count
+    if done_age is not None:
+        given["done_age"] = done_age_s(done_age)
+    for name, count in (("dead_count", dead_count), ("done_count", done_count)):
+        if count is None:
+            continue
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 10**9:
+            raise InvalidOption(f"{name}={quoted(count)} is not possible; give an int from 0 to {10**9:,}")
+        given[name] = count
     return given
+
+
+def done_age_s(age: Any) -> float:
+    """Checks for how long ends are to be kept; 0: none are."""
+    is_none = age in (0, dt.timedelta()) and not isinstance(age, bool)
+    return 0.0 if is_none else duration_ms(age, "done_age") / 1000
 
 
 def moved_due(delay: float | dt.timedelta | None, at: float | dt.datetime | None) -> int:
@@ -279,6 +293,7 @@ TOPIC_SETTINGS = (
     "side",
     "maxlen",
     "pause",
+    "done_age",
 )
 """The settings of a topic that ``configure`` takes."""
 
@@ -317,6 +332,9 @@ def _topic_given(topic: str, settings: object, egress: Egress) -> dict[str, Any]
         given["route"] = route_of(topic, to, side, values.get("maxlen"), egress=egress)
     elif "side" in values or "maxlen" in values:
         raise InvalidOption("side and maxlen go with forward")
+    if "done_age" in settings:
+        age = settings["done_age"]
+        given["done_age"] = None if age is None else done_age_s(age)
     if "pause" in values:
         pause = settings["pause"]
         if not isinstance(pause, bool | dt.datetime):

@@ -313,6 +313,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     settings: EngineSettings
     """The settings of the engine, as this process knows them."""
+    ends_since: dt.datetime | None
+    """All ends since then are kept, except those of topics that keep theirs for a shorter time; None without any."""
     server: str
     missing: tuple[int, ...]
     """The shards that could not be read."""
@@ -397,6 +399,7 @@ class Seen:
     """Slot → its node."""
     replication: Mapping[str, Replication]
     schedules: Summary | None
+    ends_since: dt.datetime | None
     server: str
     connections: Mapping[str, ConnectionCounts]
 
@@ -456,6 +459,7 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         name=cache.name,
         epoch=cache.topology.epoch,
         settings=cache.topology.settings,
+        ends_since=seen.ends_since,
         server=seen.server,
         missing=tuple(keys.shard for keys, counts in seen.counts if isinstance(counts, ShardqError)),
         is_blind=not counted,

@@ -359,6 +359,8 @@ def topic_settings(topic: TopicStats | TopicSettings) -> str:
         parts.append("at most " + ", ".join(limits))
     if topic.route is not None:
         parts.append(f"to {route(topic.route)}")
+    if isinstance(topic, TopicSettings) and topic.done_age is not None:
+        parts.append(f"ends are kept for {age(topic.done_age)}" if topic.done_age else "keeps no ends")
     return "; ".join(parts)
 
 

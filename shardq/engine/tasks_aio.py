@@ -28,6 +28,7 @@ from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.parts import Tracing
 from shardq.errors import ColdTopic, InvalidOption
 from shardq.features.history import History, read_history
+from shardq.features.listing import ends
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
@@ -112,16 +113,21 @@ class AsyncRedisStore(AsyncTaskStore):
         if True:  # ASYNC
             if self.driver is None:
                 await self.opened(deadline)
+                entries = self.packer.stamped(entries)
             return await self.gatherer.push(entries, deadline)
         else:
             driver, cache = self.driver, self._engine._cache
             if driver is None or cache is None:
                 driver, cache = self.opened(deadline), self.cache()
+                entries = self.packer.stamped(entries)
             return run(driver, pushing.push_one(cache, self.packer, entries), deadline=deadline)
 
     async def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
         if durability is not None:
             return await self._engine._push_durably(entries, deadline, durability)
+        if self.driver is None:
+            await self.opened(deadline)
+            entries = self.packer.stamped(entries)
         return await self.run(lambda cache: pushing.push(cache, self.packer, entries), deadline)
 
 
@@ -337,17 +343,26 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         checked_id(id)
         return await self._store.order("requeue", id, due_spec(delay, at), self._deadline())
 
-    async def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
+    async def get(self, id: str, *, decode: bool = True, ended: bool = False) -> TaskInfo | None:
         """Returns the state of a task; None if it is gone. With ``decode=False`` the payload is the bytes that its
         codec made, even if that codec can't read them any more.
+
+        ``ended=True``: of a task that is done or cancelled it returns what is kept of that: when, by whom, and after
+        how many attempts, without the payload. An engine keeps it for the time that ``configure(done_age=…)`` says.
 
         >>> if info := await engine.get(id):
         ...     print(info.state, info.due, info.payload)
         >>> (await engine.get(id, decode=False)).payload
         b'{"order":42}'
+        >>> if (info := await engine.get(id, ended=True)) and info.state == "done":
+        ...     print(info.ended, info.holder, info.seconds)
         """
         checked_id(id)
-        return await self._store.get(id, self._options.codec if decode else None, self._deadline())
+        deadline = self._deadline()
+        found = await self._store.get(id, self._options.codec if decode else None, deadline)
+        if found is None and ended:
+            return await self._redis.run(lambda cache: ends.find(cache, id), deadline)
+        return found
 
     # ---- many tasks
 
@@ -372,6 +387,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         that failed and wait for another attempt; ``task.reason`` says why. Scheduled tasks come first, by due time,
         then held, ready, leased and dead ones. ``decode=False``: payloads are the bytes that their codecs made.
 
+        ``state="done"`` and ``"cancelled"`` list what is kept of tasks that have ended, the latest first, by ``topic``
+        and ``key`` alone; ``page.since`` says how far back that goes. ``configure(done_age=…)`` has it kept.
+
         **With ``key`` and no ``state``** a page has what is leased, then what is ready, then what waits, in the order
         in which it will run; without a ``topic``, one topic after the other. Its dead tasks are not among them: give
         ``state="dead"``, too.
@@ -389,6 +407,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
+        if query.is_of_ends:
+            return await self._carry_out(lambda cache: ends.end_page(cache, query, cursor, limit))
         codec = self._options.codec if decode else None
         return await self._store.page(query, cursor, limit, codec, self._deadline())
 
@@ -475,8 +495,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. With a topic,
         or ``everything=True``, it removes list by list, which is fastest; with any other filter it does what
-        ``cancel_all`` does. A task that is pushed meanwhile may stay; a task that moves to another shard meanwhile is
-        removed. Each of its requests has the engine's timeout for itself.
+        ``cancel_all`` does. ``everything=True`` removes what is kept of ended tasks, too. A task that is pushed
+        meanwhile may stay; a task that moves to another shard meanwhile is removed. Each of its requests has the
+        engine's timeout for itself.
 
         >>> print(await engine.purge("mail"), "tasks removed")
         """
@@ -485,6 +506,8 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
             return (await self._all("cancel", query)).done
         await self._store.opened(self._deadline())
         done = await self._store.purge(Bulk(self._map(), "cancel", query))
+        if topic is None and self._map().topology.ends_rule:
+            await self._carry_out(ends.remove)
         which = "every topic" if topic is None else f"topic {shown_topic(topic)}"
         await self._carry_out(lambda cache: note(cache, f"{which}: purged of {done:,} task{'' if done == 1 else 's'}"))
         return done

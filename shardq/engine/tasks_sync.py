@@ -28,6 +28,7 @@ from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.parts import Tracing
 from shardq.errors import ColdTopic, InvalidOption
 from shardq.features.history import History, read_history
+from shardq.features.listing import ends
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
@@ -84,11 +85,15 @@ class RedisStore(TaskStore):
         driver, cache = self.driver, self._engine._cache
         if driver is None or cache is None:
             driver, cache = self.opened(deadline), self.cache()
+            entries = self.packer.stamped(entries)
         return run(driver, pushing.push_one(cache, self.packer, entries), deadline=deadline)
 
     def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
         if durability is not None:
             return self._engine._push_durably(entries, deadline, durability)
+        if self.driver is None:
+            self.opened(deadline)
+            entries = self.packer.stamped(entries)
         return self.run(lambda cache: pushing.push(cache, self.packer, entries), deadline)
 
 
@@ -304,17 +309,26 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         checked_id(id)
         return self._store.order("requeue", id, due_spec(delay, at), self._deadline())
 
-    def get(self, id: str, *, decode: bool = True) -> TaskInfo | None:
+    def get(self, id: str, *, decode: bool = True, ended: bool = False) -> TaskInfo | None:
         """Returns the state of a task; None if it is gone. With ``decode=False`` the payload is the bytes that its
         codec made, even if that codec can't read them any more.
+
+        ``ended=True``: of a task that is done or cancelled it returns what is kept of that: when, by whom, and after
+        how many attempts, without the payload. An engine keeps it for the time that ``configure(done_age=…)`` says.
 
         >>> if info := engine.get(id):
         ...     print(info.state, info.due, info.payload)
         >>> (engine.get(id, decode=False)).payload
         b'{"order":42}'
+        >>> if (info := engine.get(id, ended=True)) and info.state == "done":
+        ...     print(info.ended, info.holder, info.seconds)
         """
         checked_id(id)
-        return self._store.get(id, self._options.codec if decode else None, self._deadline())
+        deadline = self._deadline()
+        found = self._store.get(id, self._options.codec if decode else None, deadline)
+        if found is None and ended:
+            return self._redis.run(lambda cache: ends.find(cache, id), deadline)
+        return found
 
     # ---- many tasks
 
@@ -339,6 +353,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         that failed and wait for another attempt; ``task.reason`` says why. Scheduled tasks come first, by due time,
         then held, ready, leased and dead ones. ``decode=False``: payloads are the bytes that their codecs made.
 
+        ``state="done"`` and ``"cancelled"`` list what is kept of tasks that have ended, the latest first, by ``topic``
+        and ``key`` alone; ``page.since`` says how far back that goes. ``configure(done_age=…)`` has it kept.
+
         **With ``key`` and no ``state``** a page has what is leased, then what is ready, then what waits, in the order
         in which it will run; without a ``topic``, one topic after the other. Its dead tasks are not among them: give
         ``state="dead"``, too.
@@ -356,6 +373,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         query = Query.checked(topic, holder=holder, newest=newest, **filter)
         check_limit(limit)
         query.place(self.name, cursor)
+        if query.is_of_ends:
+            return self._carry_out(lambda cache: ends.end_page(cache, query, cursor, limit))
         codec = self._options.codec if decode else None
         return self._store.page(query, cursor, limit, codec, self._deadline())
 
@@ -429,8 +448,9 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
     def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. With a topic,
         or ``everything=True``, it removes list by list, which is fastest; with any other filter it does what
-        ``cancel_all`` does. A task that is pushed meanwhile may stay; a task that moves to another shard meanwhile is
-        removed. Each of its requests has the engine's timeout for itself.
+        ``cancel_all`` does. ``everything=True`` removes what is kept of ended tasks, too. A task that is pushed
+        meanwhile may stay; a task that moves to another shard meanwhile is removed. Each of its requests has the
+        engine's timeout for itself.
 
         >>> print(engine.purge("mail"), "tasks removed")
         """
@@ -439,6 +459,8 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
             return (self._all("cancel", query)).done
         self._store.opened(self._deadline())
         done = self._store.purge(Bulk(self._map(), "cancel", query))
+        if topic is None and self._map().topology.ends_rule:
+            self._carry_out(ends.remove)
         which = "every topic" if topic is None else f"topic {shown_topic(topic)}"
         self._carry_out(lambda cache: note(cache, f"{which}: purged of {done:,} task{'' if done == 1 else 's'}"))
         return done

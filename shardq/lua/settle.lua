@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed). Hands the place that it frees to the next task of its lane.
--- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, give, wait
+-- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, give, wait, ends
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -17,12 +17,14 @@
 -- KEYS 12+2*topics rests ZSET, where the engine has keys
 -- KEYS 13+2*topics holds HASH, where the engine has keys
 -- KEYS 14+2*topics gates HASH, where the engine has keys
+-- KEYS 15+2*topics.. ends HASH, each slot of the ring, where ends are kept
 -- ARGV 1 epoch
 -- ARGV 2 now_us or ''
 -- ARGV 3 bell channel
--- ARGV 4 a: how many acks follow, at most 1,000
+-- ARGV 4 a: how many acks follow, at most 1,000; with slots a:AGE:MOST, the rule by which ends are kept (keep_ends)
 -- ARGV 5 t: under how many tokens they are
--- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then for each other:
+-- ARGV 6.. a times: id; then t times: token, how many of these ids, the next ones, are under it; then, with slots, a times: TOOK:PUSHED:FAILURE
+--         of its end, or '' for none; then for each other:
 --         retry | bury (with a delay: the lane of its key gives nothing for so long) | back | hold (of an id with a key: likewise), id, token, delay in ms, reason, attempts allowed to a task that brings no limit of its own;
 --         then, with lists, prefix of the wake channels of this shard, and the topic of each list: none that is paused, or has a route
 -- RETURNS {'ok', position, answer, …} only for positions (from 1, acks first) that were not simply done: lost, replaced, dead
@@ -36,7 +38,12 @@ redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[6])
 redis.call('HLEN', KEYS[7])
 local answers = {'ok'}
-local topics = (#KEYS - (LANES and 14 or 8)) / 2
+local acks, age_ms, most = tonumber(ARGV[4])
+if not acks then
+  acks, age_ms, most = string.match(ARGV[4], '^(%d+):(%d+):(%d+)$')
+  acks = tonumber(acks)
+end
+local topics = (#KEYS - (LANES and 14 or 8) - (age_ms and 8 or 0)) / 2
 local keyed, lanes, told = LANES and lanes_from(9 + 2 * topics, 5), {}, {}
 local function verdict(position, entry, token, id)
   local failures, lapses, limit, present = lease_of(entry)
@@ -47,16 +54,24 @@ local function verdict(position, entry, token, id)
   if replaced and keyed then told[#told + 1] = lane_of(id) and id end
   return false
 end
-local acks, tokens = tonumber(ARGV[4]), tonumber(ARGV[5])
+local tokens = tonumber(ARGV[5])
+local words = acks + tokens * 2
 if acks > 0 then
-  local ids, good, at = { unpack(ARGV, 6, 5 + acks) }, 0, 0
+  local ids, good, at, ends, front = { unpack(ARGV, 6, 5 + acks) }, 0, 0, {}, nil
   local entries = redis.call('HMGET', KEYS[4], unpack(ids))
   for i = 6 + acks, 4 + acks + tokens * 2, 2 do
     local token, known = ARGV[i], nil
     for position = at + 1, at + tonumber(ARGV[i + 1]) do
       local entry = entries[position]
       -- most entries of one claim are alike
-      if (entry and entry == known) or verdict(position, entry, token, ids[position]) then
+      local alike, failures, lapses = entry and entry == known, 0, 0
+      if not alike then alike, failures, lapses = verdict(position, entry, token, ids[position]) end
+      if alike then
+        if age_ms then
+          if entry ~= known then front = string.format('%.0f:d:%d:%d:', now_ms, failures, lapses) .. (string.match(token, '^(.*):') or token) .. ':' end
+          local told = ARGV[5 + words + position]
+          if told ~= '' then ends[#ends + 1], ends[#ends + 2] = ids[position], front .. told end
+        end
         good, known = good + 1, entry
         ids[good] = ids[position]
       end
@@ -69,11 +84,13 @@ if acks > 0 then
     redis.call('HDEL', KEYS[4], unpack(ids, 1, good))
     redis.call('ZREM', KEYS[3], unpack(ids, 1, good))
     if keyed then frees(lanes, {unpack(ids, 1, good)}) end
+    if #ends > 0 then keep_ends(tonumber(age_ms), tonumber(most), ends) end
   end
 end
+if age_ms then words = words + acks end
 local position, first, rewritten = acks, math.huge, 0
 local last = #ARGV - (topics > 0 and topics + 1 or 0)
-for i = 6 + acks + tokens * 2, last, 6 do
+for i = 6 + words, last, 6 do
   local verb, id, token, delay_ms, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   position = position + 1
   local good, failures, lapses, limit = verdict(position, redis.call('HGET', KEYS[4], id), token, id)

@@ -298,5 +298,10 @@ class BoundWorker:
                 in_flight.finish(unit, unit.back())
         ended = in_flight.settlements()
         in_flight.settled([job for job, _ in ended])
-        yield from settle(self._claims, by_shard((job.delivery, settlement) for job, settlement in ended))
+        topology = self._claims.cache.topology
+        settlements = (
+            (job.delivery, job.noted(settlement, topology) if isinstance(settlement, Delivery) else settlement)
+            for job, settlement in ended
+        )
+        yield from settle(self._claims, by_shard(settlements))
         return {job.delivery.shard for job, _ in ended if job.delivery.key is not None}

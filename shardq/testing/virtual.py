@@ -10,12 +10,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from shardq.core.calls import dispatch, listing
-from shardq.core.calls.request import NOW, Call, Command
+from shardq.core.calls.request import NOW, Call, Command, Word
 from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS, needs_forwarder
 from shardq.core.dispatcher.retiring import EVERY_S, retire
 from shardq.core.drivers.routing import DriverBase
@@ -108,6 +108,8 @@ class VirtualPollers:
     def stamp(self, request: Command[Any]) -> None:
         """Fills in the time of a call that is about to be sent, and notes what it may change."""
         if not isinstance(request, Call):
+            if list(request.words) == ["TIME"]:  # what is too old is so by virtual time
+                request.decode = lambda _: self.time.now_us // 1000
             return
         name = request.script.name
         if name == "set_schedule" and not self._serving:
@@ -123,7 +125,7 @@ class VirtualPollers:
             request.words = request.at(now_us).words
         words = request.words
         # a settle that schedules nothing again; a claim of a bound worker, whose token is its name and a number
-        only_acks = name == "settle" and len(words) == 5 + int(words[3]) + 2 * int(words[4])
+        only_acks = name == "settle" and _is_of_acks(words)
         is_handled = name == "claim" and str(words[5]).rpartition(":")[0] in self.handlers
         if Internals(self.engine).has_opened and self.cache.topology.is_keyed:
             changes = name not in CHANGES_NO_INSTANT - FREEING
@@ -252,6 +254,12 @@ class VirtualPollers:
         for keys in self.cache.span():
             while (yield listing.trim(keys, topology.stamp, age_ms=age_ms, keep=keep)) == listing.CHUNK:
                 pass
+
+
+def _is_of_acks(words: Sequence[Word]) -> bool:
+    """True for a settle that schedules nothing again."""
+    acks, _, kept = str(words[3]).partition(":")
+    return len(words) == 5 + int(acks) * (2 if kept else 1) + 2 * int(words[4])
 
 
 def _score(keys: ShardKeys, key: str, rank: int) -> Command[int | None]:

@@ -80,7 +80,8 @@ def test_stats_as_json(shardq: Shell, engine: Engine) -> None:
     email = seen["topics"]["email"]
     assert {"scheduled": 1, "ready": 0, "oldest_ready": None, "estimated": {}}.items() <= email.items()
     assert -3600.5 < seen["head_age"] < -1800
-    assert seen["settings"] == {"max_attempts": 25, "dead_age": 2_592_000, "dead_count": 100_000}
+    kept = {"dead_age": 2_592_000, "dead_count": 100_000, "done_age": 0, "done_count": 100_000}
+    assert seen["settings"] == {"max_attempts": 25} | kept
     assert shardq.run("stats", "--json", "--totals").object["shards"] == []
 
 

@@ -69,14 +69,47 @@ def test_configure(shardq: Shell, engine: Engine) -> None:
     assert shardq.run("configure", "--dead-age", "0.5", "--dead-count", "0").out == (
         "25 attempts a task; dead tasks are kept for 0.5 s, 0 at most\n"
     )
-    changed = {"max_attempts": 1, "dead_age": 604_800, "dead_count": 0}
+    assert shardq.run("configure", "--done-age", "1h", "--done-count", "5000").out.endswith(
+        "; what became of others for 60 min, of 5,000 at most\n"
+    )
+    changed = {"max_attempts": 1, "dead_age": 604_800, "dead_count": 0, "done_age": 3600, "done_count": 5000}
     assert shardq.run("configure", "--max-attempts", "1", "--dead-age", "7d", "--json").object == changed
     assert shardq.run("configure", "--json").object == changed
     assert msgspec.to_builtins(engine.stats().settings) == changed
-    for wrong in (("--max-attempts", "0"), ("--dead-age", "soon"), ("--dead-age", "0"), ("--dead-count", "-1")):
+    wrongs = (("--max-attempts", "0"), ("--dead-age", "soon"), ("--dead-age", "0"), ("--dead-count", "-1"))
+    for wrong in (*wrongs, ("--done-age", "x")):
         done = shardq.run("configure", *wrong)
         assert (done.code, done.out) == (2, "")
     assert msgspec.to_builtins(engine.stats().settings) == changed
+
+
+def test_what_became_of_tasks(shardq: Shell, running: Engine) -> None:
+    assert "it is not kept what becomes of tasks" in shardq.run("list", "--state", "done").err
+    assert shardq.run("configure", "--done-age", "1h").code == 0
+    assert "no task has ended since" in shardq.run("list", "--state", "done").err
+    id = running.push("private", topic="mail", id="123")
+    consumer = running.consumer("mail")
+    consumer.ack(claim(consumer, 1))
+    shown = shardq.run("get", id)
+    assert (shown.code, "private" in shown.out) == (0, False)
+    lines = dict(line.split(None, 1) for line in shown.lines)
+    assert {"id", "state", "ended", "pushed", "holder"} <= lines.keys()
+    assert lines["state"] == "done"
+    assert shardq.run("get", id, "--json").object["ended"]
+    listed = shardq.run("list", "--state", "done", "--topic", "mail")
+    assert id in listed.out
+    assert "kept since " in listed.err
+    (line,) = [line for line in shardq.run("stats").lines if line.startswith("settings: ")]
+    assert "what became of others for 60 min, of 100,000 at most (since " in line
+    assert [task["id"] for task in shardq.run("list", "--state", "done", "--json").objects] == [id]
+    again = shardq.run("requeue", id)
+    assert (again.code, again.out) == (1, "gone\n")
+    assert f"note: {id} is done; its payload is not kept: push it again" in again.err
+    refused = shardq.run("list", "--state", "done", "--tag", "t")
+    assert (refused.code, refused.out) == (2, "")
+    assert "is listed by --topic and --key alone" in refused.err
+    assert shardq.run("configure", "--done-age", "0").code == 0
+    assert shardq.run("get", id).code == 1
 
 
 def test_configure_topics_of_a_file(shardq: Shell, engine: Engine, tmp_path: Path) -> None:

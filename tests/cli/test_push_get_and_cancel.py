@@ -86,6 +86,10 @@ def test_every_option_of_a_task(shardq: Shell, engine: Engine) -> None:
         "expires": None,
         "codec": "json",
         "attempts": [],
+        "pushed": None,
+        "ended": None,
+        "seconds": None,
+        "failure": None,
     }
 
 

@@ -33,6 +33,7 @@ class Tried:
         self.server = server
         self.admin = Engine(server.url, name="table", shards=SHARDS)
         self.admin.start()
+        self.admin.configure(done_age=3600)  # then settlements and cancels write further keys
         self._engines = [self.admin]
         self.of_role = {role: self.engine(role, "table").open() for role in ROLES}
         self._made = 0
@@ -97,7 +98,7 @@ Try = Callable[[Tried, str, Engine], object]
 ROWS: dict[str, Try] = {
     "create the engine": lambda tried, role, engine: tried.creates(role, engine),
     "push": lambda tried, role, engine: engine.push("x", delay=FAR_S),
-    "read a task and its payload, by id": lambda tried, role, engine: seen(engine.get(tried.pushed())),
+    "read a task and its payload, by id": lambda tried, role, engine: reads(tried, engine),
     "list and search tasks": lambda tried, role, engine: list(engine.tasks()),
     "cancel any task, by id": lambda tried, role, engine: seen(engine.cancel(tried.pushed())),
     "claim, of any topic": lambda tried, role, engine: seen(engine.consumer(tried.ready()).claim(1)),
@@ -114,6 +115,13 @@ ROWS: dict[str, Try] = {
     "restore an export": lambda tried, role, engine: seen(engine.restore(tried.exported())),
     "read metrics": lambda tried, role, engine: measured(engine),
 }  # fmt: skip
+
+
+def reads(tried: Tried, engine: Engine) -> None:
+    seen(engine.get(tried.pushed()))
+    cancelled = tried.pushed()
+    tried.admin.cancel(cancelled)
+    seen(engine.get(cancelled, ended=True))
 
 
 def pauses(engine: Engine) -> None:

@@ -188,7 +188,7 @@ def test_configure_and_resize_do_not_undo_each_other(engines: Engines, url: str,
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "configure needs a setting to change: give max_attempts=, dead_age=, dead_count= or topics="),
+        ({}, "configure needs a setting to change: give max_attempts=, dead_age=, dead_count=, done_age=, "),
         ({"max_attempts": 0}, "max_attempts can't be 0; give an int from 1"),
         ({"max_attempts": True}, "max_attempts can't be True"),
         ({"max_attempts": 2.0}, "max_attempts can't be 2.0"),

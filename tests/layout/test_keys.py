@@ -71,7 +71,7 @@ def test_the_names_of_the_engine_as_a_whole() -> None:
 def test_everything_of_a_shard_is_in_its_slot(name: str, shard: int, word: str) -> None:
     keys = shard_keys(name, shard)
     made = [value for value in dataclasses.asdict(keys).values() if isinstance(value, str)]
-    made += [keys.ready(word), keys.waiting(word), keys.wake(word)]
+    made += [keys.ready(word), keys.waiting(word), keys.wake(word), *keys.ends]
     assert {slot_of(key) for key in made} == {keys.slot} == {target_slot(shard)}
 
 

@@ -127,7 +127,8 @@ def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         since=9,
         move_rate=1000.0,
         features=("f",),
-        settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7),
+        settings=EngineSettings(max_attempts=3, dead_age=1.5, dead_count=7, done_age=2.5, done_count=9),
+        ended=((4, 5000),),
         is_keyed=True,
         word="w",
         engine="e",
@@ -147,6 +148,9 @@ def test_the_fields_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         b"max_attempts": b"3",
         b"dead_age": b"1.5",
         b"dead_count": b"7",
+        b"done_age": b"2.5",
+        b"done_count": b"9",
+        b"ended": b"[[4,5000]]",
     }
     settings = {
         b"email": b'{"route":{"to":"celery","side":"right","maxlen":null},"limit":{"rate":null,"concurrency":3}}',
@@ -218,3 +222,19 @@ def test_an_unreadable_topology_is_refused(fields: dict[bytes, bytes | None], wh
     with pytest.raises(ShardqError, match=r"can't be read: .*; epoch must be EPOCH:WORD:ENGINE") as caught:
         Topology.from_fields(stored)
     assert why in str(caught.value)
+
+
+def test_numbers_of_shards_are_forgotten_with_the_ends() -> None:
+    kept = Topology(epoch=1, shards=4, priors=(8,), settings=EngineSettings())
+    assert kept.with_ended(1000) == ()
+    kept = kept.following(settings=EngineSettings(done_age=60.0), ended=((2, 999), (16, 5000)))
+    assert kept.with_ended(1000) == ((16, 5000), (8, 1000 + 60_000 + 60_000))
+    assert list(kept.ends_span()) == list(range(16))
+
+
+def test_topics_that_are_forwarded_elsewhere_keep_them() -> None:
+    topology = Topology(epoch=1, shards=1, settings=EngineSettings(done_age=60.0))
+    for to, age_ms in (("list", 0), ("stream:s", 0), ("https://example.org/x", 60_000), ("redis://h:1/0#l", 60_000)):
+        assert topology.with_topic("mail", route=Route(to)).ends_age_ms("mail") == age_ms
+    assert topology.with_topic("mail", done_age=90.0).ends_age_ms("mail") == 60_000
+    assert topology.ends_rule == "60000:12500"

@@ -6,6 +6,7 @@
 -- KEYS 8.. ready LIST, …                one for each of a list, from that number on
 -- KEYS 8+topics.. waiting ZSET, …       a second such run, behind the first
 -- KEYS 9 keys ZSET, where the engine has keys    behind all others, in such an engine only
+-- KEYS 15.. ends HASH, …, where ends are kept     behind these, eight of them or none
 -- ARGV 1 epoch                          likewise
 -- RETURNS … -- ATOMIC … -- COST …
 """
@@ -23,6 +24,8 @@ FOLDER = resources.files("shardq") / "lua"
 NAMES = sorted(file.name.removesuffix(".lua") for file in FOLDER.iterdir() if file.name.endswith(".lua"))
 
 OF_LANES = re.compile(r"^-- KEYS .*, where the engine has keys\n", re.MULTILINE)
+
+OF_ENDS = re.compile(r"^-- KEYS (\S+) ends HASH, .*, where (?:ends are|the end is) kept\n", re.MULTILINE)
 
 TYPES = {"HASH", "ZSET", "LIST", "SET", "STRING"}
 
@@ -48,6 +51,8 @@ class Contract:
     keys: list[Slot]
     lanes: list[tuple[str, str, str]]
     """Number, name and type of the further keys in an engine that has keys."""
+    ends: list[str]
+    """The number of the first slot of the ring of ends, if it may be given that."""
     words: list[Slot]
     fields: set[str]
     """The other lines: RETURNS, ATOMIC, COST."""
@@ -78,7 +83,8 @@ def contract(name: str) -> Contract:
         title=titled[1],
         purpose=titled[2],
         uses=[part.strip() for part in uses[0].split(",")] if uses else [],
-        keys=_slots(OF_LANES.sub("", head), "KEYS"),
+        keys=_slots(OF_ENDS.sub("", OF_LANES.sub("", head)), "KEYS"),
+        ends=OF_ENDS.findall(head),
         lanes=re.findall(r"^-- KEYS (\d+(?:\+\S+)?) (\w+) (\w+), where the engine has keys$", head, re.MULTILINE),
         words=_slots(head, "ARGV"),
         fields=set(re.findall(r"^-- (RETURNS|ATOMIC|COST)\b", head, re.MULTILINE)),
@@ -109,8 +115,8 @@ def touched(whole: str, what: str) -> set[int]:
     firsts: dict[str, int] = {}
     numbers: set[int] = set()
     for line in whole.splitlines():
-        # of what lanes have, the six come last; `due` is told by its number
-        line = re.sub(rf"\b{what}\[(LANES[^\]]*|DUE)\]", "", line)
+        # of what lanes have, the six come last; `due` is told by its number; the ring is behind all
+        line = re.sub(rf"\b{what}\[(LANES[^\]]*|ENDS[^\]]*|DUE)\]", "", line)
         if what == "KEYS":
             numbers |= {_value(due, {}) for due in re.findall(r"\blanes_from\([^,]+, (\d+)\)", line)}
         firsts |= dict.fromkeys(re.findall(r"\bfor (\w+), \w+ in ipairs\(", line), 1)

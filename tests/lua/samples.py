@@ -95,6 +95,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         ),
         consume.wake(keys, epoch, "").at(NOW),
         consume.settle(keys, epoch, [SettleAck("leased", "tok")]).at(NOW),
+        consume.settle(keys, epoch, [SettleAck("leased", "tok")], ends_rule="700000:9", ends={"leased": "5::"}).at(NOW),
         *(
             consume.settle(keys, epoch, [], [other]).at(NOW)
             for other in (
@@ -107,6 +108,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         ),
         consume.extend(keys, epoch, [SettleAck("leased", "tok")], lease_ms=100).at(NOW),
         *(by_id.cancel(keys, epoch, id).at(NOW) for id in ("later", "ready", "dead")),
+        by_id.cancel(keys, epoch, "dead", ends_rule="700000:9").at(NOW),
         *(by_id.reschedule(keys, epoch, id, -50).at(NOW) for id in ("later", "ready")),
         *(by_id.cancel(keys, epoch, id, once="7-50").at(NOW) for id in ("ready", "gone")),
         by_id.reschedule(keys, epoch, "ready", -50, once="7-50").at(NOW),

@@ -89,6 +89,13 @@ def test_the_keys_of_lanes_follow_the_others(each: Contract) -> None:
     assert [number for number, *_ in each.lanes] == [f"{begin + n}{behind}" for n in range(len(names))]
 
 
+def test_the_ring_of_ends_follows_all_others(each: Contract) -> None:
+    assert bool(each.ends) == ("ends" in each.uses)
+    runs, single = sum(key.many for key in each.keys), sum(not key.many for key in each.keys)
+    behind = {0: "", 1: "+topics", 2: "+2*topics"}[runs]
+    assert each.ends in ([], [f"{single + len(each.lanes) + 1}{behind}.."])
+
+
 def test_every_key_has_a_type_and_a_name_of_ours(each: Contract) -> None:
     assert {key.type for key in each.keys} <= TYPES
     names = {kind_of(key) for key in key_names(KEYS) + key_names(CONTROL)}
@@ -191,6 +198,9 @@ def test_a_call_gives_what_its_script_asks_for(call: Call[Any]) -> None:
     asked = contract(call.script.name)
     assert {slot_of(key) for key in call.keys} == {call.slot}
     keys = [kind_of(key) for key in call.keys]
+    if asked.ends and keys[-1] == "ends":
+        assert call.keys[-8:] == KEYS.ends
+        keys = keys[:-8]
     single = [key.name for key in asked.keys if not key.many]
     runs = [key.name for key in asked.keys if key.many]
     # a foreign list, and as many of one run as of the other

@@ -96,7 +96,7 @@ def test_every_field_of_a_report_has_a_row() -> None:
 
 def test_every_key_and_channel_has_a_row() -> None:
     shard, whole = shard_keys("orders", 5), control_keys("orders")
-    names = [shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
+    names = [shard.ends[0].replace("/0", "/SLOT"), shard.ready("TOPIC"), shard.waiting("TOPIC"), shard.wake("PROCESS")]
     names += [getattr(shard, field) for field in list(shard.__dataclass_fields__)[4:]]
     names += [
         whole.topology,

@@ -5,8 +5,9 @@ place has a record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from shardq.core.layout.keys import ShardKeys
 from tests.sim.model.keyspace import Keyspace
@@ -238,6 +239,25 @@ def check_lanes(shards: Iterable[Shard]) -> None:
                 raise Violation(f"{lane!r} is out in {out[lane]} and in {shard.name}")
             if lane is not None:
                 out[lane] = shard.name
+
+
+def check_ends(shard: Shard, script: str, words: Sequence[bytes], answer: Sequence[Any], *, keeps: bool) -> None:
+    """Where ends are kept, what was just acked or cancelled has one, and no two in one slot; elsewhere nothing has."""
+    slots = [ends for slot in shard.keys.ends if (ends := shard.fields(slot))]
+    if slots and not keeps:
+        raise Violation(f"{shard.name} keeps no ends, and has {slots}")
+    ended: dict[bytes, bytes] = {}
+    if script == "settle" and keeps:
+        count = int(words[3].partition(b":")[0])
+        told = {position for position in answer[1:] if isinstance(position, int)}
+        ended = {id: b"d" for position, id in enumerate(words[5 : 5 + count], start=1) if position not in told}
+    elif script == "cancel" and keeps and answer[1] == b"cancelled":
+        ended = {words[3]: b"c"}
+    for id, kind in ended.items():
+        found = [ends[id] for ends in slots if id in ends]
+        latest = max(found, key=lambda end: int(end.partition(b":")[0]), default=b"")
+        if latest.split(b":")[1:2] != [kind]:
+            raise Violation(f"{id.decode()} has just ended in {shard.name} ({kind.decode()}), and its ends are {found}")
 
 
 def check_once(shards: Iterable[Shard]) -> None:

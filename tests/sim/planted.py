@@ -64,6 +64,7 @@ PLANTED = [
         Unlucky(("freeze", "slow")),
     ),
     Planted("an ack keeps its record", "settle", "redis.call('HDEL', KEYS[2], unpack(ids, 1, good))", ""),
+    Planted("an ack leaves no end", "settle", "if #ends > 0 then keep_ends", "if #ends > 9 then keep_ends"),
     Planted("a push of a ready id counts no ghost", "push_unique", "if state == 'ready' then", "if false then"),
     Planted(
         "a task is taken and stays",

@@ -9,7 +9,7 @@ from shardq.core.model.task import State
 from shardq.engine.stats import Stats
 from tests.support.waiting import wait_until
 
-STATES: tuple[State, ...] = tuple(state for state in get_args(State) if state != "held")
+STATES: tuple[State, ...] = tuple(state for state in get_args(State) if state not in ("held", "done", "cancelled"))
 """Those of a task without a key."""
 
 FAR_S = 3600.0

@@ -54,6 +54,24 @@ class Seen:
         return [payload for _, payload, _ in self.calls]
 
 
+def test_what_became_of_a_task_is_kept_for_its_age(clock: Clock, engine: shardq.Engine) -> None:
+    engine.configure(done_age=3600)
+    seen = Seen(clock, engine)
+    clock.bind(seen.worker)
+    id, other = engine.push("x", delay=86_400), engine.push("y", delay=90_000)
+    engine.cancel(other)
+    clock.advance(days=1)
+    info = engine.get(id, ended=True)
+    assert info is not None
+    assert (info.state, info.ended) == ("done", clock.now())
+    assert engine.get(other, ended=True) is None, "that was a day ago"
+    clock.advance(minutes=59)
+    assert [task.id for task in engine.tasks(state="done")] == [id]
+    clock.advance(minutes=2)
+    assert engine.get(id, ended=True) is None
+    assert engine.tasks(state="done") == []
+
+
 def test_each_task_is_handled_at_its_own_instant_in_due_order(clock: Clock, engine: shardq.Engine) -> None:
     seen = Seen(clock, engine)
     clock.bind(seen.worker)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from shardq.core.calls.request import NOW, Call, Epoch, Moving, Word, body
+from shardq.core.calls.request import NOW, Call, Epoch, Moving, Word, body, with_ends
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.attempts import parted
@@ -96,15 +96,19 @@ def answers(answer: list[Any]) -> list[Answer]:
     return [word.decode() for word in body(answer)]
 
 
-def cancel(keys: ShardKeys, epoch: Epoch, id: str, *, once: str = "", earlier: Earlier = "0") -> Call[Outcome]:
+def cancel(
+    keys: ShardKeys, epoch: Epoch, id: str, *, once: str = "", earlier: Earlier = "0", ends_rule: str = ""
+) -> Call[Outcome]:
     """``once``: NONCE-MS, to which -AT may be added: it is carried out at most once, as a push of ``push_unique`` with
     such a window. What was carried out before counts as carried out; after AT, Conflict is raised. ``earlier``: of a
-    shard that may have the id from an earlier number of shards, with ``once``.
+    shard that may have the id from an earlier number of shards, with ``once``. ``ends_rule``: that by which its end is
+    kept.
     """
-    words = [epoch, NOW, keys.bell, id, once, earlier]
-    if once:
-        return Call.of("cancel", keys, words, partial(_once, id, Outcome.CANCELLED))
-    return _resent_as(Call.of("cancel", keys, words, _outcome), {Outcome.GONE: Outcome.UNKNOWN})
+    words = [epoch, NOW, keys.bell, id, once, f"{earlier}:{ends_rule}" if ends_rule else earlier]
+    call = Call.of("cancel", keys, words, partial(_once, id, Outcome.CANCELLED) if once else _outcome)
+    if ends_rule:
+        call = with_ends(call, keys)
+    return call if once else _resent_as(call, {Outcome.GONE: Outcome.UNKNOWN})
 
 
 def reschedule(

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing, with_ends
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
 from shardq.core.layout.words import FOREIGN, id_of, is_foreign
@@ -142,6 +142,8 @@ class SettleAck(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     token: str
+    end: str = ""
+    """What is said of its end, where one is kept."""
 
 
 class SettleRetry(msgspec.Struct, frozen=True, gc=False):
@@ -191,19 +193,25 @@ def settle(
     max_attempts: int = DEFAULT_ATTEMPTS,
     handing: Sequence[str] = (),
     note_waits: Callable[[KeyWaits], object] = lambda _: None,
+    ends_rule: str = "",
+    ends: Mapping[str, str] | None = None,
 ) -> Call[Mapping[str, SettleStatus]]:
     """Returns statuses by id. Ids without a status were done as asked. ``max_attempts``: the engine's. ``handing``: the
     topics, at most ``MAX_HANDING``, whose keys hand the place that becomes free to their next task: none that is
-    paused, or has a route. ``note_waits``: told how long these had waited.
+    paused, or has a route. ``note_waits``: told how long these had waited. ``ends``: of acks of which an end is kept,
+    by this rule, what the consumer says of it.
     """
     # Those of one claim have one token.
     by_token: dict[str, list[str]] = defaultdict(list)
     for ack in acks:
         by_token[ack.token].append(ack.id)
     ids = [id for group in by_token.values() for id in group]
-    words: list[Word] = [epoch, NOW, keys.bell, len(ids), len(by_token), *ids]
+    acked = f"{len(ids)}:{ends_rule}" if ends else len(ids)
+    words: list[Word] = [epoch, NOW, keys.bell, acked, len(by_token), *ids]
     for token, group in by_token.items():
         words += (token, len(group))
+    if ends:
+        words += [ends.get(id, "") for id in ids]
     for other in others:
         match other:
             case SettleRetry():
@@ -223,7 +231,14 @@ def settle(
 
     def again() -> Call[Mapping[str, SettleStatus]]:
         # The send whose answer was lost may have done it: "not held under this token" then means done.
-        call = settle(keys, epoch, acks, others, max_attempts=max_attempts, handing=handing, note_waits=note_waits)
+        call = settle(
+            *(keys, epoch, acks, others),
+            max_attempts=max_attempts,
+            handing=handing,
+            note_waits=note_waits,
+            ends_rule=ends_rule,
+            ends=ends,
+        )
         decode = call.decode
         call.decode = lambda answer: {id: v for id, v in decode(answer).items() if v != "lost"}
         call.resend = None
@@ -237,7 +252,8 @@ def settle(
             note_waits(key_waits_of(waits))
         return _verdicts(ids, answer)
 
-    return Call.of("settle", keys, words, settled, topics=handing, resend=again)
+    call = Call.of("settle", keys, words, settled, topics=handing, resend=again)
+    return with_ends(call, keys) if ends else call
 
 
 KeyWaits = Sequence[tuple[str, int, int]]

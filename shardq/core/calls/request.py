@@ -154,6 +154,12 @@ class Call(Command[T]):
         return call
 
 
+def with_ends(call: Call[T], keys: ShardKeys) -> Call[T]:
+    """The call with the slots of the ring of ends behind its keys."""
+    call.keys = [*call.keys, *keys.ends]
+    return call
+
+
 class Stale(ShardqError):
     """The shard has seen a topology that is not older than the caller's. Internal: refresh, route again, repeat."""
 

@@ -26,7 +26,7 @@ from shardq.core.layout.topology import Limit
 from shardq.core.locks import raised_by_handler
 from shardq.core.model.options import parted
 from shardq.core.model.printable import counted
-from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason
+from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason, pushed_s_of
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Many, Operation, Pause, bounded
 from shardq.core.recovery import REFUSALS, Refusal
@@ -411,7 +411,7 @@ class _Trip:
     def deliveries(self) -> list[Delivery]:
         """Makes the deliveries of what was given. Those that can't be decoded go to ``broken``."""
         claims, deliveries = self.request.claims, list[Delivery]()
-        plain = claims.plain
+        plain, keeps_ends = claims.plain, bool(claims.cache.topology.ends_rule)
         headers: Mapping[str, str]
         tags: tuple[str, ...]
         for shard, claimed in self.given:
@@ -462,6 +462,11 @@ class _Trip:
                 deliveries.append(
                     Delivery(
                         id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past, fence, url
+                    )
+                    if not keeps_ends
+                    else Delivery(
+                        *(id, topic, payload, attempt, headers, token, shard, failures, lapses, tags, past, fence, url),
+                        pushed_s_of(record),
                     )
                 )
         return deliveries

@@ -17,6 +17,7 @@ from shardq.core.calls.consume import (
     KeyWaits,
     Leased,
     OtherSettlement,
+    SettleAck,
     SettleBury,
     SettleGiveBack,
     SettleHold,
@@ -32,8 +33,10 @@ from shardq.core.consumer.policy import Bury, Gone, Hold, Retry, Snooze, reason_
 from shardq.core.consumer.rate_limiter import LATE_S, permits_of
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import lane_of
+from shardq.core.layout.topology import Topology
 from shardq.core.model.attempts import holder_of, with_attempt
 from shardq.core.model.checks import due_spec, reason_text
+from shardq.core.model.ends import end_word
 from shardq.core.model.ids import topic_of
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, values
@@ -45,7 +48,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=OtherSettlement)
 
 SettleStatuses = Mapping[str, SettleStatus]
-Settlement = Delivery | OtherSettlement
+Settlement = Delivery | SettleAck | OtherSettlement
 """A delivery itself is its ack: it names the lease."""
 SettlementsByShard = Mapping[int, tuple[Sequence[Leased], Sequence[OtherSettlement]]]
 
@@ -112,12 +115,31 @@ def settle_acks(
     note_waits: Callable[[KeyWaits], object] = lambda _: None,
 ) -> Call[SettleStatuses]:
     """Acknowledges, and has keys hand the places that become free to their next tasks."""
-    topology, topics = cache.topology, list[str]()
+    topology, topics, ends = cache.topology, list[str](), dict[str, str]()
     # by the topology of the call alone: the guard of the script compares that with the shard's
     if topology.is_keyed and topology.stamp == epoch:
         found = {topic_of(ack.id) for ack in acks if lane_of(ack.id) is not None}
         topics = sorted(filter(topology.hands_over, found))[: consume.MAX_HANDING]
-    return consume.settle(keys, epoch, acks, handing=topics, note_waits=note_waits)
+    if topology.ends_rule and topology.stamp == epoch:
+        for ack in acks:
+            if word := _end_of(ack) if topology.ends_age_ms(topic_of(ack.id)) else "":
+                ends[ack.id] = word
+    return consume.settle(
+        keys, epoch, acks, handing=topics, note_waits=note_waits, ends_rule=topology.ends_rule, ends=ends
+    )
+
+
+def _end_of(ack: Leased) -> str:
+    if isinstance(ack, Delivery):
+        return end_word(ack.past, ack.pushed_s)
+    return ack.end if isinstance(ack, SettleAck) else ""
+
+
+def worked(delivery: Delivery, topology: Topology, took_s: float | None) -> Delivery | SettleAck:
+    """The ack of a delivery whose handler took so long."""
+    if not topology.ends_rule or not topology.ends_age_ms(delivery.topic):
+        return delivery
+    return SettleAck(delivery.id, delivery.token, end_word(delivery.past, delivery.pushed_s, took_s))
 
 
 def _settle_others(
@@ -247,7 +269,7 @@ def by_shard(settlements: Iterable[tuple[Delivery, Settlement]]) -> SettlementsB
         parts = divided.get(delivery.shard)
         if parts is None:
             parts = divided[delivery.shard] = [], []
-        if isinstance(settlement, Delivery):
+        if isinstance(settlement, Delivery | SettleAck):
             parts[0].append(settlement)
         else:
             parts[1].append(settlement)

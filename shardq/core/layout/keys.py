@@ -15,6 +15,8 @@ from typing import ClassVar
 
 from shardq.core.layout.slots import MAX_SHARDS, slot_of, tag
 
+END_SLOTS = 8
+
 _OF_SHARD = re.compile(r"shardq:\{[^:}]+:(\d+)\.")
 _TOPOLOGY = re.compile(r"shardq:\{([^:}]+)\}:topology")
 
@@ -57,6 +59,11 @@ class ShardKeys:
     def ready(self, topic: str) -> str:
         """The list of a topic's ready ids."""
         return f"{self.prefix}ready/{topic}"
+
+    @property
+    def ends(self) -> list[str]:
+        """The slots of the ring of ends."""
+        return [f"{self.prefix}ends/{slot}" for slot in range(END_SLOTS)]
 
     def waiting(self, topic: str) -> str:
         """The processes with a consumer idle on a topic, by how long they wait: a sorted set."""
@@ -147,7 +154,7 @@ def patterns(name: str) -> tuple[str, str]:
 
 def field_patterns(name: str, chosen: Collection[str]) -> list[str]:
     """The patterns that match the keys of some fields: of all shards, and of the whole."""
-    prefixes = dict.fromkeys((*_OF_A_SHARD, "ready", "waiting"), f"shardq:{{{name}:*}}:")
+    prefixes = dict.fromkeys((*_OF_A_SHARD, "ready", "waiting", "ends"), f"shardq:{{{name}:*}}:")
     prefixes |= dict.fromkeys(_OF_THE_WHOLE, control_keys(name).prefix)
-    some = ("ready", "waiting", "limits")
+    some = ("ready", "waiting", "ends", "limits")
     return [f"{prefix}{each}{'/*' * (each in some)}" for each, prefix in prefixes.items() if each in chosen]

@@ -21,6 +21,7 @@ import mmh3
 import msgspec
 
 from shardq.core.layout import destinations, formats
+from shardq.core.layout.keys import END_SLOTS
 from shardq.core.layout.lanes import hashed_part, lane_of
 from shardq.core.layout.slots import BUCKETS, MAX_SHARDS, table
 from shardq.core.layout.words import FOREIGN, UNDECODABLE, raw, text_of
@@ -150,6 +151,13 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     paused_until: int = 0
     """The instant at which the pause ends by itself, in epoch ms; 0: only ``resume`` ends it."""
     limit: Limit | None = None
+    done_age: float | None = None
+    """The seconds for which its ends are kept, at most the engine's; 0: none are. None: the engine's."""
+
+    @property
+    def keeps_no_ends(self) -> bool:
+        """True for a topic that is forwarded here: its tasks leave, and nobody is told when they end."""
+        return self.route is not None and self.route.is_here
 
     @property
     def uncounted(self) -> int | None:
@@ -180,6 +188,14 @@ class ColdTable(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take some seven hours; without, they still end
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
+DEFAULT_DONE_COUNT = 100_000  # some 16 MB
+
+ENDED_SLACK_MS = 60_000
+"""Clocks of hosts may differ by so much."""
+
+MOST_ENDS_OF_A_SHARD = 80_000
+"""A page of ends looks through an eighth of them."""
+
 DEFAULT_DEAD_COUNT = 100_000  # enough for every incident that is looked into, some 50 MB of ordinary tasks
 
 
@@ -195,6 +211,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds for which dead tasks are kept."""
     dead_count: int = DEFAULT_DEAD_COUNT
     """The dead tasks that are kept at most, over all shards: in each its part."""
+    done_age: float = 0.0
+    """The seconds for which the ends of tasks that are done or cancelled are kept; 0: none are."""
+    done_count: int = DEFAULT_DONE_COUNT
+    """The ends that are kept at most, likewise."""
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -215,6 +235,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_keyed: bool = msgspec.field(default=False, name="keyed")
     word: str = "0"  # of a topology that is stored nowhere, as the next
     engine: str = "0"
+    # number of shards, and the instant in ms until which ends may lie in these: earlier ones, the oldest first
+    ended: tuple[tuple[int, int], ...] = ()
     created: int = 0  # when the engine was created, by the clock of the control slot's master, in ms
 
     @cached_property
@@ -233,6 +255,36 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         while tasks move, dead tasks of many shards may be in few.
         """
         return -(-self.settings.dead_count // min((self.shards, *self.priors)))
+
+    @cached_property
+    def ends_rule(self) -> str:
+        """The rule by which a shard keeps ends, ``AGE:MOST``: the age in ms, and the most of one slot of its ring.
+        Empty if none are kept.
+        """
+        settings = self.settings
+        if not settings.done_age or not settings.done_count:
+            return ""
+        slots = END_SLOTS * min((self.shards, *self.priors))
+        return f"{round(settings.done_age * 1000)}:{-(-settings.done_count // slots)}"
+
+    @cached_property
+    def _done_ages_ms(self) -> Mapping[str, int]:
+        """Topic → for how many ms its ends are kept, of topics for which that is not the engine's age."""
+        ages = {
+            topic: 0 if known.keeps_no_ends else round((known.done_age or 0) * 1000)
+            for topic, known in self.topics.items()
+            if known.done_age is not None or known.keeps_no_ends
+        }
+        return {topic: min(age, self.done_age_ms) for topic, age in ages.items()}
+
+    @property
+    def done_age_ms(self) -> int:
+        """The ms for which ends are kept; 0: none are."""
+        return round(self.settings.done_age * 1000) if self.settings.done_count else 0
+
+    def ends_age_ms(self, topic: str) -> int:
+        """The ms for which the ends of a topic are kept; 0: none are."""
+        return self._done_ages_ms.get(topic, self.done_age_ms)
 
     @cached_property
     def routes(self) -> Mapping[str, Route]:
@@ -338,6 +390,23 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         bucket = mmh3.hash(hashed_part(raw(id)) if self.is_keyed else raw(id)) & _MASK
         backwards = [table(count)[bucket] for count in (self.shards, *reversed(self.priors))]
         return list(dict.fromkeys(backwards))[::-1]
+
+    def ends_homes(self, id: str) -> list[int]:
+        """The shards in which the end of a task may lie: ends stay where they were written."""
+        lane = hashed_part(raw(id)) if self.is_keyed else raw(id)
+        buckets = {mmh3.hash(part) & _MASK for part in (lane, raw(id))}  # by the whole id, where keys came later
+        counts = (self.shards, *self.priors, *(count for count, _ in self.ended))
+        return sorted({table(count)[bucket] for count in counts for bucket in buckets})
+
+    def with_ended(self, now_ms: int) -> tuple[tuple[int, int], ...]:
+        """The numbers of shards by which ends may lie once the priors are forgotten."""
+        until_ms = now_ms + self.done_age_ms + ENDED_SLACK_MS
+        known = {count: at for count, at in self.ended if at > now_ms}
+        return tuple((known | (dict.fromkeys(self.priors, until_ms) if self.ends_rule else {})).items())
+
+    def ends_span(self) -> range:
+        """All shards in which ends may lie."""
+        return range(max((len(self.span()), *(count for count, _ in self.ended))))
 
     def span(self) -> range:
         """All shards that may hold tasks, under the present count, an earlier one or the next."""
@@ -491,7 +560,8 @@ _MOST = (1 << 53) - 1
 
 def _checked(topology: Topology) -> Topology:
     """The same, if it is one that the engine's own commands can have made: all processes act by it, without a look."""
-    counts = (topology.shards, *topology.priors, *([] if topology.pending is None else [topology.pending]))
+    ended = [count for count, _ in topology.ended]
+    counts = (topology.shards, *topology.priors, *ended, *([] if topology.pending is None else [topology.pending]))
     if not all(1 <= count <= MAX_SHARDS for count in counts):
         raise _unreadable(f"it has a shard count outside 1..{MAX_SHARDS}")
     settings = topology.settings
@@ -503,6 +573,8 @@ def _checked(topology: Topology) -> Topology:
             ("max_attempts", 1, settings.max_attempts),
             ("dead_age", 0, settings.dead_age * 1000),
             ("dead_count", 0, settings.dead_count),
+            ("done_age", 0, settings.done_age * 1000),
+            ("done_count", 0, settings.done_count),
             ("rate", sys.float_info.min, topology.move_rate),
         ]
     )
@@ -520,6 +592,8 @@ def _bounds_of(settings: TopicSettings) -> Iterator[_Bounds]:
         yield "per_key_rate", sys.float_info.min, settings.limit.per_key_rate
     if settings.route is not None:
         yield "maxlen", 0, settings.route.maxlen
+    if settings.done_age is not None:
+        yield "done_age", 0, settings.done_age * 1000
 
 
 def _check(bounded: Iterable[_Bounds]) -> None:

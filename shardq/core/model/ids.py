@@ -177,6 +177,24 @@ def topics_of(ids: Sequence[str]) -> Collection[str]:
     return (topic,) if alike and ids else sorted(set(map(topic_of, ids)))
 
 
+_OURS = re.compile(f"[{ALPHABET[1:]}-]{{{UNIQUE_LENGTH}}}")
+
+
+def pushed_at(id: str) -> int | None:
+    """The second in which an id of ours was made; None for another id. One of the caller's own may look like it.
+
+    >>> pushed_at("mail/" + spell(1_700_000_000 << 46))
+    1700000000
+    """
+    unique = id.rpartition("/")[2]
+    if not _OURS.fullmatch(unique):
+        return None
+    number = 0
+    for letter in unique[:6]:
+        number = number << 6 | ALPHABET.index(letter)
+    return number >> 4
+
+
 def spell(number: int) -> str:
     """78 bits as 13 characters."""
     return (

@@ -10,7 +10,8 @@ head's length only, to find where the payload begins.
               (an instant in ms; below 0: so many ms from the push, whose script puts the instant in its place),
               "n" the nonce of the push, where the caller chose the id (int): how a resend knows its own first send,
               "t" tags (list of str), "e" why the last attempt failed (str, always first, which settle's script puts
-              there); other names are passed over
+              there), "p" when it was pushed, in seconds since 1970, where the engine keeps ends and the caller chose
+              the id (uint32); other names are passed over
     the rest    the payload, exactly as the codec made it
 
     codec 0 raw bytes, 1 JSON, 2 msgpack, 7 the caller's own
@@ -111,6 +112,12 @@ _WITH_NONCE = {
 }
 """First bytes of a record whose head is a nonce alone, as with most ids of the caller's own → likewise."""
 _NONCE_END = 11  # the payload's place in such a record
+_WITH_PUSH = {
+    bytes([VERSION << 4 | _HEADED | codec.number]) + b"\0\x0f\x82\xa1n\xce": codec.decode for codec in _BY_NAME.values()
+}
+"""The same with the second of the push, where ends are kept."""
+_PUSHED = b"\xa1p\xce"  # before that
+_PUSH_END = 18
 
 
 def codec_named(choice: str | Codec) -> Codec:
@@ -139,6 +146,7 @@ class UnreadableRecord(PayloadNotDecodable):
 class _Head(StoredContent, omit_defaults=True):
     expires: int | None = msgspec.field(default=None, name="x")
     nonce: int | None = msgspec.field(default=None, name="n")
+    pushed: int | None = msgspec.field(default=None, name="p")
     reason: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="e")
     """Its text may be cut anywhere, or be none: it must not make the record unreadable."""
 
@@ -148,9 +156,15 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 _EMPTY = _encode_head(_Head())
 
 
-def encode_head(given: Content | None = None, *, expires: int | None = None, nonce: int | None = None) -> bytes | None:
+def encode_head(
+    given: Content | None = None,
+    *,
+    expires: int | None = None,
+    nonce: int | None = None,
+    pushed: int | None = None,
+) -> bytes | None:
     """The head of a record with the options of this content, or None when nothing goes into it. Raises BadInput."""
-    head = _Head(expires=expires, nonce=nonce)
+    head = _Head(expires=expires, nonce=nonce, pushed=pushed)
     if given is not None:
         store_content(given, head)
     encoded = _encode_head(head)
@@ -296,6 +310,31 @@ def nonce_of(record: bytes) -> int | None:
     return None if head is None else head.nonce
 
 
+def pushed_s_of(record: bytes) -> int:
+    """When the task was pushed, in seconds since 1970; 0: its id says it; -1: nothing does."""
+    if not record[:1] or not record[0] & _HEADED:
+        return 0
+    try:
+        _, head, _ = _parts(record)
+    except PayloadNotDecodable:
+        return -1
+    if head is None:
+        return 0
+    return head.pushed or (0 if head.nonce is None else -1)
+
+
+def with_push(record: bytes, pushed_s: int) -> bytes:
+    """The record of a push under an id of the caller's own, with the second in which it was pushed."""
+    if not record[0] & _HEADED:
+        return record
+    pushed = _PUSHED + pushed_s.to_bytes(4, "big")
+    if record[:7] in _WITH_NONCE:
+        return record[:1] + b"\0\x0f\x82" + record[4:_NONCE_END] + pushed + record[_NONCE_END:]
+    length, names = int.from_bytes(record[1:3], "big"), record[3]
+    head = bytes([names + 1]) + record[4 : 3 + length] + pushed  # a map of up to 15 names: it was just made
+    return record[:1] + (length + 7).to_bytes(2, "big") + head + record[3 + length :]
+
+
 def last_reason(record: bytes) -> str | None:
     """The end of the reason of the last attempt that failed, with the attempts that are noted behind it. None where
     there is none, and for a record that can't be read.
@@ -362,14 +401,22 @@ def decode_payload(
     """The payload, the headers, also ours, and the tags, as ``decode_record`` reads them; in a third of its time for
     records whose head is a nonce alone, unless the codec is the caller's own, which may refuse them.
     """
-    decode = _WITH_NONCE.get(record[:7]) if own is None or type(own) is Builtin else None
-    if decode is not None and len(record) >= _NONCE_END:
+    end = 0
+    if own is None or type(own) is Builtin:
+        decode, end = _WITH_NONCE.get(record[:7]), _NONCE_END
+        if decode is None:
+            decode, end = _WITH_PUSH.get(record[:7]), _PUSH_END
+            if decode is not None and record[_NONCE_END : _NONCE_END + 3] != _PUSHED:
+                decode = None
+    else:
+        decode = None
+    if decode is not None and len(record) >= end:
         try:
-            return decode(record[_NONCE_END:]), {}, ()
+            return decode(record[end:]), {}, ()
         except Exception as exc:
             if raised_by_handler(exc):
                 raise
-            raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[_NONCE_END:], exc) from exc
+            raise _undecodable(_BY_NUMBER[record[0] & _CODEC], record[end:], exc) from exc
     decoded = decode_record(record, own=own, id=id)
     return decoded.payload, decoded.content.headers, decoded.content.tags
 

@@ -21,7 +21,10 @@ else:
 
     P = TypeVar("P")
 
-State = Literal["scheduled", "held", "ready", "leased", "dead"]
+EndedState = Literal["done", "cancelled"]
+
+State = Literal["scheduled", "held", "ready", "leased", "dead", "done", "cancelled"]
+"""Of the last two only the ends are kept, where the engine keeps them."""
 
 
 OF_OTHERS = {
@@ -171,14 +174,16 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     key: str | None
     state: State
-    """``held``: it is due, and waits for its key."""
+    """``held``: it is due, and waits for its key. ``done`` and ``cancelled``: it has ended, and this is what is kept of
+    it: no payload, no headers, no tags.
+    """
     due: dt.datetime | None
     """The time at which it becomes due, or became due; None unless scheduled or held."""
     deadline: dt.datetime | None
     """The end of its present lease; None unless leased."""
     holder: str | None
-    """The consumer or worker that has it: its name, and a random part that tells it from others of that name. None
-    unless leased.
+    """The consumer or worker that has it, or had it when it was done: its name, and a random part that tells it from
+    others of that name. None unless leased or done.
     """
     died: dt.datetime | None
     """The time of its death; None unless dead."""
@@ -210,6 +215,14 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The last five attempts that failed, the earliest first. An attempt whose lease ran out is not among them:
     ``lapses`` counts those.
     """
+    pushed: dt.datetime | None = None
+    """When it was pushed, to the second; None where that is not known."""
+    ended: dt.datetime | None = None
+    """When it was done or cancelled; None of a task that has not ended."""
+    seconds: float | None = None
+    """The time that its handler took; None unless done, and where no worker called it."""
+    failure: str | None = None
+    """The class of its last failure, such as ``TimeoutError``, if it has ended and had failed before."""
 
 
 class Delivery(msgspec.Struct, Generic[P], frozen=True):
@@ -242,6 +255,8 @@ class Delivery(msgspec.Struct, Generic[P], frozen=True):
     """
     url: str | None = None
     """The URL that the task was pushed with, for a webhook."""
+    pushed_s: int = 0
+    """When it was pushed, if the engine keeps ends: seconds since 1970; 0: its id says it; below 0: nothing does."""
 
     @property
     def key(self) -> str | None:

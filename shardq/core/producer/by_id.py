@@ -14,8 +14,9 @@ from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.words import shown_id
 from shardq.core.model.attempts import holder_of
 from shardq.core.model.checks import shown_instant
+from shardq.core.model.ends import instant_of_push
 from shardq.core.model.ids import topic_of
-from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
+from shardq.core.model.record import Codec, Decoded, decode_record, pushed_s_of, undecoded
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.core.operation import Operation
 from shardq.core.recovery import CallChain, Make, call_shard, call_shards, walk_shards
@@ -59,7 +60,18 @@ def find_and_call(
 
 
 def cancel(cache: TopologyCache, id: str) -> Operation[Outcome]:
-    return find_and_call(cache, id, partial(by_id.cancel, id=id), absent=is_gone)
+    return find_and_call(cache, id, partial(cancelling, cache, id), absent=is_gone)
+
+
+def cancelling(cache: TopologyCache, id: str, keys: ShardKeys, epoch: Epoch) -> Call[Outcome]:
+    """The call that cancels a task, and has its end kept."""
+    return by_id.cancel(keys, epoch, id, ends_rule=ends_rule(cache, id, epoch))
+
+
+def ends_rule(cache: TopologyCache, id: str, epoch: Epoch) -> str:
+    """The rule by which the end of a task is kept, for a call of this epoch: a shard that has another refuses that."""
+    topology = cache.topology
+    return topology.ends_rule if topology.stamp == epoch and topology.ends_age_ms(topic_of(id)) else ""
 
 
 def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
@@ -151,6 +163,7 @@ def info_of(id: str, task: by_id.Found, record: Decoded) -> TaskInfo:
         expires=None if record.expires_ms is None else shown_instant(record.expires_ms),
         codec=record.codec,
         attempts=task.attempts,
+        pushed=instant_of_push(id, pushed_s_of(task.record)),
         **record.content.named(),
     )
 

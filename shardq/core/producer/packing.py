@@ -8,6 +8,7 @@ window. Its shard is chosen later, and again when the topology has changed.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from shardq.core.model.checks import (
     window_ms,
 )
 from shardq.core.model.endpoints import checked_url, default_key
-from shardq.core.model.ids import UNIQUE_LENGTH, Ids, full_id, new_nonce
+from shardq.core.model.ids import UNIQUE_LENGTH, Ids, full_id, new_nonce, topic_of
 from shardq.core.model.options import OPTIONS, any_given, has_content
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import (
@@ -45,6 +46,7 @@ from shardq.core.model.record import (
     rebound,
     record_encoder,
     refused_types,
+    with_push,
 )
 from shardq.core.model.task import Task
 from shardq.core.recovery import Routed
@@ -140,6 +142,8 @@ class Packer:
         self._codec = codec
         self.binds: bool = clear_of(codec) is not None
         """True if a record is good for one id only: with another id it has to be ``rebound``."""
+        self.cache: TopologyCache | None = None
+        """That of the engine; None until it is open."""
         self.pushed = 0
         """Its tasks that are stored, as far as this process was told; for metrics."""
 
@@ -163,6 +167,19 @@ class Packer:
                     self._add(entries, task)
                 except BadInput as exc:
                     raise type(exc)(f"task {len(entries.ids)} of this call: {exc}") from exc
+        return entries
+
+    def _keeps_ends(self, topic: str) -> bool:
+        """True if the record of a task with an id of the caller's own has to say when it was pushed."""
+        return self.cache is not None and self.cache.topology.ends_age_ms(topic) > 0
+
+    def stamped(self, entries: Entries) -> Entries:
+        """Entries that were packed before the engine was open, as they would be packed now."""
+        if self.cache is not None and self.cache.topology.ends_rule:
+            now, words = int(time.time()), entries.unique
+            for at in range(0, len(words), UNIQUE):
+                if self._keeps_ends(topic_of(words[at])):  # type: ignore[arg-type]  # the id
+                    words[at + 2] = with_push(words[at + 2], now)  # type: ignore[arg-type]  # the record
         return entries
 
     def again(self, id: str, due: Word, record: Word) -> tuple[str, Word, Word]:
@@ -238,7 +255,8 @@ class Packer:
             expires = expiry_spec(task.expires, due, window_ms=window)
             if task.id is not None and nonce is None:
                 nonce = new_nonce()
-            head = encode_head(content, expires=expires, nonce=None if task.id is None else nonce)
+            pushed = int(time.time()) if task.id is not None and self._keeps_ends(task.topic) else None
+            head = encode_head(content, expires=expires, nonce=None if task.id is None else nonce, pushed=pushed)
         if task.id is None:
             id = self._ids.one(topic=beginning)
         else:

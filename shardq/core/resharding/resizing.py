@@ -194,7 +194,8 @@ def forget_priors(cache: TopologyCache) -> Operation[bool]:
     if cache.topology.stamp != topology.stamp or state.swept < state.of or (yield from barrier.behind(span, disk=True)):
         return False
     # Shards that are no longer used are told, too: their metas stay, and refuse whoever still knows them.
-    if (yield from declare(cache, topology, topology.following(priors=(), move_rate=None))):
+    ended = topology.with_ended(round(time.time() * 1000))
+    if (yield from declare(cache, topology, topology.following(priors=(), move_rate=None, ended=ended))):
         yield from open_shards(cache, span)
     return not cache.topology.priors
 

@@ -47,7 +47,7 @@ from shardq.core.model.printable import counted
 from shardq.core.model.record import undecoded
 from shardq.core.model.task import Outcome, State
 from shardq.core.operation import Many, Operation, values
-from shardq.core.producer.by_id import Verb, call_each
+from shardq.core.producer.by_id import Verb, call_each, cancelling
 from shardq.core.recovery import Make, call_shard
 from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
@@ -298,7 +298,7 @@ class Bulk:
 
     def _make(self, id: str) -> Make[Outcome]:
         if self.verb == "cancel":
-            return partial(by_id.cancel, id=id)
+            return partial(cancelling, self._cache, id)
         return partial(by_id.requeue if self.verb == "requeue" else by_id.reschedule, id=id, due=self.due)
 
 

@@ -85,6 +85,8 @@ def following(cache: TopologyCache, query: Query, place: Place, limit: int) -> O
         if place.state == "ready":
             entries, last = yield from _ready(cache, query, place, limit)
         else:
+            assert place.state != "done", "ends are not read here"
+            assert place.state != "cancelled", "likewise"
             entries, last = yield from _sorted(cache, query, place.state, place, limit)
         if last is not None:
             return entries, last

@@ -19,14 +19,17 @@ import msgspec
 from shardq.core.layout.words import UNDECODABLE, id_of, is_foreign, raw
 from shardq.core.model.checks import check_key, check_name, check_tag, check_topic, instant_ms
 from shardq.core.model.printable import quoted
-from shardq.core.model.task import State, TaskInfo
+from shardq.core.model.task import EndedState, State, TaskInfo
 from shardq.errors import InvalidOption
 
 Instant = float | dt.datetime
 Due = tuple[Instant | None, Instant | None]
 
-STATES: tuple[State, ...] = get_args(State)
+STATES: tuple[State, ...] = ("scheduled", "held", "ready", "leased", "dead")
 """In the order in which a task goes through them, and in which they are listed."""
+
+ENDED: tuple[State, ...] = get_args(EndedState)
+"""States of tasks that are no more: what is kept of their ends is listed, where it is asked for."""
 
 
 WAITING: tuple[State, ...] = ("scheduled", "held")
@@ -61,6 +64,8 @@ class TaskPage(list[TaskInfo]):
         super().__init__(tasks)
         self.cursor = cursor
         """To be given with the next call; None at the end. A page may be short, or empty, before the end."""
+        self.since: dt.datetime | None = None
+        """Of a page of done or cancelled tasks: all ends since then are kept. None if there are none."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -125,11 +130,19 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
             check_tag(tag)
         if key is not None:
             check_key(key)
-        if state is not None and state not in STATES:
+        if state is not None and state not in (*STATES, *ENDED):
             raise InvalidOption(
-                f"state={quoted(state)} is not possible; use one of {', '.join(map(repr, STATES))}, or none"
+                f"state={quoted(state)} is not possible; use one of {', '.join(map(repr, (*STATES, *ENDED)))}, or none"
             )
-        states = STATES if state is None else tuple(each for each in STATES if each == state)
+        states = STATES if state is None else tuple(each for each in (*STATES, *ENDED) if each == state)
+        if state in ENDED:
+            refused = {"due": due, "tag": tag, "failed": failed or None, "holder": holder}
+            if name := next((name for name, value in refused.items() if value is not None), ""):
+                raise InvalidOption(
+                    f"{name}={quoted(refused[name])} was given with state={quoted(state)}: what is kept of such tasks "
+                    "is listed by topic= and key= alone; leave it out"
+                )
+            newest = False  # they are always listed so
         begin_ms = end_ms = None
         if due is not None:
             states = _only(WAITING, states, f"due={quoted(due)}", "a due time")
@@ -149,6 +162,11 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     def is_of_lanes(self) -> bool:
         """True if this asks for a key, in whatever state: it is listed in the order in which its tasks run."""
         return self.key is not None and self.states == STATES
+
+    @property
+    def is_of_ends(self) -> bool:
+        """True if this asks for tasks that have ended."""
+        return self.states[0] in ENDED
 
     @property
     def first(self) -> Place:
@@ -213,6 +231,10 @@ def dead_filter(
 ) -> Filter:
     """Returns the filter of dead tasks, without their state. Refuses one by which no dead task is left."""
     Query.checked(state=state, due=due, failed=failed)
+    if state in ENDED:
+        raise InvalidOption(
+            f"state={quoted(state)} matches no dead task, and the payloads of such tasks are not kept: push them again"
+        )
     if state != "dead":
         raise InvalidOption(f"state={quoted(state)} matches no dead task: leave it out, or use tasks()")
     return {"tag": tag, "key": key, "everything": everything}

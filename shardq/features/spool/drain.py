@@ -26,6 +26,7 @@ from shardq.core.layout.lanes import lane_of
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import by_id, pushing
+from shardq.core.producer.by_id import ends_rule
 from shardq.core.producer.packing import BATCH, Packer
 from shardq.core.producer.pushing import Way
 from shardq.core.topology_cache import TopologyCache
@@ -202,7 +203,8 @@ class _Once:
         earlier: Earlier = "0" if keys.shard == home and asked.issuperset(former) else "1"
         asked.add(keys.shard)
         if command.kind == "cancel":
-            return calls.cancel(keys, epoch, command.id, once=command.once, earlier=earlier)
+            rule = ends_rule(self._cache, command.id, epoch)
+            return calls.cancel(keys, epoch, command.id, once=command.once, earlier=earlier, ends_rule=rule)
         return calls.reschedule(keys, epoch, command.id, command.due, once=command.once, earlier=earlier)
 
 

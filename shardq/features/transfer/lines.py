@@ -125,6 +125,10 @@ class RestoreLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     deadline: msgspec.Raw | UnsetType = UNSET
     holder: msgspec.Raw | UnsetType = UNSET
     attempt: msgspec.Raw | UnsetType = UNSET
+    pushed: msgspec.Raw | UnsetType = UNSET
+    ended: msgspec.Raw | UnsetType = UNSET
+    seconds: msgspec.Raw | UnsetType = UNSET
+    failure: msgspec.Raw | UnsetType = UNSET
 
 
 _decode_restore = msgspec.json.Decoder(RestoreLine).decode

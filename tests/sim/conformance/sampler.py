@@ -414,14 +414,28 @@ class Sampler:
                 self._draw.choice(["", "boom", "ż" * 513 + "!"]),
                 self._draw.choice([1, 2, 25]),
             ]
+        if by_token and self._chance(0.3):
+            at = 2 + len(ids) + 2 * len(by_token) + 1
+            words[at:at] = [self._draw.choice(["", "5::", ":1700000000:KeyError", "70:-:"]) for _ in ids]
+            words[1] = f"{len(ids)}:{self._ends_rule()}"
+            names, told = self._shard("settle", words)
+            return [*names, *self.keys.ends], told
         return self._shard("settle", words)
+
+    def _ends_rule(self) -> str:
+        """The rule of a ring that turns soon. Real servers forget its slots in an hour, and not within a run."""
+        return f"3600000:{self._draw.choice([1, 2, 5])}"
 
     def _extend(self) -> Built:
         words = [word for _ in range(self._draw.randrange(4)) for word in self._held()]
         return self._shard("extend", [self.keys.bell, self._length(), *words])
 
     def _cancel(self) -> Built:
-        return self._shard("cancel", [self.keys.bell, self._id(), *self._once()])
+        words = [self.keys.bell, self._id(), *self._once()]
+        if self._chance(0.3):
+            names, told = self._shard("cancel", [*words[:-1], f"{words[-1]}:{self._ends_rule()}"])
+            return [*names, *self.keys.ends], told
+        return self._shard("cancel", words)
 
     def _reschedule(self) -> Built:
         return self._shard("reschedule", [self.keys.bell, self._id(), self._due(), *self._once()])

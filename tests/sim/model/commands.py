@@ -87,6 +87,12 @@ def unlink(space: Keyspace, *keys: bytes) -> int:
     return sum(space.keys.pop(key, None) is not None for key in keys)
 
 
+@_command(-3, writes=True)
+def pexpire(space: Keyspace, key: bytes, ms: bytes) -> int:
+    """Says that it will: no key of ours depends on being gone, and no story is long enough."""
+    return int(_integer(ms) > 0 and key in space.keys)
+
+
 COMMANDS[b"DEL"] = COMMANDS[b"UNLINK"]
 
 

@@ -123,6 +123,8 @@ class Plan(msgspec.Struct, frozen=True):
     """What reaches the disks of the servers; None: all, at once."""
     keyed: bool = False
     """Some of the tasks have keys."""
+    keeps_ends: bool = False
+    """The engine keeps the ends of tasks."""
 
     def having(self, *, programs: Sequence[Program] | None = None, faults: Sequence[Fault] | None = None) -> Plan:
         """The same with other programs, or faults."""
@@ -141,8 +143,9 @@ def drawn(seed: int) -> Plan:
 
 
 def with_keys(plan: Plan) -> Plan:
-    """The same, with keys if its seed says so."""
-    return msgspec.structs.replace(plan, keyed=random.Random(f"{plan.seed}/keys").random() < 0.5)
+    """The same, with keys, and with ends, if its seed says so."""
+    keyed, keeps_ends = (random.Random(f"{plan.seed}/{what}").random() < 0.5 for what in ("keys", "ends"))
+    return msgspec.structs.replace(plan, keyed=keyed, keeps_ends=keeps_ends)
 
 
 def _drawn(seed: int) -> Plan:

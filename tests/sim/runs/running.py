@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from shardq import Engine
 from shardq.core.dispatcher import Dispatcher
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script, script
+from shardq.engine.internals import Internals
 from shardq.errors import ShardqError
 from shardq.worker.report import ALIVE_S
 from tests.judge.history import Book
@@ -26,8 +27,8 @@ from tests.judge.witness import Witness, number_of, seeded
 from tests.judge.workload import SCHEDULES, TOPICS, Place, Scale, WentWrong
 from tests.judge.workload import Program as Workload
 from tests.lua.contract import NAMES
-from tests.sim.invariants import FAR, Shard, Violation, check_lanes, check_once
-from tests.sim.model.server import Failure
+from tests.sim.invariants import FAR, Shard, Violation, check_ends, check_lanes, check_once
+from tests.sim.model.server import Denials, Failure
 from tests.sim.runs.faulting import Faulting
 from tests.sim.runs.plan import FLEETS, NAME, Plan, Program
 from tests.sim.runs.punctuality import CUT_OFF_MS, PLACES, Fleet, Punctuality
@@ -313,7 +314,7 @@ class Run:
     def engine(self, timeout: float | None = None, shards: int | None = None) -> Engine:
         """``timeout``, ``shards``: other than those of the plan."""
         seconds = timeout or self.plan.timeout
-        return Engine(
+        engine = Engine(
             self.servers.url,
             name=NAME,
             shards=shards or self.plan.shards,
@@ -322,6 +323,10 @@ class Run:
             connect_timeout=seconds,
             replay=self.plan.replay,
         )
+        if self.plan.keeps_ends:
+            # the engine is made with it
+            cast(dict[str, float], Internals(engine).options.given)["done_age"] = 3600.0
+        return engine
 
     def _witness(self, process: Process, engine: Engine, timeout: float | None = None) -> Witness:
         book = Book()
@@ -503,6 +508,8 @@ class Run:
             if script.name == "open" and words[2] == b"1":
                 self._rung.discard(shard.shard)
             self._check(shard, node)
+            if is_ok and node.server.denials == Denials():
+                check_ends(self._shard(shard, node), script.name, words, answer, keeps=self.plan.keeps_ends)
         if node is self.another and self._of_another is not None:
             self.check_another(f"{script.name} of {link.process.name}")
         elif script.name == "declare":

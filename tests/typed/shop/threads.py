@@ -233,6 +233,11 @@ def operating() -> None:
     engine.limit("mail", per_key=20, per_key_rate=5)
     assert_type(engine.keys("mail", limit=5), shardq.engine.KeyList)
     engine.configure(max_attempts=10, dead_age=HOUR, dead_count=1000)
+    engine.configure(done_age=HOUR, done_count=1000, topics={"mail": {"done_age": 60}})
+    if ended := engine.get("mail/1", ended=True):
+        assert_type((ended.pushed, ended.ended), tuple[dt.datetime | None, dt.datetime | None])
+        assert_type((ended.seconds, ended.failure), tuple[float | None, str | None])
+    assert_type(engine.tasks("mail", state="done").since, dt.datetime | None)
     assert_type(stats.settings, shardq.core.layout.topology.EngineSettings)
     assert_type((stats.settings.max_attempts, stats.settings.dead_age), tuple[int, float])
     engine.forward("emails", to="mail-queue", side="left")
