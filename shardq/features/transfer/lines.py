@@ -18,7 +18,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -34,7 +34,7 @@ from shardq.core.model.options import OPTIONS, Content, Kind
 from shardq.core.model.printable import quoted
 from shardq.core.model.quantities import expiry, instant, seconds
 from shardq.core.model.record import CODECS, JSON, MSGPACK, RAW, assembled
-from shardq.core.model.task import Attempt, State, Task
+from shardq.core.model.task import Attempt, EndedState, State, Task
 from shardq.errors import BadInput
 
 VERSION = 1
@@ -145,6 +145,8 @@ REASON_BYTES = 2048
 def adopted(text: str, max_payload: int) -> list[Word]:
     """The words of ``adopt`` for a task as it was."""
     line = _decode_restore(text)
+    if line.state in get_args(EndedState):
+        raise BadInput(f"it is {line.state}, and its payload is not kept: there is nothing to restore")
     id = line.id
     if _ORDINARY.fullmatch(id) is None:
         check_whole_id(id)
