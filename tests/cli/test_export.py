@@ -117,7 +117,7 @@ def test_ids_with_a_slash_are_whole(shardq: Shell, engine: Engine) -> None:
 def test_a_rate(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(lines({"payload": n, "delay": 3600} for n in range(60)))
-    process = shardq.start("import", str(file), "--rate", "20/s")
+    process = shardq.start("import", str(file), "--rate", "60/s")
     wait_until(lambda: engine.stats().scheduled, "some are stored")
     assert engine.stats().scheduled < 60
     wait_until(lambda: engine.stats().scheduled == 60, "all are")
