@@ -184,7 +184,8 @@ class Progress(msgspec.Struct, kw_only=True):
 HEAD = 4096
 """The bytes of a file by which it is known again."""
 
-COUNTED = ("restored", "pushed", "replaced", "kept", "seen", "topics", "schedules", "windows")
+THINGS = ("topics", "schedules", "windows")
+COUNTED = ("restored", "pushed", "replaced", "kept", "seen", *THINGS)
 
 
 def _checksum(source: Source) -> int:
@@ -333,6 +334,8 @@ class FileImport:
         self.doubtful = [each.number for each in failed if isinstance(each.answer, Unanswered)]
         self.missing = [each.number for each in failed if not isinstance(each.answer, Unanswered | Conflict)]
         self._tell([each for each in said if isinstance(each.answer, str)])
+        if not self.given.json:
+            self._tell_errors()  # a schedule that can't be read
         for each in failed:
             if isinstance(each.answer, Conflict):
                 self._tell_bad(each.number, str(each.answer))
@@ -368,12 +371,16 @@ class FileImport:
 
     def _tell_bad(self, number: int, reason: str) -> None:
         self.importer.told_bad(number, reason)
-        reason = in_fields(reason)
         if self.given.json:
-            tell({"line": number, "error": reason})
-        elif len(self.importer.errors) > self._told:
-            self._told = len(self.importer.errors)
-            complain(f"line {number}: {reason}")
+            tell({"line": number, "error": in_fields(reason)})
+        else:
+            self._tell_errors()
+
+    def _tell_errors(self) -> None:
+        """Tells the first bad lines, as far as they were not told."""
+        for number, reason in self.importer.errors[self._told :]:
+            self._told += 1
+            complain(f"line {number}: {in_fields(reason)}")
 
     def _keep(self) -> None:
         """Notes what is settled, so that another process can go on."""
@@ -426,7 +433,11 @@ class FileImport:
         for note in restored.notes:
             complain(note)
         main = "restored" if restored.restored or self.importer.tasks else "pushed"
-        parts = [f"{count:,} {outcome}" for outcome, count in counts.items() if count or outcome == main]
+        parts = [
+            counted(count, outcome[:-1]) if outcome in THINGS else f"{count:,} {outcome}"
+            for outcome, count in counts.items()
+            if count or outcome == main
+        ]
         if restored.bad:
             parts.append(counted(restored.bad, "bad line"))
         complain(("it would be: " if self.dry_run else "") + ", ".join(parts))

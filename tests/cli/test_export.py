@@ -55,7 +55,7 @@ def test_through_a_pipe(shardq: Shell, full: Engine, other: str) -> None:
     # the lines of both commands come in any order
     told = sorted(done.stderr.splitlines())
     assert [line for line in told if "there was no engine named" not in line] == [
-        "201 restored, 1 topics",
+        "201 restored, 1 topic",
         "204 lines",
     ]
     assert f"there was no engine named '{other}'" in done.stderr
@@ -78,9 +78,9 @@ def test_a_packed_file(shardq: Shell, full: Engine, other: str, tmp_path: Path) 
     text = shardq.run("export", "--topic", "mail").out.encode()
     file.write_bytes(gzip.compress(text))
     would = shardq.run("import", str(file), "--dry-run")
-    assert (would.code, would.err) == (0, "it would be: 0 restored, 200 kept, 1 topics\n")
+    assert (would.code, would.err) == (0, "it would be: 0 restored, 200 kept, 1 topic\n")
     words = ("import", str(file), "--name", other)
-    assert shardq.run(*words).err.splitlines()[-1] == "200 restored, 1 topics"
+    assert shardq.run(*words).err.splitlines()[-1] == "200 restored, 1 topic"
     assert exported(shardq, "--topic", "mail") == exported(shardq, "--name", other)
     file.write_bytes(gzip.compress(text)[:-200])
     cut = shardq.run(*words)
@@ -117,7 +117,7 @@ def test_ids_with_a_slash_are_whole(shardq: Shell, engine: Engine) -> None:
 def test_a_rate(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(lines({"payload": n, "delay": 3600} for n in range(60)))
-    process = shardq.start("import", str(file), "--rate", "20/s")
+    process = shardq.start("import", str(file), "--rate", "60/s")
     wait_until(lambda: engine.stats().scheduled, "some are stored")
     assert engine.stats().scheduled < 60
     wait_until(lambda: engine.stats().scheduled == 60, "all are")
@@ -145,7 +145,7 @@ def test_by_users_of_each_role(shell: Shell, own_server: Server, name: str) -> N
         assert "the role dispatcher or operator" in refused.err
         assert engine.stats().scheduled == 2
         done = run("operator", "import", "-", stdin=text + push)
-        assert (done.code, done.err) == (0, "0 restored, 1 pushed, 1 kept, 1 seen, 1 topics, 1 windows\n")
+        assert (done.code, done.err) == (0, "0 restored, 1 pushed, 1 kept, 1 seen, 1 topic, 1 window\n")
 
 
 SENT_S = 0.1

@@ -65,6 +65,14 @@ def test_bad_lines_are_told_by_number_and_the_good_ones_pushed(
     assert engine.stats().scheduled == len(bad)
 
 
+def test_a_schedule_that_can_not_be_read_is_told(shardq: Shell, engine: Engine) -> None:
+    done = shardq.run("import", "-", stdin='{"schedule": "nightly", "declaration": {}, "progress": {}}\n')
+    assert done.code == 1
+    first, last = done.err.splitlines()
+    assert first.startswith("line 1: the schedule 'nightly' can't be read: ")
+    assert last == "0 pushed, 1 bad line"
+
+
 def test_only_the_first_bad_lines_are_told(shardq: Shell, engine: Engine) -> None:
     done = shardq.run("import", "-", stdin="bad\n" * 50)
     assert done.code == 1
