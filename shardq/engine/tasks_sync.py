@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from shardq.core.model.checks import OnConflict, due_spec
@@ -73,10 +73,10 @@ class RedisStore(TaskStore):
                 "cold=, the URL of the database that the other processes have"
             )
 
-    def check_hooked(self, entries: Entries) -> None:
+    def check_hooked(self, topics: Collection[str]) -> None:
         cache = self._engine._cache
-        if cache is not None and entries.hooked:
-            pushing.check_hooked(cache, entries.hooked)
+        if cache is not None:
+            pushing.check_hooked(cache, topics)
 
     def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
         if durability is not None:
@@ -115,7 +115,8 @@ class Pusher:
     def packed(self, task: Task) -> Entries:
         """Packs a task that a buffer stores later."""
         entries = self._packer.one(task)
-        self._store.check_hooked(entries)
+        if entries.hooked:
+            self._store.check_hooked(entries.hooked)
         return entries
 
 

@@ -8,7 +8,7 @@ the next one. Redis is the first link of every chain (``engine/tasks_aio.py``); 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from shardq.core.model.record import Codec
@@ -56,9 +56,9 @@ class AsyncTaskStore:
         """Raises InvalidOption for a task in a cold store that this engine was not given, as far as it knows."""
         self.near.check(id)
 
-    def check_hooked(self, entries: Entries) -> None:
-        """Raises InvalidOption for a task with a URL in a topic that goes elsewhere, as far as this process knows."""
-        self.near.check_hooked(entries)
+    def check_hooked(self, topics: Collection[str]) -> None:
+        """Raises InvalidOption for a topic of tasks with URLs that goes elsewhere, as far as this process knows."""
+        self.near.check_hooked(topics)
 
     def until(self) -> float:
         """The end of a step that begins now and has the engine's timeout for itself."""

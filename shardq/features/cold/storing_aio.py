@@ -147,7 +147,8 @@ class AsyncColdStore(AsyncTaskStore):
         if not await self._concerns_any(entries, deadline):
             return None
         await self._ready(deadline)
-        self.check_hooked(entries)
+        if entries.hooked:
+            self.check_hooked(entries.hooked)
         if (split := self._cold.split(entries, self._is_cold, self.packer)) is None:
             return None
         if split.own:
@@ -165,7 +166,8 @@ class AsyncColdStore(AsyncTaskStore):
         """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
         if not await self._concerns_any(entries, deadline):
             return await self.near.push(entries, deadline, durability)
-        self.check_hooked(entries)
+        if entries.hooked:
+            self.check_hooked(entries.hooked)
         half = (time.monotonic() + deadline) / 2
         failed: ShardqError | None = None
         try:

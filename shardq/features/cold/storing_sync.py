@@ -141,7 +141,8 @@ class ColdStore(TaskStore):
         if not self._concerns_any(entries, deadline):
             return None
         self._ready(deadline)
-        self.check_hooked(entries)
+        if entries.hooked:
+            self.check_hooked(entries.hooked)
         if (split := self._cold.split(entries, self._is_cold, self.packer)) is None:
             return None
         if split.own:
@@ -159,7 +160,8 @@ class ColdStore(TaskStore):
         """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
         if not self._concerns_any(entries, deadline):
             return self.near.push(entries, deadline, durability)
-        self.check_hooked(entries)
+        if entries.hooked:
+            self.check_hooked(entries.hooked)
         half = (time.monotonic() + deadline) / 2
         failed: ShardqError | None = None
         try:
