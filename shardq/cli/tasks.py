@@ -200,7 +200,7 @@ def get(given: Given, id: str) -> int:
     fields = {name: getattr(task, name) for name in task.__struct_fields__ if name not in ("payload", "attempts")}
     shown = msgspec.to_builtins(fields) | forms.payload(task.payload)
     for key, value in shown.items():
-        if value is not None and (value or key not in ("headers", "tags")):
+        if value is not None and (value or key not in ("headers", "tags", "codec")):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             say(f"{key:<14} {text or repr(text)}")
     for each in task.attempts:

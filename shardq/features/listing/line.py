@@ -49,7 +49,9 @@ def task(info: TaskInfo, *, is_private: bool = False) -> Any:
 
 def payload(info: TaskInfo) -> dict[str, Any]:
     """The payload's fields."""
-    data: bytes = info.payload
+    data: bytes | None = info.payload
+    if data is None:  # of a task that has ended, none is kept
+        return {}
     try:
         if info.codec == JSON.name:
             # a line is one line, characters that steer a terminal are printed as escapes, and blanks around a value go
