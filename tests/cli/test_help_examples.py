@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 from collections.abc import Iterator
@@ -53,13 +54,14 @@ def examples() -> Iterator[str]:
 
 EXAMPLES = [*dict.fromkeys(examples())]
 
-STAYS = re.compile(r"shardq (demo|run|work|top|dashboard|outbox run|push-file -|cold|deploy .*--wheel)|.*--watch")
+STAYS = re.compile(r"shardq (demo|run|work|top|dashboard|outbox run|import -|cold|deploy .*--wheel)|.*--watch")
 """Those that go on until they are ended, take long, or need more than a server of Redis: their own tests run them."""
 
 ENDS_WITH_1 = re.compile(r"shardq (stats|health|doctor|spool status|get AZr|cancel AZr)")
 """Those that judge an engine or a spool, which are not well here; and those that name a task that is not there."""
 
-DATABASE, SPOOL, SERVER = "postgresql://app@127.0.0.1/shop", "/var/lib/shop/orders.spool", "redis://127.0.0.1:6379/0"
+DATABASE, SPOOL = "postgresql://app@127.0.0.1/shop", "/var/lib/shop/orders.spool"
+SERVERS = ("redis://127.0.0.1:6379/0", "redis://old:6379/0", "redis://new:6379/0")
 """As the examples have them."""
 
 
@@ -86,7 +88,9 @@ def test_every_example_is_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def world(shardq: Shell, engine: Engine, tmp_path: Path) -> dict[str, str]:
     """What the examples take for granted. Returns their words → those of here."""
     shardq.cwd = tmp_path
-    (tmp_path / "tasks.jsonl").write_text(lines({"payload": n, "delay": FAR_S} for n in range(3)))
+    tasks = lines({"payload": n, "delay": FAR_S} for n in range(3))
+    (tmp_path / "tasks.jsonl").write_text(tasks)
+    (tmp_path / "tasks.jsonl.gz").write_bytes(gzip.compress(tasks.encode()))
     for block in blocks():
         if found := re.match(r"example of ([\w.]+):\n", block):
             (tmp_path / found[1]).write_text(re.sub(r"  +\(.*\)$", "", block[found.end() :], flags=re.MULTILINE))
@@ -97,7 +101,7 @@ def world(shardq: Shell, engine: Engine, tmp_path: Path) -> dict[str, str]:
     with Engine("redis://127.0.0.1:1", name=engine.name, spool=spool, timeout=0.1, connect_timeout=0.1) as away:
         away.push("spooled", delay=FAR_S)
     shardq.environment["SHARDQ_DATABASE"] = database = f"sqlite:///{tmp_path / 'shop.db'}"
-    return {DATABASE: database, SPOOL: spool, SERVER: shardq.environment["SHARDQ_URL"]}
+    return {DATABASE: database, SPOOL: spool} | dict.fromkeys(SERVERS, shardq.environment["SHARDQ_URL"])
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_without_a_wait_for_the_disk_a_moved_task_is_lost() -> None:
         return (yield from asked(self, shards))
 
     with mock.patch.object(ReplicaBarrier, "behind", without):
-        assert "nothing explains" in str(run(forgetting(90, ("tail",))).violation)
+        assert "nothing explains" in str(run(forgetting(213, ("tail",))).violation)
 
 
 DISPATCHERS = 2
