@@ -20,6 +20,7 @@ from bench.suites import (
     scales,
     sizes,
     transfer,
+    webhooks,
 )
 
 SUITES = (
@@ -32,6 +33,7 @@ SUITES = (
     burst.SUITE,
     consume.SUITE,
     batches.SUITE,
+    webhooks.SUITE,
     keys.SUITE,
     sizes.SUITE,
     backlog.SUITE,
