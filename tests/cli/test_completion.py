@@ -37,7 +37,7 @@ def test_topics_engines_and_states_are_completed(completed: Completed, engine: E
     for line in ("shardq --name ", "shardq stats --name ", "shardq engines --remove "):
         assert engine.name in completed(line + engine.name[:-1])
     assert completed(f"shardq --url {url} --name {engine.name} limit inv", SHARDQ_NAME="other") == ["invoice"]
-    assert completed("shardq list --state d") == ["dead"]
+    assert completed("shardq list --state d") == ["dead", "done"]
     assert completed("shardq req") == ["requeue"]
 
 

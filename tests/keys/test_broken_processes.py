@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ledger, pytest.mark.timeout(600)]
 SHARDS = 4
 KEYS = 60
 KILLS = 50
-ENOUGH = 1000
+ENOUGH = 500
 PROMOTED_S = 75.0
 
 OPTIONS = Options(lease=3.0, verbs={"ack": 0.95, "retry": 0.04, "lapse": 0.002}, work_s=0.01)
