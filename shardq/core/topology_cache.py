@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
-from shardq.core.layout.topology import Topology
+from shardq.core.layout.topology import Stamp, Topology
 
 Listener = Callable[[Topology], None]
 
@@ -75,6 +75,13 @@ class TopologyCache:
                 self._listeners.remove(listener)
 
         return stop
+
+    def of(self, epoch: Stamp | int) -> Topology:
+        """The topology by which a call of this epoch was made: another thread may have learnt a newer one since. The
+        present one where that was earlier than the one before.
+        """
+        present, before = self.topology, self.before
+        return before if before is not None and before.stamp == epoch != present.stamp else present
 
     def span(self) -> Sequence[ShardKeys]:
         """Every shard that may hold tasks."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from shardq import Backoff, Engine, Retry, Task, TaskInfo
+from shardq import Backoff, Delivery, Engine, Retry, Task, TaskInfo
+from shardq.core.consumer.settling import settle_acks
+from shardq.core.producer.by_id import ends_rule
 from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
@@ -281,3 +283,17 @@ def test_they_are_found_after_changes_of_the_number_of_shards(running: Engine, e
     wait_until(lambda: len(running.topology.ended) == 2, "the earlier numbers are noted")
     assert sorted(task.id for task in kept(running, limit=9)) == sorted(ids)
     assert all(running.get(id, ended=True) for id in ids)
+
+
+@pytest.mark.parametrize("engines", ["sync"], indirect=True)
+def test_a_topology_that_is_learnt_while_a_call_is_made_leaves_none_out(engine: Engine) -> None:
+    """A shard may still be of the one before, and take the call: that says how ends are kept, too."""
+    engine.configure(done_age=3600)
+    cache = engine._map()
+    before = cache.topology
+    engine.pause("other")
+    assert cache.topology.stamp != before.stamp
+    delivery = Delivery("id", "", None, 1, {}, "token", 0, 0, 0)
+    for call in (settle_acks(cache, [delivery], cache.keys(0), before.stamp), ends_rule(cache, "id", before.stamp)):
+        words = [call] if isinstance(call, str) else [str(word) for word in call.words]
+        assert any(before.ends_rule in word for word in words), words

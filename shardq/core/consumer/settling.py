@@ -120,13 +120,12 @@ def settle_acks(
     if topology.is_keyed and topology.stamp == epoch:
         found = {topic_of(ack.id) for ack in acks if lane_of(ack.id) is not None}
         topics = sorted(filter(topology.hands_over, found))[: consume.MAX_HANDING]
-    if topology.ends_rule and topology.stamp == epoch:
+    kept = cache.of(epoch)
+    if kept.ends_rule:
         for ack in acks:
-            if word := _end_of(ack) if topology.ends_age_ms(topic_of(ack.id)) else "":
+            if word := _end_of(ack) if kept.ends_age_ms(topic_of(ack.id)) else "":
                 ends[ack.id] = word
-    return consume.settle(
-        keys, epoch, acks, handing=topics, note_waits=note_waits, ends_rule=topology.ends_rule, ends=ends
-    )
+    return consume.settle(keys, epoch, acks, handing=topics, note_waits=note_waits, ends_rule=kept.ends_rule, ends=ends)
 
 
 def _end_of(ack: Leased) -> str:

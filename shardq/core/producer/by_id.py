@@ -69,9 +69,9 @@ def cancelling(cache: TopologyCache, id: str, keys: ShardKeys, epoch: Epoch) -> 
 
 
 def ends_rule(cache: TopologyCache, id: str, epoch: Epoch) -> str:
-    """The rule by which the end of a task is kept, for a call of this epoch: a shard that has another refuses that."""
-    topology = cache.topology
-    return topology.ends_rule if topology.stamp == epoch and topology.ends_age_ms(topic_of(id)) else ""
+    """The rule by which the end of a task is kept, for a call of this epoch."""
+    topology = cache.of(epoch)
+    return topology.ends_rule if topology.ends_age_ms(topic_of(id)) else ""
 
 
 def reschedule(cache: TopologyCache, id: str, due: int) -> Operation[Outcome]:
