@@ -207,7 +207,7 @@ def progress_of(file: str) -> int:
     ("count", "kills"),
     [
         (10_000, 1),
-        pytest.param(240_000, 30, marks=[pytest.mark.slow, pytest.mark.timeout(400)]),
+        pytest.param(80_000, 10, marks=[pytest.mark.slow, pytest.mark.timeout(400)]),
     ],
 )
 def test_an_import_that_is_killed_beside_a_worker_carries_out_each_line_once(
