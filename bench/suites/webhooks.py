@@ -37,7 +37,7 @@ def _figure(what: str, late_s: list[float], than: list[float] | None = None) -> 
     p99 = _share(late_ms, 0.99)
     ratio = None if than is None else p99 / (1000 * _share(than, 0.99))
     return Figure(
-        f"webhooks a time at {PUSHES}/s, {what}: how late the others' requests come",
+        f"webhooks at {PUSHES}/s, {what}: how late those come that are answered",
         _share(late_ms, 0.5),
         "ms",
         {"p99": p99, "max": max(late_ms)},
