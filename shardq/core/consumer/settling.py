@@ -120,7 +120,7 @@ def settle_acks(
     if topology.is_keyed and topology.stamp == epoch:
         found = {topic_of(ack.id) for ack in acks if lane_of(ack.id) is not None}
         topics = sorted(filter(topology.hands_over, found))[: consume.MAX_HANDING]
-    kept = cache.of(epoch)
+    kept = topology if topology.stamp == epoch else cache.of(epoch)
     if kept.ends_rule:
         for ack in acks:
             if word := _end_of(ack) if kept.ends_age_ms(topic_of(ack.id)) else "":
