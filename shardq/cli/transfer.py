@@ -116,7 +116,8 @@ def import_lines(
       {"payload": {"order": 42}, "delay": "30m"}
       {"payload": "text", "at": "2030-01-31T12:00:00Z", "topic": "email",
        "id": "x", "on_conflict": "keep", "dedup": 60, "headers": {"k": "v"},
-       "max_attempts": 5, "expires": "2h", "window": "10m", "tags": ["user-42"]}
+       "max_attempts": 5, "expires": "2h", "window": "10m", "tags": ["user-42"],
+       "url": "https://customer.example/in"}
                                    (on one line; all but payload may be left out)
       {"id": "email/x", "state": "scheduled", "due": "2030-01-31T12:00:00Z",
        "payload": "text", "failures": 1, "reason": "no answer"}

@@ -236,6 +236,7 @@ def test_a_failing_endpoint_is_tried_by_the_schedule_then_dead(posting: Engine) 
             posting.reschedule(id, delay=0)
             wait_until(lambda: len(server.requests) > failures, "it is tried again")  # noqa: B023  at once
         for _ in range(6):
+            wait_until(waiting(posting, id), "it waits for the next attempt")
             posting.reschedule(id, delay=0)
             before = len(server.requests)
             wait_until(lambda: len(server.requests) > before, "it is tried again")  # noqa: B023  at once
