@@ -192,8 +192,8 @@ def exist(keys: ShardKeys, *names: str) -> Command[int]:
     return Command(keys.slot, ("EXISTS", *names), int)
 
 
-def clock_ms(keys: ControlKeys) -> Command[int]:
-    """The time, by the clock of the control slot's master."""
+def clock_ms(keys: ControlKeys | ShardKeys) -> Command[int]:
+    """The time, by the clock of the slot's master."""
     return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1000 + int(answer[1]) // 1000)
 
 

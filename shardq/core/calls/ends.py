@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shardq.core.calls.request import Command
 from shardq.core.layout.keys import ShardKeys
 
@@ -25,15 +23,6 @@ def scan(keys: ShardKeys, slot: int, cursor: str) -> Command[tuple[str, list[byt
     """Some of the ids and ends of a slot, and the cursor of the next ones; 0 at the end."""
     words = ("HSCAN", keys.ends[slot], cursor, "COUNT", SCANNED)
     return Command(keys.slot, words, lambda answer: (answer[0].decode(), answer[1]))
-
-
-def now_ms(keys: ShardKeys) -> Command[int]:
-    """The clock of the shard's server."""
-
-    def decode(answer: list[Any]) -> int:
-        return int(answer[0]) * 1000 + int(answer[1]) // 1000
-
-    return Command(keys.slot, ("TIME",), decode)
 
 
 def remove(keys: ShardKeys) -> Command[int]:

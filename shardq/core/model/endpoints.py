@@ -25,9 +25,9 @@ _SHOWN = 180
 """Characters of a host that a key shows: a key has 200 bytes at most."""
 
 
-def parts_of(url: str) -> tuple[SplitResult, str]:
-    """The parts of a URL, and its host in lower case and without brackets. Raises InvalidUrl, without the URL: it may
-    hold a secret.
+def parts_of(url: str, named: str = "the URL of a webhook") -> tuple[SplitResult, str]:
+    """The parts of a URL, and its host in lower case and without brackets. Raises InvalidUrl, by the name and without
+    the URL: it may hold a secret.
     """
     if isinstance(url, str) and len(url) <= LONGEST and not _WRONG.search(url):
         try:
@@ -41,8 +41,8 @@ def parts_of(url: str) -> tuple[SplitResult, str]:
         if is_host and port != 0 and parts.scheme in ("http", "https"):
             return parts, host
     raise InvalidUrl(
-        f"the URL of a webhook is not understood; give https://HOST/PATH, of ASCII, without blanks, and of {LONGEST} "
-        "characters at most"
+        f"{named} is not understood; give https://HOST/PATH, of ASCII, without blanks, and of {LONGEST} characters at "
+        "most"
     )
 
 
@@ -71,13 +71,7 @@ def checked_url(url: str) -> str:
 
 @lru_cache(4096)
 def _check_url(url: str) -> None:
-    try:
-        parts, _ = parts_of(url)
-    except InvalidUrl:
-        raise InvalidUrl(
-            f"url= is not understood; give https://HOST/PATH, of ASCII, without blanks, and of {LONGEST} characters at "
-            "most"
-        ) from None
+    parts, _ = parts_of(url, "url=")
     if "@" in parts.netloc:
         raise InvalidUrl(
             "url= can't have a login before its host: everybody who may read the task would read it; sign hooks, or "

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls import ends
+from shardq.core.calls import control, ends
 from shardq.core.layout.keys import END_SLOTS, ShardKeys
 from shardq.core.layout.lanes import key_of
 from shardq.core.layout.topology import Topology
@@ -49,7 +49,7 @@ def since(cache: TopologyCache) -> Operation[int | None]:
         return None
     shards = _shards(cache)
     texts: dict[ShardKeys, bytes | None] = values((yield Many({keys: ends.ring(keys).briefly() for keys in shards})))
-    now_ms: int = yield ends.now_ms(shards[0]).briefly()
+    now_ms: int = yield control.clock_ms(shards[0]).briefly()
     return _since(cache.topology, map(Ring.read, texts.values()), now_ms)
 
 
@@ -153,7 +153,7 @@ def _rings(shards: list[ShardKeys]) -> Operation[dict[ShardKeys, Ring]]:
 
 def _now_ms(shards: list[ShardKeys]) -> Operation[int]:
     """The latest clock of the servers of some shards."""
-    times: dict[ShardKeys, int] = values((yield Many({keys: ends.now_ms(keys) for keys in shards})))
+    times: dict[ShardKeys, int] = values((yield Many({keys: control.clock_ms(keys) for keys in shards})))
     return max(times.values())
 
 
