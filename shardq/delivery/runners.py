@@ -33,6 +33,8 @@ from shardq.delivery.job import Job, Lot, Unit, call_hooks, settlement_of
 from shardq.delivery.logs import log, tell
 from shardq.delivery.strays import Strays
 
+sinks_log: logging.Logger = logging.getLogger("shardq.sinks")
+
 BLOCKED_TICKS = 20
 """Ticks without an answer of the loop, a second's worth, after which it counts as blocked. Ticks and not time: when the
 whole process stood still, the loop did, too, and deserves to be asked again.
@@ -190,7 +192,7 @@ class SharedThreads(ThreadRunner):
         except RuntimeError as exc:  # no more threads in this system: the others do it, or it is given back
             with self._changed:
                 self._count -= 1
-            tell(logging.DEBUG, "no further thread could be begun: %s", exc)
+            tell(logging.DEBUG, "no further thread could be begun: %s", exc, to=sinks_log)
             return
         with self._lock:
             self._threads = [each for each in self._threads if each.is_alive()]
@@ -208,7 +210,7 @@ class SharedThreads(ThreadRunner):
             try:
                 work()
             except BaseException as exc:  # noqa: BLE001  no work may take a thread from the others
-                tell(logging.ERROR, "work for a sink has failed", exc=exc)
+                tell(logging.ERROR, "work for a sink has failed", exc=exc, to=sinks_log)
             with self._changed:
                 self._running[slow] -= 1
             self.freed()
