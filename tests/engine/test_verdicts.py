@@ -29,12 +29,13 @@ from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from shardq.dashboard import app
-from shardq.engine.health import KINDS
+from shardq.engine.findings import TABLE, reds
 from shardq.engine.snapshot import SnapshotReader, Snapshots
 from shardq.worker import report as reporter
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total
+from tests.support.findings import red
 from tests.support.servers import Servers, aged
 from tests.support.states import claim, put, ready_of
 from tests.support.waiting import wait_until
@@ -171,7 +172,7 @@ def a_call_that_no_worker_knows(world: World) -> None:
 def a_call_that_some_worker_knows(world: World) -> None:
     """One by an earlier name of a function, and an old worker beside it."""
     a_call_that_no_worker_knows(world)
-    wait_until(lambda: world.engine.health().kinds == ["unknown_task"], "the old one has met it", timeout=SEEN_S)
+    wait_until(lambda: red(world.engine.health()) == ["unknown_task"], "the old one has met it", timeout=SEEN_S)
     newer = world.another()
     newer.task(topic="mail", name="shop.give_back", aliases=["shop.refund"])(print)
     world.run(newer.worker())
@@ -213,7 +214,7 @@ def dead_tasks_are_removed(world: World) -> None:
 
 class Situation(NamedTuple):
     make: Callable[[World], None]
-    kinds: set[str]
+    names: set[str]
     words: tuple[str, ...] = ()
     """What the reasons say, each in one of them."""
 
@@ -269,7 +270,7 @@ def asked_by_asyncio(world: World) -> str:
 
 def judged(health: Health) -> str:
     assert bool(health) is health.ok is (not health.reasons)
-    assert len(health.kinds) == len(health.reasons)
+    assert health.reasons == [f"{each}" for each in reds(health.findings)]
     return "\n".join(health.reasons)
 
 
@@ -293,9 +294,9 @@ def doctor(world: World) -> str:
 
 
 def metrics(world: World) -> str:
-    """The reasons are those of the look that is exported; the names are compared by ``test_metrics_tell_each_kind``."""
+    """The reasons are those of the look that is exported; the names are compared."""
     samples = scraped(registry_of(world.another()))
-    ill = [kind for kind in KINDS if total(samples, "shardq_unhealthy", reason=kind)]
+    ill = [name for name in TABLE if total(samples, "shardq_finding", name=name, severity="red")]
     assert total(samples, "shardq_up") == 1
     assert total(samples, "shardq_healthy") == (not ill)
     return " ".join(ill)
@@ -351,13 +352,13 @@ def world(
 def test_every_view_gives_the_verdict(world: World, situation: Situation) -> None:
     situation.make(world)
     observer = world.another()
-    wait_until(lambda: set(observer.health().kinds) == situation.kinds, f"{situation.kinds} are seen", timeout=SEEN_S)
+    wait_until(lambda: set(red(observer.health())) == situation.names, f"{situation.names} are seen", timeout=SEEN_S)
     for view in SENTENCES:
         said = view(world)
-        assert bool(said) is bool(situation.kinds), (view.__name__, said)
+        assert bool(said) is bool(situation.names), (view.__name__, said)
         for words in situation.words:
             assert words in said, (view.__name__, words, said)
-    assert set(metrics(world).split()) == situation.kinds
+    assert set(metrics(world).split()) == situation.names
     # two readings are two instants: a sink that is down is tried between them
     wait_until(lambda: of_stats(observer) == plain(world), "the stats are what a plain connection counts")
 
@@ -374,10 +375,6 @@ def plain(world: World) -> dict[str, int]:
         for state, key in (("scheduled", "due"), ("leased", "leased"), ("dead", "dead"))
     }
     return counts | {"ready": sum(world.servers.ask(each.slot, "LLEN", each.ready("mail")) for each in keys)}
-
-
-def test_a_kind_is_named_once() -> None:
-    assert len(KINDS) == len(set(KINDS))
 
 
 def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
@@ -398,7 +395,4 @@ def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
     world.age("sms")
     (reason,) = world.engine.health().reasons
     assert reason.startswith("topic 'sms': the oldest of ")
-    assert (
-        "tasks of topic 'mail' hold the 1 places of the workers that serve it; the longest, mail/slow-one, has"
-        in reason
-    )
+    assert "tasks of topic 'mail' hold the 1 places of the workers that serve it, the longest, mail/slow-one" in reason
