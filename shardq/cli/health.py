@@ -16,14 +16,12 @@ from shardq.cli.options import TIME, Given, Whole, command, shared
 from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
-from shardq.core.operation import Operation, run
-from shardq.engine import Engine, Health, forms
-from shardq.engine import doctor as checks
-from shardq.engine.doctor import LOOKED_AT, OK, Wrong
-from shardq.engine.findings import TABLE, found
+from shardq.core.operation import run
+from shardq.engine import Health, forms
+from shardq.engine.doctor import LOOKED_AT, OK, Wrong, find_all
+from shardq.engine.findings import TABLE
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.engine.internals import Internals
-from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
 from shardq.engine.servers import mute, unsaid
 from shardq.errors import BadInput, ShardqError
@@ -185,43 +183,11 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     def look() -> int:
         with opened(given) if fix else looking(given) as engine, connected(Internals(engine).options) as driver:
             code = WELL
-            for check, found in _all_checks(engine, driver, everything=everything):
+            for check, found in find_all(engine, driver, everything=everything):
                 code = max(code, _tell(given, driver, check, found, fix=fix))
         return code
 
     return bounded(given, look, timeout)
-
-
-def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Wrong]]]:
-    """Each check with what it found, in their order."""
-    cache = Internals(engine).cache
-    # first: every other look tells a shard the topology that it missed
-    told = _carried_out(driver, "epochs", checks.find_epochs(cache))
-    told += _carried_out(driver, "epochs", checks.find_outside(cache, everything=everything))
-    health = engine.health()
-    slots = {driver.node_of(keys.slot): keys.slot for keys in cache.span()}
-    settings = run(driver, Internals(engine).find_settings(driver), STATS_TIMEOUT_S)
-    servers = [*settings, *run(driver, checks.find_early(slots), STATS_TIMEOUT_S)]
-    # what needs the pollers of a process is told of this one
-    told += (Wrong(each) for each in [*servers, *health.findings] if each.name != "strays")
-    seen = [keys for keys in cache.span() if keys.shard not in health.stats.missing]
-    later = {
-        "versions": checks.find_versions(cache),
-        "places": checks.find_misplaced(cache, seen, everything=everything),
-        "records": checks.find_orphans(cache, seen, everything=everything),
-    }
-    for check in OK:
-        if check in later:
-            told += _carried_out(driver, check, later[check])
-        of_check = {str(each.finding): each for each in told if TABLE[each.finding.name].check == check}
-        yield check, list(of_check.values())
-
-
-def _carried_out(driver: Driver, check: str, operation: Operation[list[Wrong]]) -> list[Wrong]:
-    try:
-        return run(driver, operation, STATS_TIMEOUT_S)
-    except ShardqError as exc:
-        return [Wrong(found("unlooked", about=check, check=check, error=exc))]
 
 
 def _tell(given: Given, driver: Driver, check: str, some: list[Wrong], *, fix: bool) -> int:

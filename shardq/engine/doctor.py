@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from shardq.core.calls import node_info, observe, resharding
 from shardq.core.calls.observe import Fault
+from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
 from shardq.core.layout import formats
 from shardq.core.layout.keys import ShardKeys
@@ -20,13 +21,17 @@ from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import counted
-from shardq.core.operation import Many, Operation, succeeded
+from shardq.core.operation import Many, Operation, run, succeeded
 from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.resharding.repair import find_faults, restore
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import bring_strays_home, find_strays, open_shards
 from shardq.engine.findings import EXAMPLES, TABLE, Finding, found, listed, named
+from shardq.engine.internals import Internals
+from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.sync import Engine
+from shardq.errors import ShardqError
 from shardq.version import __version__
 
 LOOKED_AT = 100
@@ -88,13 +93,44 @@ OK = {
 """Each check, in the order in which they are told → what is said when nothing was found."""
 
 
+def find_all(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Wrong]]]:
+    """Each check with what it found, in their order."""
+    cache = Internals(engine).cache
+    # first: every other look tells a shard the topology that it missed
+    told = _carried_out(driver, "epochs", find_epochs(cache))
+    told += _carried_out(driver, "epochs", find_outside(cache, everything=everything))
+    health = engine.health()
+    slots = {driver.node_of(keys.slot): keys.slot for keys in cache.span()}
+    settings = run(driver, Internals(engine).find_settings(driver), STATS_TIMEOUT_S)
+    servers = [*settings, *run(driver, find_early(slots), STATS_TIMEOUT_S)]
+    # what needs the pollers of a process is told of this one
+    deeper = {"strays", *(each.name for each in servers)}
+    told += map(Wrong, [*servers, *(each for each in health.findings if each.name not in deeper)])
+    seen = [keys for keys in cache.span() if keys.shard not in health.stats.missing]
+    later = {
+        "versions": find_versions(cache),
+        "places": find_misplaced(cache, seen, everything=everything),
+        "records": find_orphans(cache, seen, everything=everything),
+    }
+    for check in OK:
+        if check in later:
+            told += _carried_out(driver, check, later[check])
+        yield check, [each for each in told if check in (TABLE[each.finding.name].check, each.finding.about)]
+
+
+def _carried_out(driver: Driver, check: str, operation: Operation[list[Wrong]]) -> list[Wrong]:
+    try:
+        return run(driver, operation, STATS_TIMEOUT_S)
+    except ShardqError as exc:
+        return [Wrong(found("unlooked", about=check, check=check, error=exc))]
+
+
 def find_early(nodes: Mapping[str, int]) -> Operation[list[Finding]]:
     """Finds servers that can't be asked if their disk has a write: it is no fault of the engine, and shardq knows what
     to do. ``nodes``: one slot of each.
     """
-    told: dict[str, str] = succeeded(
-        (yield Many({node: node_info.early_version(slot) for node, slot in nodes.items()}))
-    )
+    answers = yield Many({node: node_info.early_version(slot) for node, slot in nodes.items()})
+    told: dict[str, str] = succeeded(answers)
     early = [f"{node} ({version})" for node, version in sorted(told.items()) if version]
     return [found("early_fsync", nodes=listed(early))] if early else []
 

@@ -62,7 +62,7 @@ class Row(NamedTuple):
     severities: tuple[Severity, ...]
     """The worst first; a look may choose another one of them."""
     check: str
-    """The heading under which ``doctor`` tells it."""
+    """The heading under which ``doctor`` tells it; of one that is no heading, what the finding is about is one."""
     text: str
     advice: str
 
@@ -235,7 +235,7 @@ empty_id | deep | red | records | shard {shard}: {what} in a set without a recor
 gone, by eviction or by hand | nothing; the ids are dropped when they are due, or trimmed
 unread_field | deep | red | records | shard {shard}: {fields:,} fields of {key} can't be read, like {examples}: \
 another program, or another version of shardq, has written them | upgrade, or remove them
-unlooked | deep | red | commands | {check}: it can't be looked at: {error} | mend what the error names, and look \
+unlooked | deep | red | of the look | {check}: it can't be looked at: {error} | mend what the error names, and look \
 again
 """)
 

@@ -12,17 +12,14 @@ import io
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
-import redis
 from rich.console import Console
 
 from cluster.ports import free_port
-from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
+from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task
 from shardq.cli.top import Screen
 from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
@@ -32,72 +29,15 @@ from shardq.dashboard import app
 from shardq.engine.findings import TABLE, reds
 from shardq.engine.snapshot import SnapshotReader, Snapshots
 from shardq.worker import report as reporter
-from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total
 from tests.support.findings import red
-from tests.support.servers import Servers, aged
 from tests.support.states import claim, put, ready_of
 from tests.support.waiting import wait_until
-
-SHARDS = 4
-
-OLD_S = 100.0
-"""Longer than a ready task may wait by default."""
+from tests.support.worlds import SHARDS, World
 
 SEEN_S = 60.0
 """The time for a situation to be seen: reports and heartbeats have their intervals."""
-
-
-@dataclass
-class World:
-    """A new engine, and what makes situations of it."""
-
-    engine: Engine
-    url: str
-    name: str
-    servers: Servers
-    shell: Shell
-    monkeypatch: pytest.MonkeyPatch
-    stack: ExitStack
-    """What is closed at the end of the test."""
-
-    def ready(self, topic: str, count: int = 1) -> None:
-        """Dispatches some tasks of a topic."""
-        self.engine.start()
-        self.engine.push_many(Task(n, topic=topic) for n in range(count))
-        wait_until(lambda: ready_of(self.engine, topic) == count, "they are ready")
-
-    def age(self, topic: str) -> None:
-        """Makes the ready tasks of a topic look as if they had been seen long ago."""
-        aged(self.engine, topic, OLD_S, ask=self.servers.ask)
-
-    def work(self, topic: str, handler: Callable[[Delivery], Any], **options: Any) -> None:
-        """Runs a worker in this process, which reports often."""
-        worker = self.engine.worker(**options)
-        worker.on(topic)(handler)
-        self.run(worker)
-
-    def run(self, worker: Worker) -> None:
-        """Runs it until the end of the test."""
-        self.monkeypatch.setattr(reporter, "BEAT_S", 0.2)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-
-        def stop() -> None:
-            worker.stop()
-            thread.join()
-
-        self.stack.callback(stop)
-
-    def hang(self, topic: str) -> None:
-        """Runs a worker whose only handler hangs until the end of the test."""
-        over = threading.Event()
-        self.work(topic, lambda _: over.wait(), concurrency=1)
-        self.stack.callback(over.set)
-
-    def another(self) -> Engine:
-        return self.stack.enter_context(Engine(self.url, name=self.name))
 
 
 # ---- situations
@@ -141,15 +81,7 @@ def a_shard_out_of_use_has_tasks(world: World) -> None:
 
 
 def nobody_is_woken(world: World) -> None:
-    """A process is registered, and listens; the tasks came as if another one had been woken."""
-    world.ready("mail", 3)
-    world.age("mail")
-    client = world.stack.enter_context(redis.Redis.from_url(world.url))
-    for keys in (shard_keys(world.name, shard) for shard in range(SHARDS)):
-        pubsub = world.stack.enter_context(client.pubsub())
-        pubsub.ssubscribe(keys.wake("host-1"))
-        pubsub.get_sharded_message(timeout=SEEN_S)
-        world.servers.ask(keys.slot, "ZADD", keys.waiting("mail"), 1, "host-1")
+    world.deafen("mail")
 
 
 def all_handlers_hang(world: World) -> None:
@@ -329,22 +261,6 @@ SENTENCES: tuple[Callable[[World], str], ...] = (
     top,
 )
 """The views that say the reasons in words."""
-
-
-@pytest.fixture
-def world(
-    single: Any, name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    shell = Shell(tmp_path_factory.mktemp("home"), {"SHARDQ_URL": single.url, "SHARDQ_NAME": name})
-    try:
-        with (
-            Servers(single.url) as servers,
-            Engine(single.url, name=name, shards=SHARDS) as engine,
-            ExitStack() as stack,
-        ):
-            yield World(engine, single.url, name, servers, shell, monkeypatch, stack)
-    finally:
-        shell.end()
 
 
 @pytest.mark.slow
