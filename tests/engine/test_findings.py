@@ -78,8 +78,11 @@ def walk(name: str, steps: Fault) -> None:
     wait_until(lambda: name not in findings(looked), f"{name} is gone", timeout=SEEN_S)
 
 
-LONG = {"new_replica", "spool_refused", "unread_topology", "ahead_shard", "deaf"}
-"""Rows whose faults take some seconds."""
+LONG = {
+    *("new_replica", "unread_topology", "ahead_shard", "deaf", "strays", "unserved_shards", "overdue_schedule"),
+    *("stuck_key", "spool_refused", "spool_broken", "spool_waits", "outbox_put_aside", "held_places"),
+}
+"""Rows whose faults take a second or more."""
 
 
 def walked(names: Iterable[str]) -> list[Any]:
