@@ -100,7 +100,7 @@ def _seen(engine: Engine, spool: Path | None) -> Health:
     if [each.name for each in reds(seen.findings)] == ["no_dispatcher"]:
         first, *others = seen.findings
         warning = msgspec.structs.replace(first, severity="warning")
-        seen = msgspec.structs.replace(seen, findings=[warning, *others])
+        seen = with_findings(msgspec.structs.replace(seen, findings=others), [warning])
     if spool is not None:
         with opened_spool(spool) as file:
             gauge = file.stats()

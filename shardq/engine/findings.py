@@ -119,8 +119,8 @@ overdue | cheap | red | tasks | {shards}: tasks are overdue, by up to {seconds:,
 those that do can't keep up | `shardq run` starts one; `shardq top` shows servers that are busy
 unserved_route | cheap | red | routes | topic {topic} is forwarded to {to}, but no running dispatcher serves it | see \
 the logs of those that run, or start one (`shardq run`)
-route | cheap | red warning | routes | topic {topic} can't be forwarded to {to} {by}: {error} | mend what the error \
-names; its tasks wait, and are tried again
+route | cheap | red warning | routes | topic {topic} can't be forwarded to {to}{by}: {error} | mend what the error \
+names; its tasks are tried again
 slow_route | cheap | red | routes | WAITS; it is forwarded to {to}, which does not keep up, or nobody serves it | see \
 what that takes in a second (`shardq stats`), and that a dispatcher serves it
 no_worker | cheap | red | topics | WAITS; no worker that runs serves the topic | start one that has a handler or a \

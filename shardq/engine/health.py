@@ -317,15 +317,15 @@ def _of_relays(stats: Stats) -> Iterator[Finding]:
 
 def _routes(stats: Stats, others: Iterable[Member]) -> Iterator[Finding]:
     """The routes that this process can't serve, and the circuits of others, as they report them."""
-    failing = {route.topic: (route.to, "this process", route.error) for route in stats.failing_routes}
+    failing = {route.topic: (route.to, " by this process", route.error) for route in stats.failing_routes}
     for sink in together(sink for member in others for sink in member.sinks):
         topic = stats.topics.get(sink.topic)
         # a report may be older than the route
         forwarded = topic is not None and topic.route is not None and not topic.route.is_here and not topic.paused
         if sink.circuit != "closed" and forwarded:
-            failing.setdefault(sink.topic, (sink.to, "another process", sink.error))
+            failing.setdefault(sink.topic, (sink.to, ", and its tasks wait", sink.error))
     for name, (to, by, error) in failing.items():
-        yield found("route", about=name, topic=quoted_topic(name), to=to_named(to), by=f"by {by}", error=error)
+        yield found("route", about=name, topic=quoted_topic(name), to=to_named(to), by=by, error=error)
 
 
 def _untaken(

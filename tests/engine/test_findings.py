@@ -134,7 +134,7 @@ def test_pages_name_rows() -> None:
 
 
 def route(topic: str) -> Finding:
-    return found("route", about=topic, topic=topic, to="x", by="by this process", error="away")
+    return found("route", about=topic, topic=topic, to="x", by="", error="away")
 
 
 def test_some_of_each_name_are_told_the_worst_first() -> None:
