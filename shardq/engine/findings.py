@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
-from shardq.core.fleet.member import NO_DISPATCHER
+from shardq.core.fleet.member import NOBODY_DISPATCHES, START_ONE
 
 Severity = Literal["red", "warning", "info"]
 
@@ -72,8 +72,7 @@ class Row(NamedTuple):
         return self.advice.removesuffix(FIX) if self.advice.endswith(FIX) else ""
 
 
-_TELLER, _START = NO_DISPATCHER.split(": ", 1)
-_WAITS = "topic {topic}: the oldest of {ready} has waited for {seconds:,.0f} s"
+WAITS = "topic {topic}: the oldest of {ready} has waited for {seconds:,.0f} s"
 
 
 def _rows(table: str) -> dict[str, Row]:
@@ -82,10 +81,9 @@ def _rows(table: str) -> dict[str, Row]:
     for line in table.strip().splitlines():
         name, look, severities, check, text, advice = (cell.strip() for cell in line.split("|"))
         worst_first = tuple(cast("Severity", each) for each in severities.split())
-        text = text.replace("WAITS", _WAITS).replace("NO_DISPATCHER", _TELLER)
-        found[name] = Row(
-            name, cast("Literal['cheap', 'deep']", look), worst_first, check, text, advice.replace("START_ONE", _START)
-        )
+        text = text.replace("WAITS", WAITS).replace("NOBODY_DISPATCHES", NOBODY_DISPATCHES)
+        advice = advice.replace("START_ONE", START_ONE)
+        found[name] = Row(name, cast("Literal['cheap', 'deep']", look), worst_first, check, text, advice)
     return found
 
 
@@ -107,7 +105,7 @@ failed_node | cheap | red | coverage | the cluster has declared the node {node} 
 remove it from the cluster (CLUSTER FORGET, on every other node)
 unserved_slots | cheap | warning | coverage | {slots:,} slots of the cluster are served by no node: shards there \
 can't be used | give them to a node (`CLUSTER ADDSLOTS`)
-no_dispatcher | cheap | red warning | dispatchers | NO_DISPATCHER | START_ONE
+no_dispatcher | cheap | red warning | dispatchers | NOBODY_DISPATCHES | START_ONE
 unserved_shards | cheap | red | dispatchers | {shards}: none of the {alive:,} dispatchers that live serves it | see \
 their logs, and end one that hangs
 failing_poller | cheap | red | dispatchers | {shards} can't be dispatched by this process: {error} | mend what the \
@@ -199,15 +197,15 @@ for it yet | wait; if it does so again and again, raise client-output-buffer-lim
 clocks | cheap | red | clocks | the clock of {node} is {seconds:,.1f} s {ahead} that of {other} | run an NTP service \
 on each machine
 refused_info | cheap | warning | commands | settings that lose tasks, and what replicas have, can't be told: {error} \
-| `shardq acl` prints what the user needs
+| mend what the error names, or do without it
 refused_wait | cheap | warning | commands | pushes with durability= are refused, and beside replicas no task is moved \
-to another shard: {error} | `shardq acl` prints what the user needs
-refused_name | cheap | warning | commands | connections have no name in CLIENT LIST: {error} | `shardq acl` prints \
-what the user needs
+to another shard: {error} | mend what the error names, or do without it
+refused_name | cheap | warning | commands | connections have no name in CLIENT LIST: {error} | mend what the error \
+names, or do without it
 refused_publish | cheap | warning | commands | {node} lets this process publish nothing, so what it pushes rings no \
-poller and may be {seconds:g} s late: {error} | `shardq acl` prints what the user needs
+poller and may be {seconds:g} s late: {error} | mend what the error names, or do without it
 refused_subscribe | cheap | warning | commands | {node} lets this process hear nothing, so due tasks and changes are \
-looked for every {ms:g} ms: {error} | `shardq acl` prints what the user needs
+looked for every {ms:g} ms: {error} | mend what the error names, or do without it
 held_resize | cheap | warning | tasks | {problem} | `shardq shards` shows how far the change is
 few_clients | cheap | warning | clients | {node} takes {clients:,} clients, and may come to need {needed:,}, if this \
 process has to serve every shard | raise its maxclients
