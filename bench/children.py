@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from shardq.engine.advice import SERVERS
+from shardq.engine.servers import SERVERS
 
 _END_S = 60.0
 

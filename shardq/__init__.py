@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardq.core.resharding import AsyncResize, Resize
     from shardq.delivery.batch import Batch
     from shardq.delivery.current import current
-    from shardq.engine import AsyncEngine, Engine, Health, Stats
+    from shardq.engine import AsyncEngine, Engine, Finding, Health, Stats
     from shardq.engine.webhooks import Webhooks
     from shardq.errors import (
         BadInput,
@@ -48,7 +48,7 @@ else:
     _PLACES = {
         "shardq.core.consumer": "Consumer",
         "shardq.core.consumer.aio": "AsyncConsumer",
-        "shardq.engine": "Engine Health Stats",
+        "shardq.engine": "Engine Finding Health Stats",
         "shardq.engine.aio": "AsyncEngine",
         "shardq.engine.webhooks": "Webhooks",
         "shardq.features.webhooks.signing": "webhook_secret",
@@ -112,6 +112,7 @@ __all__ = [
     "Codec",
     "Delivery",
     "Every",
+    "Finding",
     "Forecast",
     "Health",
     "History",

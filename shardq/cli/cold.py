@@ -12,9 +12,10 @@ from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.core.model.printable import quoted
 from shardq.engine import Engine
+from shardq.engine.health import of_cold
 from shardq.engine.internals import Internals
 from shardq.engine.tables import counted
-from shardq.features.cold.report import ColdStats, problems
+from shardq.features.cold.report import ColdStats
 
 
 @click.group(
@@ -44,7 +45,7 @@ def status(given: Given) -> int:
     """
     with opened(given) as engine:
         seen = _table(engine)
-        found = list(problems(seen, dt.datetime.now(dt.UTC)))
+        found = list(of_cold(seen))
         given.answer(msgspec.to_builtins(seen), shown(seen))
         if not given.json:
             for problem in found:

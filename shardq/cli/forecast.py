@@ -15,7 +15,7 @@ import msgspec
 from shardq.cli.options import RATE, Given, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
-from shardq.engine.advice import named
+from shardq.engine.findings import named
 from shardq.engine.tables import milliseconds
 from shardq.features.history import History, first_known, incidents, resizes
 from shardq.features.listing import Forecast

@@ -16,16 +16,15 @@ from shardq.cli.options import TIME, Given, Whole, command, shared
 from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
-from shardq.core.operation import Operation, run
-from shardq.engine import Engine, Health, control, forms
-from shardq.engine import doctor as checks
-from shardq.engine.advice import mute, named, unsaid
-from shardq.engine.doctor import LOOKED_AT, OK, Finding
+from shardq.core.operation import run
+from shardq.engine import Health, forms
+from shardq.engine.doctor import LOOKED_AT, OK, Wrong, find_all
+from shardq.engine.findings import TABLE
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.engine.internals import Internals
-from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.parts import connected
-from shardq.errors import AccessDenied, BadInput, ShardqError
+from shardq.engine.servers import mute, unsaid
+from shardq.errors import BadInput, ShardqError
 
 WELL, NOT_WELL, UNKNOWN = 0, 1, 2
 """The exit codes of a verdict."""
@@ -170,7 +169,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     example:
       shardq doctor
       shardq doctor --all --fix --timeout 10m
-      shardq doctor --json | jq -r 'select(.ok | not).text'
+      shardq doctor --json | jq -r '.findings[]?.text'
 
     exit codes:
       0  nothing was found, or all that was found is mended
@@ -179,84 +178,37 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
          engine, no answer in time; or the command line is not understood
     """
 
-    mute()  # it shows all advice by itself
+    mute()  # it shows all findings by itself
 
     def look() -> int:
         with opened(given) if fix else looking(given) as engine, connected(Internals(engine).options) as driver:
             code = WELL
-            for check, found in _all_checks(engine, driver, everything=everything):
-                if not found:
-                    _show(given, check, OK[check] + (_disks(engine, driver) if check == "persistence" else ""))
-                for each in found:
-                    code = max(code, _treat(given, driver, each, fix=fix))
+            for check, found in find_all(engine, driver, everything=everything):
+                code = max(code, _tell(given, driver, check, found, fix=fix))
         return code
 
     return bounded(given, look, timeout)
 
 
-def _disks(engine: Engine, driver: Driver) -> str:
-    slots = {driver.node_of(keys.slot): keys.slot for keys in Internals(engine).cache.span()}
-    return run(driver, checks.tell_disks(slots), STATS_TIMEOUT_S)
+def _tell(given: Given, driver: Driver, check: str, some: list[Wrong], *, fix: bool) -> int:
+    """Shows what a check found, and mends it if that is wanted and possible. Returns the exit code that it leaves."""
+    fixes = {each.finding: TABLE[each.finding.name].fix if each.mend else None for each in some}
+    wrong = [each for each in some if each.finding.severity != "info"]
+    lines = [] if wrong else [f"{check:<12} ok: {OK[check]}"]
+    for finding, mend in fixes.items():
+        head = f"{'':<12} " if finding.severity == "info" else f"{check:<12} WRONG: "
+        lines.append(head + in_options(str(finding) if mend is None else finding.text))
+        lines += [f"{'':<12} --fix would {mend}"] if mend is not None else []
+    given.answer(forms.check(check, fixes), "\n".join(lines))
+    return max([_mended(given, driver, check, each) if fix and each.mend else NOT_WELL for each in wrong], default=WELL)
 
 
-def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Finding]]]:
-    """Each check with what it found, in their order."""
-    cache = Internals(engine).cache
-    # first: every other look tells a shard the topology that it missed
-    epochs = _carried_out(driver, "epochs", checks.find_epochs(cache))
-    counts = run(driver, control.count_shards(cache, {}), STATS_TIMEOUT_S)
-    epochs += _carried_out(driver, "epochs", checks.find_outside(cache, everything=everything))
-    nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts}
-    found = list(
-        checks.findings_on_servers(
-            run(driver, Internals(engine).examine(driver, counts), STATS_TIMEOUT_S),
-            run(driver, control.replication(counts, nodes), STATS_TIMEOUT_S),
-        )
-    )
-    found += checks.findings_on_tasks(engine.health())
-    seen = [keys for keys, told in counts if not isinstance(told, ShardqError)]
-    unseen = [(keys.shard, told) for keys, told in counts if isinstance(told, ShardqError)]
-    if unseen:
-        text = f"{named([shard for shard, _ in unseen])} can't be seen, and what follows is without: {unseen[0][1]}"
-        found.append(Finding("coverage", text))
-    later = {
-        "versions": checks.find_versions(cache),
-        "places": checks.find_misplaced(cache, seen, everything=everything),
-        "records": checks.find_orphans(cache, seen, everything=everything),
-    }
-    for check in OK:
-        if check == "epochs":
-            yield check, epochs
-        elif check in later:
-            yield check, _carried_out(driver, check, later[check])
-        else:
-            yield check, [each for each in found if each.check == check]
-
-
-def _carried_out(driver: Driver, check: str, operation: Operation[list[Finding]]) -> list[Finding]:
-    try:
-        return run(driver, operation, STATS_TIMEOUT_S)
-    except ShardqError as exc:
-        why = "the user of the server may not look" if isinstance(exc, AccessDenied) else "it can't be looked at"
-        return [Finding(check, f"{why}: {exc}")]
-
-
-def _treat(given: Given, driver: Driver, found: Finding, *, fix: bool) -> int:
-    """Shows a finding, and mends it if that is wanted and possible. Returns the exit code that it leaves."""
-    _show(given, found.check, found.text, found)
-    if not fix or found.mend is None:
-        return NOT_WELL
-    fixed, left = run(driver, found.mend(), None)
-    text = f"{'':<12} fixed {fixed:,}: {found.fix}"
+def _mended(given: Given, driver: Driver, check: str, wrong: Wrong) -> int:
+    assert wrong.mend is not None, "it can be mended"
+    fixed, left = run(driver, wrong.mend(), None)
+    done = TABLE[wrong.finding.name].fix
+    text = f"{'':<12} fixed {fixed:,}: {done}"
     if left:
         text += f"\n{'':<12} {left:,} {'is' if left == 1 else 'are'} left"
-    given.answer({"check": found.check, "fixed": fixed, "left": left, "fix": found.fix}, text)
+    given.answer({"check": check, "fixed": fixed, "left": left, "fix": done}, text)
     return NOT_WELL if left else WELL
-
-
-def _show(given: Given, check: str, text: str, found: Finding | None = None) -> None:
-    fix = found.fix or None if found else None
-    said = f"{check:<12} {'ok: ' if found is None else 'WRONG: '}{in_options(text)}"
-    if fix:
-        said += f"\n{'':<12} --fix would {fix}"
-    given.answer({"check": check, "ok": found is None, "text": text, "fix": fix}, said)

@@ -20,9 +20,9 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys
 from shardq.core.threads import Loop
 from shardq.engine import Engine
-from shardq.engine.advice import find_failed, lost
 from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
+from shardq.engine.servers import find_failed, lost
 from shardq.errors import ServerFault, ShardqError, Unavailable
 
 AWAITED_S = 0.5
@@ -134,7 +134,9 @@ def _exists(settings: Settings, name: str) -> bool:
 
 def _with_lost(driver: Driver, exc: ServerFault, what: str = "") -> ServerFault:
     """The error, with the nodes that are lost before it. ``what`` needs them."""
-    told = [lost(node) for node in operation.run(driver, find_failed(), ASK_TIMEOUT_S) if node.slots]
+    told = [
+        lost(node, "what it holds").text for node in operation.run(driver, find_failed(), ASK_TIMEOUT_S) if node.slots
+    ]
     return Unavailable("; ".join(filter(None, [*told, what])) + f": {exc}") if told else exc
 
 

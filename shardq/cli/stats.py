@@ -27,8 +27,9 @@ from shardq.core.fleet.report import together
 from shardq.core.layout.destinations import named
 from shardq.core.model.ids import shown_topic
 from shardq.engine import Engine, Health, Stats, forms, tables
-from shardq.engine.advice import unsaid
-from shardq.engine.health import of_spool, with_reasons
+from shardq.engine.findings import reds
+from shardq.engine.health import of_spool, with_findings
+from shardq.engine.servers import unsaid
 from shardq.engine.stats import largest
 from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardColumn, counted, instant, per_second
 from shardq.features.listing.forecast import STEPS, Horizon
@@ -94,15 +95,16 @@ def stats(given: Given, watch: float | None, totals: bool, history: Horizon | No
 
 
 def _seen(engine: Engine, spool: Path | None) -> Health:
-    """The verdict, without the reason that no dispatcher runs where that is the only one: it is a warning then."""
+    """The verdict. Where no dispatcher runs and nothing else is red, that is a warning."""
     seen, gauge = engine.health(), None
-    if seen.kinds == ["no_dispatcher"]:
-        warnings = [*seen.warnings, NO_DISPATCHER]
-        seen = msgspec.structs.replace(seen, ok=True, reasons=[], kinds=[], warnings=warnings)
+    if [each.name for each in reds(seen.findings)] == ["no_dispatcher"]:
+        first, *others = seen.findings
+        warning = msgspec.structs.replace(first, severity="warning")
+        seen = with_findings(msgspec.structs.replace(seen, findings=others), [warning])
     if spool is not None:
         with opened_spool(spool) as file:
             gauge = file.stats()
-        seen = with_reasons(seen, of_spool(gauge))
+        seen = with_findings(seen, of_spool(gauge))
     sinks = together(sink for member in seen.fleet for sink in member.sinks)
     return msgspec.structs.replace(seen, stats=msgspec.structs.replace(seen.stats, sinks=sinks, spool=gauge))
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.dashboard.formats import lines
-from shardq.engine.health import Kind
+from shardq.engine.findings import TABLE, Finding
 
 PAGES = {
     "/": "Overview",
@@ -39,17 +39,17 @@ def link_of(path: str, **query: object) -> str:
     return path + (f"?{kept}" if kept else "")
 
 
-PAGE_OF: Mapping[Kind, str] = {
-    **dict.fromkeys(("unseen_shards", "unserved_shards", "strays", "poller", "overdue"), "/shards"),
-    **dict.fromkeys(("no_dispatcher", "worker", "stuck_worker", "unknown_task", "cold"), "/fleet"),
-    **dict.fromkeys(("route", "unserved_route", "no_worker", "backlog", "limit", "deaf", "stuck_key"), "/topics"),
-    **dict.fromkeys(("deaths", "trimmed"), "/dead"),
-    "schedule": "/schedules",
-    **dict.fromkeys(("server", "coverage", "sentinels", "eviction", "memory", "persistence", "replicas"), "/nodes"),
-    **dict.fromkeys(("clocks", "commands", "clients", "files"), "/nodes"),
+PAGE_OF: Mapping[str, str] = {
+    **dict.fromkeys(("tasks", "epochs", "coverage"), "/shards"),
+    **dict.fromkeys(("dispatchers", "workers", "versions", "cold"), "/fleet"),
+    **dict.fromkeys(("routes", "topics"), "/topics"),
+    "deaths": "/dead",
+    "schedules": "/schedules",
     **dict.fromkeys(("outbox", "spool"), ""),
 }
-"""The page on which a reason of a kind is seen; "": on none, only commands know more."""
+"""Check → the page on which its findings are seen; "": on none, only commands know more. Those that are not here are
+about servers.
+"""
 
 _PAGE_OF_COMMAND = {
     "stats": "/",
@@ -68,15 +68,15 @@ _NAMED = re.compile(r"`([^`]+)`|\b(topic )(\(default\)|'(?:[^'\\]|\\.)+'|\"(?:[^
 """A command, or a topic as ``quoted_topic`` writes it."""
 
 
-def told(root: str, text: str, kind: Kind | None = None) -> Markup:
-    """The sentence with its links. ``root``: the prefix of all addresses; ``kind``: that of the reason, if it is one.
+def told(root: str, said: str | Finding) -> Markup:
+    """The sentence with its links, that of a finding with one to its page. ``root``: the prefix of all addresses.
 
     >>> told("", "12 tasks died: see `shardq list --state dead --newest`")
     Markup('12 tasks died: see <a href="/dead">dead tasks</a>')
-    >>> told("/queue", "no dispatcher runs: start `shardq run`", "no_dispatcher")
-    Markup('no dispatcher runs: start <code>shardq run</code> <a href="/queue/fleet">→ Fleet</a>')
+    >>> told("/queue", found("no_dispatcher"))[-54:]
+    'start <code>shardq run</code> <a href="/queue/fleet">→ Fleet</a>'
     """
-    parts, end, leads = Markup(), 0, False
+    text, parts, end, leads = str(said), Markup(), 0, False
     for found in _NAMED.finditer(text):
         command, word, quoted = found.groups()
         target = _of_topic(quoted) if command is None else _of_command(command)
@@ -90,7 +90,9 @@ def told(root: str, text: str, kind: Kind | None = None) -> Markup:
             parts += shown if command is None else Markup("<code>{}</code>").format(lines(shown))
         end = found.end()
     parts += lines(text[end:])
-    address = "" if kind is None or leads else PAGE_OF.get(kind, "")
+    if isinstance(said, str) or leads:
+        return parts
+    address = PAGE_OF.get(TABLE[said.name].check, "/nodes")
     return parts + Markup(" {}").format(_link(root + address, f"→ {PAGES[address]}")) if address else parts
 
 

@@ -4,13 +4,15 @@ Both are written once, for asyncio, and generated for threads; what differs stan
 ``aio`` opens, starts, stops and closes the engine; ``tasks_aio`` has the commands on tasks, ``operator_aio`` those on
 the whole engine and on schedules. ``base`` is what both share without waiting, ``parts`` what an engine is made of.
 ``options`` checks what is given; ``control`` holds the operations on all shards; ``stats`` is what an engine tells;
-``health`` judges it, with ``advice`` on its servers. ``doctor``, ``snapshot`` and ``tables`` serve what looks at one.
+``findings`` is the table of all that can be wrong, ``health``, ``servers``, ``deaf`` and ``doctor`` look for it.
+``snapshot`` and ``tables`` serve what shows an engine.
 """
 
 from typing import TYPE_CHECKING
 
 from shardq.core.lazy import lazily
 from shardq.engine.control import Change, Rates
+from shardq.engine.findings import Finding
 from shardq.engine.health import Health
 from shardq.engine.keys import KeyList, KeyStats
 from shardq.engine.stats import ShardStats, Stats, TopicStats
@@ -25,6 +27,7 @@ __all__ = [
     "AsyncEngine",
     "Change",
     "Engine",
+    "Finding",
     "Health",
     "KeyList",
     "KeyStats",

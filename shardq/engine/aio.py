@@ -22,7 +22,7 @@ from shardq.core.producer import pushing
 from shardq.core.producer.durable import Durability, check_durability, push_durably
 from shardq.core.producer.packing import Entries
 from shardq.core.subscriber import Subscriber
-from shardq.engine import advice
+from shardq.engine import servers
 from shardq.engine.operator_aio import AsyncOperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
@@ -185,7 +185,7 @@ class AsyncEngine(AsyncOperatorCommands):
                     cache = self._new_map(topology)
                     if self._redis.driver is None:  # unless a signal's handler has opened the engine meanwhile
                         self._cache = cache
-                advice.log_new(await arun(driver, self._advice(driver), deadline=advice.until(deadline)))
+                servers.log_new(await arun(driver, self._find_settings(driver), deadline=servers.until(deadline)))
                 if True:  # ASYNC
                     if self._journal is not None and self._threads is None:
                         self._threads = await self._new_threads(settings, deadline)
@@ -332,8 +332,8 @@ class AsyncEngine(AsyncOperatorCommands):
             driver = await self._connect(deadline)
             if self._running.dispatcher is None:
                 pollers, subscriber = await self._open_beside(deadline)
-                advised = self._advice(driver, pollers=pollers)
-                advice.log_new(await arun(driver, advised, deadline=advice.until(deadline)))
+                looked = self._find_settings(driver, pollers=pollers)
+                servers.log_new(await arun(driver, looked, deadline=servers.until(deadline)))
                 await self._declare_recurring(self._tasks.registered)
 
                 def started() -> Dispatcher:

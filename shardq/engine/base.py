@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
 from shardq.core.consumer.claim_state import Claims
@@ -30,20 +28,11 @@ from shardq.core.producer.packing import Packer
 from shardq.core.resharding.resizing import held_up
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine import advice
-from shardq.engine.advice import Advice
+from shardq.engine import servers
 from shardq.engine.control import CountsByShard, RateMeter, use_cold
 from shardq.engine.deaf import find_deaf
-from shardq.engine.health import (
-    MAX_DEAD,
-    MAX_READY_AGE_S,
-    Examined,
-    Health,
-    find_deaths,
-    find_out_of_use,
-    find_unserved,
-    judge,
-)
+from shardq.engine.findings import FirstSeen, found, in_order
+from shardq.engine.health import Bounds, Examined, Health, find_deaths, find_out_of_use, find_unserved, judge
 from shardq.engine.keys import find_stuck_keys
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -189,6 +178,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._cache: TopologyCache | None = None
         self._ready_counts = ReadyCounts()
         self._rates = RateMeter()
+        self._first_seen = FirstSeen()
         self._forwarded: dict[str, object] = {}
         self._running = Running(self._ready_counts.key_waits, counts_outcomes=self._running.counts_outcomes)
         self._packer.pushed, self._packer.cache = 0, None
@@ -271,11 +261,11 @@ class EngineBase(forks.OfOneProcess, ABC):
         if server is not None:
             server.leave()
 
-    def _advice(
+    def _find_settings(
         self, driver: Driver | AsyncDriver, shards: Iterable[ShardKeys] | None = None, *, pollers: Driver | None = None
-    ) -> Operation[list[Advice]]:
-        """Finds advice on the servers of these shards; None: on all servers of this engine. ``pollers``: the driver of
-        the pollers that run here, or are about to.
+    ) -> Operation[servers.Found]:
+        """Looks at how the servers of these shards are set up; None: all servers of this engine. ``pollers``: the
+        driver of the pollers that run here, or are about to.
         """
         cache, nodes = self._map(), dict[str, int]()
         if shards is None:
@@ -285,10 +275,10 @@ class EngineBase(forks.OfOneProcess, ABC):
         by_node = {node: keys for keys in shards if (node := driver.node_of(keys.slot))}
         nodes |= {node: keys.slot for node, keys in by_node.items()}
         needs = self._needs(pollers) if pollers is not None else {}
-        found = yield from advice.find_advice(nodes, by_node, driver.unserved, needs)
+        told = yield from servers.find_settings(nodes, by_node, driver.unserved, needs)
         if self._options.url is None and self._embedded is not None:
-            found.insert(0, advice.unasked(self._embedded.path))
-        return found
+            told[found("unasked_server", path=self._embedded.path)] = ""
+        return told
 
     def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Routes:
         """Inert until the dispatcher starts it."""
@@ -410,58 +400,45 @@ class EngineBase(forks.OfOneProcess, ABC):
         self,
         driver: Driver | AsyncDriver,
         counts_by_shard: CountsByShard,
+        bounds: Bounds,
         *,
         subscriber: Subscriber | None,
-        pollers: Driver | None = None,
-        max_ready_age: float = MAX_READY_AGE_S,
-        max_dead: int = MAX_DEAD,
     ) -> Operation[Examined]:
-        """Looks at the servers on which a shard was seen, and for dispatchers that serve each. ``pollers``: as of
-        ``_advice``; those of this process if there are any.
-        """
-        dispatcher = self._running.dispatcher
+        """Looks at the servers on which a shard was seen, and for dispatchers that serve each."""
+        dispatcher, cache = self._running.dispatcher, self._map()
         seen = succeeded(counts_by_shard)
         slots = {node: keys.slot for keys in seen if (node := driver.node_of(keys.slot))}
-        if pollers is None and dispatcher is not None:
-            pollers = dispatcher.driver
-        found = yield from self._advice(driver, seen, pollers=pollers)
-        found += advice.unsubscribed(subscriber.refusals() if subscriber else {})
-        found += yield from advice.find_faults(slots, self._map())
+        told = list((yield from self._find_settings(driver, seen, pollers=dispatcher.driver if dispatcher else None)))
+        told += servers.unsubscribed(subscriber.refusals() if subscriber else {})
+        told += yield from servers.find_faults(slots, cache)
         if driver.settings.kind == "sentinel":
-            found += yield from advice.find_disagreement(driver.survey)
+            told += yield from servers.find_disagreement(driver.survey)
+        fleet = None
         try:
             forwarded = [sink.topic for sink in dispatcher.sinks()] if dispatcher else ()
-            serving = yield from find_unserved(self._map(), forwarded)
+            unserved, fleet = yield from find_unserved(cache, forwarded)
+            told += unserved
         except ServerFault as exc:
-            text = f"it can't be told who serves the shards: {exc}"
-            found.append(Advice("", "coverage", text, problem=not isinstance(exc, AccessDenied)))
-            serving = None
-        fleet = serving.fleet if serving is not None else ()
-        return Examined(
-            found,
-            serving,
-            deaths=(yield from find_deaths(counts_by_shard, max_dead)),
-            deaf=(yield from find_deaf(self._map(), counts_by_shard, fleet)) if serving is not None else (),
-            stuck_keys=(yield from find_stuck_keys(self._map(), counts_by_shard, fleet, max_ready_age)),
+            told.append(
+                found("unseen_fleet", severity="warning" if isinstance(exc, AccessDenied) else "red", error=exc)
+            )
+        deaths = yield from find_deaths(counts_by_shard, bounds.dead)
+        if fleet is not None:
+            told += yield from find_deaf(cache, counts_by_shard, fleet)
+        told += yield from find_stuck_keys(cache, counts_by_shard, fleet or (), bounds.ready_age_s)
+        if len(seen) == len(counts_by_shard):
             # where some can't be seen, a look beyond them would take the time that the others have
-            strays=(yield from find_out_of_use(self._map())) if len(seen) == len(counts_by_shard) else (),
-        )
+            told += yield from find_out_of_use(cache)
+        return Examined(told, fleet, deaths)
 
-    def _judge(self, stats: Stats, examined: Examined, max_late: float, max_ready_age: float, max_dead: int) -> Health:
-        own, ours = self._running.reasons(), self._running.names()
+    def _judge(self, stats: Stats, examined: Examined, bounds: Bounds) -> Health:
+        own, ours = self._running.findings(), self._running.names()
         topology = self._map().topology
-        health = judge(
-            stats,
-            examined,
-            max_late=max_late,
-            max_ready_age=max_ready_age,
-            max_dead=max_dead,
-            own=own,
-            ours=ours,
-            is_cold=topology.cold is not None,
-        )
-        waits = held_up(topology, {name: topic.ready for name, topic in stats.topics.items()})
-        return msgspec.structs.replace(health, warnings=[*health.warnings, waits]) if waits else health
+        told = judge(stats, examined, bounds, own=own, ours=ours, is_cold=topology.cold is not None)
+        if waits := held_up(topology, {name: topic.ready for name, topic in stats.topics.items()}):
+            told.append(found("held_resize", problem=waits))
+        dated = self._first_seen.dated(told, dt.datetime.now(dt.UTC))
+        return Health(findings=in_order(dated), stats=stats, fleet=examined.fleet or [])
 
     @abstractmethod
     def _open_driver(self, deadline: float) -> Any:

@@ -1,4 +1,4 @@
-"""Finds ready tasks for which nobody was woken although a process waits for their topic. ``health()`` tells them.
+"""The look of ``deaf``: ready tasks for which nobody was woken although a process waits for their topic.
 
 Servers keep the names of waiting processes by list, ``waiting/TOPIC`` of each shard, and draw one for each task that
 arrives. A process that is drawn takes the task or has another one drawn. So names go while a list has something in it,
@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from shardq.core.calls import observe
 from shardq.core.calls.request import Command
 from shardq.core.fleet.member import Member, serves, workers
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.model.ids import shown_topic
+from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard, read_changes
+from shardq.engine.findings import Finding, found, named
 
 DEAF_S = 5.0
 """A task that is ready for less may be on its way to a process: a hundred that are at work are drawn in a second."""
@@ -48,24 +49,15 @@ _List = tuple[ShardKeys, str]
 T = TypeVar("T")
 
 
-class Deaf(NamedTuple):
-    """A ready list whose tasks nobody is woken for."""
-
-    shard: int
-    topic: str
-    waited_s: float
-    """How long its oldest task has waited at least."""
-    process: str
-    """A process that waits."""
-
-
 class _Look(NamedTuple):
     head: str
     names: tuple[str, ...]
     """The living processes that wait."""
 
 
-def find_deaf(cache: TopologyCache, counts_by_shard: CountsByShard, fleet: Sequence[Member]) -> Operation[list[Deaf]]:
+def find_deaf(
+    cache: TopologyCache, counts_by_shard: CountsByShard, fleet: Sequence[Member]
+) -> Operation[list[Finding]]:
     """Looks at the lists whose tasks have waited for a while, and again after a moment at those that seem deaf."""
     topology = cache.topology
     held = {*topology.paused, *topology.limits, *topology.routes}
@@ -84,11 +76,25 @@ def find_deaf(cache: TopologyCache, counts_by_shard: CountsByShard, fleet: Seque
     if time.monotonic() < began + AGAIN_S:
         return []  # the time of the whole look is over
     again = yield from _look(each for each in first if each[1] not in changed)
-    return [
-        Deaf(keys.shard, topic, waited_ms[keys, topic] / 1000 + AGAIN_S, look.names[0])
-        for (keys, topic), look in again.items()
-        if look == first[keys, topic]
-    ]
+    of_topic: dict[str, list[ShardKeys]] = {}
+    for (keys, topic), look in again.items():
+        if look == first[keys, topic]:
+            of_topic.setdefault(topic, []).append(keys)
+    return [_deaf(topic, some, waited_ms, again) for topic, some in of_topic.items()]
+
+
+def _deaf(
+    topic: str, some: Sequence[ShardKeys], waited_ms: Mapping[_List, int], looks: Mapping[_List, _Look]
+) -> Finding:
+    oldest = max(some, key=lambda keys: waited_ms[keys, topic])
+    return found(
+        "deaf",
+        about=topic,
+        topic=quoted_topic(topic),
+        shards=named([keys.shard for keys in some]),
+        seconds=waited_ms[oldest, topic] / 1000 + AGAIN_S,
+        process=looks[oldest, topic].names[0],
+    )
 
 
 def _has_time(fleet: Sequence[Member], topic: str) -> bool:
@@ -100,7 +106,7 @@ def _has_time(fleet: Sequence[Member], topic: str) -> bool:
 def _look(lists: Iterable[_List]) -> Operation[dict[_List, _Look]]:
     """Returns the lists that are not empty and have living processes that wait for their tasks."""
     names = yield from _answers({each: observe.waiting(*each, MOST_NAMES) for each in lists})
-    living = yield from _answers({each: observe.listening(each[0], found) for each, found in names.items()})
+    living = yield from _answers({each: observe.listening(each[0], those) for each, those in names.items()})
     heads = yield from _answers({each: observe.head(*each) for each in living})
     return {each: _Look(head, tuple(living[each])) for each, head in heads.items()}
 

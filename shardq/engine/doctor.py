@@ -1,20 +1,19 @@
-"""Checks of an engine and its servers, one after the other: what may be wrong, with what to do; and what can be mended
-without a risk for tasks. Called by ``shardq doctor``. Judgements on servers are those of ``advice`` and ``servers``;
-who serves the shards is judged as by ``health``.
+"""The deep looks of the table of findings, and what mends without a risk for tasks what they find. ``shardq doctor``
+makes them, beside those of ``health()``.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from shardq.core.calls import node_info, observe, resharding
-from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import Fault
+from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
 from shardq.core.layout import formats
 from shardq.core.layout.keys import ShardKeys
@@ -22,14 +21,17 @@ from shardq.core.layout.topology import Stamp
 from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import counted
-from shardq.core.operation import Many, Operation, succeeded
+from shardq.core.operation import Many, Operation, run, succeeded
 from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.resharding.repair import find_faults, restore
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.upkeep import bring_strays_home, find_strays, open_shards
-from shardq.engine.advice import Advice, named, replicas_behind
-from shardq.engine.health import Examined, Health, Kind
+from shardq.engine.findings import EXAMPLES, TABLE, Finding, found, listed, named
+from shardq.engine.internals import Internals
+from shardq.engine.options import STATS_TIMEOUT_S
+from shardq.engine.sync import Engine
+from shardq.errors import ShardqError
 from shardq.version import __version__
 
 LOOKED_AT = 100
@@ -40,8 +42,6 @@ PAGE = 1000
 
 MOST_PLACED = 100_000
 """The ids of one set of a shard that are looked at with ``--all``."""
-
-EXAMPLES = 3
 
 
 class Mended(NamedTuple):
@@ -55,12 +55,28 @@ class Mended(NamedTuple):
 Mend = Callable[[], Operation[Mended]]
 """Mends what was found."""
 
+
+class Wrong(NamedTuple):
+    """A finding, and what mends it; None where nothing does without a risk."""
+
+    finding: Finding
+    mend: Mend | None = None
+
+
 OK = {
     "server": "the server is the one that was asked for",
     "versions": "all processes run this build of shardq, in whose format all is stored",
     "coverage": "all shards can be reached",
     "dispatchers": "every shard is served",
-    "tasks": "tasks are dispatched, taken and forwarded",
+    "tasks": "tasks are dispatched in time",
+    "routes": "topics are forwarded",
+    "topics": "ready tasks are taken",
+    "workers": "workers are well, and know the calls that wait",
+    "deaths": "few tasks die, and none was removed before its time",
+    "schedules": "schedules are served",
+    "outbox": "no outbox relay of this process is stuck",
+    "spool": "no spool of this process is",
+    "cold": "what the cold store holds, if there is one, is loaded in time",
     "sentinels": "the sentinels, if there are any, name one master, and no other server is one",
     "eviction": "no server evicts tasks",
     "memory": "no server is full",
@@ -77,74 +93,62 @@ OK = {
 """Each check, in the order in which they are told → what is said when nothing was found."""
 
 
-def tell_disks(nodes: Mapping[str, int]) -> Operation[str]:
-    """Says which servers can't be asked if their disk has a write, behind ``OK["persistence"]``: it is no fault of the
-    engine, and shardq knows what to do. ``nodes``: one slot of each.
+def find_all(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Wrong]]]:
+    """Each check with what it found, in their order."""
+    cache = Internals(engine).cache
+    # first: every other look tells a shard the topology that it missed
+    told = _carried_out(driver, "epochs", find_epochs(cache))
+    told += _carried_out(driver, "epochs", find_outside(cache, everything=everything))
+    health = engine.health()
+    slots = {driver.node_of(keys.slot): keys.slot for keys in cache.span()}
+    settings = run(driver, Internals(engine).find_settings(driver), STATS_TIMEOUT_S)
+    servers = [*settings, *run(driver, find_early(slots), STATS_TIMEOUT_S)]
+    # what needs the pollers of a process is told of this one
+    deeper = {"strays", *(each.name for each in servers)}
+    told += map(Wrong, [*servers, *(each for each in health.findings if each.name not in deeper)])
+    seen = [keys for keys in cache.span() if keys.shard not in health.stats.missing]
+    later = {
+        "versions": find_versions(cache),
+        "places": find_misplaced(cache, seen, everything=everything),
+        "records": find_orphans(cache, seen, everything=everything),
+    }
+    for check in OK:
+        if check in later:
+            told += _carried_out(driver, check, later[check])
+        yield check, [each for each in told if check in (TABLE[each.finding.name].check, each.finding.about)]
+
+
+def _carried_out(driver: Driver, check: str, operation: Operation[list[Wrong]]) -> list[Wrong]:
+    try:
+        return run(driver, operation, STATS_TIMEOUT_S)
+    except ShardqError as exc:
+        return [Wrong(found("unlooked", about=check, check=check, error=exc))]
+
+
+def find_early(nodes: Mapping[str, int]) -> Operation[list[Finding]]:
+    """Finds servers that can't be asked if their disk has a write: it is no fault of the engine, and shardq knows what
+    to do. ``nodes``: one slot of each.
     """
-    told: dict[str, str] = succeeded(
-        (yield Many({node: node_info.early_version(slot) for node, slot in nodes.items()}))
-    )
+    answers = yield Many({node: node_info.early_version(slot) for node, slot in nodes.items()})
+    told: dict[str, str] = succeeded(answers)
     early = [f"{node} ({version})" for node, version in sorted(told.items()) if version]
-    if not early:
-        return ""
-    names = ", ".join(early[:EXAMPLES]) + (f" and {len(early) - EXAMPLES} more" * (len(early) > EXAMPLES))
-    return (
-        f"; {names} may answer WAITAOF before the disk has the write: with appendfsync everysec, durability='fsynced' "
-        "and resizes wait until INFO shows that it has, for 1.2 seconds or longer"
-    )
+    return [found("early_fsync", nodes=listed(early))] if early else []
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong, with what to do in its text."""
-
-    check: str
-    text: str
-    fix: str = ""
-    """The repair by ``mend``, in words; empty where nothing can be mended without a risk."""
-    mend: Mend | None = field(default=None, compare=False, repr=False)
-
-
-def findings_on_servers(examined: Examined, replication: dict[str, Replication]) -> Iterator[Finding]:
-    """``examined``: what ``health`` looks at, too."""
-    advised: list[Advice] = [*examined.advised, *replicas_behind(replication)]
-    for advice in advised:
-        yield Finding(advice.check, advice.text)
-    if examined.unserved is not None:
-        for reason in examined.unserved.reasons:
-            yield Finding("dispatchers", reason.text)
-
-
-_TOLD_ELSEWHERE: Collection[Kind] = {"unseen_shards", "no_dispatcher", "unserved_shards", "strays"}
-"""The kinds of reasons that other checks find."""
-
-
-def findings_on_tasks(health: Health) -> Iterator[Finding]:
-    """The reasons of the verdict that no other check finds."""
-    for kind, reason in zip(health.kinds, health.reasons, strict=True):
-        if kind not in OK and kind not in _TOLD_ELSEWHERE:
-            yield Finding("tasks", reason)
-
-
-def find_versions(cache: TopologyCache) -> Operation[list[Finding]]:
+def find_versions(cache: TopologyCache) -> Operation[list[Wrong]]:
     """Finds processes of other builds than this one, and an older format than it writes."""
     members = yield from fleet(cache.control)
-    found, stored = [], cache.topology.format
+    told, stored = [], cache.topology.format
     others = Counter(member.version or "unknown" for member in members if member.version != __version__)
     if others:
-        told = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
-        text = f"this is shardq {__version__}, and processes of other versions run: {told}; bring all to one version"
-        found.append(Finding("versions", text))
+        counts = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
+        told.append(Wrong(found("other_versions", version=__version__, others=counts)))
     if stored < formats.FORMAT:
-        text = (
-            f"the engine is stored in format {stored}, so that builds from before format {formats.FORMAT} can use it: "
-            "`shardq upgrade` raises it, when none of them runs any more"
-        )
-        found.append(Finding("versions", text))
-    return found
+        told.append(Wrong(found("old_format", stored=stored, format=formats.FORMAT)))
+    return told
 
 
-def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
+def find_epochs(cache: TopologyCache) -> Operation[list[Wrong]]:
     """Finds shards that missed the last change of the topology, or were lost."""
     topology = cache.topology
     answers = yield Many({keys: resharding.meta_fields(keys, "epoch").briefly() for keys in cache.span()})
@@ -152,22 +156,16 @@ def find_epochs(cache: TopologyCache) -> Operation[list[Finding]]:
     lost = [keys for keys, epoch in epochs.items() if not epoch]
     behind = [keys for keys, epoch in epochs.items() if 0 < epoch < topology.epoch]
     ahead = [keys for keys, epoch in epochs.items() if epoch > topology.epoch]
-    found = []
-    for some, text in (
-        (lost, "was never opened, or its data was lost: the next command on it opens it"),
-        (behind, f"missed the change to epoch {topology.epoch}: the next command on it tells it"),
-    ):
-        if some:
-            fix = f"tell {_shards(some)} the topology of epoch {topology.epoch}; no task is touched"
-            found.append(Finding("epochs", f"{_shards(some)} {text}", fix, partial(_open, cache, some)))
-    if ahead:
-        text = (
-            f"{_shards(ahead)} knows a newer topology than the one that is stored, which a failover may have lost: any "
-            "push or `shardq stats` restores it from the shards"
-        )
-        fix = f"restore it from {_shards(ahead)}"
-        found.append(Finding("epochs", text, fix, partial(_restore_topology, cache, ahead)))
-    return found
+    mends: tuple[tuple[str, list[ShardKeys], Callable[..., Operation[Mended]]], ...] = (
+        ("lost_shard", lost, _open),
+        ("behind_shard", behind, _open),
+        ("ahead_shard", ahead, _restore_topology),
+    )
+    return [
+        Wrong(found(name, shards=_shards(some), epoch=topology.epoch), partial(mend, cache, some))
+        for name, some, mend in mends
+        if some
+    ]
 
 
 def _restore_topology(cache: TopologyCache, ahead: Sequence[ShardKeys]) -> Operation[Mended]:
@@ -176,17 +174,10 @@ def _restore_topology(cache: TopologyCache, ahead: Sequence[ShardKeys]) -> Opera
     return Mended(len(ahead))
 
 
-def find_outside(cache: TopologyCache, *, everything: bool) -> Operation[list[Finding]]:
+def find_outside(cache: TopologyCache, *, everything: bool) -> Operation[list[Wrong]]:
     """Finds shards out of use that hold tasks: as dispatchers do, or among all shards that there can be."""
     strays = yield from find_strays(cache, all_there_can_be=everything)
-    if not strays:
-        return []
-    text = (
-        f"{_shards(strays)} is out of use, and has tasks, or dedup windows of tasks: a server came back older. "
-        "Nobody finds or handles them until a dispatcher starts, or looks, which it does each hour"
-    )
-    fix = "look for tasks there, too; dispatchers then move them home"
-    return [Finding("epochs", text, fix, partial(_bring_home, cache, strays))]
+    return [Wrong(found("strays", shards=_shards(strays)), partial(_bring_home, cache, strays))] if strays else []
 
 
 def _bring_home(cache: TopologyCache, strays: Sequence[ShardKeys]) -> Operation[Mended]:
@@ -199,25 +190,24 @@ def _open(cache: TopologyCache, shards: Sequence[ShardKeys]) -> Operation[Mended
     return Mended(len(shards))
 
 
-def find_misplaced(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
+def find_misplaced(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Wrong]]:
     """Finds records in these shards that do not belong there; while the number of shards changes, some do by right."""
     topology = cache.topology
     if topology.priors or topology.pending:
         return []
-    found = []
+    told = []
     for keys in shards:
         ids = yield from _records(cache, keys, everything=everything)
         elsewhere = [
             (home, id) for home, id in zip(topology.shards_of(map(raw, ids)), ids, strict=True) if home != keys.shard
         ]
         if elsewhere:
-            text = (
-                f"shard {keys.shard}: {len(elsewhere):,} of {len(ids):,} ids belong to another shard, like "
-                f"{_examples(id for _, id in elsewhere)}: they are dispatched, but no get, cancel or push finds them"
+            examples, wrong = _examples(id for _, id in elsewhere), len(elsewhere)
+            finding = found(
+                "misplaced", about=keys.shard, shard=keys.shard, wrong=wrong, ids=len(ids), examples=examples
             )
-            fix = "move those of them that are scheduled or dead to where they belong, as a resize does"
-            found.append(Finding("places", text, fix, partial(_move, cache, keys, elsewhere)))
-    return found
+            told.append(Wrong(finding, partial(_move, cache, keys, elsewhere)))
+    return told
 
 
 def _move(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]]) -> Operation[Mended]:
@@ -229,54 +219,39 @@ def _move(cache: TopologyCache, keys: ShardKeys, elsewhere: list[tuple[int, str]
     return Mended(moved, len(elsewhere) - moved)
 
 
-_KINDS: dict[Fault, tuple[str, str, str]] = {
-    "lost": (
-        "task",
-        "with a record in no list or set, like {ids}: nobody will ever get them",
-        "schedule them for now, so that they are dispatched at once",
-    ),
-    "unlaned": (
-        "task",
-        "scheduled without its key knowing it, like {ids}: nobody will ever get them",
-        "have their keys know them, so that they are given when they are due",
-    ),
-    "empty": (
-        "id",
-        "in a set without a record, like {ids}: their tasks are gone, by eviction or by hand; the ids are dropped when "
-        "they are due, or trimmed",
-        "",
-    ),
+_ROWS: dict[Fault, tuple[str, str]] = {
+    "lost": ("lost_task", "task"),
+    "unlaned": ("unlaned_task", "task"),
+    "empty": ("empty_id", "id"),
 }
-"""Fault → what has it, what is said of those, and the repair."""
+"""Fault → its row, and what has it."""
 
 
-def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Finding]]:
+def find_orphans(cache: TopologyCache, shards: Sequence[ShardKeys], *, everything: bool) -> Operation[list[Wrong]]:
     """Finds what no consumer will ever get in these shards: records without a place, places without a record, and tasks
     that their keys don't know.
     """
-    found = []
+    told = []
     for keys in shards:
         ids = yield from _records(cache, keys, everything=everything)
         if everything:
             ids = yield from _not_in_ready_lists(keys, ids)
         ids += yield from _placed(keys, everything=everything)
         faults = yield from find_faults(cache, keys, ids)
-        for fault, (noun, text, fix) in _KINDS.items():
+        for fault, (name, noun) in _ROWS.items():
             if wrong := [id for id, its in faults.items() if its == fault]:
-                text = f"shard {keys.shard}: {counted(len(wrong), noun)} {text.format(ids=_examples(wrong))}"
-                mend = partial(_restore, cache, keys, wrong) if fix else None
-                found.append(Finding("records", text, fix, mend))
-    unreadable: dict[ShardKeys, list[str]] = succeeded(
-        (yield Many({keys: resharding.unreadable(keys) for keys in shards}))
-    )
-    for keys, ids in unreadable.items():
+                what, examples = counted(len(wrong), noun), _examples(wrong)
+                finding = found(name, about=keys.shard, shard=keys.shard, what=what, examples=examples)
+                told.append(Wrong(finding, partial(_restore, cache, keys, wrong) if TABLE[name].fix else None))
+    unread: dict[ShardKeys, list[str]] = succeeded((yield Many({keys: resharding.unreadable(keys) for keys in shards})))
+    for keys, ids in unread.items():
         if ids:
-            text = (
-                f"shard {keys.shard}: {len(ids):,} fields of {keys.moved} can't be read, like {_examples(ids)}: "
-                "another program, or another version of shardq, has written them; upgrade, or remove them"
+            shard, examples = keys.shard, _examples(ids)
+            finding = found(
+                "unread_field", about=shard, shard=shard, fields=len(ids), key=keys.moved, examples=examples
             )
-            found.append(Finding("records", text))
-    return found
+            told.append(Wrong(finding))
+    return told
 
 
 def _records(cache: TopologyCache, keys: ShardKeys, *, everything: bool) -> Operation[list[str]]:
@@ -327,4 +302,4 @@ def _shards(some: Sequence[ShardKeys]) -> str:
 
 
 def _examples(ids: Iterable[str]) -> str:
-    return ", ".join(repr(id) for id, _ in zip(ids, range(EXAMPLES), strict=False))
+    return ", ".join(map(repr, islice(ids, EXAMPLES)))

@@ -21,6 +21,7 @@ from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member
 from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.task import Outcome, Receipt, State
+from shardq.engine.findings import Finding
 from shardq.engine.health import Health
 from shardq.engine.stats import ScheduleStats, ShardStats, Stats, TopicStats
 from shardq.features.listing.line import Fields, TaskForm, fields_of, form
@@ -144,12 +145,18 @@ _VERDICT: Fields = {
     "ok": bool | None,
     "severity": Literal["ok", "route", "engine"] | None,
     "reasons": list[str],
-    "kinds": list[str],
     "warnings": list[str],
+    "findings": list[Finding],
 }
 
 VerdictForm = _form("VerdictForm", _VERDICT)
 """The verdict of ``health``; ``ok`` and ``severity`` are null if none can be told."""
+
+MendableForm = _form("MendableForm", _fields(Finding) | {"fix": str | None})
+"""A finding of ``doctor``, and what --fix does about it."""
+
+CheckForm = _form("CheckForm", {"check": str, "ok": bool, "findings": GenericAlias(list, (MendableForm,))})
+"""A check of ``doctor``."""
 
 ShardForm = _form("ShardForm", _fields(ShardStats, "lateness", "poller", "poller_error", "poller_idle"))
 SchedulesForm = _form("SchedulesForm", _fields(ScheduleStats, "pushed"))
@@ -180,7 +187,13 @@ def verdict(health: Health) -> Any:
 
 
 def no_verdict(why: str) -> Any:
-    return VerdictForm(ok=None, severity=None, reasons=[f"it can't be told: {why}"], kinds=[], warnings=[])
+    return VerdictForm(ok=None, severity=None, reasons=[f"it can't be told: {why}"], warnings=[], findings=[])
+
+
+def check(name: str, fixes: Mapping[Finding, str | None]) -> Any:
+    """A check of ``doctor``. ``fixes``: finding → what --fix does about it."""
+    findings = [_filled(MendableForm, finding, fix=fix) for finding, fix in fixes.items()]
+    return CheckForm(check=name, ok=all(each.severity == "info" for each in fixes), findings=findings)
 
 
 def stats(health: Health, topics_shown: Mapping[str, TopicStats], *, totals: bool = False) -> Any:
@@ -214,6 +227,6 @@ def serving(health: Health) -> Any:
 
 FORMS = (
     *(TaskForm, ReceiptForm, GoneForm, PushLine, RestoreLine, ScheduleForm),
-    *(TopicLine, MemberForm, VerdictForm, StatsForm, ServingForm),
+    *(TopicLine, MemberForm, VerdictForm, CheckForm, StatsForm, ServingForm),
 )
 """All of them; the others are parts."""

@@ -13,10 +13,10 @@ from shardq.core.operation import Operation
 from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import CountsByShard, use_cold
-from shardq.engine.health import Examined
+from shardq.engine.control import use_cold
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.parts import PartsFactory, Running, Tracing
+from shardq.engine.servers import Found
 from shardq.errors import InvalidOption
 from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered
@@ -116,6 +116,6 @@ class Internals:
         """The claims of a worker."""
         return self._engine._planned_claims(plan)
 
-    def examine(self, driver: Driver, counts_by_shard: CountsByShard) -> Operation[Examined]:
-        """Looks at the servers as for a process that may have to serve every shard."""
-        return self._engine._examine(driver, counts_by_shard, subscriber=None, pollers=driver)
+    def find_settings(self, driver: Driver) -> Operation[Found]:
+        """Looks at how the servers are set up, as for a process that may have to serve every shard."""
+        return self._engine._find_settings(driver, pollers=driver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -17,11 +17,13 @@ from shardq.core.fleet.report import RunningTask
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import key_of, lane_of
 from shardq.core.layout.topology import Limit
-from shardq.core.model.ids import topic_of
+from shardq.core.model.ids import quoted_topic, topic_of
+from shardq.core.model.printable import quoted
 from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.recovery import call_every_shard
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.control import CountsByShard
+from shardq.engine.findings import Finding, found
 from shardq.errors import InvalidOption
 
 MOST = 500
@@ -224,19 +226,9 @@ def _together(one: KeyStats, other: KeyStats) -> KeyStats:
     )
 
 
-class StuckKey(NamedTuple):
-    """A key whose tasks wait, as those that are out of it have been running for long."""
-
-    topic: str
-    key: str
-    waited_s: float
-    running: RunningTask
-    """The one that has been running longest, of as many as the key may have at once."""
-
-
 def find_stuck_keys(
     cache: TopologyCache, counts_by_shard: CountsByShard, fleet: Sequence[Member], max_age_s: float
-) -> Operation[list[StuckKey]]:
+) -> Operation[list[Finding]]:
     """Finds keys of which a task has waited for longer than this, and so have handlers been running for all that may be
     out. Only tasks that workers report as their longest are known. No request is made where none is of a key.
     """
@@ -254,10 +246,28 @@ def find_stuck_keys(
         if len(tasks) >= (window.per_key or 1):
             homes = map(cache.keys, topology.homes(lane))
             wanted |= {(keys, lane): lanes.oldest_of(keys, lane).briefly() for keys in homes if keys in seen}
-    found: dict[tuple[ShardKeys, str], int | None] = succeeded((yield Many(wanted)))
-    stuck = []
-    for (keys, lane), due_ms in found.items():
-        if due_ms is not None and (waited_s := seen[keys].now_us / 1e6 - due_ms / 1e3) > max_age_s:
-            longest = max(running[lane], key=lambda task: task.seconds)
-            stuck.append(StuckKey(topic_of(lane), key_of(lane) or "", waited_s, longest))
-    return sorted(stuck, key=lambda each: -each.waited_s)
+    oldest: dict[tuple[ShardKeys, str], int | None] = succeeded((yield Many(wanted)))
+    waits = {
+        (keys, lane): seen[keys].now_us / 1e6 - due_ms / 1e3
+        for (keys, lane), due_ms in oldest.items()
+        if due_ms is not None
+    }
+    return [
+        _stuck(lane, waited_s, max(running[lane], key=lambda task: task.seconds))
+        for (_, lane), waited_s in sorted(waits.items(), key=lambda each: -each[1])
+        if waited_s > max_age_s
+    ]
+
+
+def _stuck(lane: str, waited_s: float, longest: RunningTask) -> Finding:
+    """``longest``: of as many as the key may have at once, the one that has been running longest."""
+    topic, key = topic_of(lane), key_of(lane) or ""
+    return found(
+        "stuck_key",
+        about=lane,
+        topic=quoted_topic(topic),
+        key=quoted(key),
+        seconds=waited_s,
+        task=longest.id,
+        running=longest.seconds,
+    )

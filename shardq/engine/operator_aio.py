@@ -35,7 +35,7 @@ from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import control
 from shardq.engine.control import TOPICS_AT_ONCE, Change, noted, read_changes
-from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Health, check_bounds
+from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Bounds, Health, check_bounds
 from shardq.engine.keys import KeyList, check_limit, largest_keys
 from shardq.engine.options import (
     STATS_TIMEOUT_S,
@@ -406,14 +406,9 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         driver, deadline = await self._begin_look()
         counts_by_shard = await self._count(driver, deadline)
         stats = await self._look(driver, counts_by_shard, deadline, shards=True)
-        asked = self._examine(
-            driver,
-            counts_by_shard,
-            subscriber=self._present_subscriber(),
-            max_ready_age=max_ready_age,
-            max_dead=max_dead,
-        )
-        return self._judge(stats, await arun(driver, asked, deadline=deadline), max_late, max_ready_age, max_dead)
+        bounds = Bounds(max_late, max_ready_age, max_dead)
+        asked = self._examine(driver, counts_by_shard, bounds, subscriber=self._present_subscriber())
+        return self._judge(stats, await arun(driver, asked, deadline=deadline), bounds)
 
     async def _begin_look(self) -> tuple[AsyncDriver, float]:
         """Returns the driver, and the deadline of a look."""

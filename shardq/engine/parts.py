@@ -24,7 +24,7 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.threads import SideThread
 from shardq.core.topology_cache import TopologyCache
 from shardq.delivery.handler import Handler
-from shardq.engine.health import Reason
+from shardq.engine.findings import Finding, found
 from shardq.engine.options import Options
 from shardq.engine.stats import Here, Relay
 from shardq.features.history.recorder import Recorder
@@ -158,15 +158,18 @@ class Running:
         names = [processor.name for processor in self.processors]
         return names if self.dispatcher is None else [*names, self.dispatcher.process]
 
-    def reasons(self) -> list[Reason]:
-        """The reasons not to be healthy that no look at the servers finds."""
-        problems = [problem for processor in self.processors for problem in processor.problems]
-        found = [Reason("worker", f"a worker of this process: {each}") for each in problems]
+    def findings(self) -> list[Finding]:
+        """What is wrong with parts of this process, and no look at the servers finds."""
+        told = [
+            found("worker", about=processor.name, worker="a worker of this process", problem=problem)
+            for processor in self.processors
+            for problem in processor.problems
+        ]
         if self.dispatcher is not None and self.dispatcher.problem:
-            found.append(Reason("poller", self.dispatcher.problem))
+            told.append(found("unread_topology", problem=self.dispatcher.problem))
         if (scheduler := self._scheduler()) is not None:
-            found += (Reason("schedule", each) for each in scheduler.problems)
-        return found
+            told += (found("failing_schedule", problem=problem) for problem in scheduler.problems)
+        return told
 
     def _scheduler(self) -> SchedulerReport | None:
         """The report of the scheduler of recurring tasks, while it runs."""

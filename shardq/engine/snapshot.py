@@ -61,7 +61,9 @@ class Snapshot:
     @property
     def unserved(self) -> int | None:
         """The shards that no living dispatcher serves; None if that can't be told."""
-        if self.topology is None or not (self.fleet or "no_dispatcher" in self.health.kinds):
+        if self.topology is None or not (
+            self.fleet or any(each.name == "no_dispatcher" for each in self.health.findings)
+        ):
             return None
         return len(unserved(self.fleet, self.topology.span()))
 

@@ -26,7 +26,7 @@ from shardq.core.producer.buffer import Buffer
 from shardq.core.producer.durable import Durability, check_durability, push_durably
 from shardq.core.producer.packing import Entries
 from shardq.core.subscriber import Subscriber
-from shardq.engine import advice
+from shardq.engine import servers
 from shardq.engine.operator_sync import OperatorCommands
 from shardq.engine.options import DEFAULT_LEASE_S
 from shardq.errors import ServerFault, Unavailable
@@ -111,7 +111,7 @@ class Engine(OperatorCommands):
                 cache = self._new_map(topology)
                 if self._redis.driver is None:  # unless a signal's handler has opened the engine meanwhile
                     self._cache = cache
-                advice.log_new(run(driver, self._advice(driver), deadline=advice.until(deadline)))
+                servers.log_new(run(driver, self._find_settings(driver), deadline=servers.until(deadline)))
                 self._watch_masters(driver)
             except BaseException:
                 driver.close()
@@ -199,8 +199,8 @@ class Engine(OperatorCommands):
             driver = self._connect(deadline)
             if self._running.dispatcher is None:
                 pollers, subscriber = self._open_beside(deadline)
-                advised = self._advice(driver, pollers=pollers)
-                advice.log_new(run(driver, advised, deadline=advice.until(deadline)))
+                looked = self._find_settings(driver, pollers=pollers)
+                servers.log_new(run(driver, looked, deadline=servers.until(deadline)))
                 self._declare_recurring(self._tasks.registered)
 
                 def started() -> Dispatcher:

@@ -20,7 +20,8 @@
 -- ARGV 11 newest for the latest instant first, or ''
 -- ARGV 12 failed for tasks with an attempt that failed only, or ''; not with newest
 -- ARGV 13 key, or '' for all tasks
--- RETURNS {'ok', now_us, 1 when nothing follows, else 0, looked at, instant of the last one looked at, its id, {id, instant, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- RETURNS {'ok', name, value, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}. The names: now_us; whole, 1 when nothing
+--         follows, else 0; looked_at; last_ms and last, instant and id of the last one looked at; ids: {id, instant, …}
 -- ATOMIC one page
 -- COST O(log² N + n). With failed O(m log m) where no more than 4,000 tasks, m, have an entry in lease
 local index = ARGV[3] == 'leased' and KEYS[3] or ARGV[3] == 'dead' and KEYS[4] or KEYS[2]
@@ -115,4 +116,7 @@ while looked < look and not at_end and not full do
   end
   step = step * 2
 end
-return {'ok', string.format('%.0f', now_us), at_end and 1 or 0, looked, last[1], last[2], items}
+return {
+  'ok', 'now_us', string.format('%.0f', now_us), 'whole', at_end and 1 or 0, 'looked_at', looked,
+  'last_ms', last[1], 'last', last[2], 'ids', items,
+}

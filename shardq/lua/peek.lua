@@ -19,12 +19,14 @@
 -- ARGV 3 how many ids to draw from each of due, leased, dead and lease, at most; where one of the first three has no more than
 --         32 times as many, and no more than 6,400, all of them are told instead: that takes a millisecond
 -- ARGV 4.. topics
--- RETURNS {'ok', now_us, scheduled, held, leased, dead, due of the first scheduled in ms or '', {late, reaped, buried, forwarded, dispatched and died of retired topics}, {topic, dispatched, …},
---         {tasks in each list given, …}, {ms that the head of each is known to be ready, or -1 without one, …},
---         {{topic, how many of those drawn that are scheduled, …}, likewise held, likewise from leased, likewise from dead, likewise of those drawn from lease
---         that are due with an attempt that failed, with the others under a line feed, how many are in lease, 0 if all of these are leased},
---         {topic, how many of it died, …},
---         {how many of the dead died in the last ten minutes, trimmed, trimmed_at}} | {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- RETURNS {'ok', name, value, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}. The names: now_us, scheduled, held, leased, dead,
+--         head: due of the first scheduled in ms or ''; of meta, or nil: late, reaped, buried, forwarded, dispatched_retired and
+--         died_retired of retired topics; dispatched: {topic, how many, …}; lengths: {tasks in each list given, …};
+--         waited: {ms that the head of each is known to be ready, or -1 without one, …};
+--         drawn_scheduled: {topic, how many of those drawn, …}, likewise drawn_held, drawn_leased, drawn_dead; drawn_retrying:
+--         likewise of those drawn from lease that are due with an attempt that failed, with the others under a line feed;
+--         entries: how many are in lease, 0 if all of these are leased; died: {topic, how many of it died, …};
+--         died_lately: how many of the dead died in the last ten minutes; of meta, or nil: trimmed, trimmed_ms
 -- ATOMIC one shard at one instant; a note that is refused, for want of memory or of the right to write, is left out
 -- COST O(topics + n)
 local most = tonumber(ARGV[3])
@@ -147,11 +149,15 @@ if keyed then
   head = at < math.huge and string.format('%.0f', at) or nil
 end
 local drawn_scheduled, drawn_held = drawn_due()
+local known = redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded', 'dispatched', 'died', 'trimmed', 'trimmed_at')
 local answer = {
-  'ok', string.format('%.0f', now_us), waiting - held, held, leased, dead,
-  head or '', redis.call('HMGET', KEYS[1], 'late', 'reaped', 'buried', 'forwarded', 'dispatched', 'died'), topics, lengths, waited,
-  {drawn_scheduled, drawn_held, drawn(KEYS[3], leased), drawn(KEYS[4], dead), retrying(), entries}, died,
-  {redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'), unpack(redis.call('HMGET', KEYS[1], 'trimmed', 'trimmed_at'))},
+  'ok', 'now_us', string.format('%.0f', now_us), 'scheduled', waiting - held, 'held', held, 'leased', leased, 'dead', dead,
+  'head', head or '', 'late', known[1], 'reaped', known[2], 'buried', known[3], 'forwarded', known[4],
+  'dispatched_retired', known[5], 'died_retired', known[6], 'dispatched', topics, 'lengths', lengths, 'waited', waited,
+  'drawn_scheduled', drawn_scheduled, 'drawn_held', drawn_held, 'drawn_leased', drawn(KEYS[3], leased),
+  'drawn_dead', drawn(KEYS[4], dead), 'drawn_retrying', retrying(), 'entries', entries, 'died', died,
+  'died_lately', redis.call('ZCOUNT', KEYS[4], string.format('%.0f', now_ms - 600000), '+inf'),
+  'trimmed', known[7], 'trimmed_ms', known[8],
 }
 -- written once all is read: where a key is of another type, nothing is noted. Removals come first: after one a server
 -- without memory takes the rest

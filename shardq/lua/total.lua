@@ -10,8 +10,9 @@
 -- ARGV 2 now_us or ''
 -- ARGV 3 where to go on: the answer's, '0' to begin
 -- ARGV 4 about how many topics
--- RETURNS {'ok', where to go on, '0' at the end, topics of the page, topics of the shard, dispatched, died, scheduled, held, ready} |
---         {'stale', epoch} | {'behind', epoch} | {'missing'}. Of the first page also what was counted of retired topics
+-- RETURNS {'ok', name, value, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}. The names: cursor, where to go on, '0' at the
+--         end; looked_at, topics of the page; topics, of the shard; dispatched, died, of the first page also what was counted of
+--         retired topics; scheduled, held, ready
 -- ATOMIC one page; all pages together where they have as many topics as the shard has at the last: else begin anew
 -- COST O(n)
 local page, is_first = redis.call('HSCAN', KEYS[6], ARGV[3], 'COUNT', ARGV[4]), ARGV[3] == '0'
@@ -32,4 +33,7 @@ local placed = scheduled + redis.call('ZCARD', KEYS[4]) + redis.call('ZCARD', KE
 local ready = math.max(0, redis.call('HLEN', KEYS[2]) - placed)
 local topics = is_first and page[1] == '0' and #flat / 2 or redis.call('HLEN', KEYS[6])
 local held = redis.call('ZCOUNT', KEYS[3], far(0), far(now_ms))
-return {'ok', page[1], #flat / 2, topics, dispatched, died, scheduled - held, held, ready}
+return {
+  'ok', 'cursor', page[1], 'looked_at', #flat / 2, 'topics', topics, 'dispatched', dispatched, 'died', died,
+  'scheduled', scheduled - held, 'held', held, 'ready', ready,
+}

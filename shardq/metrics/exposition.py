@@ -18,7 +18,8 @@ from shardq.core.fleet.lateness import OTHERS, Lateness
 from shardq.core.fleet.report import SinkStats, together
 from shardq.core.model.printable import quoted
 from shardq.engine.base import EngineBase
-from shardq.engine.health import KINDS, with_reasons
+from shardq.engine.findings import TABLE
+from shardq.engine.health import with_findings
 from shardq.engine.internals import Internals
 from shardq.engine.snapshot import Snapshot, SnapshotReader
 from shardq.engine.sync import Engine
@@ -77,7 +78,7 @@ METRICS = _metrics("""
 up | gauge | process | | 1 if every shard was read in time for this scrape, 0 if not; then what tells the engine may \
 be missing.
 healthy | gauge | engine | | The verdict of health(): 1 if all is well, 0 if a reason is against it.
-unhealthy | gauge | engine | reason | 1 while health() has a reason of this kind, 0 while it has none.
+finding | gauge | engine | name severity | 1 while health() has a finding of this name, 0 while it has none.
 unseen_shards | gauge | engine | | Shards that could not be read; no count holds their tasks.
 tasks | gauge | engine | state topic | Tasks that are scheduled, ready, leased or dead, or held: \
 due, and waiting for their key.
@@ -262,7 +263,9 @@ class _ScrapedSnapshots:
             fsync=options.fsync,
         ) as beside:
             snapshot = SnapshotReader(beside, resharding=True).read()
-        return dataclasses.replace(snapshot, health=with_reasons(snapshot.health, Internals(engine).running.reasons()))
+        return dataclasses.replace(
+            snapshot, health=with_findings(snapshot.health, Internals(engine).running.findings())
+        )
 
 
 class _Samples:
@@ -298,8 +301,10 @@ class _Samples:
 def _add_snapshot(samples: _Samples, snapshot: Snapshot) -> None:
     stats = snapshot.stats
     samples.add("healthy", float(snapshot.health.ok))
-    for kind in KINDS:
-        samples.add("unhealthy", float(kind in snapshot.health.kinds), kind)
+    told = {(finding.name, finding.severity) for finding in snapshot.health.findings}
+    for row in TABLE.values():
+        for severity in row.severities if row.look == "cheap" else ():
+            samples.add("finding", float((row.name, severity) in told), row.name, severity)
     samples.add("unseen_shards", len(stats.missing))
     resharding = (snapshot.unserved, snapshot.unswept, snapshot.misplaced)
     for name, count in zip(("unserved_shards", "unswept_shards", "misplaced_tasks"), resharding, strict=True):

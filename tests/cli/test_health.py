@@ -21,9 +21,11 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     assert (done.code, done.err) == (1, "")
     assert done.out == f"not ok: {NO_DISPATCHER}\n"
     told = shardq.run("health", "--json")
-    verdict = {"ok": False, "severity": "engine", "reasons": [done.lines[0][8:]], "kinds": ["no_dispatcher"]}
-    verdict |= {"warnings": []}
-    assert (told.code, told.object) == (1, verdict)
+    verdict = {"ok": False, "severity": "engine", "reasons": [done.lines[0][8:]], "warnings": []}
+    (finding,) = (seen := told.object).pop("findings")
+    assert (told.code, seen) == (1, verdict)
+    assert {"name": "no_dispatcher", "severity": "red", "about": "", "since": None}.items() <= finding.items()
+    assert f"{finding['text']}: {finding['advice']}" == NO_DISPATCHER
     engine.push("x", at=time.time() - 2 * MAX_LATE_S)
     assert [line[:7] for line in shardq.run("health").lines] == ["not ok:"] * 2
     assert len(shardq.run("health", "--max-late", "1h").lines) == 1
@@ -31,7 +33,7 @@ def test_well_and_not_well(shardq: Shell, engine: Engine) -> None:
     wait_until(lambda: shardq.run("health").code == 0, "somebody dispatches")
     done = shardq.run("health")
     assert (done.code, done.out, done.err) == (0, "ok\n", "")
-    well = {"ok": True, "severity": "ok", "reasons": [], "kinds": [], "warnings": []}
+    well = {"ok": True, "severity": "ok", "reasons": [], "warnings": [], "findings": []}
     assert shardq.run("health", "--json").object == well
     # several commands have looked by now: all of them know how old it is
     wait_until(lambda: shardq.run("health", "--max-ready-age", "0.1s").code == 1, "nobody takes what is ready")

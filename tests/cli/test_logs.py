@@ -18,7 +18,7 @@ import shardq
 from cluster.server import Server
 from shardq import Engine, Unavailable
 from shardq.cli.output import JsonFormatter
-from shardq.engine import advice
+from shardq.engine import servers
 from tests.cli.shell import LONGEST_S, Shell
 from tests.support.pages import PACKAGE, page
 from tests.support.states import state_of
@@ -172,7 +172,7 @@ def test_the_page_names_every_logger() -> None:
     calls = [node for node in _nodes() if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     named = [node.args[0] for node in calls if getattr(node.func, "attr", "") == "getLogger"]
     found = {str(each.value) for each in named if isinstance(each, ast.Constant)}
-    assert _table("logger") == found | {advice.SERVERS, advice.LIMITS}
+    assert _table("logger") == found | {servers.SERVERS, servers.LIMITS}
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from shardq import Engine, Outcome, PushError, Task
 from shardq.errors import InvalidOption, Unavailable
 from shardq.features.cold.ids import place_in
 from tests.cold.conftest import DAY_S, Make
+from tests.support.findings import red
 from tests.support.servers import Servers
 from tests.support.states import counted
 
@@ -209,7 +210,7 @@ def test_stats(engine: Engine, database: str) -> None:
     assert cold.database in database.replace("+psycopg", "").replace("shardq@", "")
     engine.start()
     assert engine.stats().cold.loaded == 0  # type: ignore[union-attr]
-    assert "cold" not in engine.health().kinds
+    assert "cold_unloaded" not in red(engine.health())
 
 
 @pytest.mark.slow
@@ -221,12 +222,12 @@ def test_an_engine_that_was_opened_without_it(engine: Engine, make: Make) -> Non
             call(id)
     near = other.push("near", delay=FAR_S)
     assert other.cancel(near) is Outcome.CANCELLED
-    assert "cold" not in engine.health().kinds
+    assert "cold_unloaded" not in red(engine.health())
     other.start()
     seen = engine.health()
     assert [text for text in seen.reasons if "can't load from the cold store of this engine" in text]
-    assert "cold" in seen.kinds
-    assert "cold" in other.health().kinds
+    assert "cold_unloaded" in red(seen)
+    assert "cold_unloaded" in red(other.health())
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from shardq.features.cold.rows import Row
 from shardq.features.cold.store import Session, Store
 from tests.cold.conftest import Make, later
 from tests.cold.test_commands import walked
+from tests.support.findings import red
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -95,6 +96,6 @@ def test_odd_rows(engine: Engine, named: bool, due_s: float) -> None:
             consumer.ack(delivery)
     assert seen >= set(good)
     if due_s < 0:
-        wait_until(lambda: "cold" in engine.health().kinds, "what can't be moved is told")
+        wait_until(lambda: "cold" in red(engine.health()), "what can't be moved is told")
     engine.cancel_all(everything=True)
     engine.purge(everything=True)

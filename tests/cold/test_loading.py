@@ -10,6 +10,7 @@ import pytest
 from shardq import Engine, Outcome, Task
 from shardq.features.cold import loader
 from tests.cold.conftest import Make
+from tests.support.findings import red
 from tests.support.states import counted
 from tests.support.waiting import wait_until
 
@@ -133,7 +134,7 @@ def test_a_database_that_is_away_makes_nothing_late(engine: Engine, monkeypatch:
         raise Unavailable("the cold store is away")
 
     monkeypatch.setattr(loader.Loader, "_pass", broken)
-    wait_until(lambda: "cold" in engine.health().kinds, "it is told")
+    wait_until(lambda: "cold" in red(engine.health()), "it is told")
     assert claimed(engine, 20).keys() == set(ids)
     monkeypatch.setattr(loader.Loader, "_pass", fails)
-    wait_until(lambda: "cold" not in engine.health().kinds, "it is over")
+    wait_until(lambda: "cold" not in red(engine.health()), "it is over")

@@ -21,7 +21,7 @@ from shardq.dashboard import shards as shards_page
 from shardq.dashboard.links import PAGE_OF, PAGES, told
 from shardq.dashboard.shards import Resizing
 from shardq.dashboard.snapshots import Caller, Column
-from shardq.engine.health import KINDS
+from shardq.engine.findings import TABLE
 from shardq.errors import ChangeUnderWay
 from shardq.worker import report as reporter
 from tests.dashboard.browsing import Browser, browsing
@@ -333,8 +333,8 @@ def test_a_verdict_leads_to_its_pages(engine: Engine, client: Browser) -> None:
     assert "`" not in verdict
 
 
-def test_each_kind_of_reason_has_a_page_or_none_on_purpose() -> None:
-    assert set(PAGE_OF) == set(KINDS)
+def test_the_findings_of_a_check_have_a_page_or_none_on_purpose() -> None:
+    assert set(PAGE_OF) <= {row.check for row in TABLE.values()}
     assert {page for page in PAGE_OF.values() if page} <= set(PAGES)
 
 

@@ -15,6 +15,7 @@ from shardq.core.dispatcher.membership import PERIOD_S
 from shardq.core.fleet.member import servers as serving
 from shardq.core.layout.keys import control_keys, shard_keys
 from tests.dispatcher.shards import id_in, mine
+from tests.support.findings import red
 from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.waiting import wait_until
@@ -96,8 +97,8 @@ def test_others_serve_what_a_dispatcher_can_not_reach(
     wait_until(lambda: set(served_by(engine)) == ALL, "all say what they serve")
     assert len({served_by(engine)[shard] for shard in away | (ALL - own)}) == 1
     assert any(f"that this process can't reach: {sorted(away)}" in each.getMessage() for each in caplog.records)
-    assert "poller" in cut.health().kinds
-    assert "poller" not in engine.health().kinds
+    assert "failing_poller" in red(cut.health())
+    assert "failing_poller" not in red(engine.health())
 
     user.may_reach(ALL)
     wait_until(lambda: mine(cut) == own, "it reaches them again")

@@ -16,10 +16,11 @@ from shardq.core.calls import node_info
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.engine import advice as faults
+from shardq.engine import servers as faults
 from shardq.engine.health import MAX_LATE_S
 from shardq.errors import InvalidOption
 from tests.support.engines import Engines
+from tests.support.findings import red
 from tests.support.states import FAR_S, STATES, put, ready_of
 from tests.support.waiting import wait_until
 from tests.support.workers import SOON_S, Worker
@@ -68,7 +69,7 @@ def test_deaths_above_a_number(running: Engine) -> None:
     assert running.health(), "three are few"
     assert running.health(max_dead=3)
     health = running.health(max_dead=2)
-    assert health.kinds == ["deaths"]
+    assert red(health) == ["deaths"]
     assert health.reasons == [
         "3 tasks have died in the last 10 minutes; 2 of the last 3 of topic 'mail', by of no use: see `shardq list "
         "--state dead --newest`"
@@ -98,7 +99,7 @@ def test_dead_tasks_that_are_removed_before_their_time_are_told(
     assert stats.trimmed == 10 - stats.dead
     assert stats.trimmed_age is not None
     assert 0 <= stats.trimmed_age < 60
-    assert engine.health().kinds == ["trimmed"]
+    assert red(engine.health()) == ["trimmed"]
     said = [record.getMessage() for record in caplog.records if "dead_count" in record.getMessage()]
     assert len(said) == 1, said
 
@@ -144,9 +145,9 @@ def test_ready_tasks_that_nobody_takes(running: Engine) -> None:
     wait_until(lambda: len(old()) == 2, "two have waited, and the third is paused")
     limited, mail = sorted(old())
     assert limited.startswith("topic 'limited': the oldest of 1 ready task has waited for ")
-    assert limited.endswith("; no worker that runs serves the topic: start one that has a handler or a task for it")
+    assert limited.endswith("; no worker that runs serves the topic; start one that has a handler or a task for it")
     assert mail.startswith("topic 'mail': the oldest of 1 ready task has waited for ")
-    assert mail.endswith("; no worker that runs serves the topic: start one that has a handler or a task for it")
+    assert mail.endswith("; no worker that runs serves the topic; start one that has a handler or a task for it")
     assert running.health(), "not for a minute yet"
     consumer = running.consumer("mail")
     consumer.ack(consumer.claim(wait=SOON_S))
@@ -264,7 +265,7 @@ def test_a_dead_route_among_many_is_a_warning(running: Engine) -> None:
     assert "topic 'customer0' can't be forwarded to redis://127.0.0.1:1/0?***#list" in " ".join(health.warnings)
     dead(1, 2, 3, 4)
     health = running.health()
-    assert (health.ok, health.severity, health.kinds) == (False, "route", ["route"] * 4)
+    assert (health.ok, health.severity, red(health)) == (False, "route", ["route"] * 4)
     assert health.reasons[3] == "2 more of this kind (route), 5 in all"
     own = [each for each in health.warnings if "forwarded" in each]
     assert own == []

@@ -13,6 +13,7 @@ from shardq.engine import KeyStats
 from shardq.errors import BadInput
 from shardq.worker import report
 from tests.support.engines import Engines
+from tests.support.findings import red
 from tests.support.states import claim
 from tests.support.waiting import wait_until
 
@@ -134,12 +135,12 @@ def test_health_names_a_key_that_waits_behind_a_task_that_is_stuck(
     engine.push("x", topic="w", key="alone")
     engine.push_many([Task("quick", topic="w", key="busy") for _ in range(800)])
     with engines.working(worker):
-        wait_until(lambda: "stuck_key" in engine.health(max_ready_age=1.0).kinds, "the key is told")
+        wait_until(lambda: "stuck_key" in red(engine.health(max_ready_age=1.0)), "the key is told")
         health = engine.health(max_ready_age=1.0)
-        (reason,) = [text for text, kind in zip(health.reasons, health.kinds, strict=True) if kind == "stuck_key"]
+        (reason,) = [each.text for each in health.findings if each.name == "stuck_key"]
         assert "topic 'w': a task of the key 'customer-7' has waited for" in reason
         assert f"behind task {stuck}, which has been running for" in reason
-        assert "stuck_key" not in engine.health(max_ready_age=600).kinds
+        assert "stuck_key" not in red(engine.health(max_ready_age=600))
         ended.set()
 
 

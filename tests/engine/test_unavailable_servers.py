@@ -14,6 +14,7 @@ from cluster.server import Server
 from shardq import Engine, PushError, ShardqError, Task, Unanswered, Unavailable
 from shardq.errors import OutOfMemory, ReadOnly
 from tests.support.engines import SHARDS, Engines
+from tests.support.findings import red
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, put, state_of
 from tests.support.waiting import wait_until
@@ -274,8 +275,8 @@ def test_an_outage_is_no_matter_of_schedules_where_there_are_none(engine: Engine
     wait_until(lambda: engine.health(), "it is well")
     own_server.kill()
     for _ in range(2):  # each look takes a while, in which the scheduler meets it, too
-        wait_until(lambda: {"unseen_shards", "poller"} <= {*engine.health().kinds}, "it is noticed")
-        assert "schedule" not in engine.health().kinds
+        wait_until(lambda: {"unseen_shards", "failing_poller"} <= {*red(engine.health())}, "it is noticed")
+        assert "failing_schedule" not in red(engine.health())
 
 
 def test_a_server_whose_data_is_gone(engine: Engine, own_server: Server) -> None:

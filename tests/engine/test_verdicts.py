@@ -12,91 +12,32 @@ import io
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
-import redis
 from rich.console import Console
 
 from cluster.ports import free_port
-from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task, Worker
+from shardq import AsyncEngine, Bury, Delivery, Engine, Health, Task
 from shardq.cli.top import Screen
 from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from shardq.dashboard import app
-from shardq.engine.health import KINDS
+from shardq.engine.findings import TABLE, reds
 from shardq.engine.snapshot import SnapshotReader, Snapshots
 from shardq.worker import report as reporter
-from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total
-from tests.support.servers import Servers, aged
+from tests.support.findings import red
 from tests.support.states import claim, put, ready_of
 from tests.support.waiting import wait_until
-
-SHARDS = 4
-
-OLD_S = 100.0
-"""Longer than a ready task may wait by default."""
+from tests.support.worlds import SHARDS, World
 
 SEEN_S = 60.0
 """The time for a situation to be seen: reports and heartbeats have their intervals."""
-
-
-@dataclass
-class World:
-    """A new engine, and what makes situations of it."""
-
-    engine: Engine
-    url: str
-    name: str
-    servers: Servers
-    shell: Shell
-    monkeypatch: pytest.MonkeyPatch
-    stack: ExitStack
-    """What is closed at the end of the test."""
-
-    def ready(self, topic: str, count: int = 1) -> None:
-        """Dispatches some tasks of a topic."""
-        self.engine.start()
-        self.engine.push_many(Task(n, topic=topic) for n in range(count))
-        wait_until(lambda: ready_of(self.engine, topic) == count, "they are ready")
-
-    def age(self, topic: str) -> None:
-        """Makes the ready tasks of a topic look as if they had been seen long ago."""
-        aged(self.engine, topic, OLD_S, ask=self.servers.ask)
-
-    def work(self, topic: str, handler: Callable[[Delivery], Any], **options: Any) -> None:
-        """Runs a worker in this process, which reports often."""
-        worker = self.engine.worker(**options)
-        worker.on(topic)(handler)
-        self.run(worker)
-
-    def run(self, worker: Worker) -> None:
-        """Runs it until the end of the test."""
-        self.monkeypatch.setattr(reporter, "BEAT_S", 0.2)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-
-        def stop() -> None:
-            worker.stop()
-            thread.join()
-
-        self.stack.callback(stop)
-
-    def hang(self, topic: str) -> None:
-        """Runs a worker whose only handler hangs until the end of the test."""
-        over = threading.Event()
-        self.work(topic, lambda _: over.wait(), concurrency=1)
-        self.stack.callback(over.set)
-
-    def another(self) -> Engine:
-        return self.stack.enter_context(Engine(self.url, name=self.name))
 
 
 # ---- situations
@@ -140,15 +81,7 @@ def a_shard_out_of_use_has_tasks(world: World) -> None:
 
 
 def nobody_is_woken(world: World) -> None:
-    """A process is registered, and listens; the tasks came as if another one had been woken."""
-    world.ready("mail", 3)
-    world.age("mail")
-    client = world.stack.enter_context(redis.Redis.from_url(world.url))
-    for keys in (shard_keys(world.name, shard) for shard in range(SHARDS)):
-        pubsub = world.stack.enter_context(client.pubsub())
-        pubsub.ssubscribe(keys.wake("host-1"))
-        pubsub.get_sharded_message(timeout=SEEN_S)
-        world.servers.ask(keys.slot, "ZADD", keys.waiting("mail"), 1, "host-1")
+    world.deafen("mail")
 
 
 def all_handlers_hang(world: World) -> None:
@@ -171,7 +104,7 @@ def a_call_that_no_worker_knows(world: World) -> None:
 def a_call_that_some_worker_knows(world: World) -> None:
     """One by an earlier name of a function, and an old worker beside it."""
     a_call_that_no_worker_knows(world)
-    wait_until(lambda: world.engine.health().kinds == ["unknown_task"], "the old one has met it", timeout=SEEN_S)
+    wait_until(lambda: red(world.engine.health()) == ["unknown_task"], "the old one has met it", timeout=SEEN_S)
     newer = world.another()
     newer.task(topic="mail", name="shop.give_back", aliases=["shop.refund"])(print)
     world.run(newer.worker())
@@ -213,7 +146,7 @@ def dead_tasks_are_removed(world: World) -> None:
 
 class Situation(NamedTuple):
     make: Callable[[World], None]
-    kinds: set[str]
+    names: set[str]
     words: tuple[str, ...] = ()
     """What the reasons say, each in one of them."""
 
@@ -269,7 +202,7 @@ def asked_by_asyncio(world: World) -> str:
 
 def judged(health: Health) -> str:
     assert bool(health) is health.ok is (not health.reasons)
-    assert len(health.kinds) == len(health.reasons)
+    assert health.reasons == [f"{each}" for each in reds(health.findings)]
     return "\n".join(health.reasons)
 
 
@@ -293,9 +226,9 @@ def doctor(world: World) -> str:
 
 
 def metrics(world: World) -> str:
-    """The reasons are those of the look that is exported; the names are compared by ``test_metrics_tell_each_kind``."""
+    """The reasons are those of the look that is exported; the names are compared."""
     samples = scraped(registry_of(world.another()))
-    ill = [kind for kind in KINDS if total(samples, "shardq_unhealthy", reason=kind)]
+    ill = [name for name in TABLE if total(samples, "shardq_finding", name=name, severity="red")]
     assert total(samples, "shardq_up") == 1
     assert total(samples, "shardq_healthy") == (not ill)
     return " ".join(ill)
@@ -330,34 +263,18 @@ SENTENCES: tuple[Callable[[World], str], ...] = (
 """The views that say the reasons in words."""
 
 
-@pytest.fixture
-def world(
-    single: Any, name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    shell = Shell(tmp_path_factory.mktemp("home"), {"SHARDQ_URL": single.url, "SHARDQ_NAME": name})
-    try:
-        with (
-            Servers(single.url) as servers,
-            Engine(single.url, name=name, shards=SHARDS) as engine,
-            ExitStack() as stack,
-        ):
-            yield World(engine, single.url, name, servers, shell, monkeypatch, stack)
-    finally:
-        shell.end()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.make.__name__)
 def test_every_view_gives_the_verdict(world: World, situation: Situation) -> None:
     situation.make(world)
     observer = world.another()
-    wait_until(lambda: set(observer.health().kinds) == situation.kinds, f"{situation.kinds} are seen", timeout=SEEN_S)
+    wait_until(lambda: set(red(observer.health())) == situation.names, f"{situation.names} are seen", timeout=SEEN_S)
     for view in SENTENCES:
         said = view(world)
-        assert bool(said) is bool(situation.kinds), (view.__name__, said)
+        assert bool(said) is bool(situation.names), (view.__name__, said)
         for words in situation.words:
             assert words in said, (view.__name__, words, said)
-    assert set(metrics(world).split()) == situation.kinds
+    assert set(metrics(world).split()) == situation.names
     # two readings are two instants: a sink that is down is tried between them
     wait_until(lambda: of_stats(observer) == plain(world), "the stats are what a plain connection counts")
 
@@ -374,10 +291,6 @@ def plain(world: World) -> dict[str, int]:
         for state, key in (("scheduled", "due"), ("leased", "leased"), ("dead", "dead"))
     }
     return counts | {"ready": sum(world.servers.ask(each.slot, "LLEN", each.ready("mail")) for each in keys)}
-
-
-def test_a_kind_is_named_once() -> None:
-    assert len(KINDS) == len(set(KINDS))
 
 
 def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
@@ -398,7 +311,4 @@ def test_the_topic_that_holds_the_places_is_named(world: World) -> None:
     world.age("sms")
     (reason,) = world.engine.health().reasons
     assert reason.startswith("topic 'sms': the oldest of ")
-    assert (
-        "tasks of topic 'mail' hold the 1 places of the workers that serve it; the longest, mail/slow-one, has"
-        in reason
-    )
+    assert "tasks of topic 'mail' hold the 1 places of the workers that serve it, the longest, mail/slow-one" in reason

@@ -14,6 +14,7 @@ import pytest
 from cluster.sentinels import Sentinels
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, ShardqError, Task, outbox
+from shardq.engine.findings import TABLE, reds
 from shardq.outbox import OutboxRelay
 from shardq.outbox.database import open_database
 from tests.support.states import FAR_S
@@ -136,28 +137,27 @@ def test_all_leave_the_master_that_was_replaced(
                 late = [str(id) for at, id in programs[what].answered if at > promoted + LEFT_S]
                 assert len(late) > 3
                 assert all(newcomer.get(id) is not None for id in late), what
-            told = health_of(newcomer, "sentinels")
+            told = red_of_sentinels(newcomer)
             assert any(f"{service.master.address} says that it is a master" in each for each in told), told
             assert any("the sentinels disagree" in each for each in told) == bool(minority), told
 
 
-def health_of(engine: Engine, kind: str) -> list[str]:
-    health = engine.health()
-    return [text for each, text in zip(health.kinds, health.reasons, strict=True) if each == kind]
+def red_of_sentinels(engine: Engine) -> list[str]:
+    return [each.text for each in reds(engine.health().findings) if TABLE[each.name].check == "sentinels"]
 
 
 def test_health_of_sentinels(service: Sentinels, name: str) -> None:
     with Engine(service.url, name=name, shards=2, timeout=8) as engine:
         engine.push("x", delay=FAR_S)
-        assert health_of(engine, "sentinels") == []
+        assert red_of_sentinels(engine) == []
         assert not [each for each in engine.health().warnings if "sentinel" in each]
         service.sentinels[0].kill()
-        assert health_of(engine, "sentinels") == []
+        assert red_of_sentinels(engine) == []
         warned = [each for each in engine.health().warnings if "sentinel" in each]
         assert len(warned) == 1
         assert service.sentinels[0].address in warned[0]
         service.sentinels[1].pause()
-        (reason,) = health_of(engine, "sentinels")
+        (reason,) = red_of_sentinels(engine)
         assert "1 of the 3 sentinels" in reason
         with Engine(service.url_of([2]), name=name, timeout=8) as other:
             assert [each for each in other.health().warnings if "the URL names 1 of the service's 3 sentinels" in each]

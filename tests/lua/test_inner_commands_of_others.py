@@ -243,9 +243,8 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "HGETALL topics",
             "HMGET meta died/",
             "ZRANGE due 0 0 WITHSCORES",
-            "HMGET meta late reaped buried forwarded dispatched died",
+            "HMGET meta late reaped buried forwarded dispatched died trimmed trimmed_at",
             f"ZCOUNT dead {T - 600_000} +inf",
-            "HMGET meta trimmed trimmed_at",
         ],
     ),
     "peek: of a topic of which nothing is ready or noted": (
@@ -259,9 +258,8 @@ REMOVALS: dict[str, tuple[State, Call[Any], list[str]]] = {
             "LLEN ready/",
             "HMGET meta ghosts/ began/",
             "ZRANGE due 0 0 WITHSCORES",
-            "HMGET meta late reaped buried forwarded dispatched died",
+            "HMGET meta late reaped buried forwarded dispatched died trimmed trimmed_at",
             f"ZCOUNT dead {T - 600_000} +inf",
-            "HMGET meta trimmed trimmed_at",
         ],
     ),
     "retire: the first look": (

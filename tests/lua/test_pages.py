@@ -32,7 +32,9 @@ def test_a_page(shard: Shard, keys: ShardKeys, state: SortedState, key: str) -> 
     )
     assert shard.state() == before
     call = listing.page(keys, EPOCH, state, Span(), count=9).at(NOW)
-    assert shard.ask(call)[1:6] == [NOW, 1, 3, f"{T + 2}", "c"]
+    told = shard.ask(call)
+    assert told[1:9:2] == ["now_us", "whole", "looked_at", "last_ms"]
+    assert told[2:11:2] == [NOW, 1, 3, f"{T + 2}", "c"]
 
 
 def test_nothing_is_there(shard: Shard, keys: ShardKeys) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import redis
@@ -127,49 +129,76 @@ FULL: State = {
     | {"dispatched": "40", "died": "6", "died/mail": "12", "trimmed": "8", "trimmed_at": "5"},
 }
 
+EMPTY: Mapping[str, Any] = {
+    "now_us": NOW,
+    "scheduled": 0,
+    "held": 0,
+    "leased": 0,
+    "dead": 0,
+    "head": "",
+    **dict.fromkeys(("late", "reaped", "buried", "forwarded", "dispatched_retired", "died_retired")),
+    **{name: [] for name in ("dispatched", "lengths", "waited")},
+    **{f"drawn_{state}": [] for state in ("scheduled", "held", "leased", "dead", "retrying")},
+    "entries": 0,
+    "died": [],
+    "died_lately": 0,
+    "trimmed": None,
+    "trimmed_ms": None,
+}
+
+COUNTED: Mapping[str, Any] = {
+    "scheduled": 2,
+    "leased": 1,
+    "dead": 3,
+    "head": f"{T + 70}",
+    "late": "3",
+    "reaped": "2",
+    "buried": "1",
+    "forwarded": "9",
+    "dispatched_retired": "40",
+    "died_retired": "6",
+    "dispatched": ["", "11", "mail", "7"],
+    "entries": 4,
+    "died": ["mail", "12"],
+    "died_lately": 3,
+    "trimmed": "8",
+    "trimmed_ms": "5",
+}
+"""What a look at ``FULL`` tells, whatever it draws."""
+
+
+def peeked(**others: Any) -> list[Any]:
+    """The answer: that of an empty shard, but for these."""
+    return ["ok", *(word for pair in {**EMPTY, **others}.items() for word in pair)]
+
+
 PEEKS = {
-    "an empty shard": Case(
-        lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
-        ["ok", NOW, 0, 0, 0, 0, "", [None] * 6, [], [], [], [[], [], [], [], [], 0], [], [0, None, None]],
-    ),
+    "an empty shard": Case(lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW), peeked()),
     "a full one": Case(
         lambda keys: observe.peek(keys, EPOCH, ["mail", "", "none"], draw=10).at(NOW),
-        [
-            *("ok", NOW, 2, 0, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"], [2, 1, 0]),
-            *(
-                [0, 0, -1],
-                [["", 1, "news", 1], [], ["", 1], ["", 2, "mail", 1], ["\n", 3, "news", 1], 4],
-                ["mail", "12"],
-                [3, "8", "5"],
-            ),
-        ],
+        peeked(
+            **COUNTED,
+            lengths=[2, 1, 0],
+            waited=[0, 0, -1],
+            drawn_scheduled=["", 1, "news", 1],
+            drawn_leased=["", 1],
+            drawn_dead=["", 2, "mail", 1],
+            drawn_retrying=["\n", 3, "news", 1],
+        ),
         FULL,
         {"looks": {"": f"11:{T}", "mail": f"7:{T}"}},
     ),
     "one waits for a retry": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
-        [
-            *("ok", NOW, 1, 0, 0, 0, f"{T}", [None] * 6, [], [], []),
-            *([["", 1], [], [], [], ["", 1], 1], [], [0, None, None]),
-        ],
+        peeked(scheduled=1, head=f"{T}", drawn_scheduled=["", 1], drawn_retrying=["", 1], entries=1),
         {"due": {"a": T}, "lease": {"a": "1:0::"}},
     ),
     "all with an entry are leased": Case(
         lambda keys: observe.peek(keys, EPOCH, [], draw=10).at(NOW),
-        [
-            *("ok", NOW, 0, 0, 2, 0, "", [None] * 6, [], [], []),
-            *([[], [], ["", 2], [], [], 0], [], [0, None, None]),
-        ],
+        peeked(leased=2, drawn_leased=["", 2]),
         {"leased": {"a": T, "b": T}, "lease": {"a": "0:0::tok", "b": "1:0::tok"}},
     ),
-    "none drawn": Case(
-        lambda keys: observe.peek(keys, EPOCH, []).at(NOW),
-        [
-            *("ok", NOW, 2, 0, 1, 3, f"{T + 70}", ["3", "2", "1", "9", "40", "6"], ["", "11", "mail", "7"]),
-            *([], [], [[], [], [], [], [], 4], ["mail", "12"], [3, "8", "5"]),
-        ],
-        FULL,
-    ),
+    "none drawn": Case(lambda keys: observe.peek(keys, EPOCH, []).at(NOW), peeked(**COUNTED), FULL),
 }
 
 
@@ -344,8 +373,7 @@ def test_who_died_of_more_than_a_thousand_topics(shard: Shard, keys: ShardKeys) 
     shard.seed(
         {"meta": meta(**{f"died/{topic}": count for topic, count in died.items()}), "topics": dict.fromkeys(died, "1")}
     )
-    answer = shard.ask(observe.peek(keys, EPOCH, [], draw=0).at(NOW))[-2]
-    assert dict(zip(answer[::2], map(int, answer[1::2]), strict=True)) == died
+    assert shard.run(observe.peek(keys, EPOCH, [], draw=0).at(NOW)).died == died
 
 
 @pytest.mark.parametrize("command", ["hset", "hdel"])
@@ -354,7 +382,9 @@ def test_a_look_that_may_not_be_noted(shard: Shard, keys: ShardKeys, command: st
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        assert asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0).at(NOW))[9:11] == [[1, 0], [0, -1]]
+        answer = asker.ask(observe.peek(keys, EPOCH, ["", "mail"], draw=0).at(NOW))
+    told = dict(zip(answer[1::2], answer[2::2], strict=True))
+    assert (told["lengths"], told["waited"]) == ([1, 0], [0, -1])
     shard.do("ACL", "DELUSER", user)
 
 

@@ -31,7 +31,7 @@ def scraped(registry: CollectorRegistry) -> Samples:
     return parsed(generate_latest(registry).decode())
 
 
-def total(samples: Samples, name: str, **labels: str) -> float:
+def total(samples: Samples, name: str, /, **labels: str) -> float:
     """The sum of the samples of that name that have these labels."""
     wanted = labels.items()
     return sum(value for (each, has), value in samples.items() if each == name and wanted <= has)

@@ -17,7 +17,7 @@ from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Backoff, Batch, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
-from shardq.engine.health import KINDS, Reason
+from shardq.engine.findings import TABLE, found
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from shardq.metrics import exposition
@@ -279,17 +279,18 @@ def test_what_is_no_engine_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_verdict_and_each_kind_of_its_reasons(engine: Engine) -> None:
+def test_the_verdict_and_each_finding(engine: Engine) -> None:
     registry = registry_of(engine)
     engine.push("x", at=time.time() - 100)
     ill = scraped(registry)
     assert total(ill, "shardq_healthy") == 0
-    reasons = {kind for kind in KINDS if total(ill, "shardq_unhealthy", reason=kind)}
-    assert reasons == {"no_dispatcher", "overdue"}
-    assert sum(name == "shardq_unhealthy" for name, _ in ill) == len(KINDS)
+    names = {name for name in TABLE if total(ill, "shardq_finding", name=name, severity="red")}
+    assert names == {"no_dispatcher", "overdue"}
+    cheap = [row for row in TABLE.values() if row.look == "cheap"]
+    assert sum(name == "shardq_finding" for name, _ in ill) == sum(len(row.severities) for row in cheap)
     engine.start()
     wait_until(lambda: total(unfresh(registry), "shardq_healthy") == 1, "all is well")
-    assert total(scraped(registry), "shardq_unhealthy") == 0
+    assert total(scraped(registry), "shardq_finding", severity="red") == 0
 
 
 @pytest.mark.slow
@@ -301,10 +302,13 @@ def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
         async with AsyncEngine(url, name=name, shards=SHARDS) as engine:
             registry = registry_of(engine)
             await engine.start()
-            own = [Reason("worker", "a worker of this process: its thread has ended")]
-            monkeypatch.setattr(Internals(engine).running, "reasons", lambda: own)
+            own = [found("worker", worker="a worker of this process", problem="its thread has ended")]
+            monkeypatch.setattr(Internals(engine).running, "findings", lambda: own)
             seen = await asyncio.to_thread(scraped, registry)
-            assert (total(seen, "shardq_healthy"), total(seen, "shardq_unhealthy", reason="worker")) == (0, 1)
+            assert (total(seen, "shardq_healthy"), total(seen, "shardq_finding", name="worker", severity="red")) == (
+                0,
+                1,
+            )
 
     asyncio.run(program())
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from shardq.core.calls.request import NOW, Call, Epoch, body
+from shardq.core.calls.request import NOW, Call, Epoch, body, by_name
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of
 
@@ -69,12 +69,13 @@ def page(
 
 
 def _id_page(answer: list[Any]) -> IdPage:
-    now_us, whole, looked_at, last_ms, last, items = body(answer)
+    told = by_name(answer)
+    items = told["ids"]
     return IdPage(
-        now_us=int(now_us),
-        whole=bool(whole),
-        looked_at=looked_at,
-        last=(number_of(last_ms), id_of(last)),
+        now_us=int(told["now_us"]),
+        whole=bool(told["whole"]),
+        looked_at=told["looked_at"],
+        last=(number_of(told["last_ms"]), id_of(told["last"])),
         ids=[(number_of(at), id_of(id)) for id, at in zip(items[::2], items[1::2], strict=True)],
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, by_name
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.attempts import parted
@@ -67,33 +67,21 @@ def peek(keys: ShardKeys, epoch: Epoch, topics: Sequence[str], *, draw: int = 0)
     """Counts the tasks of a shard. ``draw``: how many ids to draw from each state, at most."""
 
     def decode(answer: list[Any]) -> ShardCounts:
-        now, scheduled, held, leased, dead, head, meta, counts, lengths, waited, drawn, died, deaths = body(answer)
-        late, reaped, buried, forwarded, *retired = map(number_of, meta)
-        *drawn_of_states, drawn_retrying, entries = drawn
-        died_lately, trimmed, trimmed_ms = deaths
+        told = by_name(answer)
+        counts = ("reaped", "buried", "forwarded", "dispatched_retired", "died_retired", "trimmed")
         return ShardCounts(
-            now_us=int(now),
-            scheduled=scheduled,
-            held=held,
-            leased=leased,
-            dead=dead,
-            head_ms=number_of(head) if head else None,
-            late_ms=late if meta[0] is not None else None,
-            reaped=reaped,
-            buried=buried,
-            forwarded=forwarded,
-            dispatched_retired=retired[0],
-            died_retired=retired[1],
-            dispatched=_by_topic(counts),
-            ready=dict(zip(topics, lengths, strict=True)),
-            waited_ms={topic: ms for topic, ms in zip(topics, waited, strict=True) if ms >= 0},
-            died=_by_topic(died),
-            died_lately=died_lately,
-            trimmed=number_of(trimmed),
-            trimmed_ms=number_of(trimmed_ms) if trimmed_ms else None,
-            drawn={state: _by_topic(flat) for state, flat in zip(DRAWN, drawn_of_states, strict=True)},
-            retrying=_by_topic(drawn_retrying),
-            entries=entries,
+            now_us=int(told["now_us"]),
+            **{name: told[name] for name in ("scheduled", "held", "leased", "dead", "died_lately", "entries")},
+            **{name: number_of(told[name]) for name in counts},
+            head_ms=number_of(told["head"]) if told["head"] else None,
+            late_ms=None if told["late"] is None else number_of(told["late"]),
+            dispatched=_by_topic(told["dispatched"]),
+            ready=dict(zip(topics, told["lengths"], strict=True)),
+            waited_ms={topic: ms for topic, ms in zip(topics, told["waited"], strict=True) if ms >= 0},
+            died=_by_topic(told["died"]),
+            trimmed_ms=number_of(told["trimmed_ms"]) if told["trimmed_ms"] else None,
+            drawn={state: _by_topic(told[f"drawn_{state}"]) for state in DRAWN},
+            retrying=_by_topic(told["drawn_retrying"]),
         )
 
     return Call.of("peek", keys, [epoch, NOW, draw, *topics], decode, topics=topics)
@@ -115,7 +103,11 @@ class Total:
 
 def total(keys: ShardKeys, epoch: Epoch, cursor: int, *, count: int) -> Call[Total]:
     """Adds up a page of topics; the first page, of cursor 0, also has what was counted of retired ones."""
-    return Call.of("total", keys, [epoch, NOW, cursor, count], lambda answer: Total(*map(int, body(answer))))
+    return Call.of("total", keys, [epoch, NOW, cursor, count], _total)
+
+
+def _total(answer: list[Any]) -> Total:
+    return Total(**{name: int(value) for name, value in by_name(answer).items()})
 
 
 def topics(keys: ShardKeys, cursor: int, count: int) -> Command[tuple[int, list[str]]]:

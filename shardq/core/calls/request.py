@@ -205,6 +205,12 @@ def body(answer: list[Any]) -> list[Any]:
     raise ServerFault(f"a script answered {status!r}, which this version of shardq does not know")
 
 
+def by_name(answer: list[Any]) -> dict[str, Any]:
+    """Returns what follows ``ok`` as name → value: an answer of more than five values has their names."""
+    words = iter(body(answer))
+    return {name.decode(): value for name, value in zip(words, words, strict=True)}
+
+
 PAGE_BYTES = 1 << 20  # the bytes of records that a script reads at a time, which may have 1 MiB each
 
 FIRST_PAGE = 64  # the first page of records, whose sizes are not known yet

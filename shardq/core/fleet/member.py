@@ -80,7 +80,9 @@ def _member(kind: Kind, name: str, text: bytes, left_ms: float) -> Member | None
 
 START_ONE = "call engine.start() in a process that stays up, or start `shardq run`"
 
-NO_DISPATCHER = f"no dispatcher runs, so nobody moves tasks when they are due: {START_ONE}"
+NOBODY_DISPATCHES = "no dispatcher runs, so nobody moves tasks when they are due"
+
+NO_DISPATCHER = f"{NOBODY_DISPATCHES}: {START_ONE}"
 
 
 def is_told(members: Iterable[Member]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -50,13 +49,3 @@ class ColdStats(msgspec.Struct, frozen=True, kw_only=True):
 
 LATE_S = 3600.0 + 60.0
 """A task that is still in the table so long after the beginning of its hour was due, and is not loaded."""
-
-
-def problems(cold: ColdStats, now: dt.datetime) -> Iterator[str]:
-    """A sentence for each thing that an operator should look after."""
-    yield from cold.problems
-    if cold.first is not None and (now - cold.first).total_seconds() > LATE_S and not cold.problems:
-        yield (
-            f"tasks that were due at {cold.first:%Y-%m-%d %H:%M} UTC wait in the cold store {cold.database} still: no "
-            "dispatcher loads them; see that one runs that has cold="
-        )

@@ -176,17 +176,3 @@ class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why this process could not replay commands at its last attempt, or why they are not confirmed."""
     fault: str | None = None
     """The reason why the file takes or gives nothing, so that commands go to Redis only."""
-
-
-def problems(stats: SpoolStats) -> Iterator[str]:
-    """A sentence for each thing that an operator should look after."""
-    if stats.fault:
-        yield f"{stats.fault}; commands go to Redis only, while it can be reached"
-    if stats.problem and stats.waiting is not None:
-        waits = f", the oldest for {stats.oldest:,.0f} s" if stats.oldest is not None else ""
-        yield f"{stats.waiting:,} commands wait in the spool {stats.path}{waits}: {stats.problem}"
-    if stats.failed:
-        yield (
-            f"{stats.failed:,} commands of the spool {stats.path} were refused: `shardq spool failed {stats.path}` "
-            "lists them, and retries or drops them"
-        )

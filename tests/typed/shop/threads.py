@@ -225,6 +225,11 @@ def operating() -> None:
     assert_type(health, shardq.Health)
     assert_type(health.ok, bool)
     assert_type(health.severity, Literal["ok", "route", "engine"])
+    assert_type(health.findings, list[shardq.Finding])
+    for finding in health.findings:
+        assert_type(finding.severity, Literal["red", "warning", "info"])
+        assert_type(finding.since, dt.datetime | None)
+        print(finding, finding.name, finding.about, finding.text, finding.advice)
     assert_type(engine.fleet(), list[shardq.Member])
     engine.pause("mail")
     engine.resume("mail")
