@@ -1,4 +1,4 @@
-"""A task as a line of JSON: what ``list``, ``get`` and ``peek`` print with ``--json``, a line of an export, and what
+"""A task as a line of JSON: what ``list`` and ``get`` print with ``--json``, a line of an export, and what
 ``import`` reads. No I/O.
 
 **A line has the payload exactly.** Of a payload in JSON it is ``payload``, byte for byte; of text that was pushed
