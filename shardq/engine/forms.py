@@ -39,10 +39,10 @@ def _filled(form: Any, source: object, **others: Any) -> Any:
 
 # ---- tasks
 
-ReceiptForm = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
+ReceiptForm: Any = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
 """A push, or a line of ``import``: what became of it."""
 
-GoneForm = _form("GoneForm", {"id": str, "state": Literal["gone"]})
+GoneForm: Any = _form("GoneForm", {"id": str, "state": Literal["gone"]})
 """A task that is not there any more."""
 
 
@@ -61,7 +61,7 @@ _PAYLOAD: Fields = {"payload": Any, "payload_base64": str, "payload_repr": str}
 Python writes it.
 """
 
-ScheduleForm = _form("ScheduleForm", _fields(Schedule, "payload"), _PAYLOAD)
+ScheduleForm: Any = _form("ScheduleForm", _fields(Schedule, "payload"), _PAYLOAD)
 """A schedule, as ``every`` prints it."""
 
 
@@ -98,10 +98,10 @@ def _unread(form: Any, stats: Stats) -> dict[str, None]:
     return dict.fromkeys([name for name in _COUNTS if name in form.__struct_fields__] if stats.is_blind else [])
 
 
-TopicForm = _form("TopicForm", _counted(_fields(TopicStats)))
+TopicForm: Any = _form("TopicForm", _counted(_fields(TopicStats)))
 """A topic in the stats."""
 
-TopicLine = _form("TopicLine", {"topic": str} | _counted(_fields(TopicStats)))
+TopicLine: Any = _form("TopicLine", {"topic": str} | _counted(_fields(TopicStats)))
 """The same, as ``topics`` prints it."""
 
 
@@ -116,12 +116,12 @@ def topic(stats: Stats, name: str, found: TopicStats) -> Any:
 
 # ---- the fleet
 
-LatenessForm = _form("LatenessForm", {"tasks": int, **dict.fromkeys(("p50_ms", "p99_ms", "max_ms"), int | None)})
+LatenessForm: Any = _form("LatenessForm", {"tasks": int, **dict.fromkeys(("p50_ms", "p99_ms", "max_ms"), int | None)})
 """A histogram by its quantiles."""
 
 HISTOGRAMS = ("dispatch_lateness", "pickup_lateness", "key_wait")
 
-MemberForm = _form(
+MemberForm: Any = _form(
     "MemberForm",
     _fields(Member) | dict.fromkeys(HISTOGRAMS, GenericAlias(dict, (str, LatenessForm))),
 )
@@ -148,13 +148,13 @@ _VERDICT: Fields = {
     "warnings": list[str],
 }
 
-VerdictForm = _form("VerdictForm", _VERDICT)
+VerdictForm: Any = _form("VerdictForm", _VERDICT)
 """The verdict of ``health``; ``ok`` and ``severity`` are null if none can be told."""
 
-ShardForm = _form("ShardForm", _fields(ShardStats, "lateness", "poller", "poller_error", "poller_idle"))
-SchedulesForm = _form("SchedulesForm", _fields(ScheduleStats, "pushed"))
+ShardForm: Any = _form("ShardForm", _fields(ShardStats, "lateness", "poller", "poller_error", "poller_idle"))
+SchedulesForm: Any = _form("SchedulesForm", _fields(ScheduleStats, "pushed"))
 
-StatsForm = _form(
+StatsForm: Any = _form(
     "StatsForm",
     _VERDICT
     | _counted(_fields(Stats, "lateness", "dispatchers", "connections", "failing_routes", "relays"))
@@ -165,7 +165,7 @@ StatsForm = _form(
 can fill. The command has none.
 """
 
-ServingForm = _form(
+ServingForm: Any = _form(
     "ServingForm",
     {"name": str, "shards": int, "polling": list[int], "failing": list[int], "dispatchers": int}
     | {"ok": bool, "reasons": list[str]}

@@ -36,7 +36,7 @@ def form(name: str, fields: Fields, optional: Fields | None = None, *, module: s
 
 _SHOWN = fields_of(TaskInfo, "payload")
 
-TaskForm = form("TaskForm", _SHOWN, {"payload": Any, "payload_base64": str}, module=__name__)
+TaskForm: Any = form("TaskForm", _SHOWN, {"payload": Any, "payload_base64": str}, module=__name__)
 """A task with the payload as it is stored."""
 
 _values = attrgetter(*_SHOWN)
