@@ -55,7 +55,7 @@ class Encrypted:
     """The codec that ``encrypted`` returns."""
 
     def __init__(self, keys: Sequence[Any], inner: Codec, clear: Literal["refuse", "read"]) -> None:
-        self.name = f"encrypted {inner.name}"
+        self.name: str = f"encrypted {inner.name}"
         self.clear: Literal["refuse", "read"] = clear
         self._keys = keys
         self._inner = inner

@@ -347,7 +347,10 @@ class AnotherEngine(ShardqError):
     """
 
     def __init__(self, name: str, *, known: str, found: str, shard: int | None = None) -> None:
-        self.name, self.known, self.found, self.shard = name, known, found, shard
+        self.name: str = name
+        self.known: str = known
+        self.found: str = found
+        self.shard: int | None = shard
         where = "the server" if shard is None else f"shard {shard}"
         super().__init__(
             f"{where} has another engine named {name!r}: this process knows {known}, and found {found}; nothing was "

@@ -36,10 +36,10 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
     from opentelemetry.util.types import AttributeValue
-except ModuleNotFoundError as exc:
-    if (exc.name or "").partition(".")[0] != "opentelemetry":
+except ModuleNotFoundError as _exc:
+    if (_exc.name or "").partition(".")[0] != "opentelemetry":
         raise
-    raise MissingPackage("shardq.otel needs opentelemetry-api: pip install 'shardq[otel]'") from exc
+    raise MissingPackage("shardq.otel needs opentelemetry-api: pip install 'shardq[otel]'") from _exc
 
 __all__ = ["Instrumentation", "Traces", "instrument"]
 

@@ -85,11 +85,10 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
                   `shardq run --create` first; moves tasks when they are due,
                   forwards them, moves them between shards
       operator    dashboard, stats, health, doctor, fleet, topics, keys, shards,
-                  resize, list, peek, forecast, get, cancel, reschedule, requeue,
-                  purge, pause, resume, hold, limit, configure, upgrade,
-                  forward
+                  resize, list, forecast, get, cancel, reschedule, requeue, purge,
+                  pause, resume, hold, limit, configure, upgrade, forward
       viewer      a dashboard with --read-only, stats, health, fleet, topics,
-                  keys, shards, list, peek, forecast, get: it can change nothing
+                  keys, shards, list, forecast, get: it can change nothing
       all         all of these
 
     No role may run `shardq engines`, which looks through all keys of the server.

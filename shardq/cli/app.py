@@ -19,53 +19,69 @@ from shardq.cli.options import Given, of_group
 from shardq.cli.output import STDERR, STDOUT, complain, give_up, in_options, prepare
 from shardq.errors import BadInput, ShardqError
 
-PLACES = {
-    "demo": "demo:demo",
-    "run": "run:run",
-    "work": "work:work",
-    "push": "push:push",
-    "import": "transfer:import_lines",
-    "export": "transfer:export_lines",
-    "get": "tasks:get",
-    "list": "listing:list_tasks",
-    "peek": "listing:peek",
-    "forecast": "forecast:forecast",
-    "cancel": "tasks:cancel",
-    "reschedule": "tasks:reschedule",
-    "every": "every:every",
-    "forward": "topics:forward",
-    "stats": "stats:stats",
-    "health": "health:health",
-    "doctor": "health:doctor",
-    "top": "top:top",
-    "dashboard": "dashboard:dashboard",
-    "fleet": "stats:fleet",
-    "topics": "topics:topics",
-    "keys": "topics:keys",
-    "shards": "shards:shards",
-    "resize": "resize:resize",
-    "requeue": "tasks:requeue",
-    "purge": "topics:purge",
-    "pause": "topics:pause",
-    "hold": "topics:hold",
-    "resume": "topics:resume",
-    "limit": "topics:limit",
-    "configure": "config:configure",
-    "upgrade": "upgrade:upgrade",
-    "engines": "engines:engines",
-    "outbox": "outbox:outbox",
-    "spool": "spool:spool",
-    "cold": "cold:cold",
-    "metrics": "dashboard:metrics",
-    "plan": "plan:plan",
-    "deploy": "deploy:deploy",
-    "acl": "acl:acl",
-    "config": "config:config",
+GROUPS = {
+    "Run": {
+        "run": "run:run",
+        "work": "work:work",
+        "dashboard": "dashboard:dashboard",
+        "demo": "demo:demo",
+    },
+    "Push": {
+        "push": "push:push",
+        "import": "transfer:import_lines",
+        "every": "every:every",
+        "outbox": "outbox:outbox",
+        "spool": "spool:spool",
+    },
+    "Look": {
+        "stats": "stats:stats",
+        "health": "health:health",
+        "list": "listing:list_tasks",
+        "get": "tasks:get",
+        "top": "top:top",
+        "topics": "topics:topics",
+        "forecast": "forecast:forecast",
+        "fleet": "stats:fleet",
+        "keys": "topics:keys",
+        "shards": "shards:shards",
+        "export": "transfer:export_lines",
+    },
+    "Change": {
+        "cancel": "tasks:cancel",
+        "requeue": "tasks:requeue",
+        "reschedule": "tasks:reschedule",
+        "pause": "topics:pause",
+        "resume": "topics:resume",
+        "limit": "topics:limit",
+        "forward": "topics:forward",
+        "hold": "topics:hold",
+        "purge": "topics:purge",
+    },
+    "Operate": {
+        "doctor": "health:doctor",
+        "configure": "config:configure",
+        "resize": "resize:resize",
+        "engines": "engines:engines",
+        "metrics": "dashboard:metrics",
+        "cold": "cold:cold",
+        "acl": "acl:acl",
+        "deploy": "deploy:deploy",
+        "plan": "plan:plan",
+        "config": "config:config",
+        "upgrade": "upgrade:upgrade",
+    },
 }
-"""Where each command is, in the order of the help. One is loaded when it is used; the help loads them all."""
+"""Where each command is, in the order of the help: those of a group that are used most come first. One is loaded when
+it is used; the help loads them all.
+"""
+
+PLACES = {name: place for places in GROUPS.values() for name, place in places.items()}
 
 HELP = frozenset(("-h", "--help", "--version"))
 """Is answered even where a setting is wrong."""
+
+SHORT = 65
+"""Columns of a command's line in the help."""
 
 COMPLETE = "_SHARDQ_COMPLETE"
 """Set where a shell asks for completions: what it wants, such as ``bash_complete``."""
@@ -117,6 +133,12 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PLACES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(map(len, PLACES))
+        for title, places in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{widest}}", load(name).get_short_help_str(SHORT)) for name in places])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in PLACES:

@@ -18,7 +18,7 @@ from shardq.errors import ShardqError
 
 REQUIREMENTS = "requirements.txt"
 
-KINDS = {
+KINDS: dict[str, tuple[str, ...]] = {
     "compose": ("README.md", "Dockerfile", REQUIREMENTS, "compose.yaml", "app"),
     "kubernetes": ("README.md", "Dockerfile", REQUIREMENTS, "kubernetes"),
     "systemd": ("README.md", REQUIREMENTS, "systemd"),

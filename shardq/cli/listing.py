@@ -1,4 +1,4 @@
-"""list and peek: the commands that show many tasks, and the options by which they and other commands choose tasks."""
+"""list: the command that shows many tasks, and the options by which they and other commands choose tasks."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def _shown(bound: Bound) -> str:
 TABLE = 100
 """Tasks shown without --limit and --all."""
 
-PEEKED = 10
+NEXT = 10
+"""Tasks shown by --next, likewise."""
 
 REASON = 120
 """Characters of a reason that are shown: it is a program's message, of any length."""
@@ -156,10 +157,24 @@ _WHY = {"leased": "held by", "dead": "reason", "done": "by", "cancelled": "last 
     "--holder", metavar="NAME", help="Only tasks leased by the consumer or worker of this name, or the worker HOST:PID."
 )
 @click.option("--newest", is_flag=True, help="Only dead tasks, the latest deaths first.")
-@click.option("--limit", type=Whole(1), help=f"At most N tasks. Default: {TABLE}.")
+@click.option(
+    "--next", "soonest", is_flag=True, help="Only scheduled tasks: those due next, and the beginning of their payloads."
+)
+@click.option("--no-payload", is_flag=True, help="Leave the payloads out of --next and --json: they may be private.")
+@click.option("--limit", type=Whole(1), help=f"At most N tasks. Default: {TABLE}; {NEXT} with --next.")
 @click.option("--all", "every", is_flag=True, help="All that match, however many.")
 @shared
-def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, limit: int | None, every: bool) -> None:
+def list_tasks(
+    given: Given,
+    filter: Filter,
+    *,
+    holder: str | None,
+    newest: bool,
+    soonest: bool,
+    no_payload: bool,
+    limit: int | None,
+    every: bool,
+) -> None:
     """List the tasks that match, over all shards: scheduled ones by due time, leased ones by the end of their
     lease, dead ones by the time of their death, the earliest first (--newest: the latest); ready ones in the order
     of their lists. Without --state: first scheduled, then ready, leased and dead ones. With --key and no --state: what
@@ -173,6 +188,8 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
 
     example:
       shardq list --topic mail
+      shardq list --next                               (the ten that are due next)
+      shardq list --next --limit 50 --topic mail --no-payload
       shardq list --failed                             (failed, and will be tried again)
       shardq list --state dead --newest --limit 20     (the latest deaths)
       shardq list --state scheduled --due ..0          (due already, and waiting)
@@ -189,7 +206,9 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
         raise click.UsageError("--holder goes with --state leased, or none: no consumer holds other tasks")
     if newest and (state not in (None, "dead") or waits or holder is not None):
         raise click.UsageError("--newest goes with --state dead, or none: it is for the latest deaths")
-    most = None if every else limit or TABLE
+    if soonest and (state not in (None, "scheduled") or holder is not None or newest):
+        raise click.UsageError("--next goes with --state scheduled, or none: no other task has a due time to come")
+    most = None if every else limit or (NEXT if soonest else TABLE)
     with looking(given) as engine:
         # as `shardq fleet` names them
         members = workers(engine.fleet()) if state in (None, "leased") else ()
@@ -197,14 +216,19 @@ def list_tasks(given: Given, filter: Filter, holder: str | None, newest: bool, l
         holder = next((name for name, shown in names.items() if shown == holder), holder)
         query = filter.arguments(engine) | {"holder": holder, "newest": newest}
         query["decode"] = not given.json
+        if soonest:
+            query["state"] = "scheduled"
         tasks = _walk(engine, query, MAX_LIMIT if most is None else min(most + 1, MAX_LIMIT))
         if given.json:
             for task in islice(tasks, most):
-                tell(line.task(task))
+                tell(line.task(task, is_private=no_payload))
             more = False
+        elif soonest:
+            columns = _next_columns(engine.forecast("hour").now, no_payload=no_payload)
+            more = _print(tasks, most, columns)
         else:
             shown = state or ("leased" if holder else "scheduled" if waits else "dead" * newest)
-            more = _print(tasks, most, shown, names)
+            more = _print(tasks, most, _columns(shown, names))
         if state in ENDED and not given.json:
             complain(_reach(engine))
     if more:
@@ -220,8 +244,16 @@ def _reach(engine: Engine) -> str:
     return f"kept since {instant(since)} (UTC)" if since else "no task has ended since it is kept"
 
 
-def _print(tasks: Iterator[TaskInfo], most: int | None, state: str, names: Mapping[str, str]) -> bool:
-    """Prints tables, each as soon as it is full. Returns True if there are more tasks than ``most``."""
+def _next_columns(now: dt.datetime, *, no_payload: bool) -> list[Column[TaskInfo]]:
+    columns = [
+        Column[TaskInfo]("due (UTC)", _when, rank=1, text=True),
+        Column("in", partial(_left, now=now)),
+        Column("id", lambda task: task.id, text=True),
+    ]
+    return columns if no_payload else [*columns, Column("payload", _payload, rank=2, text=True)]
+
+
+def _columns(state: str, names: Mapping[str, str]) -> list[Column[TaskInfo]]:
     columns = [Column[TaskInfo]("id", lambda task: task.id, text=True)]
     if not state:
         columns.append(Column("state", lambda task: task.state, text=True))
@@ -234,6 +266,11 @@ def _print(tasks: Iterator[TaskInfo], most: int | None, state: str, names: Mappi
     optional = state in ("scheduled", "ready")
     title = "reason" if optional else _WHY.get(state, "reason, or held by")
     columns.append(Column(title, partial(_why, names=names), text=True, optional=optional))
+    return columns
+
+
+def _print(tasks: Iterator[TaskInfo], most: int | None, columns: list[Column[TaskInfo]]) -> bool:
+    """Prints tables, each as soon as it is full. Returns True if there are more tasks than ``most``."""
     table, left, none = Table(*columns), most, True
     while rows := list(islice(tasks, MAX_LIMIT if left is None else min(left, MAX_LIMIT))):
         table.print(rows)
@@ -259,40 +296,6 @@ def _why(task: TaskInfo, names: Mapping[str, str]) -> str:
         return task.failure or ""
     # the last line of a traceback is the error
     return (task.reason or "").strip().rpartition("\n")[2][:REASON]
-
-
-@command("Show the tasks that are due next.")
-@click.argument("number", metavar="[N]", type=Whole(1), default=PEEKED)
-@_topic
-@click.option("--no-payload", is_flag=True, help="Leave the payloads out: they may be private.")
-@shared
-def peek(given: Given, number: int, topic: str | None, no_payload: bool) -> None:
-    """Show the next N scheduled tasks (10) over all shards, the earliest first, with the beginning of their
-    payloads. `shardq forecast` counts the tasks due later.
-
-    example:
-      shardq peek
-      shardq peek 50 --topic mail --no-payload
-    """
-    with looking(given) as engine:
-        now = engine.forecast("hour").now
-        query = {"topic": topic, "state": "scheduled", "decode": not given.json}
-        tasks = list(islice(_walk(engine, query, min(number, MAX_LIMIT)), number))
-    if given.json:
-        for task in tasks:
-            tell(line.task(task, is_private=no_payload))
-        return
-    if not tasks:
-        say("none")
-        return
-    columns = [
-        Column[TaskInfo]("due (UTC)", _when, rank=1, text=True),
-        Column("in", partial(_left, now=now)),
-        Column("id", lambda task: task.id, text=True),
-    ]
-    if not no_payload:
-        columns.append(Column("payload", _payload, rank=2, text=True))
-    Table(*columns).print(tasks)
 
 
 def _walk(engine: Engine, query: dict[str, Any], limit: int) -> Iterator[TaskInfo]:

@@ -62,7 +62,7 @@ class Loop:
         """
         self.name = name
         self.fault: str = ""  # the error of the last step; empty if it did not fail
-        self.fault_of_server = False  # true if that was one of the server
+        self.fault_of_server: bool = False  # true if that was one of the server
         self.tells: bool = True  # a step sets it to False if its end does not say that the fault is over
         self.failing_since: float | None = None  # when the first of the steps in a row that failed began
         self._step = step
@@ -166,7 +166,8 @@ class Loop:
     def _note(self, exc: BaseException, began: float) -> float:
         """Notes and logs an error. Returns the pause, random so that loops do not retry in step."""
         self.failing_since = self.failing_since or began
-        self.fault, self.fault_of_server = type(exc).__name__, isinstance(exc, ServerFault)
+        self.fault = type(exc).__name__
+        self.fault_of_server = isinstance(exc, ServerFault)
         with contextlib.suppress(BaseException):  # the text may be made by the user's own code
             self.fault = f"{self.fault}: {exc}"
         # one cause, though it is met before a call is sent or after

@@ -26,10 +26,10 @@ from shardq.dashboard.snapshots import Caller
 from shardq.dashboard.web import Form, action, dashboard_of, done, newest, page, path_of, rendered
 from shardq.engine.stats import Stats
 from shardq.engine.sync import Engine
-from shardq.engine.tables import counted
+from shardq.engine.tables import counted, instant
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.listing.bulk import STATES as STATES_OF
-from shardq.features.listing.query import STATES, TaskPage, grouped
+from shardq.features.listing.query import ENDED, STATES, TaskPage, grouped
 
 LIMIT = 30
 """Tasks of a page: 80 kB are enough for them, whatever is in them."""
@@ -70,10 +70,22 @@ METHODS: Mapping[str, Verb] = {"remove": "cancel"}
 
 NO_TASK = "There is no such task: it is done, was cancelled, or was never pushed."
 
+NO_END = (
+    "There is no such task, and no end of it is kept: it was never pushed, or what is kept does not go back so far."
+)
+"""The same of an engine that keeps ends."""
+
 _LONGEST = 200
 """Characters of a field: no filter that is possible has more."""
 
-_WHEN = {"scheduled": "due", "held": "due", "leased": "lease ends", "dead": "died"}
+_WHEN = {
+    "scheduled": "due",
+    "held": "due",
+    "leased": "lease ends",
+    "dead": "died",
+    "done": "done",
+    "cancelled": "cancelled",
+}
 
 _SAID = {
     Outcome.CANCELLED: "was cancelled",
@@ -127,7 +139,12 @@ class TaskFilter:
         return replace(self, due=f"{begin}..{end}")
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``engine.tasks``; it has to be ``dated``."""
+        """The arguments of ``engine.tasks``; it has to be ``dated``. Raises InvalidOption."""
+        if self.name and self.state in ENDED:
+            raise InvalidOption(
+                f"the task name {quoted(self.name)} was given with state={quoted(self.state)}: names are in payloads, "
+                "which are not kept of such tasks; leave it out"
+            )
         return {
             "topic": topic_named(self.topic),
             "state": self.state or None,
@@ -188,6 +205,7 @@ async def tabs_of(request: Request, filter: TaskFilter, current: str) -> list[Ta
     """The states, with the counts of the topic that is listed, or of all."""
     snapshot = (await newest(request))["snapshot"]
     kept = {name: word for name in ("topic", "key", "tag", "name") if (word := getattr(filter, name))}
+    topology = dashboard_of(request).engine.topology
 
     def count(state: str) -> str:
         if snapshot is None or filter.tag or filter.name or filter.key:
@@ -198,10 +216,15 @@ async def tabs_of(request: Request, filter: TaskFilter, current: str) -> list[Ta
     queries |= {state: {"state": state} for state in STATES}
     if snapshot is not None and not snapshot.stats.held and current != "held":
         del queries["held"]
-    return [
+    tabs = [
         Tab(title, count(title), link_of("/tasks", **query, **kept), title == current)
         for title, query in queries.items()
     ]
+    if topology.ends_rule or current in ENDED:
+        # what is kept of these has neither tags nor a payload, and nobody counts it
+        known = {name: word for name, word in kept.items() if name in ("topic", "key")}
+        tabs += [Tab(state, "", link_of("/tasks", state=state, **known), state == current) for state in ENDED]
+    return tabs
 
 
 def _count_of(stats: Stats, topic: str | None, state: str) -> str:
@@ -243,8 +266,20 @@ async def tasks(request: Request) -> Response:
         marks={verb: mark.title for verb, mark in MARKS.items() if states.intersection(mark.states)},
         listed=listed,
         has_keys=not wrong and dashboard_of(request).engine.topology.is_keyed,
+        ends=ends_kept(request, filter, found) if filter.state in ENDED and not wrong else "",
         wrong=wrong,
     )
+
+
+def ends_kept(request: Request, filter: TaskFilter, found: TaskPage) -> str:
+    """Says since when ends are kept, and of which topic none are."""
+    topology, topic = dashboard_of(request).engine.topology, topic_named(filter.topic)
+    if not topology.ends_rule:
+        return "What becomes of tasks is not kept. To have it kept from now on, run: shardq configure --done-age 1h."
+    if topic is not None and not topology.ends_age_ms(topic):
+        return f"Of the topic {filter.topic} no ends are kept: by its done_age, or as it goes to a list or a stream."
+    since = instant(found.since) if found.since else ""
+    return f"Ends are kept since {since} UTC." if since else "No task has ended since ends are kept."
 
 
 async def _named(call: Caller, name: str, query: dict[str, Any]) -> TaskPage:
@@ -331,12 +366,12 @@ async def task(request: Request) -> Response:
     call, id = dashboard_of(request).call, request.query_params.get("id", "")
     undecodable = ""
     try:
-        found = await call(lambda engine: engine.get(id))
+        found = await call(lambda engine: engine.get(id, ended=True))
     except PayloadNotDecodable as exc:
         undecodable = str(exc)
         found = await call(lambda engine: engine.get(id, decode=False))
     if found is None:
-        raise HTTPException(404, NO_TASK)
+        raise HTTPException(404, NO_END if dashboard_of(request).engine.topology.ends_rule else NO_TASK)
     return rendered(
         request,
         "task.html",

@@ -40,10 +40,10 @@ def _filled(form: Any, source: object, **others: Any) -> Any:
 
 # ---- tasks
 
-ReceiptForm = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
+ReceiptForm: Any = _form("ReceiptForm", {"id": str, "outcome": Outcome, "state": State | None}, {"line": int})
 """A push, or a line of ``import``: what became of it."""
 
-GoneForm = _form("GoneForm", {"id": str, "state": Literal["gone"]})
+GoneForm: Any = _form("GoneForm", {"id": str, "state": Literal["gone"]})
 """A task that is not there any more."""
 
 
@@ -62,7 +62,7 @@ _PAYLOAD: Fields = {"payload": Any, "payload_base64": str, "payload_repr": str}
 Python writes it.
 """
 
-ScheduleForm = _form("ScheduleForm", _fields(Schedule, "payload"), _PAYLOAD)
+ScheduleForm: Any = _form("ScheduleForm", _fields(Schedule, "payload"), _PAYLOAD)
 """A schedule, as ``every`` prints it."""
 
 
@@ -99,10 +99,10 @@ def _unread(form: Any, stats: Stats) -> dict[str, None]:
     return dict.fromkeys([name for name in _COUNTS if name in form.__struct_fields__] if stats.is_blind else [])
 
 
-TopicForm = _form("TopicForm", _counted(_fields(TopicStats)))
+TopicForm: Any = _form("TopicForm", _counted(_fields(TopicStats)))
 """A topic in the stats."""
 
-TopicLine = _form("TopicLine", {"topic": str} | _counted(_fields(TopicStats)))
+TopicLine: Any = _form("TopicLine", {"topic": str} | _counted(_fields(TopicStats)))
 """The same, as ``topics`` prints it."""
 
 
@@ -117,12 +117,12 @@ def topic(stats: Stats, name: str, found: TopicStats) -> Any:
 
 # ---- the fleet
 
-LatenessForm = _form("LatenessForm", {"tasks": int, **dict.fromkeys(("p50_ms", "p99_ms", "max_ms"), int | None)})
+LatenessForm: Any = _form("LatenessForm", {"tasks": int, **dict.fromkeys(("p50_ms", "p99_ms", "max_ms"), int | None)})
 """A histogram by its quantiles."""
 
 HISTOGRAMS = ("dispatch_lateness", "pickup_lateness", "key_wait")
 
-MemberForm = _form(
+MemberForm: Any = _form(
     "MemberForm",
     _fields(Member) | dict.fromkeys(HISTOGRAMS, GenericAlias(dict, (str, LatenessForm))),
 )
@@ -149,19 +149,19 @@ _VERDICT: Fields = {
     "findings": list[Finding],
 }
 
-VerdictForm = _form("VerdictForm", _VERDICT)
+VerdictForm: Any = _form("VerdictForm", _VERDICT)
 """The verdict of ``health``; ``ok`` and ``severity`` are null if none can be told."""
 
-MendableForm = _form("MendableForm", _fields(Finding) | {"fix": str | None})
+MendableForm: Any = _form("MendableForm", _fields(Finding) | {"fix": str | None})
 """A finding of ``doctor``, and what --fix does about it."""
 
-CheckForm = _form("CheckForm", {"check": str, "ok": bool, "findings": GenericAlias(list, (MendableForm,))})
+CheckForm: Any = _form("CheckForm", {"check": str, "ok": bool, "findings": GenericAlias(list, (MendableForm,))})
 """A check of ``doctor``."""
 
-ShardForm = _form("ShardForm", _fields(ShardStats, "lateness", "poller", "poller_error", "poller_idle"))
-SchedulesForm = _form("SchedulesForm", _fields(ScheduleStats, "pushed"))
+ShardForm: Any = _form("ShardForm", _fields(ShardStats, "lateness", "poller", "poller_error", "poller_idle"))
+SchedulesForm: Any = _form("SchedulesForm", _fields(ScheduleStats, "pushed"))
 
-StatsForm = _form(
+StatsForm: Any = _form(
     "StatsForm",
     _VERDICT
     | _counted(_fields(Stats, "lateness", "dispatchers", "connections", "failing_routes", "relays"))
@@ -172,7 +172,7 @@ StatsForm = _form(
 can fill. The command has none.
 """
 
-ServingForm = _form(
+ServingForm: Any = _form(
     "ServingForm",
     {"name": str, "shards": int, "polling": list[int], "failing": list[int], "dispatchers": int}
     | {"ok": bool, "reasons": list[str]}

@@ -20,7 +20,7 @@ from shardq.core.operation import Operation, run
 from shardq.core.producer import pushing
 from shardq.core.producer.by_id import Verb
 from shardq.core.producer.durable import Durability
-from shardq.core.producer.packing import Entries, each_task
+from shardq.core.producer.packing import Entries, Packer, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.control import note, use_cold
@@ -45,7 +45,9 @@ class RedisStore(TaskStore):
     """The first link of the chain: Redis, by the driver of the engine."""
 
     def __init__(self, engine: TaskCommands) -> None:
-        self.packer, self.timeout, self._engine = engine._packer, engine._options.timeout, engine
+        self.packer: Packer = engine._packer
+        self.timeout: float = engine._options.timeout
+        self._engine = engine
         self.driver: Driver | None = None
         """None until the engine is open."""
 

@@ -191,7 +191,7 @@ class BoundWorker:
         self.raising = raising
         self.is_declared = False
         """True once the recurring tasks that it serves are declared, as by a worker that starts."""
-        self.has_begun = False
+        self.has_begun: bool = False
         self._worker = worker
         self._plan = plan_of(worker)  # a worker without handlers is refused here
         self._claims: Claims | None = None

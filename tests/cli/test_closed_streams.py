@@ -37,7 +37,7 @@ COMMANDS: dict[str, int] = {
     "resize 4": 0,
     "resize 4 --dry-run": 0,
     "list --state dead": 0,
-    "peek": 0,
+    "list --next": 0,
     "forecast": 0,
     "cancel --topic mail --yes": 0,
     "requeue --all --yes": 0,

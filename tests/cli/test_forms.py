@@ -85,7 +85,7 @@ def test_payloads_that_are_no_json(shardq: Shell, engine: Engine, url: str) -> N
             line = shardq.run("get", raw.push(payload, delay=60), "--json").object
             assert_is(TaskForm, line, *({"payload", "payload_base64"} - {field}))
             assert line[field] == shown
-    for line in shardq.run("peek", "--no-payload", "--json").objects:
+    for line in shardq.run("list", "--no-payload", "--json").objects:
         assert_is(TaskForm, line, "payload", "payload_base64")
 
 

@@ -74,7 +74,7 @@ def is_harmless(text: str) -> bool:
     [
         ("list", 0),
         ("list --state dead", 0),
-        ("peek", 0),
+        ("list --next", 0),
         ("get mail/evil\u202e", 0),
         ("fleet", 0),
         ("stats", 1),

@@ -10,7 +10,7 @@ import pytest
 from shardq import Engine
 from shardq.core.layout.topology import Limit
 from tests.cli.shell import Shell
-from tests.cli.test_list_and_peek import bury
+from tests.cli.test_list import bury
 from tests.support.states import claim, put, state_of
 from tests.support.waiting import wait_until
 
@@ -207,7 +207,7 @@ def test_what_is_wrong_with_the_command_line(shardq: Shell, engine: Engine, word
 
 def test_a_name_that_is_not_there_is_not_made(shardq: Shell, name: str) -> None:
     for words in (
-        *(["shards"], ["resize", "8"], ["list"], ["peek"], ["forecast"]),
+        *(["shards"], ["resize", "8"], ["list"], ["forecast"]),
         *(
             ["requeue", "x"],
             ["cancel", "--topic", "x", "--yes"],

@@ -11,7 +11,7 @@ from tests.cli.shell import Shell, own
 
 WIDTHS = (50, 80, 120)
 
-TABLES = (["stats"], ["shards"], ["topics"], ["list", "--state", "dead"], ["peek"], ["forecast"])
+TABLES = (["stats"], ["shards"], ["topics"], ["list", "--state", "dead"], ["list", "--next"], ["forecast"])
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.ports import HOST
-from shardq.cli.app import app
+from shardq.cli.app import GROUPS, PLACES, app
 from tests.cli.shell import LONGEST_S, Shell
 
 COMMANDS = (
@@ -23,7 +24,6 @@ COMMANDS = (
         "import",
         "get",
         "list",
-        "peek",
         "forecast",
         "cancel",
         "reschedule",
@@ -49,14 +49,18 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert ("  --name" in done.output) == default == (command != "demo")
 
 
-def test_help_names_every_command_and_version_says_which(shell: Shell) -> None:
-    done = shell.run("--help")
-    assert all(f"\n  {command} " in done.out for command in COMMANDS)
+def test_help_has_every_command_in_one_group_and_version_says_which(shell: Shell) -> None:
+    help = shell.run("--help").out
+    assert "\b" not in help
+    listed = help[help.index("\nRun:\n") :].split("\nexample:")[0]
+    groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", listed, re.MULTILINE)
+    assert [title for title, _ in groups] == ["Run", "Push", "Look", "Change", "Operate"]
+    assert "..." not in listed, "no line of a command is cut"
+    lines = [line for _, block in groups for line in block.splitlines()]
+    assert [line.split()[0] for line in lines] == [*PLACES]
+    assert len({line.index(line.split(maxsplit=1)[1]) for line in lines}) == 1, "their texts stand below each other"
+    assert sum(map(len, GROUPS.values())) == len(PLACES)
     assert shell.run("--version").out.startswith("shardq 0.")
-
-
-def test_help_is_plain_text(shell: Shell) -> None:
-    assert "\b" not in shell.run("--help").out
 
 
 def test_a_misspelt_command_is_told_the_nearest(shell: Shell) -> None:
@@ -148,7 +152,7 @@ def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
         (["list", "--state", "ready", "--holder", "x"], "--holder goes with --state leased, or none"),
         (["list", "--limit", "5", "--all"], "give --limit N, or --all"),
         (["list", "--state", "gone"], "'gone' is not one of 'scheduled', 'held', 'ready', 'leased', 'dead'"),
-        (["peek", "0"], "0 is not in the range x>=1"),
+        (["list", "--limit", "0"], "0 is not in the range x>=1"),
         (["forecast", "year"], "'year' is not one of 'hour', 'day', 'month'"),
         (["forecast", "--capacity", "much"], "'much' is not a rate above 0; write tasks for each s, min"),
         (["forecast", "--capacity", "0"], "'0' is not a rate above 0"),

@@ -12,7 +12,7 @@ from shardq import Engine, Task
 from shardq.dashboard import app
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.test_bulk import bury
-from tests.support.states import FAR_S
+from tests.support.states import FAR_S, claim
 
 _IDS = re.compile(r'/tasks/one\?id=([^"&]+)"')
 _NEXT = re.compile(r'rel="next" href="([^"]+)"')
@@ -98,6 +98,47 @@ def test_every_list_has_the_states_with_their_counts(engine: Engine, client: Bro
     assert tabs(page) == dict.fromkeys(every, ""), "nobody counts by tag"
     assert 'href="/tasks?state=dead&amp;topic=other&amp;tag=a"' in page
     assert re.findall(r'aria-current="page">(\w+)<', page) == ["Tasks", "scheduled"]
+
+
+def test_what_became_of_tasks_is_a_list_of_its_own(engine: Engine, client: Browser) -> None:
+    gone = client.get("/tasks/one?id=mail%2Forder-1")
+    assert (gone.status_code, "it is done, was cancelled, or was never pushed" in gone.text) == (404, True)
+    assert "done" not in tabs(client.get("/tasks").text), "nobody asked for it to be kept"
+    assert "run: shardq configure --done-age 1h" in client.get("/tasks?state=done").text
+    engine.configure(done_age=3600, topics={"sms": {"done_age": 0}})
+    assert "No task has ended since ends are kept." in client.get("/tasks?state=done").text
+    engine.start()
+    engine.push("private", topic="mail", id="order-1")
+    consumer = engine.consumer("mail", name="mailer")
+    consumer.ack(claim(consumer, 1))
+    engine.push("private", topic="mail", id="order-2", delay=FAR_S)
+    engine.cancel("mail/order-2")
+
+    page = client.get("/tasks?state=done").text
+    assert listed(page) == ["mail%2Forder-1"]
+    assert re.search(r"Ends are kept since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", page)
+    assert "there is no payload, tag, header or result" in page
+    assert "mailer" in page
+    assert not re.search(r'private|name="(tag|name|due|holder)"|type="checkbox"|All that match', page)
+    assert listed(client.get("/tasks?state=cancelled&topic=mail").text) == ["mail%2Forder-2"]
+    assert "Of the topic sms no ends are kept" in client.get("/tasks?state=done&topic=sms").text
+    every = client.get("/tasks?topic=mail&tag=a").text
+    assert 'href="/tasks?state=done&amp;topic=mail"' in every, "without the tag"
+    assert set(tabs(every)) > {"done", "cancelled"}
+    for wrong in ("tag=a", "name=a", "due=..0", "holder=a"):
+        answer = client.get(f"/tasks?state=done&{wrong}")
+        assert answer.status_code == 400
+        assert "leave it out" in answer.text
+
+    one = client.get("/tasks/one?id=mail%2Forder-1").text
+    assert "mailer" in one
+    assert "<dt>Pushed</dt>" in one
+    assert "No payload, tag, header or result is kept" in one
+    assert "private" not in one
+    assert "<form" not in one.split("<main", 1)[1]
+    assert "it was cancelled" in client.get("/tasks/one?id=mail%2Forder-2").text
+    gone = client.get("/tasks/one?id=mail%2Forder-3")
+    assert (gone.status_code, "no end of it is kept" in gone.text) == (404, True)
 
 
 def test_a_list_is_filtered_by_the_name_of_a_task_and_by_a_tag(engine: Engine, client: Browser) -> None:

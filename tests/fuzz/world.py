@@ -50,8 +50,9 @@ _AGAIN = "which is a failed attempt"
 _FIELDS = re.compile(r"<input [^<>]*>")
 
 COMMANDS = (
-    *("stats", "stats --json", "health", "health --json", "list", "list --json", "list --state dead --newest", "peek"),
-    *("list --state leased --json", "peek --json", "fleet", "fleet --json", "topics", "topics --json", "shards"),
+    *("stats", "stats --json", "health", "health --json", "list", "list --json", "list --state dead --newest"),
+    *("list --next", "list --next --json", "list --state leased --json"),
+    *("fleet", "fleet --json", "topics", "topics --json", "shards"),
     *(
         "shards --json",
         "every",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import signal
@@ -67,6 +68,20 @@ def test_committed_rows_become_tasks_and_are_removed(database: sa.Engine, engine
     assert all(task is not None and task.state == "scheduled" for task in map(engine.get, later))
     engine.start()
     assert _taken(engine, TASKS) == Counter(due)
+
+
+def test_an_engine_that_keeps_ends_knows_when_a_row_reached_it(database: sa.Engine, engine: shardq.Engine) -> None:
+    for keeps in (False, True):
+        engine.configure(done_age=3600 * keeps)
+        with database.begin() as connection:
+            id = outbox.push(connection, 1, id=f"order-{keeps}", delay=60)
+        assert _moved(OutboxRelay(engine, database)) == 1
+        info = engine.get(id)
+        assert info is not None
+        pushed = info.pushed
+        assert (pushed is None) is not keeps
+    assert pushed is not None
+    assert abs(dt.datetime.now(dt.UTC) - pushed) < dt.timedelta(seconds=30)
 
 
 def test_rows_are_kept_where_that_is_wished(database: sa.Engine, engine: shardq.Engine) -> None:

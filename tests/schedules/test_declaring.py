@@ -311,6 +311,7 @@ def later(seconds: float) -> dt.datetime:
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_the_options_of_its_tasks(running: Engine, servers: Servers, name: str) -> None:
+    running.configure(done_age=3600)
     running.every(
         "tick",
         interval=0.2,
@@ -327,7 +328,11 @@ def test_the_options_of_its_tasks(running: Engine, servers: Servers, name: str) 
     info = running.get(delivery.id)
     assert info is not None
     assert info.max_attempts == 3
-    assert running.get(running.schedule("tick").run()) is not None
+    other = running.get(running.schedule("tick").run())
+    assert other is not None
+    for each in (info, other):
+        assert each.pushed is not None
+        assert abs(dt.datetime.now(dt.UTC) - each.pushed) < dt.timedelta(seconds=30)
     shown = only(running)
     assert shown.start == dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     running.every("tick", interval=0.2, topic="short", expires=0.001)

@@ -165,7 +165,7 @@ class Stale(ShardqError):
 
     def __init__(self, stamp: Stamp) -> None:
         self.stamp = stamp
-        self.epoch = stamp.epoch
+        self.epoch: int = stamp.epoch
         super().__init__(f"the topology has changed: the shard is at epoch {stamp.epoch}")
 
 

@@ -91,7 +91,7 @@ class Claims:
         """Topics that the worker of this consumer can't handle now."""
         self._on_hold: dict[str, float] = {}
         """Topic of which this consumer alone takes nothing → the monotonic time until which it does not."""
-        self.said_holds = set[str]()
+        self.said_holds: set[str] = set()
         """Those of these topics that the log has named."""
         self.waiter: Waiter | None = None
         """The waiter of the present claim; None unless it waits."""

@@ -253,7 +253,7 @@ class Poller:
         logged: set[str],
     ) -> None:
         """``logged``: the causes that any poller of the process has logged."""
-        self.keys = keys
+        self.keys: ShardKeys = keys
         self._driver = driver
         self._cache = cache
         self._connection = driver.dedicated(keys.slot, dispatches=True)

@@ -33,7 +33,7 @@ class Resumer(SideThread):
         self._driver = driver
         self._cache = cache
         self._peers = peers
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-resumer",
             self._step,
             log,

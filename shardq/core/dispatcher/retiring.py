@@ -50,7 +50,7 @@ class Retirer(SideThread):
         self._driver = driver
         self._cache = cache
         self._peers = peers
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-retirer",
             self._step,
             log,

@@ -27,7 +27,7 @@ class SlotMap:
         epoch: int = 0,
     ) -> None:
         """Without owners the first node serves every slot."""
-        self.epoch = epoch
+        self.epoch: int = epoch
         """The config-epoch by which sentinels have named the master."""
         self.nodes: tuple[str, ...] = tuple(nodes)
         self.ids: Mapping[str, str] = ids or {}

@@ -324,9 +324,9 @@ def pushed_s_of(record: bytes) -> int:
 
 
 def with_push(record: bytes, pushed_s: int) -> bytes:
-    """The record of a push under an id of the caller's own, with the second in which it was pushed."""
+    """The record of a push under an id that does not say so, with the second in which it was pushed."""
     if not record[0] & _HEADED:
-        return record
+        return _headed(bytes([record[0] | _HEADED]), _encode_head(_Head(pushed=pushed_s)), record[1:])
     pushed = _PUSHED + pushed_s.to_bytes(4, "big")
     if record[:7] in _WITH_NONCE:
         return record[:1] + b"\0\x0f\x82" + record[4:_NONCE_END] + pushed + record[_NONCE_END:]

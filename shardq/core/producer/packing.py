@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import mmh3
 
@@ -21,6 +21,7 @@ from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Epoch, Word
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import lane_of
+from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import (
     check_dedup,
     check_id,
@@ -42,7 +43,9 @@ from shardq.core.model.record import (
     Codec,
     clear_of,
     encode_head,
+    nonce_of,
     plain_records_encoder,
+    pushed_s_of,
     rebound,
     record_encoder,
     refused_types,
@@ -131,6 +134,19 @@ def each_task(tasks: Iterable[Task]) -> Iterator[Task]:
     return iter(tasks)
 
 
+def stamped(entries: Entries, topology: Topology) -> Entries:
+    """Entries that were packed without the topology, as they would be packed with it: where ends are kept, the records
+    of ids of the callers' own say when they were pushed.
+    """
+    if topology.ends_rule:
+        now, words = int(time.time()), entries.unique
+        for at in range(0, len(words), UNIQUE):
+            id, record = cast("str", words[at]), cast("bytes", words[at + 2])
+            if topology.ends_age_ms(topic_of(id)) and nonce_of(record) is not None and pushed_s_of(record) < 0:
+                words[at + 2] = with_push(record, now)
+    return entries
+
+
 class Packer:
     """Checks and encodes tasks. One for each engine; threads may share it."""
 
@@ -175,12 +191,7 @@ class Packer:
 
     def stamped(self, entries: Entries) -> Entries:
         """Entries that were packed before the engine was open, as they would be packed now."""
-        if self.cache is not None and self.cache.topology.ends_rule:
-            now, words = int(time.time()), entries.unique
-            for at in range(0, len(words), UNIQUE):
-                if self._keeps_ends(topic_of(words[at])):  # type: ignore[arg-type]  # the id
-                    words[at + 2] = with_push(words[at + 2], now)  # type: ignore[arg-type]  # the record
-        return entries
+        return entries if self.cache is None else stamped(entries, self.cache.topology)
 
     def again(self, id: str, due: Word, record: Word) -> tuple[str, Word, Word]:
         """Packs a task again under another id, because its first id collided."""

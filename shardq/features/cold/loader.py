@@ -84,7 +84,7 @@ class Loader(SideThread):
         self._causes = set[str]()
         """Why shards take nothing, as far as the log has said it since the last pass without a problem."""
         self._failing = Failing()
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-loader",
             self._step,
             log,

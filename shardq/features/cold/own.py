@@ -82,7 +82,7 @@ class Push:
         due, tags = word if word > 0 else now_ms - word, None
         if has_head(record):
             record, tags = dated(record, now_ms), tags_text(undecoded(record).content.tags)
-        self.row = Row(
+        self.row: Row = Row(
             bucket=min(bucket_of(due), LAST_BUCKET),
             seq=seq,
             due=due,

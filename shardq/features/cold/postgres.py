@@ -25,8 +25,8 @@ from shardq.features.cold.store import NONE, STRIPE_COUNT, Lost, Session, Store,
 
 try:
     import psycopg
-except ModuleNotFoundError as exc:
-    raise MissingPackage("cold= needs psycopg for PostgreSQL: pip install 'shardq[sql]'") from exc
+except ModuleNotFoundError as _exc:
+    raise MissingPackage("cold= needs psycopg for PostgreSQL: pip install 'shardq[sql]'") from _exc
 
 CREATE = (
     f"""CREATE TABLE IF NOT EXISTS {sql.COLD} (
@@ -78,7 +78,7 @@ def _in_their_way(statement: str) -> str:
 
 
 class _Connection(psycopg.Connection[tuple[Any, ...]]):
-    deadline = 0.0
+    deadline: float = 0.0
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         return super().wait(_until(gen, self), *arguments, **options)
@@ -104,7 +104,9 @@ class PostgresSession:
         left = max(1, int(deadline - time.monotonic()))
         try:
             # None: nothing is prepared
-            self.raw = _Connection.connect(url, autocommit=True, prepare_threshold=None, connect_timeout=left)
+            self.raw: _Connection = _Connection.connect(
+                url, autocommit=True, prepare_threshold=None, connect_timeout=left
+            )
         except psycopg.OperationalError as exc:
             raise Lost(said(exc), sent=False) from exc
         self.deadline = deadline

@@ -25,7 +25,9 @@ class RelayedRedis(TaskStore):
     """The first link of a relay's chain: Redis, by the relay's connections."""
 
     def __init__(self, packer: Packer, timeout: float, opened: Callable[[], tuple[Driver, TopologyCache]]) -> None:
-        self.packer, self.timeout, self._opened = packer, timeout, opened
+        self.packer: Packer = packer
+        self.timeout: float = timeout
+        self._opened = opened
 
     def opened(self, deadline: float) -> Driver:
         return self._opened()[0]

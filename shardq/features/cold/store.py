@@ -160,7 +160,7 @@ class Store(ABC):
     def __init__(self, where: str) -> None:
         self.where = where
         """The database as messages name it, without its secrets."""
-        self.horizon = Horizon(0)
+        self.horizon: Horizon = Horizon(0)
         self._ahead_ms = 0.0
         """How far the database's clock is ahead of this machine's."""
         self._learnt_at = -CLOCK_S

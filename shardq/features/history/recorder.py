@@ -62,7 +62,7 @@ class Recorder(SideThread):
         self._driver = driver
         self._cache = cache
         self._peers = peers
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-history",
             self._step_in_turn,
             log,

@@ -132,8 +132,9 @@ class Bulk:
     ) -> None:
         self._cache = cache
         self.verb = verb
-        self._query = self.asked = query
-        self.due = due
+        self.asked: Query = query
+        self._query = query
+        self.due: int = due
         """A due word: of a reschedule, made an instant when the walk begins."""
         self.reason = reason
         """The cause of their deaths, or of their last failures, as ``cause_of`` tells it; None: any."""

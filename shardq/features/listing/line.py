@@ -1,4 +1,4 @@
-"""A task as a line of JSON: what ``list``, ``get`` and ``peek`` print with ``--json``, a line of an export, and what
+"""A task as a line of JSON: what ``list`` and ``get`` print with ``--json``, a line of an export, and what
 ``import`` reads. No I/O.
 
 **A line has the payload exactly.** Of a payload in JSON it is ``payload``, byte for byte; of text that was pushed
@@ -36,7 +36,7 @@ def form(name: str, fields: Fields, optional: Fields | None = None, *, module: s
 
 _SHOWN = fields_of(TaskInfo, "payload")
 
-TaskForm = form("TaskForm", _SHOWN, {"payload": Any, "payload_base64": str}, module=__name__)
+TaskForm: Any = form("TaskForm", _SHOWN, {"payload": Any, "payload_base64": str}, module=__name__)
 """A task with the payload as it is stored."""
 
 _values = attrgetter(*_SHOWN)

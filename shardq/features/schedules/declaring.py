@@ -25,7 +25,7 @@ from shardq.errors import AnotherEngine, BadInput, PayloadNotDecodable, ServerFa
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
 from shardq.features.schedules.occurrences import next_occurrence
-from shardq.features.schedules.pushing_ahead import cancel_held, hold_back, read, read_all
+from shardq.features.schedules.pushing_ahead import cancel_held, dated, hold_back, read, read_all
 
 _TRIES = 100  # a dispatcher writes a schedule a few times in ten seconds
 OVERDUE_MS = 20_000  # a dispatcher that dies is replaced within ten seconds; where there is none, this is told
@@ -146,7 +146,7 @@ def run_now(cache: TopologyCache, packer: Packer, name: str) -> Operation[Receip
     if declaration.expires_ms is not None:
         record = with_expiry(record, -declaration.expires_ms)
     id = packer.new_id(f"{schedule_id(declaration.beginning, name)}run-")
-    return (yield from pushing.push_one(cache, packer, Entries(ids=[id], fresh=[id, 0, record])))
+    return (yield from pushing.push_one(cache, packer, Entries(ids=[id], fresh=[id, 0, dated(cache, id, record)])))
 
 
 def listed(cache: TopologyCache, codec: Codec) -> Operation[list[Schedule]]:

@@ -12,6 +12,7 @@ it: so that one that was held back is never taken for one that ran.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,8 @@ from shardq.core.calls import control
 from shardq.core.calls.control import Change
 from shardq.core.calls.request import Stale, Word
 from shardq.core.model.checks import MAX_AT_MS
-from shardq.core.model.record import RAW, encode_head, encode_record, with_expiry
+from shardq.core.model.ids import topic_of
+from shardq.core.model.record import RAW, encode_head, encode_record, with_expiry, with_push
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Many, Operation, values
 from shardq.core.producer import by_id, pushing
@@ -138,13 +140,18 @@ def _push(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[dict[str,
             id, due = entry.id_of(occurrence), entry.pushed_due(occurrence)
             record = declaration.record if good_ms is None else with_expiry(declaration.record, due + good_ms)
             names[id] = entry.name
-            words += (id, max(due, 1), record, "keep", window_ms)
+            words += (id, max(due, 1), dated(cache, id, record), "keep", window_ms)
     try:
         yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words), way="direct")
     except PushError as exc:
         errors: dict[str, ShardqError] = {names[id]: exc for id in exc.unknown}
         return errors | {names[id]: error for id, error in exc.failed.items()}
     return {}
+
+
+def dated(cache: TopologyCache, id: str, record: bytes) -> bytes:
+    """The record of an occurrence, which says that it is pushed now, where ends are kept: its id does not say it."""
+    return with_push(record, int(time.time())) if cache.topology.ends_age_ms(topic_of(id)) else record
 
 
 def hold_back(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Written]:

@@ -52,7 +52,7 @@ class Scheduler(SideThread):
         self._refused: dict[str, str] = {}  # name → why its pushes fail
         self._ended_s = -math.inf  # when the last step ended that did not fail
         self._due_s = math.inf  # when the next one is due
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             "shardq-scheduler",
             self._step,
             log,

@@ -34,8 +34,8 @@ from shardq.features.sinks.urls import options, split, split_name, unreached
 try:
     import amqp
     import amqp.exceptions
-except ImportError as exc:
-    raise MissingPackage("amqp:// URLs need py-amqp: pip install 'shardq[amqp]'") from exc
+except ImportError as _exc:
+    raise MissingPackage("amqp:// URLs need py-amqp: pip install 'shardq[amqp]'") from _exc
 
 HEARTBEAT_S = 10
 """A broker that is silent for two of these is gone."""
@@ -96,7 +96,7 @@ class AmqpSink(Sink):
         self._exchange, self._key = unquote(exchange), unquote(key)
         if any(len(name.encode()) > SHORT for name in (self._exchange, self._key)):
             raise InvalidUrl(f"an exchange and a routing key of a {scheme}:// URL have {SHORT} bytes each at most")
-        self.addresses = (f"{host}:{port or (5671 if scheme == 'amqps' else 5672)}",)
+        self.addresses: Sequence[str] = (f"{host}:{port or (5671 if scheme == 'amqps' else 5672)}",)
         self._address = bracketed(self.addresses[0])
         self._host = host
         self._vhost = unquote(parts.path[1:]) or "/"

@@ -49,6 +49,7 @@ class SinkHandler(ABC):
     """The sink of one route."""
 
     is_coroutine: bool
+    is_open: bool = False
 
     def __init__(
         self, sink: SinkBase, gate: Gate, *, anew: Callable[[], SinkBase], is_over: Callable[[], bool]
@@ -58,7 +59,6 @@ class SinkHandler(ABC):
         """
         self.gate = gate
         self._anew, self._is_over = anew, is_over
-        self.is_open = False
         self._is_ending = False
         self.room: BatchRoom = BatchRoom(1)
         self.handler: RouteHandler = RouteHandler(

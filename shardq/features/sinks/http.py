@@ -16,7 +16,7 @@ import email.utils
 import re
 import ssl
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import SplitResult, parse_qsl, unquote
 
@@ -84,7 +84,7 @@ class HttpSink(AsyncSink):
         self._options = options(scheme, parts.fragment, tls=tls, mark="#", also=(*_OPTIONS, f"{_HEADER}NAME", *headers))
         others = self._options.others
         self._host, self._port = host, port or (443 if tls else 80)
-        self.addresses = (f"{host}:{self._port}",)
+        self.addresses: Sequence[str] = (f"{host}:{self._port}",)
         self._address = bracketed(self.addresses[0])
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._method = others.get("method", "POST")

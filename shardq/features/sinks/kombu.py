@@ -35,8 +35,8 @@ try:
     from amqp.exceptions import MessageNacked
     from kombu.transport import virtual
     from kombu.utils.json import loads
-except ImportError as exc:
-    raise MissingPackage("kombu+…:// URLs need kombu, which comes with Celery: pip install 'shardq[celery]'") from exc
+except ImportError as _exc:
+    raise MissingPackage("kombu+…:// URLs need kombu, which comes with Celery: pip install 'shardq[celery]'") from _exc
 
 NOT_ALLOWED, NOT_FOUND = 403, 404
 """The errors of the broker about an exchange and a key, whatever the message. The first one also of a login."""
@@ -85,7 +85,7 @@ class KombuSink(Sink):
             "connect_timeout": self._timeout_s / 2,
         }
         # kombu may be given several URLs, or hosts, each for the case that the one before it fails
-        self.addresses = tuple(address for each in broker.split(";") for address in addresses_in(each))
+        self.addresses: Sequence[str] = tuple(address for each in broker.split(";") for address in addresses_in(each))
         try:
             self._shown = self._new_connection().as_uri().rpartition("@")[2].rstrip("/")
         except Exception as exc:

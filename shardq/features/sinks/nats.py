@@ -32,8 +32,8 @@ try:
     import nats.errors
     import nats.js.errors
     from nats.aio.client import Client
-except ImportError as exc:
-    raise MissingPackage("nats:// URLs need nats-py: pip install 'shardq[nats]'") from exc
+except ImportError as _exc:
+    raise MissingPackage("nats:// URLs need nats-py: pip install 'shardq[nats]'") from _exc
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class NatsSink(Sink):
             )
         whole = [address if re.search(r":\d+$", address) else f"{address}:4222" for address in addresses]
         self._addresses = ", ".join(whole)
-        self.addresses = tuple(f"{host_of(address).strip('[]')}:{port_of(address)}" for address in whole)
+        self.addresses: Sequence[str] = tuple(f"{host_of(address).strip('[]')}:{port_of(address)}" for address in whole)
         self._servers = [f"{'tls' if scheme == 'nats+tls' else 'nats'}://{address}" for address in addresses]
         user, colon, password = login.partition(":")
         self._login: dict[str, Any] = {"token": unquote(login)} if login else {}

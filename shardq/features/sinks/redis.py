@@ -55,7 +55,7 @@ class OnRedis(Sink):
         self._settings = Settings.from_url(
             url, timeout=timeout_s, connect_timeout=timeout_s, connections=CONNECTIONS, also=(TIMEOUT,)
         )
-        self.addresses = self._settings.addresses
+        self.addresses: Sequence[str] = self._settings.addresses
         self._driver: Driver | None = None
 
     def open(self) -> None:

@@ -63,7 +63,8 @@ class Served:
     def __init__(
         self, topic: str, route: Route, make: Callable[[Served, SinkBase], SinkHandler], egress: Egress
     ) -> None:
-        self.topic, self.route = topic, route
+        self.topic: str = topic
+        self.route: Route = route
         self._make, self._egress = make, egress
         self.gate: Gate = Gate(topic, route)
         self.handler: SinkHandler | None = None

@@ -27,7 +27,7 @@ from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import by_id, pushing
 from shardq.core.producer.by_id import ends_rule
-from shardq.core.producer.packing import BATCH, Packer
+from shardq.core.producer.packing import BATCH, Packer, stamped
 from shardq.core.producer.pushing import Way
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import (
@@ -169,7 +169,7 @@ def drain(
 def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most: int, way: Way) -> Operation[Met]:
     if not pushes:
         return []
-    entries = entries_of(each.command for each in pushes)
+    entries = stamped(entries_of(each.command for each in pushes), cache.topology)
     results = pushing.PushResults(entries.ids)
     with contextlib.suppress(PushError):  # its errors are read below
         yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True, way=way)

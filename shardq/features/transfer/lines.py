@@ -63,7 +63,7 @@ _READ: Mapping[Kind, Any] = {
     "words": list[str],
 }
 
-PushLine = msgspec.defstruct(
+PushLine: Any = msgspec.defstruct(
     "PushLine",
     [("payload", msgspec.Raw), *((option.name, _READ[option.kind] | None, None) for option in OPTIONS)],
     module=__name__,

@@ -38,8 +38,8 @@ try:
     from kombu.transport import native_delayed_delivery as native
     from kombu.utils.functional import maybe_list
     from kombu.utils.imports import symbol_by_name
-except ImportError as exc:
-    raise MissingPackage("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from exc
+except ImportError as _exc:
+    raise MissingPackage("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from _exc
 
 from shardq.core.layout.topology import Route
 from shardq.core.model.checks import OnConflict

@@ -36,8 +36,8 @@ else:
         from django_tasks.exceptions import TaskResultDoesNotExist
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
-    except ModuleNotFoundError as exc:
-        if exc.name != "django_tasks":
+    except ModuleNotFoundError as _exc:
+        if _exc.name != "django_tasks":
             raise
         raise MissingPackage(
             f"Django {django.get_version()} has no task framework of its own; the backend needs the package "

@@ -22,8 +22,8 @@ from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id, ur
 try:
     import dramatiq
     from dramatiq.common import current_millis, dq_name, q_name
-except ImportError as exc:
-    raise MissingPackage("shardq.integrations.dramatiq needs Dramatiq: pip install 'shardq[dramatiq]'") from exc
+except ImportError as _exc:
+    raise MissingPackage("shardq.integrations.dramatiq needs Dramatiq: pip install 'shardq[dramatiq]'") from _exc
 
 __all__ = ["DramatiqDelaying", "delay_through"]
 

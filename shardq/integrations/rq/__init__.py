@@ -25,8 +25,8 @@ try:
     import redis
     import rq
     from rq.job import Job
-except ImportError as exc:
-    raise MissingPackage("shardq.integrations.rq needs RQ: pip install 'shardq[rq]'") from exc
+except ImportError as _exc:
+    raise MissingPackage("shardq.integrations.rq needs RQ: pip install 'shardq[rq]'") from _exc
 
 __all__ = ["RqDelaying", "delay_through"]
 

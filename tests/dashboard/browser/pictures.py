@@ -58,6 +58,7 @@ def _pending() -> Iterator[Task]:
 def shop(url: str) -> Iterator[Engine]:
     """An engine with tasks in every state, a dispatcher, a worker, schedules, and yesterday."""
     with Engine(url, name="shop", shards=8, max_attempts=5) as engine:
+        engine.configure(done_age=86_400)
         seed_a_day(engine, _day)
         engine.every("nightly-report", cron="0 3 * * *", tz="Europe/Berlin", topic="report", payload={"kind": "daily"})
         engine.every("poll-stock", interval=900, topic="stock")
@@ -148,6 +149,7 @@ def all_pages(engine: Engine) -> dict[str, str]:
     pages[f"/tasks/one?id={quote(one.id, safe='')}"] = "task-retrying"
     return pages | {
         "/tasks?failed=1": "tasks-retrying",
+        "/tasks?state=done": "tasks-done",
         "/topics/one?topic=mail": "topic",
         "/topics/one?topic=account": "topic-keys",
         "/shards/number": "resize",

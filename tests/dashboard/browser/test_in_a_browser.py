@@ -82,6 +82,7 @@ _FOCUSED = """() => {
 
 def all_pages(engine: Engine) -> list[str]:
     """The addresses of all pages, on which there is something of every kind."""
+    engine.configure(done_age=3600)
     bury(engine, ["Traceback\n  File 'x'\nTimeoutError: " + "smtp.example.org-" * 20, "bad"])
     engine.push_many([Task({"n": n}, delay=FAR_S + n, topic="m" * 64) for n in range(50)])
     engine.push("x", topic="mail")
@@ -91,18 +92,20 @@ def all_pages(engine: Engine) -> list[str]:
     engine.every("nightly-reconciliation-of-payments", cron="0 3 * * *", tz=FAR_AWAY, topic=NAMES[1])
     engine.every("report-" + "n" * 50, cron="0 3 * * *", tz="Europe/Berlin", topic="m" * 64)
     engine.limit("mail", rate=500, concurrency=20)
-    calls = [{"task": "shop.resize", "args": [n, "x" * 200]} for n in range(2)]
+    calls = [{"task": "shop.resize", "args": [n, "x" * 200]} for n in range(3)]
     engine.push_many([Task(call, topic="named", tags=["t"]) for call in calls])
     engine.start()
     consumer = engine.consumer("named", name="w" * 50)
     taken: list[Delivery] = []
     while len(taken) < len(calls):
-        taken += consumer.claim(2 - len(taken), wait=30)
+        taken += consumer.claim(len(calls) - len(taken), wait=30)
     engine.stop()
     consumer.retry(taken[0], delay=FAR_S, reason="Traceback\nConnectionError: " + "https://example.org/" * 20)
-    retried = taken[0].id
+    retried, done = taken[0].id, taken[2].id
+    consumer.ack(taken[2])
     id = engine.push({"text": "x" * 500}, delay=FAR_S, id="i" * 200, headers={"h" * 200: "v" * 200}, tags=["t" * 200])
-    return [*PAGES, *(f"/tasks/one?id={each}" for each in (id, engine.tasks(state="dead")[0].id, retried))]
+    ones = (id, engine.tasks(state="dead")[0].id, retried, done)
+    return [*PAGES, "/tasks?state=done", *(f"/tasks/one?id={each}" for each in ones)]
 
 
 @pytest.mark.slow

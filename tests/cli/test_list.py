@@ -1,4 +1,4 @@
-"""list and peek: which tasks they show, and that nothing in a task steers the terminal."""
+"""list: which tasks they show, and that nothing in a task steers the terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def holder_of(engine: Engine, id: str) -> str:
 
 
 def test_nothing(shardq: Shell, engine: Engine) -> None:
-    for words in (["list"], ["list", "--all"], ["peek"]):
+    for words in (["list"], ["list", "--all"], ["list", "--next"]):
         assert shardq.run(*words).out == "none\n"
         done = shardq.run(*words, "--json")
         assert (done.code, done.out) == (0, "")
@@ -82,7 +82,7 @@ def test_what_waits_for_a_retry(shardq: Shell, running: Engine) -> None:
 def test_a_payload_that_json_can_not_say(shardq: Shell, url: str, name: str) -> None:
     with Engine(url, name=name, shards=2, codec="msgpack") as engine:
         id = engine.push({(1, 2): "x"}, delay=3600)
-    for words in (["list"], ["peek"], ["get", id]):
+    for words in (["list"], ["list", "--next"], ["get", id]):
         (task,) = shardq.run(*words, "--json").objects
         assert (task["codec"], task["payload_base64"]) == ("msgpack", "gZIBAqF4"), words
         done = shardq.run(*words)
@@ -132,16 +132,23 @@ def test_by_due_time(shardq: Shell, engine: Engine) -> None:
     )
 
 
-def test_peek(shardq: Shell, engine: Engine) -> None:
+def test_what_is_due_next(shardq: Shell, engine: Engine) -> None:
     ids = [*engine.push_many([Task({"n": n}, at=FAR + n, topic=("", "mail")[n % 2]) for n in range(12)])]
-    head, _, *rows = shardq.run("peek").lines
+    done = shardq.run("list", "--next")
+    assert done.err == "there are more than these 10: --limit N shows more, --all all of them\n"
+    head, _, *rows = done.lines
     assert head.split() == ["due", "(UTC)", "in", "id", "payload"]
     assert [row.split()[-2:] for row in rows] == [[id, f'{{"n":{n}}}'] for n, id in enumerate(ids[:10])]
     assert rows[0].startswith("2030-03-17 17:46:40 ") or rows[0].startswith(" 2030-03-17 17:46:40 ")
-    assert [task["id"] for task in shardq.run("peek", "3", "--topic", "mail", "--json").objects] == ids[1:6:2]
-    done = shardq.run("peek", "--no-payload")
+    some = shardq.run("list", "--next", "--limit", "3", "--topic", "mail", "--json").objects
+    assert [task["id"] for task in some] == ids[1:6:2]
+    assert len(shardq.run("list", "--next", "--all").lines) == 2 + 12
+    done = shardq.run("list", "--next", "--no-payload")
     assert '{"n"' not in done.out
-    assert "payload" not in shardq.run("peek", "1", "--no-payload", "--json").object
+    assert "payload" not in shardq.run("list", "--limit", "1", "--no-payload", "--json").object
+    for wrong in (["--state", "dead"], ["--holder", "me"], ["--newest"]):
+        refused = shardq.run("list", "--next", *wrong)
+        assert (refused.code, "--next goes with --state scheduled" in refused.err) == (2, True)
 
 
 def test_payloads_do_not_steer_the_terminal(shardq: Shell, engine: Engine, url: str, name: str) -> None:
@@ -151,7 +158,7 @@ def test_payloads_do_not_steer_the_terminal(shardq: Shell, engine: Engine, url: 
         raw.push(nasty.encode(), at=FAR + 1)
         raw.push(b"\xff\x00", at=FAR + 2)
         raw.push(b"", at=FAR + 3)
-    done = shardq.run("peek")
+    done = shardq.run("list", "--next")
     assert all(char.isprintable() or char == "\n" for char in done.out)
     first, second, third, _ = (line.rstrip().split("   ")[-1].strip() for line in done.lines[2:])
     assert first == second
