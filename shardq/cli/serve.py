@@ -113,17 +113,15 @@ def serve(
     and one that dies loses nothing that was answered.
 
     example:
-      shardq serve                               (for this machine; prints the address)
-      shardq serve --dispatch --create           (with a dispatcher: all in one process)
+      shardq serve                         (for this machine; prints the address)
+      shardq serve --dispatch --create     (with a dispatcher: all in one process)
       shardq serve --open --read-only
-      curl http://127.0.0.1:8787/v1/tasks -H 'Content-Type: application/json' \\
-           -d '{"payload": {"order": 42}, "topic": "mail", "delay": 60}'
+      shardq serve --port 0                (a free port)
 
     for others, with tokens, behind a proxy that has TLS:
       shardq token shop --role producer --topic 'order-*' >> tokens
       shardq token ops --role operator >> tokens
-      shardq serve --tokens tokens --host 0.0.0.0 --processes 2 \\
-             --allow-host queue.example.org --behind-tls --trusted-proxy 10.0.0.5
+      shardq serve --tokens tokens --host 0.0.0.0 --processes 2 --behind-tls
     """
     try:
         from shardq.http.application import app

@@ -205,6 +205,9 @@ class _Batch:
     def _stored(self, numbers: list[int], receipts: list[Receipt]) -> None:
         self.done += len(numbers)
         for number, receipt in zip(numbers, receipts, strict=True):
+            if type(receipt) is Receipt:  # pushed: what most are, in a third of the time
+                self._said[number] = b'{"line":%d,"id":%b,"outcome":"pushed"}' % (number, _encode(str(receipt)))
+                continue
             state = receipt.state
             self._said[number] = _encode(
                 LineForm(line=number, id=str(receipt), outcome=receipt.outcome, state=UNSET if state is None else state)
