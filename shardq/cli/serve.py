@@ -126,6 +126,7 @@ def serve(
     try:
         from shardq.http.application import app
         from shardq.http.server import bound_at, served, url_at  # here: other commands need none of it
+        from shardq.http.tokens import Tokens
     except ModuleNotFoundError as exc:
         raise MissingPackage(f"there is no {exc.name!r}; {NEEDED}") from exc
     if not tokens:
@@ -134,9 +135,9 @@ def serve(
     hosts = [name for name in (allow_host or "").split(",") if name]
     proxies = trusted_proxy or (LOOPBACK if behind_tls else ())
     with opened(given, create=create, dispatches=dispatch, log=log) as engine, bound_at(host, port) as bound:
-        # a wrong file is told before a process begins
         make = partial(app, tokens=tokens or None, read_only=read_only, hosts=hosts, behind_tls=behind_tls)
-        make(engine)
+        if tokens:
+            Tokens(tokens)  # a wrong file is told before a process begins
         set_up_root(verbose=given.verbose, form=log)  # for the lines of uvicorn and asyncio
         if access_log:
             logging.getLogger(ACCESS).setLevel(logging.INFO)
