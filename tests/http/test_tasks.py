@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Task
+from shardq.core.model.options import OPTIONS
 from tests.http.calling import Program
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
@@ -199,3 +200,35 @@ def test_a_line_for_each_request_without_anything_secret(program: Program, caplo
     assert (fields["path"], fields["status"], fields["request_id"]) == ("/v1/tasks", 400, "r-1")
     assert "hidden" not in str(fields)
     assert len(program.get("/v1", headers={"X-Request-Id": "a b"}).headers["x-request-id"]) == 16
+
+
+EVIL: tuple[Any, ...] = (
+    *(None, True, -1, 0, 10**30, 1e308, "", " ", "\x00", "\u202e", "a/b/c/d", "x" * 3000, [], [[]], {}, {"a": 1}),
+    *("1e400", "-5m", "9999-12-31T23:59:59Z", "NaN", "webhook://", "https://[", "../..", "{}", "%s%n"),
+)
+
+
+@pytest.mark.slow
+def test_whatever_stands_in_a_field_is_no_fault_of_the_door(
+    program: Program, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [option.name for option in OPTIONS] + ["payload", "payload_base64", "durability"]
+    lines = [{"payload": 1, "delay": 60} | {name: evil} for name in names for evil in EVIL]
+    *said, end = program.batch([{k: v for k, v in line.items() if k != "durability"} for line in lines])
+    assert end["is_whole"]
+    assert not [each for each in said if each.get("status", 0) >= 500]
+    for path, fields, others in (
+        ("/v1/tasks", names[-4:], {"payload": 1}),
+        ("/v1/tasks:cancel", ["ids"], {}),
+        ("/v1/tasks:cancel", ["topic", "state", "due", "tag", "key", "failed", "reason", "dry_run"], {"topic": "mail"}),
+        ("/v1/tasks:reschedule", ["delay", "at"], {"topic": "mail"}),
+    ):
+        for name in fields:
+            for evil in EVIL:
+                answer = program.post(path, json=others | {name: evil})
+                assert answer.status_code < 500, (path, name, evil, answer.text)
+    for name in ("topic", "state", "due", "tag", "key", "holder", "limit", "cursor"):
+        for evil in EVIL:
+            answer = program.get("/v1/tasks", params={name: str(evil)})
+            assert answer.status_code < 500, (name, evil, answer.text)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
