@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -108,7 +107,6 @@ class Answer(NamedTuple):
     value: Any
     """A form, which is encoded; bytes go as they are."""
     status: int = 200
-    headers: Mapping[str, str] = MappingProxyType({})
     media: bytes = b""
     """The type of the answer, if it is not that of the route."""
 
@@ -141,12 +139,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the body; None: that of a task, with the engine's largest payload."""
     streams: bool = False
     """True if the handler reads the body itself."""
-    writes: bool = True
-    """False if nothing is changed: it is allowed read-only. Of GET it is assumed."""
 
     @property
     def is_read(self) -> bool:
-        return self.method == "GET" or not self.writes
+        """True if nothing is changed: it is allowed read-only."""
+        return self.method == "GET"
 
     @property
     def answers(self) -> tuple[Any, ...]:
