@@ -23,7 +23,7 @@ GROUPS = {
     "Run": {
         "run": "run:run",
         "work": "work:work",
-        "dashboard": "dashboard:dashboard",
+        "serve": "serve:serve",
         "demo": "demo:demo",
     },
     "Push": {
@@ -62,9 +62,10 @@ GROUPS = {
         "configure": "config:configure",
         "resize": "resize:resize",
         "engines": "engines:engines",
-        "metrics": "dashboard:metrics",
+        "metrics": "metrics:metrics",
         "cold": "cold:cold",
         "acl": "acl:acl",
+        "token": "token:token",
         "deploy": "deploy:deploy",
         "plan": "plan:plan",
         "config": "config:config",

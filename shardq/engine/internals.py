@@ -6,11 +6,16 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shardq.core import upkeep
 from shardq.core.consumer.claim_state import Claims
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import instant_ms
+from shardq.core.model.record import RAW
+from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
+from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
+from shardq.core.producer.pushing import check_hooked
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.control import use_cold
@@ -22,6 +27,7 @@ from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered
 
 if TYPE_CHECKING:
+    from shardq.engine.aio import AsyncEngine
     from shardq.features.cold.relaying import ColdRelaying
     from shardq.features.cold.report import LoaderReport
     from shardq.worker.handlers import Plan
@@ -88,6 +94,44 @@ class Internals:
         """Traces the engine, and the workers that it runs from now on."""
         self._engine._trace_by(tracing)
         self._engine._tasks.around = tracing.handler
+
+    def for_asyncio(self, kind: type[AsyncEngine]) -> AsyncEngine:
+        """Returns an engine for asyncio with the same options, which is not open."""
+        if self._engine._spool is not None or self._engine._cold_store is not None:
+            raise InvalidOption(
+                "an Engine with cold= or spool= has no other beside it that could serve programs; give an AsyncEngine"
+            )
+        options = self.options
+        made = kind(options.url, name=options.name, codec=options.codec, max_payload=options.max_payload)
+        Internals(made).refit(self.parts, options)
+        return made
+
+    def check(self, task: Task) -> None:
+        """Raises the BadInput of a task. Nothing is sent."""
+        entries = self._engine._packer.one(task)
+        if entries.hooked and self.has_opened:
+            check_hooked(self.cache, entries.hooked)
+
+    async def refresh(self) -> None:
+        """Reads the topology anew; opens the engine if it is not open. Of an engine for asyncio."""
+        engine: Any = self._engine
+        await engine._carry_out(upkeep.refresh)
+
+    async def push(self, task: Task, durability: Durability | None) -> Receipt:
+        """Pushes one task. Of an engine for asyncio."""
+        engine: Any = self._engine
+        receipt: Receipt = await engine._pusher.push(task, durability)
+        return receipt
+
+    async def push_bytes(self, task: Task, durability: Durability | None) -> Receipt:
+        """Pushes a task whose payload is bytes, by the codec ``raw``. Of an engine for asyncio."""
+        engine: Any = self._engine
+        if engine._packer.binds:
+            raise InvalidOption("payload_base64= is not possible: payloads of this engine are encrypted, and JSON")
+        packer = Packer(RAW, max_payload=self.options.max_payload)
+        packer.cache = engine._packer.cache
+        receipt: Receipt = await engine._store.push_one(packer.one(task), engine._deadline(), durability)
+        return receipt
 
     def refit(self, parts: PartsFactory, options: Options) -> tuple[PartsFactory, Options]:
         """Gives an engine that is not open other parts and options. Returns those it had."""

@@ -25,9 +25,9 @@ from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
-from shardq.dashboard import app
 from shardq.engine.findings import TABLE, reds
 from shardq.engine.snapshot import SnapshotReader, Snapshots
+from shardq.http import app
 from shardq.worker import report as reporter
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total

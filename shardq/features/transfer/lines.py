@@ -63,16 +63,20 @@ _READ: Mapping[Kind, Any] = {
     "words": list[str],
 }
 
+PUSH_FIELDS: list[tuple[str, Any, None]] = [(option.name, _READ[option.kind] | None, None) for option in OPTIONS]
+"""The options of a push as fields of JSON. An id with a slash is whole: it has the topic, and the key of a task that
+has one.
+"""
+
 PushLine: Any = msgspec.defstruct(
-    "PushLine",
-    [("payload", msgspec.Raw), *((option.name, _READ[option.kind] | None, None) for option in OPTIONS)],
-    module=__name__,
-    forbid_unknown_fields=True,
+    "PushLine", [("payload", msgspec.Raw), *PUSH_FIELDS], module=__name__, forbid_unknown_fields=True
 )
-"""A task to push. An id with a slash is whole: it has the topic, and the key of a task that has one."""
+"""A task to push."""
 
 _TEXTS: dict[Kind, Callable[[str], Any]] = {"seconds": seconds, "instant": instant, "expiry": expiry}
 """Kind of an option that may be text → what reads it."""
+
+_READERS = {option.name: _TEXTS[option.kind] for option in OPTIONS if option.kind in _TEXTS}
 
 _decode_push = msgspec.json.Decoder(PushLine).decode
 
@@ -80,12 +84,17 @@ _decode_push = msgspec.json.Decoder(PushLine).decode
 def task_of(text: str, defaults: Task) -> Task:
     """The task of a line. ``defaults`` has the options that lines leave out."""
     line = _decode_push(text)
-    fields = {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}
-    for option in OPTIONS:
-        if option.kind in _TEXTS and isinstance(given := fields.get(option.name), str):
-            fields[option.name] = _TEXTS[option.kind](given)
+    fields = options_of({name: value for name, value in msgspec.structs.asdict(line).items() if value is not None})
     if "delay" in fields or "at" in fields:
         fields = {"delay": None, "at": None} | fields  # its own due time stands in place of that of the options
+    return msgspec.structs.replace(defaults, **fields)
+
+
+def options_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """The options of a push in these fields, in which times may be text, and the id whole. Raises ValueError."""
+    for name, given in fields.items():
+        if type(given) is str and name in _READERS:
+            fields[name] = _READERS[name](given)
     if "/" in (id := fields.get("id", "")):
         check_whole_id(id)
         for name, value in (("topic", topic_of(id)), ("key", key_of(id))):
@@ -94,7 +103,7 @@ def task_of(text: str, defaults: Task) -> Task:
                     f"the id {quoted(id)} has another {name} than {quoted(fields[name])}: leave out one of them"
                 )
         fields["id"] = unique_of(id)
-    return msgspec.structs.replace(defaults, **fields)
+    return fields
 
 
 # ---- tasks as they were

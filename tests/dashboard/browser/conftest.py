@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
 from shardq import Engine
-from shardq.dashboard import app
-from shardq.dashboard.serving import served
+from shardq.http import app
+from shardq.http.server import served
 from tests.dashboard.conftest import TOKEN
 from tests.support import browser
 from tests.support.browser import Visit
@@ -25,8 +26,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def origin(engine: Engine) -> Iterator[str]:
-    with served(app(engine, token=TOKEN), "127.0.0.1", 0) as url:
+def origin(engine: Engine, tokens: Path) -> Iterator[str]:
+    door = app(engine, tokens=tokens)
+    with served(door, "127.0.0.1", close=door.close) as url:
         yield url
 
 
