@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +73,11 @@ class Internals:
         from shardq.core.consumer.aio import AsyncConsumer  # here: programs of threads load no asyncio
 
         engine: Any = self._engine
-        make = self._engine._claims(topics, lease, name, decode=decode)
+        make = self._engine._claims(topics, lease, None, decode=decode)
 
         async def opened(deadline: float) -> tuple[Any, Claims, Any]:
             driver, claims = await engine._open_driver(deadline), make()
-            claims.look = None
+            claims.name, claims.look = f"{name}-{secrets.token_hex(6)}", None
             return driver, claims, engine._background
 
         names = checked_topics(topics)[0]

@@ -21,7 +21,7 @@ from shardq.errors import InvalidOption
 LONGEST = 2048
 """Characters: an id has some hundreds of bytes at most."""
 
-_PREFIX = "http."
+_GATEWAY = "http"
 """Begins the names of a gateway's consumers, so that none is that of a consumer in Python."""
 
 
@@ -39,12 +39,12 @@ _decode = msgspec.msgpack.Decoder(_Receipt).decode
 
 
 def consumer_of(service: str) -> str:
-    """The name of a service's consumers.
+    """The name of a service's consumers. A service without a name is that of a gateway without tokens.
 
-    >>> consumer_of("mailer")
-    'http.mailer'
+    >>> consumer_of("mailer"), consumer_of("")
+    ('http.mailer', 'http')
     """
-    return _PREFIX + service
+    return f"{_GATEWAY}.{service}" if service else _GATEWAY
 
 
 def receipt_of(task: Delivery) -> str:

@@ -1,370 +1,136 @@
-"""Work over HTTP: claims by long poll, settlements and longer leases, for workers in any language. The routes to it are
-in ``routes``; who may do what has been checked before.
-
-A gateway keeps no state of a claim: what was given out is in the receipts, so any process settles it, and one that is
-killed loses nothing that was answered. What is kept is for speed alone: consumers, of a service, its topics and its
-lease, which the next claim of the same kind uses again.
-
-A claim waits as a consumer does, registered in the engine: a task goes to the claim that has waited longest. It ends
-early when its client has gone, or the gateway ends; what it got then is given back, which counts no attempt.
-"""
+"""Work: claims by long poll, settlements, and longer leases. A worker in any language has what a consumer promises."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+from weakref import WeakKeyDictionary
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
-from shardq.core.consumer.aio import AsyncConsumer
-from shardq.core.consumer.background import BackgroundTasks
-from shardq.core.consumer.claim_state import Claims
-from shardq.core.consumer.claiming import give_back_leases
-from shardq.core.consumer.settling import back_unbegun, extend, per_shard
-from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.checks import duration_ms
-from shardq.core.model.ids import quoted_topic
-from shardq.core.model.record import JSON, RAW, Builtin, Codec, EncodedPayload, as_stored, decode_payload
-from shardq.core.model.task import Delivery
-from shardq.core.operation import Operation, arun
-from shardq.engine.aio import AsyncEngine
-from shardq.engine.internals import Internals
-from shardq.errors import InvalidOption, PayloadNotDecodable
-from shardq.features.listing import line
-from shardq.http.receipts import consumer_of, is_of, read, receipt_of
-from shardq.http.report import GatewayReport
-from shardq.http.settling import Settled, SettleItem, Verdicts, Wanted, decision_of, rounds, settle_wanted
+from shardq.errors import InvalidOption
+from shardq.http.claims import NOTHING, ClaimBody, Claimed, Seconds, Work
+from shardq.http.exchange import Answer, Ask, Gateway, Route
+from shardq.http.problems import Refusal
+from shardq.http.receipts import is_of, read
+from shardq.http.settling import MOST_RECEIPTS, SettleBody, Settled, SettleItem, Wanted, decision_of
 
-MOST_WAITS = 1000
-"""Claims at once in one process, half of them of one service. Each keeps a connection, and a consumer of 10 KB."""
+if TYPE_CHECKING:
+    from starlette.types import Receive
 
-MOST_TASKS = 100
-MOST_TOPICS = 100
-LONGEST_WAIT_S = 50.0
-"""Less than the 60 s after which proxies give up."""
+    from shardq.core.model.task import Delivery
+    from shardq.engine.aio import AsyncEngine
 
-DEFAULT_WAIT_S = 20.0
-DEFAULT_LEASE_S = 30.0
-LEAST_LEASE_S, LONGEST_LEASE_S = 5.0, 3600.0
+CLOSED = {"Connection": "close"}
 
-MOST_BYTES = 16 * 1024 * 1024
-"""Of the tasks in one answer. What passes it is given back."""
+SETTLE_BYTES = 8 << 20
+"""A thousand items with a receipt and a reason each."""
 
-Seconds = Annotated[float, Meta(ge=LEAST_LEASE_S, le=LONGEST_LEASE_S)]
+TURNS = 5
+"""Turns of the loop until the end of a connection, which is there to be read, has been told to the request."""
 
-
-class ClaimBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A claim. ``topics``: in their order of priority, or with weights by which they share. ``lease``: how long each
-    task is held, in seconds, unless it is settled or extended before.
-    """
-
-    topics: (
-        Annotated[list[str], Meta(min_length=1, max_length=MOST_TOPICS)]
-        | Annotated[dict[str, int], Meta(min_length=1, max_length=MOST_TOPICS)]
-    )
-    max: Annotated[int, Meta(ge=1, le=MOST_TASKS)] = 1
-    wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = DEFAULT_WAIT_S
-    lease: Seconds = DEFAULT_LEASE_S
-
-
-class ClaimedTask(msgspec.Struct, frozen=True):
-    """A task that was given out, under a lease. The payload is as in a list of tasks: ``payload_base64`` has the bytes
-    of what is not JSON or text.
-    """
-
-    receipt: str
-    id: str
-    topic: str
-    attempt: int
-    failures: int
-    lapses: int
-    headers: Mapping[str, str]
-    tags: tuple[str, ...]
-    key: str | None
-    fence: int
-    url: str | None
-    payload: Any | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """The tasks of a claim, none if none came in time."""
-
-    tasks: list[ClaimedTask]
+_works: WeakKeyDictionary[AsyncEngine, Work] = WeakKeyDictionary()
 
 
 class ExtendBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The leases of these receipts end ``seconds`` from now."""
 
-    receipts: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+    receipts: Annotated[list[str], Meta(min_length=1, max_length=MOST_RECEIPTS)]
     seconds: Seconds
 
 
 class Extended(msgspec.Struct, frozen=True):
+    """The receipts whose leases are no longer held."""
+
     lost: list[str]
-    """Receipts whose leases are no longer held."""
 
 
-class TooManyClaims(Exception):
-    """No room for another claim that waits."""
+async def claim(ask: Ask, body: ClaimBody, query: None) -> Answer:
+    """Claims tasks of some topics, and waits for the first of them."""
+    for topic in body.topics:
+        ask.check("worker", topic)
+    work = work_of(ask.gateway)
+    gone = asyncio.ensure_future(_gone(ask.receive))
+    try:
+        handed = await work.claim(ask.caller.name, body, gone)
+        for _ in range(TURNS if handed.tasks else 0):
+            await asyncio.sleep(0)
+        if gone.done():
+            await work.undone(handed)
+            handed = NOTHING
+    finally:
+        gone.cancel()
+    # no await from here to where it is sent
+    return Answer(handed.body, headers=CLOSED if work.is_ending else {})
 
 
-class NotYours(Exception):
-    """A receipt is another service's, or of a topic that the caller may not work on."""
+async def settle(ask: Ask, body: list[SettleItem], query: None) -> Answer:
+    """Settles what was claimed: acks, retries and others, for each receipt."""
+    wanted = [
+        Wanted(item.receipt, _lease(ask, item.receipt, place), item, decision_of(item, place))
+        for place, item in enumerate(body)
+    ]
+    return Answer(await work_of(ask.gateway).settle(wanted))
 
 
-_encode = msgspec.json.Encoder().encode
-
-May = Callable[[str], bool]
-"""True if the caller may work on this topic."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pooled:
-    """A consumer that claims of one kind share, one after the other."""
-
-    consumer: AsyncConsumer
-    bytes_each: int = 0
-    """The size of the tasks in its last claim, on average."""
-    is_closed: bool = False
-
-    def close(self, _: object = None) -> None:
-        """Ends its wait. It is not used again."""
-        self.is_closed = True
-        self.consumer.close()
+async def extend(ask: Ask, body: ExtendBody, query: None) -> Answer:
+    """Lets leases end later."""
+    leases = [(receipt, _lease(ask, receipt, place)) for place, receipt in enumerate(body.receipts)]
+    return Answer(Extended(await work_of(ask.gateway).extend(leases, duration_ms(body.seconds, "seconds"))))
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """The answer to a claim, until it is sent."""
-
-    body: bytes
-    tasks: Sequence[Delivery]
-
-
-NOTHING = Handed(b'{"tasks":[]}', ())
-
-
-class Work:
-    """What the processes of a gateway do for workers. Of one event loop."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._internals = Internals(engine)
-        self._idle: dict[object, list[_Pooled]] = {}
-        """By what they claim, the kind that was used last at the end."""
-        self._idle_count = 0
-        self._claiming: dict[_Pooled, str] = {}
-        """Consumers in a claim, and for which service."""
-        self._waits = Counter[str]()
-        self._background = BackgroundTasks()
-        self._report = GatewayReport(MOST_WAITS)
-        self._settler: Claims | None = None
-        self._opening = asyncio.Lock()
-        self.is_ending: bool = False
-
-    # ---- claim
-
-    async def claim(self, service: str, wanted: ClaimBody, gone: asyncio.Future[Any]) -> Handed:
-        """Claims for a service, and waits for the first task. ``gone``: done once the client has gone, which ends the
-        wait. Raises TooManyClaims.
-
-        Whoever calls it sends the answer, or has it ``undone``.
-        """
-        topics = tuple(wanted.topics)
-        with self._consumer(service, wanted) as pooled:
-            self._report.note_claim(topics)
-            await self._opened()
-            if gone.done() or self.is_ending:
-                return NOTHING
-            gone.add_done_callback(pooled.close)
-            try:
-                most = MOST_BYTES // pooled.bytes_each if pooled.bytes_each else wanted.max
-                tasks = await pooled.consumer.claim(max(1, min(most, wanted.max)), wait=wanted.wait)
-            finally:
-                gone.remove_done_callback(pooled.close)
-            self._report.note_claim(topics)
-            body, fitting = _answer(tasks)
-            if tasks:
-                pooled.bytes_each = len(body) // fitting
-        if rest := tasks[fitting:]:
-            await self._give_back(rest)
-        return Handed(body, tasks[:fitting])
-
-    async def undone(self, handed: Handed) -> None:
-        """Gives back what could not be sent."""
-        if handed.tasks:
-            await self._give_back(handed.tasks)
-
-    @contextlib.contextmanager
-    def _consumer(self, service: str, wanted: ClaimBody) -> Iterator[_Pooled]:
-        """Lends a consumer for a claim."""
-        if self._waits[service] >= MOST_WAITS // 2 or len(self._claiming) >= MOST_WAITS:
-            raise TooManyClaims(
-                f"{self._waits[service]:,} claims of this service wait here, and {len(self._claiming):,} in all; "
-                f"{MOST_WAITS // 2:,} and {MOST_WAITS:,} may: claim more tasks at once by max, or run more gateways"
-            )
-        weighed = tuple(wanted.topics.items()) if isinstance(wanted.topics, dict) else tuple(wanted.topics)
-        kind = (service, weighed, wanted.lease)
-        pooled = self._taken(kind)
-        if pooled is None:
-            name = consumer_of(service)
-            pooled = _Pooled(self._internals.consumer(wanted.topics, lease=wanted.lease, name=name, decode=handed_on))
-        self._claiming[pooled] = service
-        self._waits[service] += 1
-        try:
-            yield pooled
-        except BaseException:
-            pooled.close()
-            raise
-        finally:
-            del self._claiming[pooled]
-            self._waits[service] -= 1
-            if not self._waits[service]:
-                del self._waits[service]
-            if not pooled.is_closed:
-                self._put_back(kind, pooled)
-
-    def _taken(self, kind: object) -> _Pooled | None:
-        some = self._idle.pop(kind, None)
-        if some is None:
-            return None
-        pooled = some.pop()
-        self._idle_count -= 1
-        if some:
-            self._idle[kind] = some
-        return pooled
-
-    def _put_back(self, kind: object, pooled: _Pooled) -> None:
-        self._idle[kind] = [*self._idle.pop(kind, ()), pooled]
-        self._idle_count += 1
-        if self._idle_count > MOST_WAITS:
-            oldest = next(iter(self._idle))
-            self._taken(oldest)
-
-    async def _give_back(self, tasks: Iterable[Delivery]) -> None:
-        settler = await self._opened()
-        await self._run(give_back_leases(settler, back_unbegun(tasks)))
-
-    # ---- settle and extend
-
-    async def settle(self, service: str, items: Sequence[SettleItem], may: May) -> Settled:
-        """Settles by receipts. Raises BadInput and NotYours, and then nothing was settled; and the error of the servers
-        if none of them has settled anything.
-        """
-        wanted = [
-            Wanted(item.receipt, _lease(service, item.receipt, may, place), item, decision_of(item, place))
-            for place, item in enumerate(items)
-        ]
-        settler = await self._opened()
-        verdicts: Verdicts = await self._run(settle_wanted(settler, wanted))
-        self._report.note_settled(verdicts.done)
-        return verdicts.answer()
-
-    async def extend(self, service: str, asked: ExtendBody, may: May) -> Extended:
-        """Extends leases by receipts. Raises as ``settle`` does, but for a part that a server has not answered, too:
-        to do it again is harmless.
-        """
-        leases = [(each, _lease(service, each, may, place)) for place, each in enumerate(asked.receipts)]
-        lease_ms = duration_ms(asked.seconds, "seconds")
-        settler = await self._opened()
-        lost: list[str] = []
-        # two of one task are not asked about at once: answers come by ids
-        for some in rounds(leases, lambda each: each[1].id):
-            statuses = await self._run(extend(settler, per_shard(lease for _, lease in some), lease_ms))
-            lost += (receipt for receipt, lease in some if lease.id in statuses)
-        return Extended(lost)
-
-    # ---- beginning and end
-
-    async def _opened(self) -> Claims:
-        """The claims by which leases are settled, whoever has claimed them. Opens the engine at first."""
-        if self._settler is None:
-            async with self._opening:
-                if self._settler is None:
-                    driver = await self._internals.driver_beside()
-                    self._report.start(driver, self._internals.cache)
-                    self._settler = self._internals.settler()
-        return self._settler
-
-    async def _run(self, steps: Operation[Any]) -> Any:
-        """Carries it out, also if the caller is cancelled meanwhile."""
-        deadline = time.monotonic() + self._internals.options.timeout
-        driver = await self._internals.open_driver()
-        return await self._background.finish(arun(driver, steps, deadline=deadline))
-
-    def end(self) -> None:
-        """Ends the claims that wait, with what they have; later ones don't wait. The gateway is about to end."""
-        self.is_ending = True
-        for pooled in self._claiming:
-            pooled.close()
-
-    async def close(self) -> None:
-        """Ends what still runs, and signs off. The engine is still open."""
-        self.end()
-        await self._background.close()
-        await asyncio.to_thread(self._report.stop)
+def work_of(gateway: Gateway) -> Work:
+    """The work of an application, which is begun at its first call."""
+    work = _works.get(gateway.engine)
+    if work is None:
+        work = _works[gateway.engine] = Work(gateway.engine)
+        gateway.ends.append(work.end)
+        gateway.closes.append(work.close)
+    return work
 
 
-def _lease(service: str, receipt: str, may: May, place: int) -> Delivery:
-    """``place``: its number in the request, for errors."""
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has gone. The body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _lease(ask: Ask, receipt: str, place: int) -> Delivery:
+    """The lease of a receipt, which is one of the caller's. ``place``: its number in the request, for errors."""
     try:
         lease = read(receipt)
     except InvalidOption as exc:
         raise InvalidOption(f"[{place}]: {exc}") from exc
-    if not is_of(service, lease):
-        raise NotYours(f"[{place}]: this receipt was given to another service; each settles what it has claimed")
-    if not may(lease.topic):
-        raise NotYours(f"[{place}]: this token may not work on topic {quoted_topic(lease.topic)}, as of this receipt")
+    if not is_of(ask.caller.name, lease):
+        raise Refusal(403, f"[{place}]: this receipt was given to another service; each settles what it has claimed")
+    ask.check("worker", lease.topic)
     return lease
 
 
-def handed_on(record: bytes, own: Codec | None = None, id: str = "") -> tuple[Any, Mapping[str, str], tuple[str, ...]]:
-    """Reads a record: the payload as it is stored; if the engine has a codec of its own, such as an encrypting one, as
-    JSON.
-    """
-    if own is None or isinstance(own, Builtin):
-        return as_stored(record, own, id)
-    payload, headers, tags = decode_payload(record, own, id)
-    if isinstance(payload, bytes):
-        return EncodedPayload(payload, RAW.name), headers, tags
-    try:
-        return EncodedPayload(_encode(payload), JSON.name), headers, tags
-    except UNENCODABLE as exc:
-        raise PayloadNotDecodable(f"JSON has nothing for a payload of {type(payload).__name__}: {exc}") from exc
-
-
-def _answer(tasks: Sequence[Delivery]) -> tuple[bytes, int]:
-    """The answer with the first of these tasks, one at least, and how many they are: all that fit."""
-    parts, size = list[bytes](), 0
-    for task in tasks:
-        part = _encode(_shown(task))
-        size += len(part) + 1
-        if parts and size > MOST_BYTES:
-            break
-        parts.append(part)
-    return b'{"tasks":[' + b",".join(parts) + b"]}", len(parts)
-
-
-def _shown(task: Delivery) -> ClaimedTask:
-    stored: EncodedPayload = task.payload
-    return ClaimedTask(
-        receipt=receipt_of(task),
-        id=task.id,
-        topic=task.topic,
-        attempt=task.attempt,
-        failures=task.failures,
-        lapses=task.lapses,
-        headers=task.headers,
-        tags=task.tags,
-        key=task.key,
-        fence=task.fence,
-        url=task.url,
-        **line.payload(stored.data, stored.codec),
-    )
+ROUTES = (
+    Route(
+        method="POST", path="/v1/claim", roles=("worker",), handler=claim, body=ClaimBody, answer=Claimed, problems=(429,)
+    ),
+    Route(
+        method="POST",
+        path="/v1/settle",
+        roles=("worker",),
+        handler=settle,
+        body=SettleBody,
+        answer=Settled,
+        most_bytes=SETTLE_BYTES,
+        problems=(503, 504),
+    ),
+    Route(
+        method="POST",
+        path="/v1/extend",
+        roles=("worker",),
+        handler=extend,
+        body=ExtendBody,
+        answer=Extended,
+        most_bytes=SETTLE_BYTES,
+        problems=(503, 504),
+    ),
+)
