@@ -61,7 +61,7 @@ $(FIRST): pyproject.toml
 	@touch $@
 
 $(STAMP): $(FIRST)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,encrypted,cli,cron,dashboard,sql,django,dramatiq,metrics,nats,otel,rq]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[amqp,celery,embedded,encrypted,cli,cron,serve,sql,django,dramatiq,metrics,nats,otel,rq]' --group dev
 	@touch $@
 
 demo: $(FIRST) ## 100,000 delayed tasks through 16 shards on an embedded server, live

@@ -12,7 +12,7 @@ from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from shardq import codecs as codecs
-    from shardq import dashboard as dashboard
+    from shardq import http as http
     from shardq import metrics as metrics
     from shardq import otel as otel
     from shardq import outbox as outbox
@@ -73,7 +73,7 @@ else:
         | {
             "errors": "shardq.errors",
             "codecs": "shardq.codecs",
-            "dashboard": "shardq.dashboard",
+            "http": "shardq.http",
             "metrics": "shardq.metrics",
             "otel": "shardq.otel",
             "outbox": "shardq.outbox",

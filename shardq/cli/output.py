@@ -1,5 +1,5 @@
 """Prints data on stdout, everything else and the log on stderr, and puts the engine's errors, which name arguments of
-Python, in the words of the command line or of a JSON line. Called by all commands.
+Python, in the words of the command line. Called by all commands.
 
 What is shown may hold texts of others: reasons, errors, payloads, names. Here, and in ``table``, each character of them
 that steers a terminal is printed as an escape, so no command has to.
@@ -10,8 +10,6 @@ that steers a terminal is printed as an escape, so no command has to.
 'pushes with --durability are refused'
 >>> in_options("max_attempts=0 is not possible in https://example.org/#max_attempts=0")
 '--max-attempts 0 is not possible in https://example.org/#max_attempts=0'
->>> in_fields("dedup=5.0 was given without id=")
-'"dedup": 5.0 was given without "id"'
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from typing import Any
 import click
 import msgspec
 
+from shardq.core.model.arguments import ARGUMENT
 from shardq.core.model.options import OPTIONS
 from shardq.core.model.printable import printable, printable_json
 
@@ -108,14 +107,6 @@ def tell(value: Any) -> None:
     click.echo(printable_json(msgspec.json.encode(value)))  # bytes: JSON is UTF-8, whatever the terminal is
 
 
-_ARGUMENT = re.compile(
-    rf"""\w[\w+.-]*://\S+  # a URL has arguments of its own, such as those of a route
-    |\b({"|".join(option.name for option in OPTIONS)}|durability|to|rate|concurrency|per_key|per_key_rate|
-     on_failure|shards|name|cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
-    =("[^"]*"|'[^']*'|[\w.+-]+)?""",
-    re.VERBOSE,
-)
-
 _WORDS = {option.name: option.word for option in OPTIONS}
 
 _PHRASES = (
@@ -138,22 +129,10 @@ def in_options(text: str) -> str:
         flag = f"--{_WORDS.get(name, name).replace('_', '-')}"
         return f"{flag} {value.strip(chr(34))}" if value else flag
 
-    text = _ARGUMENT.sub(option, text)
+    text = ARGUMENT.sub(option, text)
     for pattern, words in _PHRASES:
         text = pattern.sub(words, text)
     return text
-
-
-def in_fields(text: str) -> str:
-    """The text with arguments as fields of a JSON line."""
-
-    def field(found: re.Match[str]) -> str:
-        name, value = found.groups()
-        if name is None:
-            return found[0]
-        return f'"{name}": {value}' if value else f'"{name}"'
-
-    return _ARGUMENT.sub(field, text)
 
 
 # ---- the log

@@ -24,12 +24,13 @@ import msgspec
 from shardq.cli.feed import Feed, Source, opened_source
 from shardq.cli.listing import Filter, filter_options
 from shardq.cli.options import RATE, Given, command, shared, task_options
-from shardq.cli.output import complain, in_fields, say, tell
+from shardq.cli.output import complain, say, tell
 from shardq.cli.push import check_due, durable
 from shardq.cli.serving import Ending, apart
 from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.core.layout.words import UNDECODABLE
+from shardq.core.model.arguments import in_fields
 from shardq.core.model.printable import printable_json
 from shardq.core.model.task import Outcome, Task
 from shardq.core.operation import Operation, run

@@ -48,9 +48,6 @@ FILES = {
 }
 """The type of each static file. They are answered without a token: the page that asks for it has them."""
 
-PROBES = frozenset(("/livez", "/readyz"))
-"""Answered without a token, and under any name: platforms ask by the address."""
-
 NOTICE = "shardq_notice"
 """The cookie with the sentence that the next page tells."""
 
@@ -65,7 +62,7 @@ MOST_FIELDS = 2000
 SURE = "sure"
 """The field by which a form says that the user has confirmed."""
 
-READ_ONLY = "This dashboard is read-only: it shows the engine, and changes nothing."
+READ_ONLY = "This is read-only: it shows the engine, and changes nothing."
 
 FORGED = (
     "This form is not one of a page that this browser has just opened, so nothing was changed. Open the page again, "
@@ -116,6 +113,8 @@ class Access:
     """The value of the field that a form of this browser must bring."""
     by_bearer: bool = False
     """True for a program that showed the token itself: no other site can make a browser send that."""
+    read_only: bool = False
+    """True for a token that may see all, and change nothing."""
 
 
 def access_of(request: Request) -> Access:
@@ -206,7 +205,7 @@ def fragment(request: Request, template: str, **context: Any) -> str:
         "static": lambda name: f"{root}{STATIC}{name}?{version_of(name)}",
         "csrf": Markup('<input type="hidden" name="csrf" value="{}">').format(access_of(request).csrf),
         "engine": dashboard.engine.name,
-        "read_only": dashboard.read_only,
+        "read_only": dashboard.read_only or access_of(request).read_only,
         "here": path_of(request),
         "pages": PAGES.items(),
         "notice": "",
@@ -280,9 +279,10 @@ def action(path: str, handler: Handler, *, ask: Callable[[Form], tuple[str, str]
     """
 
     async def checked(request: Request) -> Response:
-        if dashboard_of(request).read_only:
+        access = access_of(request)
+        if dashboard_of(request).read_only or access.read_only:
             return refused(request, READ_ONLY, title="Read-only")
-        form, access = await form_of(request), access_of(request)
+        form = await form_of(request)
         if not access.by_bearer and not hmac.compare_digest(form.text("csrf").encode(), access.csrf.encode()):
             return refused(request, FORGED)
         if ask is not None and not access.by_bearer and form.text(SURE) != "yes":

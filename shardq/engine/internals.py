@@ -11,6 +11,7 @@ from shardq.core.consumer.claim_state import Claims, Decode
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import Topics, checked_topics, instant_ms
 from shardq.core.operation import Operation
+from shardq.core.model.task import Task
 from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
@@ -24,6 +25,7 @@ from shardq.worker.handlers import Registered
 
 if TYPE_CHECKING:
     from shardq.core.consumer.aio import AsyncConsumer
+    from shardq.engine.aio import AsyncEngine
     from shardq.features.cold.relaying import ColdRelaying
     from shardq.features.cold.report import LoaderReport
     from shardq.worker.handlers import Plan
@@ -114,6 +116,20 @@ class Internals:
         """Traces the engine, and the workers that it runs from now on."""
         self._engine._trace_by(tracing)
         self._engine._tasks.around = tracing.handler
+
+    def for_asyncio(self, kind: type[AsyncEngine]) -> AsyncEngine:
+        """Returns an engine for asyncio with the same options, which is not open."""
+        if self._engine._spool is not None or self._engine._cold_store is not None:
+            raise InvalidOption(
+                "an Engine with cold= or spool= has no other beside it that could serve programs; give an AsyncEngine"
+            )
+        made = kind(self.options.url, name=self.options.name)
+        Internals(made).refit(self.parts, self.options)
+        return made
+
+    def check(self, task: Task) -> None:
+        """Raises the BadInput of a task. Nothing is sent."""
+        self._engine._packer.one(task)
 
     def refit(self, parts: PartsFactory, options: Options) -> tuple[PartsFactory, Options]:
         """Gives an engine that is not open other parts and options. Returns those it had."""

@@ -23,7 +23,7 @@ from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
-from shardq.metrics.listener import Listener, listening, url_of
+from shardq.http.listener import Listener, listening, url_of
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine

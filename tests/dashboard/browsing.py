@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
-from shardq.dashboard.serving import served
+from shardq.http.server import nothing, served
 
 _CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 
@@ -36,7 +36,8 @@ class Browser(httpx.Client):
 
 
 @contextmanager
-def browsing(app: Starlette, *, prefix: str = "") -> Iterator[Browser]:
+def browsing(app: ASGIApp, *, prefix: str = "") -> Iterator[Browser]:
     """Serves an application, and gives a browser there. ``prefix``: where the dashboard is mounted in it."""
-    with served(app, "127.0.0.1", 0) as url, Browser(base_url=url + prefix, timeout=30) as client:
+    close = getattr(app, "close", nothing)
+    with served(app, "127.0.0.1", close=close) as url, Browser(base_url=url + prefix, timeout=30) as client:
         yield client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -12,8 +13,9 @@ from starlette.routing import Mount, Route
 
 from cluster.server import Server
 from shardq import AsyncEngine, Engine
-from shardq.dashboard import app
+from shardq.http import app
 from tests.dashboard.browsing import Browser, browsing
+from tests.support.tokens import write_tokens
 
 TOKEN = "a-token-for-these-tests"
 
@@ -52,6 +54,12 @@ def asynchronous(engine: Engine, url: str, name: str) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def guarded(engine: Engine) -> Iterator[Browser]:
-    with browsing(app(engine, token=TOKEN)) as client:
+def tokens(tmp_path: Path) -> Path:
+    """A file with the token of one who may see and do all."""
+    return write_tokens(tmp_path / "tokens", ops=(TOKEN, "operator", "*"))
+
+
+@pytest.fixture
+def guarded(engine: Engine, tokens: Path) -> Iterator[Browser]:
+    with browsing(app(engine, tokens=tokens)) as client:
         yield client

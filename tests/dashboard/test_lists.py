@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 
 from shardq import Engine, Task
-from shardq.dashboard import app
+from shardq.http import app
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.test_bulk import bury
 from tests.support.states import FAR_S

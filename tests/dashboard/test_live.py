@@ -16,9 +16,10 @@ from starlette.responses import PlainTextResponse, Response
 
 import shardq
 from shardq import Engine, Task
-from shardq.dashboard import app, snapshots, web
+from shardq.dashboard import snapshots, web
 from shardq.dashboard.snapshots import Caller, SharedSnapshots, interval_for, late_ms
 from shardq.dashboard.web import page
+from shardq.http import app
 from tests.dashboard.browsing import Browser, browsing
 from tests.support.cancelling import SOON_S, cuts, quiet
 from tests.support.waiting import wait_until
@@ -50,7 +51,7 @@ def test_the_first_page_says_first_what_is_wrong(engine: Engine, client: Browser
 def test_open_pages_share_their_looks(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "LINGER_S", 0.0)
     dashboard = app(engine)
-    shared: SharedSnapshots = dashboard.state.dashboard.snapshots
+    shared: SharedSnapshots = dashboard.pages.state.dashboard.snapshots
     with browsing(dashboard) as client, ExitStack() as stack:
         began = time.monotonic()
         streams = [events(stack.enter_context(client.stream("GET", "/live/overview"))) for _ in range(5)]
@@ -127,12 +128,12 @@ def test_an_engine_for_asyncio_is_asked_in_its_loop(url: str, name: str) -> None
         return PlainTextResponse("closed")
 
     dashboard = app(engine)
-    dashboard.router.routes.insert(0, page("/close", close))
+    dashboard.pages.router.routes.insert(0, page("/close", close))
     with browsing(dashboard) as client:
         assert "no dispatcher runs" in client.get("/").text
         with client.stream("GET", "/live/overview") as answer:
             assert "scheduled" in next(events(answer))
-        wait_until(lambda: not dashboard.state.dashboard.snapshots.watchers, "the page is closed", timeout=30)
+        wait_until(lambda: not dashboard.pages.state.dashboard.snapshots.watchers, "the page is closed", timeout=30)
         assert client.get("/close").text == "closed"
 
 

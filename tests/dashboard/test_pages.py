@@ -16,13 +16,14 @@ from cluster.ports import free_port
 from shardq import Batch, Delivery, Engine, Forecast, Task
 from shardq.core.fleet import report
 from shardq.core.layout.topology import Limit
-from shardq.dashboard import app, drawing, snapshots
+from shardq.dashboard import drawing, snapshots
 from shardq.dashboard import shards as shards_page
 from shardq.dashboard.links import PAGE_OF, PAGES, told
 from shardq.dashboard.shards import Resizing
 from shardq.dashboard.snapshots import Caller, Column
 from shardq.engine.health import KINDS
 from shardq.errors import ChangeUnderWay
+from shardq.http import app
 from shardq.worker import report as reporter
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.test_bulk import bury

@@ -8,9 +8,10 @@ import re
 import pytest
 
 from shardq import Engine, Forecast, History, Task
-from shardq.dashboard import app, drawing
+from shardq.dashboard import drawing
 from shardq.dashboard.drawing import BACKLOG_MIN
 from shardq.features.history import HistoryPoint, Row, backlog_minutes
+from shardq.http import app
 from tests.dashboard.browsing import Browser, browsing
 from tests.dashboard.test_pages import LARGEST
 from tests.history.seeding import PER_MINUTE, seed_a_day

@@ -28,7 +28,7 @@ from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
-from shardq.dashboard import app
+from shardq.http import app
 from shardq.engine.health import KINDS
 from shardq.engine.snapshot import SnapshotReader, Snapshots
 from shardq.worker import report as reporter

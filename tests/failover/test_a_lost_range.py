@@ -19,7 +19,7 @@ from cluster.server import Server
 from shardq import Engine, ShardqError, Task, Unavailable
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.topology import Topology
-from shardq.dashboard import app
+from shardq.http import app
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing
 from tests.metrics.scraping import registry_of, scraped, total

@@ -22,7 +22,7 @@ import shardq
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.dashboard import app
+from shardq.http import app
 from tests.fuzz.asgi import Answer, Request, ask
 from tests.fuzz.nasty import EVIL, MARKUP, OBEYED, few, texts, words
 from tests.metrics.scraping import got

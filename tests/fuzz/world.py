@@ -27,7 +27,7 @@ from shardq.core.calls import listing
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.recovery import call_every_shard
-from shardq.dashboard import app
+from shardq.http import app
 from shardq.engine.internals import Internals
 from shardq.features.history.recorder import Recorder
 from tests.fuzz import asgi, command

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from shardq.dashboard.serving import served
-from shardq.metrics import listener
-from shardq.metrics.listener import Listener, listening
+from shardq.http import listener
+from shardq.http.listener import Listener, listening
+from shardq.http.server import served
 from tests.support.slow_clients import ended, place_of
 from tests.support.waiting import wait_until
 

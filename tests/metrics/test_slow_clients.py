@@ -11,8 +11,8 @@ import pytest
 import shardq
 from cluster.server import Server
 from shardq import Engine
-from shardq.dashboard import app
-from shardq.dashboard.serving import served
+from shardq.http import app
+from shardq.http.server import served
 from tests.support.slow_clients import SOON_S, ended, slow, usual_s
 from tests.support.waiting import wait_until
 

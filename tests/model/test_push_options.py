@@ -16,7 +16,8 @@ import pytest
 
 from shardq import AsyncEngine, Engine, Every
 from shardq.cli.every import every
-from shardq.cli.output import in_fields, in_options
+from shardq.cli.output import in_options
+from shardq.core.model.arguments import in_fields
 from shardq.cli.push import push
 from shardq.cli.transfer import import_lines
 from shardq.core.model.options import (

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from shardq import Engine
-from shardq.dashboard import app
-from shardq.dashboard.serving import served
+from shardq.http import app
+from shardq.http.server import served
 from tests.dashboard.conftest import TOKEN
 from tests.support import browser
 from tests.support.browser import Visit

@@ -17,10 +17,10 @@ from playwright.sync_api import Page
 
 from cluster.server import Server
 from shardq import Delivery, Engine, Task
-from shardq.dashboard import app
 from shardq.dashboard.links import PAGES
-from shardq.dashboard.serving import served
 from shardq.dashboard.web import HERE
+from shardq.http import app
+from shardq.http.server import served
 from tests.history.seeding import seed_a_day
 from tests.support import browser
 from tests.support.states import STATES
