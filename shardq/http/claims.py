@@ -100,6 +100,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 
+
 @dataclass(slots=True, eq=False)
 class _Pooled:
     """A consumer that claims of one kind share, one after the other."""

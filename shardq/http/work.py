@@ -111,7 +111,13 @@ def _lease(ask: Ask, receipt: str, place: int) -> Delivery:
 
 ROUTES = (
     Route(
-        method="POST", path="/v1/claim", roles=("worker",), handler=claim, body=ClaimBody, answer=Claimed, problems=(429,)
+        method="POST",
+        path="/v1/claim",
+        roles=("worker",),
+        handler=claim,
+        body=ClaimBody,
+        answer=Claimed,
+        problems=(429,),
     ),
     Route(
         method="POST",
