@@ -17,7 +17,7 @@ from cluster.server import Server
 from shardq import AsyncEngine, Engine
 from shardq.http.claims import ClaimBody, Work
 from shardq.http.report import GatewayReport
-from shardq.http.settling import SettleItem, Wanted
+from shardq.http.settling import Do, SettleItem, Wanted
 from tests.http.workers import Gateway, Worker, answer_of, done, gateway_of
 from tests.support.states import FAR_S, ready_of
 from tests.support.waiting import wait_until
@@ -390,8 +390,9 @@ def test_the_fleet_has_a_worker_for_topics_that_are_claimed(worker: Worker, engi
 def test_a_report_counts_what_was_settled() -> None:
     report = GatewayReport(1000)
     report.note_claim(("mail",))
-    for do in ("ack", "ack", "retry", "bury", "snooze", "back"):
-        item = SettleItem("x", do, reason="no answer" if do in ("retry", "bury") else None)  # type: ignore[arg-type]
+    dos: list[Do] = ["ack", "ack", "retry", "bury", "snooze", "back"]
+    for do in dos:
+        item = SettleItem("x", do, reason="no answer" if do in ("retry", "bury") else None)
         report.note_settled([Wanted("x", None, item, None)])  # type: ignore[arg-type]
     made = report.make(30.0)
     assert (made.topics, made.handled, made.failed, made.retried, made.snoozed) == (("mail",), 2, 2, 1, 1)

@@ -26,18 +26,22 @@ class Worker(httpx.Client):
     """A client with the token of a service."""
 
     def claim(self, *topics: str, **options: Any) -> list[dict[str, Any]]:
-        return told(self.post("/v1/claim", json={"topics": topics or ["mail"], "wait": 0} | options))["tasks"]
+        answer = told(self.post("/v1/claim", json={"topics": topics or ["mail"], "wait": 0} | options))
+        found: list[dict[str, Any]] = answer["tasks"]
+        return found
 
     def settle(self, *items: dict[str, Any]) -> dict[str, Any]:
         return told(self.post("/v1/settle", json=items))
 
     def extend(self, *receipts: str, seconds: float = 60) -> list[str]:
-        return told(self.post("/v1/extend", json={"receipts": receipts, "seconds": seconds}))["lost"]
+        found: list[str] = told(self.post("/v1/extend", json={"receipts": receipts, "seconds": seconds}))["lost"]
+        return found
 
 
-def told(answer: httpx.Response) -> Any:
+def told(answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def done(task: dict[str, Any], do: str, **more: Any) -> dict[str, Any]:

@@ -199,8 +199,10 @@ class WaiterRegistry:
                 return True
             return False
 
-    def wake_for(self, entries: Iterable[ReadyList]) -> None:
+    def wake_for(self, entries: Collection[ReadyList]) -> None:
         """Wakes waiters for lists in which a consumer left more than it took."""
+        if not entries:  # as with most claims, and waiters may be a thousand
+            return
         with self.lock:
             # every claim that leaves something comes here: one look at the waiters is for all lists
             free = [waiter for waiter in self._waiters if not waiter.woken_for]
