@@ -34,7 +34,7 @@ from shardq.errors import BadInput
 FILE = "pyproject.toml"
 TABLE = "tool.shardq"
 
-WITH_SETTINGS = ("run", "work", "dashboard")
+WITH_SETTINGS = ("run", "work", "serve")
 """The commands that have settings of their own, besides those of the group: every option with ``show_envvar``."""
 
 HIDDEN = "(hidden)"

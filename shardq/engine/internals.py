@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from shardq.core.consumer.claim_state import Claims, Decode
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import Topics, checked_topics, instant_ms
+from shardq.core.model.record import RAW
+from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
-from shardq.core.model.task import Task
+from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Packer
+from shardq.core.producer.pushing import check_hooked
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.control import CountsByShard, use_cold
@@ -123,13 +126,32 @@ class Internals:
             raise InvalidOption(
                 "an Engine with cold= or spool= has no other beside it that could serve programs; give an AsyncEngine"
             )
-        made = kind(self.options.url, name=self.options.name)
-        Internals(made).refit(self.parts, self.options)
+        options = self.options
+        made = kind(options.url, name=options.name, codec=options.codec, max_payload=options.max_payload)
+        Internals(made).refit(self.parts, options)
         return made
 
     def check(self, task: Task) -> None:
         """Raises the BadInput of a task. Nothing is sent."""
-        self._engine._packer.one(task)
+        entries = self._engine._packer.one(task)
+        if entries.hooked and self.has_opened:
+            check_hooked(self.cache, entries.hooked)
+
+    async def push(self, task: Task, durability: Durability | None) -> Receipt:
+        """Pushes one task. Of an engine for asyncio."""
+        engine: Any = self._engine
+        receipt: Receipt = await engine._pusher.push(task, durability)
+        return receipt
+
+    async def push_bytes(self, task: Task, durability: Durability | None) -> Receipt:
+        """Pushes a task whose payload is bytes, by the codec ``raw``. Of an engine for asyncio."""
+        engine: Any = self._engine
+        if engine._packer.binds:
+            raise InvalidOption("payload_base64= is not possible: payloads of this engine are encrypted, and JSON")
+        packer = Packer(RAW, max_payload=self.options.max_payload)
+        packer.cache = engine._packer.cache
+        receipt: Receipt = await engine._store.push_one(packer.one(task), engine._deadline(), durability)
+        return receipt
 
     def refit(self, parts: PartsFactory, options: Options) -> tuple[PartsFactory, Options]:
         """Gives an engine that is not open other parts and options. Returns those it had."""

@@ -22,6 +22,7 @@ from shardq.engine.aio import AsyncEngine
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
+from shardq.features.transfer.lines import longest
 from shardq.http import looks
 from shardq.http.bounds import Body, Room
 from shardq.http.exchange import Answer, Ask, Gateway, body_in, query_in
@@ -91,6 +92,7 @@ class Door:
         self.gateway = Gateway(made, Room())
         self._guard = ApiGuard(tokens, hosts)
         self._read_only = read_only
+        self._most_bytes = longest(Internals(engine).options.max_payload)
         self._probes = looks.Probes(engine, self.gateway)
 
     def end(self) -> None:
@@ -107,8 +109,6 @@ class Door:
             await each()
         if self._is_beside:
             await self.gateway.engine.close()
-        if self.gateway.raw is not None:
-            await self.gateway.raw.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -146,7 +146,7 @@ class Door:
         exchange = _Exchange(scope, receive, headers, request_id)
         try:
             answer = await (self._probed(exchange, probe) if probe else self._called(exchange, path))
-            status, media, more = answer.status, exchange.media, answer.headers
+            status, media, more = answer.status, answer.media or exchange.media, answer.headers
             value = answer.value
             body = value if isinstance(value, bytes) else msgspec.json.encode(value)
         except Exception as exc:  # noqa: BLE001  each has an answer, and a fault of ours is logged there
@@ -171,7 +171,6 @@ class Door:
             _log(exchange, path, status, len(body), time.perf_counter() - began)
 
     async def _probed(self, exchange: _Exchange, probe: looks.Probe) -> Answer:
-        exchange.media = probe.media
         if probe.is_guarded:
             caller = exchange.caller = self._guard.caller(exchange.scope.get("server"), exchange.headers)
             if not caller.may("viewer", None):
@@ -191,7 +190,7 @@ class Door:
         query = query_in(scope["query_string"], fields, route.query)
         ask = Ask(self.gateway, caller, exchange.request_id, headers, exchange.receive)
         exchange.media = route.media
-        with Body(exchange.receive, headers, self.gateway.room, route.most_bytes) as body:
+        with Body(exchange.receive, headers, self.gateway.room, route.most_bytes or self._most_bytes) as body:
             exchange.body = body
             if route.body is None:
                 if not body.is_empty:

@@ -6,6 +6,7 @@ the query and the answer are; they are checked before the handler runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from shardq.core.model.ids import DEFAULT_TOPIC, shown_topic, topic_of
+from shardq.engine.internals import Internals
 from shardq.features.transfer.lines import UNREADABLE
 from shardq.http.bounds import Body, Room
 from shardq.http.problems import Refusal
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
 
-BODY_BYTES = 1 << 20
-"""The body of a request that has no bound of its own."""
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}")
 
 
 @dataclass(slots=True)
@@ -39,8 +41,6 @@ class Gateway:
     engine: AsyncEngine
     room: Room
     """For the bodies of all requests."""
-    raw: AsyncEngine | None = None
-    """The same engine for payloads that are bytes; opened at its first use."""
     ends: list[Callable[[], object]] = field(default_factory=list)
     """Called when the process is about to end: whatever waits has to answer."""
     closes: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
@@ -65,6 +65,21 @@ class Ask:
     def engine(self) -> AsyncEngine:
         return self.gateway.engine
 
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace of the request as headers of the tasks that it pushes; empty if there is none."""
+        parent = self.headers.get(b"traceparent")
+        if parent is None or _TRACE.fullmatch(parent) is None:
+            return {}
+        state = self.headers.get(b"tracestate", b"")
+        found = {"traceparent": parent.decode()}
+        return found | {"tracestate": state.decode()} if _TRACE_STATE.fullmatch(state) else found
+
+    async def opened(self) -> None:
+        """Opens the engine if it is not open, so that its topology is known. A spool may stand in for it."""
+        if not Internals(self.engine).has_opened:
+            await self.engine.open()
+
     def check(self, role: Role | Collection[Role], topic: str | None) -> None:
         """Raises Refusal unless the token has the role, or one of these, for this topic; None: for every topic."""
         if not self.caller.may(role, topic):
@@ -84,6 +99,8 @@ class Answer(NamedTuple):
     """A form, which is encoded; bytes go as they are."""
     status: int = 200
     headers: Mapping[str, str] = MappingProxyType({})
+    media: bytes = b""
+    """The type of the answer, if it is not that of the route."""
 
 
 Handler = Callable[[Ask, Any, Any], Awaitable[Answer]]
@@ -99,7 +116,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One of them is needed; none: a token will do."""
     handler: Handler
     answer: Any
-    """The type of the answer's value."""
+    """The type of the answer's value; several, if it has lines of these types."""
     codes: tuple[int, ...] = (200,)
     """The statuses of answers that are no problem."""
     problems: tuple[int, ...] = ()
@@ -110,8 +127,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The struct of the query; None: there is none."""
     media: bytes = JSON
     """The type of body and answer."""
-    most_bytes: int = BODY_BYTES
-    """The size of the body."""
+    most_bytes: int | None = None
+    """The size of the body; None: that of a task, with the engine's largest payload."""
     streams: bool = False
     """True if the handler reads the body itself."""
     writes: bool = True
@@ -120,6 +137,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_read(self) -> bool:
         return self.method == "GET" or not self.writes
+
+    @property
+    def answers(self) -> tuple[Any, ...]:
+        return self.answer if isinstance(self.answer, tuple) else (self.answer,)
 
     @property
     def summary(self) -> str:

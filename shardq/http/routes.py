@@ -1,16 +1,18 @@
 """The table of routes: the router, the checks before a handler, and OpenAPI all come from it. A row stands beside its
-handler, in ``tasks``, ``topics`` or ``looks``; here they are put together.
+handler, in ``tasks``, ``batch``, ``commands`` or ``looks``; here they are put together.
 """
 
 from __future__ import annotations
 
 import re
 
-from shardq.http import looks, tasks, work
+from shardq.http import batch, commands, looks, openapi, tasks, work
 from shardq.http.exchange import Route
 from shardq.http.problems import Refusal
 
-ROUTES: tuple[Route, ...] = (*tasks.ROUTES, *looks.ROUTES, *work.ROUTES)
+_ROUTES = (*tasks.ROUTES, *batch.ROUTES, *commands.ROUTES, *looks.ROUTES, *work.ROUTES)
+
+ROUTES: tuple[Route, ...] = (*_ROUTES, openapi.row(_ROUTES))
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -93,7 +93,7 @@ class ProbeServer:
         self._engine = engine
         self._duty = duty
         self._stopping = False
-        self._metrics = _metrics_of(engine)
+        self._metrics = metrics_of(engine)
         answers = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
         listener = listening(*address, advice="another HOST:PORT")
         self.url: str = url_of(*listener.getsockname()[:2])
@@ -186,7 +186,7 @@ def _probed(reasons: Iterable[str]) -> Answer:
     return Answer(HTTPStatus.SERVICE_UNAVAILABLE, told) if told else Answer(HTTPStatus.OK, b"ok\n")
 
 
-def _metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
+def metrics_of(engine: Engine | AsyncEngine) -> Callable[[], Answer]:
     """Returns what answers ``/metrics``, from a registry of its own."""
     try:
         from prometheus_client import CollectorRegistry  # here: probes need none of it

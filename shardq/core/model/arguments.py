@@ -14,7 +14,7 @@ from shardq.core.model.options import OPTIONS
 ARGUMENT: re.Pattern[str] = re.compile(
     rf"""\w[\w+.-]*://\S+  # a URL has arguments of its own, such as those of a route
     |\b({"|".join(option.name for option in OPTIONS)}|durability|to|rate|concurrency|per_key|per_key_rate|
-     on_failure|shards|name|cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
+     on_failure|payload_base64|shards|name|cron|interval|tz|jitter|catch_up|max_late|max_ready_age|max_dead|maxlen|dead_age|dead_count|sinks|secrets)
     =("[^"]*"|'[^']*'|[\w.+-]+)?""",
     re.VERBOSE,
 )

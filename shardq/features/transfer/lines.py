@@ -63,16 +63,20 @@ _READ: Mapping[Kind, Any] = {
     "words": list[str],
 }
 
+PUSH_FIELDS: list[tuple[str, Any, None]] = [(option.name, _READ[option.kind] | None, None) for option in OPTIONS]
+"""The options of a push as fields of JSON. An id with a slash is whole: it has the topic, and the key of a task that
+has one.
+"""
+
 PushLine = msgspec.defstruct(
-    "PushLine",
-    [("payload", msgspec.Raw), *((option.name, _READ[option.kind] | None, None) for option in OPTIONS)],
-    module=__name__,
-    forbid_unknown_fields=True,
+    "PushLine", [("payload", msgspec.Raw), *PUSH_FIELDS], module=__name__, forbid_unknown_fields=True
 )
-"""A task to push. An id with a slash is whole: it has the topic, and the key of a task that has one."""
+"""A task to push."""
 
 _TEXTS: dict[Kind, Callable[[str], Any]] = {"seconds": seconds, "instant": instant, "expiry": expiry}
 """Kind of an option that may be text → what reads it."""
+
+_READERS = {option.name: _TEXTS[option.kind] for option in OPTIONS if option.kind in _TEXTS}
 
 _decode_push = msgspec.json.Decoder(PushLine).decode
 
@@ -80,10 +84,16 @@ _decode_push = msgspec.json.Decoder(PushLine).decode
 def task_of(text: str, defaults: Task) -> Task:
     """The task of a line. ``defaults`` has the options that lines leave out."""
     line = _decode_push(text)
-    fields = {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}
-    for option in OPTIONS:
-        if option.kind in _TEXTS and isinstance(given := fields.get(option.name), str):
-            fields[option.name] = _TEXTS[option.kind](given)
+    return task_given(
+        {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}, defaults
+    )
+
+
+def task_given(fields: dict[str, Any], defaults: Task) -> Task:
+    """The task of these fields: its payload, and options that are given, times as numbers or text."""
+    for name, given in fields.items():
+        if name in _READERS and isinstance(given, str):
+            fields[name] = _READERS[name](given)
     if "delay" in fields or "at" in fields:
         fields = {"delay": None, "at": None} | fields  # its own due time stands in place of that of the options
     if "/" in (id := fields.get("id", "")):

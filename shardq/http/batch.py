@@ -1,0 +1,250 @@
+"""Many tasks pushed by one request: lines of JSON, answered line by line.
+
+The body is bounded, pushed in windows as it comes, and answered at its end. A client that sends all before it reads
+would else stand for ever, as soon as both directions are full. Input without end is a loop of the client's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shardq.core.model.task import Outcome, Receipt, State, Task
+from shardq.core.producer.durable import Durability
+from shardq.engine.internals import Internals
+from shardq.errors import BadInput, PushError, ServerFault, ShardqError, Unanswered
+from shardq.features.transfer.lines import UNREADABLE
+from shardq.http.bounds import Body
+from shardq.http.exchange import NDJSON, Answer, Ask, Route, told
+from shardq.http.problems import Refusal, refusal_of
+from shardq.http.tasks import LineBody, task_in
+
+MOST_LINES = 10_000
+
+MOST_BYTES = 16 << 20
+
+WINDOW, WINDOW_BYTES = 4000, 4 << 20
+"""Lines that are pushed together, or bytes of them, if that comes first."""
+
+
+class BatchQuery(msgspec.Struct, forbid_unknown_fields=True):
+    durability: Durability | None = None
+    """Each line is answered only when all replicas or the disk have it."""
+
+
+class LineForm(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of a line. One with an error has the status that a request of its own would have had."""
+
+    line: int
+    id: str | UnsetType = UNSET
+    outcome: Outcome | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    status: int | UnsetType = UNSET
+
+
+class EndForm(msgspec.Struct, kw_only=True):
+    """The last line. Without it the answer is cut."""
+
+    end: bool = True
+    lines: int
+    """The lines that were read."""
+    done: int
+    failed: int
+    is_whole: bool
+    """False if the last error is why the rest was not read."""
+
+
+_decode = msgspec.json.Decoder(LineBody).decode
+_encode = msgspec.json.encode
+
+_LOST = Unanswered("the answer was lost, so it is unknown if it is stored; send it again with the same id")
+
+
+async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
+    """Pushes up to 10,000 tasks, in lines of 16 MiB together: a line of JSON for each, as POST /v1/tasks takes them.
+    The answer has a line for each, in their order, and a last one with the counts.
+    """
+    assert ask.stream is not None
+    await ask.opened()
+    batch = _Batch(ask, query.durability)
+    try:
+        async for number, line in _lines(ask.stream):
+            if number > MOST_LINES:
+                raise Refusal(413, f"a batch may have {MOST_LINES:,} lines; send the rest in another one")
+            batch.take(number, line)
+            if batch.is_full:
+                await batch.push()
+        await batch.push()
+    except Refusal as exc:
+        if batch.nothing_was_done:
+            raise
+        batch.failed_at(batch.read + 1, exc)
+        return batch.answer(is_whole=False)
+    return batch.answer(is_whole=True)
+
+
+async def _lines(body: Body) -> AsyncIterator[tuple[int, bytes]]:
+    """Yields the lines that are not empty, with their numbers."""
+    numbers, rest = count(1), b""
+    async for piece in body.pieces():
+        *lines, rest = (rest + piece if rest else piece).split(b"\n")
+        for line in lines:
+            number = next(numbers)
+            if line.strip():
+                yield number, line
+            else:
+                body.give(len(line))
+            body.give(1)
+    if rest.strip():
+        yield next(numbers), rest
+
+
+class _Batch:
+    """The lines of one request: a window that waits, and the answers so far."""
+
+    def __init__(self, ask: Ask, durability: Durability | None) -> None:
+        self._ask = ask
+        self._durability = durability
+        self._window: list[tuple[int, Task]] = []
+        self._bytes: list[tuple[int, Task]] = []
+        """Those of the window whose payload is bytes: they go one by one."""
+        self._said: dict[int, bytes] = {}
+        """The answers of the window."""
+        self._size = 0
+        self._down: Refusal | None = None
+        """Why no task of the last window is stored: no server takes any."""
+        self.answers: list[bytes] = []
+        self.read = 0
+        self.done = 0
+        self.failed = 0
+        self.unknown = 0
+        """Those of the failed that may be stored."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._window) + len(self._bytes) >= WINDOW or self._size >= WINDOW_BYTES
+
+    @property
+    def nothing_was_done(self) -> bool:
+        """True if the whole request may be answered by one refusal."""
+        return not self.done and not self.unknown
+
+    def take(self, number: int, line: bytes) -> None:
+        """Adds a line to the window."""
+        self.read = number
+        self._size += len(line)
+        try:
+            body: Any = _decode(line.decode())
+            task = task_in(self._ask, body)
+        except UNREADABLE as exc:
+            self.failed_at(number, exc if isinstance(exc, BadInput) else Refusal(400, told(exc, "line")))
+        except Refusal as exc:
+            self.failed_at(number, exc)
+        else:
+            (self._window if body.payload_base64 is UNSET else self._bytes).append((number, task))
+
+    def failed_at(self, number: int, exc: Exception, id: str | UnsetType = UNSET) -> None:
+        refusal = refusal_of(exc)
+        self.failed += 1
+        self.unknown += refusal.status == 504
+        form = LineForm(line=number, id=id, error=refusal.detail, code=refusal.code, status=refusal.status)
+        self._said[number] = _encode(msgspec.structs.replace(form, **refusal.more) if refusal.more else form)
+
+    async def push(self) -> None:
+        """Pushes the window."""
+        ask, window = self._ask, self._window
+        if window:
+            try:
+                await self._push(window)
+            except BadInput:  # nothing was sent
+                await self._push(self._good(window))
+        for number, task in self._bytes:
+            try:
+                self._stored([number], [await Internals(ask.engine).push_bytes(task, self._durability)])
+            except ShardqError as exc:
+                self.failed_at(number, exc)
+        self._close()
+        if self._down is not None:
+            raise self._down
+
+    async def _push(self, window: list[tuple[int, Task]]) -> None:
+        """Raises the BadInput of a task."""
+        numbers = [number for number, _ in window]
+        try:
+            tasks = [task for _, task in window]
+            self._stored(numbers, await self._ask.engine.push_many(tasks, durability=self._durability))
+        except BadInput:
+            raise
+        except PushError as exc:
+            self._partly(numbers, exc)
+        except ShardqError as exc:
+            for number in numbers:
+                self.failed_at(number, exc)
+            self._down = refusal_of(exc)
+
+    def _good(self, window: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
+        """The tasks of a window that are not wrong."""
+        good: list[tuple[int, Task]] = []
+        for number, task in window:
+            try:
+                Internals(self._ask.engine).check(task)
+            except BadInput as exc:
+                self.failed_at(number, exc)
+            else:
+                good.append((number, task))
+        return good
+
+    def _stored(self, numbers: list[int], receipts: list[Receipt]) -> None:
+        self.done += len(numbers)
+        for number, receipt in zip(numbers, receipts, strict=True):
+            state = receipt.state
+            self._said[number] = _encode(
+                LineForm(line=number, id=str(receipt), outcome=receipt.outcome, state=UNSET if state is None else state)
+            )
+
+    def _partly(self, numbers: list[int], exc: PushError) -> None:
+        """Notes what became of tasks of which not all are stored."""
+        unknown = set(exc.unknown)
+        for number, id in zip(numbers, exc.ids, strict=True):
+            if isinstance(id, Receipt):
+                self._stored([number], [id])
+            elif id in unknown:
+                self.failed_at(number, _LOST, id)
+            else:
+                self.failed_at(number, exc.failed[id], id)
+        if not exc.stored and not unknown and all(isinstance(each, ServerFault) for each in exc.failed.values()):
+            self._down = refusal_of(next(iter(exc.failed.values())))
+
+    def _close(self) -> None:
+        """Puts the answers of the window behind the others, in the order of the lines."""
+        self.answers += [self._said[number] for number in sorted(self._said)]
+        assert self._ask.stream is not None
+        self._ask.stream.give(self._size)
+        self._said, self._window, self._bytes, self._size = {}, [], [], 0
+
+    def answer(self, *, is_whole: bool) -> Answer:
+        self._close()
+        end = EndForm(lines=self.read, done=self.done, failed=self.failed, is_whole=is_whole)
+        return Answer(b"\n".join([*self.answers, _encode(end), b""]))
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/tasks:batch",
+        roles=("producer",),
+        handler=push,
+        query=BatchQuery,
+        body=LineBody,
+        answer=(LineForm, EndForm),
+        media=NDJSON,
+        most_bytes=MOST_BYTES,
+        streams=True,
+    ),
+)
