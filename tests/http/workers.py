@@ -78,9 +78,7 @@ class Gateway:
     def _is_registered(self, topic: str) -> bool:
         """True if the process would be woken for the topic, whatever shard a task comes to: claims sleep then."""
         engine: Any = self.work.engine
-        return engine._wakeups is not None and not engine._wakeups.waiters.unregistered(
-            engine.topology.span(), [topic]
-        )
+        return engine._wakeups is not None and not engine._wakeups.waiters.unregistered(engine.topology.span(), [topic])
 
     def close(self) -> None:
         for each in self._made:
