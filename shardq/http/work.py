@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -109,34 +109,10 @@ def _lease(ask: Ask, receipt: str, place: int) -> Delivery:
     return lease
 
 
+_WORKER: dict[str, Any] = {"method": "POST", "roles": ("worker",)}
+
 ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/claim",
-        roles=("worker",),
-        handler=claim,
-        body=ClaimBody,
-        answer=Claimed,
-        problems=(429,),
-    ),
-    Route(
-        method="POST",
-        path="/v1/settle",
-        roles=("worker",),
-        handler=settle,
-        body=SettleBody,
-        answer=Settled,
-        most_bytes=SETTLE_BYTES,
-        problems=(503, 504),
-    ),
-    Route(
-        method="POST",
-        path="/v1/extend",
-        roles=("worker",),
-        handler=extend,
-        body=ExtendBody,
-        answer=Extended,
-        most_bytes=SETTLE_BYTES,
-        problems=(503, 504),
-    ),
+    Route(**_WORKER, path="/v1/claim", handler=claim, body=ClaimBody, answer=Claimed),
+    Route(**_WORKER, path="/v1/settle", handler=settle, body=SettleBody, answer=Settled, most_bytes=SETTLE_BYTES),
+    Route(**_WORKER, path="/v1/extend", handler=extend, body=ExtendBody, answer=Extended, most_bytes=SETTLE_BYTES),
 )
