@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shardq.core import upkeep
 from shardq.core.consumer.claim_state import Claims, Decode
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import Topics, checked_topics, instant_ms
@@ -136,6 +137,11 @@ class Internals:
         entries = self._engine._packer.one(task)
         if entries.hooked and self.has_opened:
             check_hooked(self.cache, entries.hooked)
+
+    async def refresh(self) -> None:
+        """Reads the topology anew; opens the engine if it is not open. Of an engine for asyncio."""
+        engine: Any = self._engine
+        await engine._carry_out(upkeep.refresh)
 
     async def push(self, task: Task, durability: Durability | None) -> Receipt:
         """Pushes one task. Of an engine for asyncio."""

@@ -7,6 +7,7 @@ would else stand for ever, as soon as both directions are full. Input without en
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -71,7 +72,8 @@ async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
     The answer has a line for each, in their order, and a last one with the counts.
     """
     assert ask.stream is not None
-    await ask.opened()
+    with suppress(ServerFault):  # a spool may take them, unless they have URLs
+        await ask.know_routes()
     batch = _Batch(ask, query.durability)
     try:
         async for number, line in _lines(ask.stream):

@@ -7,6 +7,7 @@ the query and the answer are; they are checked before the handler runs.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
 
+FRESH_S = 1.0
+"""What is known of routes is not older, where URLs are to be pushed."""
+
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}")
 
@@ -41,6 +45,8 @@ class Gateway:
     engine: AsyncEngine
     room: Room
     """For the bodies of all requests."""
+    refreshed_at: float = float("-inf")
+    """When the topology was read."""
     ends: list[Callable[[], object]] = field(default_factory=list)
     """Called when the process is about to end: whatever waits has to answer."""
     closes: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
@@ -75,10 +81,11 @@ class Ask:
         found = {"traceparent": parent.decode()}
         return found | {"tracestate": state.decode()} if _TRACE_STATE.fullmatch(state) else found
 
-    async def opened(self) -> None:
-        """Opens the engine if it is not open, so that its topology is known. A spool may stand in for it."""
-        if not Internals(self.engine).has_opened:
-            await self.engine.open()
+    async def know_routes(self) -> None:
+        """Learns where topics are forwarded to, as it is by now or was a second ago."""
+        if time.monotonic() - self.gateway.refreshed_at >= FRESH_S:
+            await Internals(self.engine).refresh()
+            self.gateway.refreshed_at = time.monotonic()
 
     def check(self, role: Role | Collection[Role], topic: str | None) -> None:
         """Raises Refusal unless the token has the role, or one of these, for this topic; None: for every topic."""

@@ -247,7 +247,7 @@ def served(
     port: int = 0,
     *,
     proxies: Iterable[str] = (),
-    start: Callable[[], Awaitable[None]] = nothing,
+    start: Callable[[], Awaitable[object]] = nothing,
     close: Callable[[], Awaitable[None]] = nothing,
 ) -> Iterator[str]:
     """Serves an application within the block: the door, or a program that has it mounted. Gives its URL. ``host``: an
@@ -298,5 +298,5 @@ def served(
             thread.join()
 
 
-async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
+async def _awaited(call: Callable[[], Awaitable[object]]) -> None:
     await call()

@@ -110,7 +110,8 @@ async def push(ask: Ask, body: Any, query: None) -> Answer:
     """Pushes a task. With an `id` of your own it may be sent again until it is answered; without one, a request that is
     sent again after a lost answer may push a second task.
     """
-    await ask.opened()
+    if body.url is not None:
+        await ask.know_routes()
     task = task_in(ask, body)
     if body.payload_base64 is not UNSET:
         receipt = await Internals(ask.engine).push_bytes(task, body.durability)

@@ -11,22 +11,23 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from urllib.parse import quote_from_bytes, urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.applications import Starlette
 
 import shardq
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.keys import control_keys, shard_keys
-from shardq.http import app
+from shardq.http import Door, app
 from tests.fuzz.asgi import Answer, Request, ask
 from tests.fuzz.nasty import EVIL, MARKUP, OBEYED, few, texts, words
 from tests.metrics.scraping import got
 from tests.support.servers import Servers
+from tests.support.tokens import write_tokens
 from tests.support.waiting import wait_until
 
 TOKEN = "a-token-for-these-tests"
@@ -167,7 +168,7 @@ def harmless(answer: Answer) -> None:
         assert b"default-src 'none'" in answer.header(b"content-security-policy")
 
 
-def form_of(runner: asyncio.Runner, made: Starlette) -> tuple[bytes, str]:
+def form_of(runner: asyncio.Runner, made: Door) -> tuple[bytes, str]:
     """The cookie and the hidden field of a browser that has opened a page."""
     answer = ask(runner, made, Request("GET", "/topics"))
     found = re.search(r'name="csrf" value="([0-9a-f]+)"', answer.text)
@@ -223,9 +224,10 @@ def test_forms(single: Server) -> None:
         reads_forms()
 
 
-def test_hosts_origins_and_tokens(single: Server) -> None:
+def test_hosts_origins_and_tokens(single: Server, tmp_path: Path) -> None:
     with shop(single) as (engine, servers), asyncio.Runner() as runner:
-        guarded, plain = app(engine, token=TOKEN), app(engine)
+        tokens = write_tokens(tmp_path / "tokens", ops=(TOKEN, "operator", "*"))
+        guarded, plain = app(engine, tokens=tokens), app(engine)
         cookie, csrf = form_of(runner, plain)
 
         @few(40)

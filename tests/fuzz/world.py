@@ -27,9 +27,9 @@ from shardq.core.calls import listing
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.recovery import call_every_shard
-from shardq.http import app
 from shardq.engine.internals import Internals
 from shardq.features.history.recorder import Recorder
+from shardq.http import app
 from tests.fuzz import asgi, command
 from tests.fuzz.nasty import MARKUP, OBEYED
 from tests.fuzz.planting import TOPICS, Place, Plant, now_ms

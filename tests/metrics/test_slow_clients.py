@@ -1,4 +1,4 @@
-"""Thousands of connections whose requests never end stop neither the probes nor the dashboard."""
+"""Thousands of connections whose requests never end stop neither the probes nor the door."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def serving(kind: str, engine: Engine) -> Iterator[str]:
         if kind == "probes":
             yield stack.enter_context(shardq.metrics.serve(engine, "127.0.0.1:0")).url
         else:
-            dashboard = app(engine, token="a-token-for-these-tests")
-            yield stack.enter_context(served(dashboard, "127.0.0.1", 0))
+            door = app(engine)
+            yield stack.enter_context(served(door, "127.0.0.1", close=door.close))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["probes", "dashboard"])
+@pytest.mark.parametrize("kind", ["probes", "door"])
 @pytest.mark.usefixtures("many_files")
 def test_two_thousand_slow_connections_stop_nothing(kind: str, url: str, name: str) -> None:
-    paths = ("/livez", "/readyz") if kind == "probes" else ("/livez", "/sign-in", "/static/style.css")
+    paths = ("/livez", "/readyz") if kind == "probes" else ("/livez", "/v1", "/static/style.css")
     with Engine(url, name=name, shards=1) as engine, serving(kind, engine) as place, ExitStack() as stack:
         clients = slow(stack, place, SLOW)
         assert usual_s(place, paths) < SOON_S

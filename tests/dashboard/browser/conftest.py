@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -25,8 +26,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def origin(engine: Engine) -> Iterator[str]:
-    with served(app(engine, token=TOKEN), "127.0.0.1", 0) as url:
+def origin(engine: Engine, tokens: Path) -> Iterator[str]:
+    door = app(engine, tokens=tokens)
+    with served(door, "127.0.0.1", close=door.close) as url:
         yield url
 
 
