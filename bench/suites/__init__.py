@@ -16,6 +16,7 @@ from bench.suites import (
     lateness,
     memory,
     outbox,
+    polls,
     push,
     scales,
     sizes,
@@ -44,4 +45,5 @@ SUITES = (
     memory.SUITE,
     cold.SUITE,
     outbox.SUITE,
+    polls.SUITE,
 )

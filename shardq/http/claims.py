@@ -186,11 +186,12 @@ class Work:
     @contextlib.contextmanager
     def _consumer(self, service: str, wanted: ClaimBody) -> Iterator[_Pooled]:
         """Lends a consumer for a claim."""
-        if self._waits[service] >= MOST_WAITS // 2 or len(self._claiming) >= MOST_WAITS:
+        most = MOST_WAITS // 2 if service else MOST_WAITS  # without tokens all are one service
+        if self._waits[service] >= most or len(self._claiming) >= MOST_WAITS:
             raise Refusal(
                 429,
                 f"{self._waits[service]:,} claims of this service wait here, and {len(self._claiming):,} in all; "
-                f"{MOST_WAITS // 2:,} and {MOST_WAITS:,} may: claim more tasks at once by max, or run more gateways",
+                f"{most:,} and {MOST_WAITS:,} may: claim more tasks at once by max, or run more gateways",
             )
         weighed = tuple(wanted.topics.items()) if isinstance(wanted.topics, dict) else tuple(wanted.topics)
         kind = (service, weighed, wanted.lease)

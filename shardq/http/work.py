@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,9 @@ CLOSED = {"Connection": "close"}
 SETTLE_BYTES = 8 << 20
 """A thousand items with a receipt and a reason each."""
 
+MOMENT_S = 0.05
+"""A client that has asked so lately has hardly gone."""
+
 TURNS = 5
 """Turns of the loop until the end of a connection, which is there to be read, has been told to the request."""
 
@@ -51,12 +55,13 @@ async def claim(ask: Ask, body: ClaimBody, query: None) -> Answer:
     """Claims tasks of some topics, and waits for the first of them."""
     for topic in body.topics:
         ask.check("worker", topic)
-    work = work_of(ask.gateway)
+    work, began = work_of(ask.gateway), time.monotonic()
     gone = asyncio.ensure_future(_gone(ask.receive))
     try:
         handed = await work.claim(ask.caller.name, body, gone)
-        for _ in range(TURNS if handed.tasks else 0):
-            await asyncio.sleep(0)
+        if handed.tasks and time.monotonic() - began > MOMENT_S:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
         if gone.done():
             await work.undone(handed)
             handed = NOTHING

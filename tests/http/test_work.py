@@ -13,20 +13,14 @@ from typing import Any
 import pytest
 
 import shardq.http.claims as claims
-from cluster.server import Server
 from shardq import AsyncEngine, Engine
-from shardq.http.claims import ClaimBody, Work
+from shardq.codecs import encrypted
+from shardq.http.claims import NOTHING, ClaimBody, Work
 from shardq.http.report import GatewayReport
 from shardq.http.settling import Do, SettleItem, Wanted
 from tests.http.workers import Gateway, Worker, answer_of, done, gateway_of
 from tests.support.states import FAR_S, ready_of
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def url(single: Server) -> str:
-    """What a gateway asks is tried on a cluster elsewhere."""
-    return single.url
 
 
 @pytest.fixture
@@ -88,6 +82,32 @@ def test_payloads_of_every_codec(worker: Worker, engine: Engine, url: str, name:
             other.push(payload, topic="mail")
         [task] = worker.claim(wait=20)
         assert {each: value for each, value in task.items() if each.startswith("payload")} == shown
+
+
+def test_payloads_of_a_codec_of_its_own_are_read_by_the_gateway(url: str, name: str) -> None:
+    """An encrypting one would else give workers what they can't read, or pass on what it refuses."""
+
+    async def payloads() -> list[bytes]:
+        codec = encrypted(b64encode(bytes(32)))
+        async with AsyncEngine(url, name=name, shards=1, codec=codec) as other:
+            await other.start()
+            await other.push({"n": 1}, topic="mail", id="a")
+            async with AsyncEngine(url, name=name) as clear:
+                await clear.push("in the clear", topic="mail", id="b")
+            work = Work(other)
+            wanted, given = ClaimBody(["mail"], wait=20), list[bytes]()
+            for _ in range(2):
+                given.append((await work.claim("", wanted, asyncio.Future())).body)
+                wanted = ClaimBody(["mail"], wait=0.3)
+            await work.close()
+            refused = await other.get("mail/b", decode=False)
+            assert refused is not None
+            assert refused.state == "dead"
+            return given
+
+    given, nothing = asyncio.run(payloads())
+    assert [task["payload"] for task in json.loads(given)["tasks"]] == [{"n": 1}]
+    assert nothing == NOTHING.body
 
 
 def test_json_that_others_have_stored_wrongly_is_given_as_bytes(worker: Worker, engine: Engine) -> None:

@@ -16,14 +16,15 @@ from shardq.http import app
 from shardq.http.claims import Work
 from shardq.http.server import served
 from shardq.http.work import work_of
+from tests.http.calling import Program
 from tests.support.tokens import write_tokens
 from tests.support.waiting import wait_until
 
 SECRETS = {"mailer": "secret-of-mailer", "biller": "secret-of-biller", "looker": "secret-of-looker"}
 
 
-class Worker(httpx.Client):
-    """A client with the token of a service."""
+class Worker(Program):
+    """A program with the token of a service."""
 
     def claim(self, *topics: str, **options: Any) -> list[dict[str, Any]]:
         answer = told(self.post("/v1/claim", json={"topics": topics or ["mail"], "wait": 0} | options))

@@ -12,7 +12,8 @@ What a page shows is typed as it stands, and nothing beside it, by these rules:
   beside them in any order. ``…`` stands for anything, as a line of its own for any number of lines. Where there is no
   such block, each line that a program prints stands somewhere on the page.
 
-The machine may have taken the ports on a page, so they are others: 6379, of Redis, and 8000, of a web service.
+The machine may have taken the ports on a page, so they are others: 6379, of Redis, 8000, of a web service, and 8787, of
+``shardq serve``.
 """
 
 from __future__ import annotations
