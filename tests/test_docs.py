@@ -102,7 +102,7 @@ def test_the_reference_has_every_public_name(docs: Any) -> None:
     assert [name for names in own.values() for name in names] == [n for n in shardq.__all__ if n != "__version__"]
     assert all(own), "each has a heading"
     modules = docs.modules()
-    assert {"errors", "testing", "outbox", "metrics", "otel", "dashboard", "integrations.celery"} <= {
+    assert {"errors", "testing", "outbox", "metrics", "otel", "http", "integrations.celery"} <= {
         module.removeprefix("shardq.") for module in modules
     }
     assert modules["shardq.testing"][1] == shardq.testing.__all__

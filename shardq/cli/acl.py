@@ -84,15 +84,17 @@ def acl(given: Given, roles: tuple[str, ...], user: str | None, lists: tuple[str
       dispatcher  `shardq run`, engine.start(): creates the engine, so start
                   `shardq run --create` first; moves tasks when they are due,
                   forwards them, moves them between shards
-      operator    dashboard, stats, health, doctor, fleet, topics, keys, shards,
-                  resize, list, peek, forecast, get, cancel, reschedule, requeue,
-                  purge, pause, resume, hold, limit, configure, upgrade,
-                  forward
-      viewer      a dashboard with --read-only, stats, health, fleet, topics,
-                  keys, shards, list, peek, forecast, get: it can change nothing
+      operator    the dashboard, stats, health, doctor, fleet, topics, keys,
+                  shards, resize, list, peek, forecast, get, cancel,
+                  reschedule, requeue, purge, pause, resume, hold, limit,
+                  configure, upgrade, forward
+      viewer      serve --read-only, stats, health, fleet, topics, keys,
+                  shards, list, peek, forecast, get: it can change nothing
       all         all of these
 
-    No role may run `shardq engines`, which looks through all keys of the server.
+    `shardq serve` needs producer, worker and operator; its tokens say who may
+    do what. No role may run `shardq engines`, which looks through all keys of
+    the server.
     """
     name = given.engine_name
     check_name(name)

@@ -41,7 +41,7 @@ PLACES = (Path(__file__).parent / "deployment", Path(__file__).parents[2] / "clu
 )
 @shared
 def deploy(given: Given, kind: str, prints: bool, folder: Path | None, wheel: Path | None) -> None:
-    """Print, or write, the files that run dispatchers, workers and the dashboard with docker compose, on
+    """Print, or write, the files that run dispatchers, workers, and the API with the dashboard, by docker compose, on
     Kubernetes, or as systemd units. Put your own names in: the server, the engine, your module; and what that
     needs into requirements.txt.
 

@@ -25,6 +25,7 @@ import yaml
 from cluster.server import Server
 from shardq import Engine
 from shardq.worker.base import DEFAULT_GRACE_S
+from tests.support.tokens import write_tokens
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -177,12 +178,15 @@ def test_a_machine_has_room_for_several_engines(path: Path) -> None:
     service = unit(path)["Service"]
     assert "--http" not in service["ExecStart"]
     assert service["RestartPreventExitStatus"] == "2"
-    assert f"SHARDQ_{path.stem.removeprefix('shardq-').removesuffix('@').upper()}_HTTP" in settings()
+    part = path.stem.removeprefix("shardq-").removesuffix("@").upper()
+    assert f"SHARDQ_{part}_{'PORT' if part == 'SERVE' else 'HTTP'}" in settings()
 
 
-def test_no_token_of_a_dashboard_has_a_default() -> None:
+def test_what_others_reach_asks_for_tokens_that_no_file_has() -> None:
     """Without the Secret no pod starts."""
-    assert compose()["dashboard"]["environment"]["SHARDQ_DASHBOARD_TOKEN"].startswith("${SHARDQ_DASHBOARD_TOKEN:?")
+    assert "./tokens:/etc/shardq/tokens:ro" in compose()["serve"]["volumes"]
+    assert all("--tokens" in words for words in commands() if words[0] == "serve")
+    assert not list(DEPLOY.rglob("*tokens*"))
     for name, _, container in containers():
         for source in container["envFrom"]:
             (each,) = source.values()
@@ -226,9 +230,9 @@ def test_each_part_has_policies_and_reaches_the_servers() -> None:
 
 def test_the_dashboard_of_a_cluster_is_behind_tls() -> None:
     kinds = dict(resources())
-    (args,) = (container["args"] for name, _, container in containers() if name.endswith("dashboard"))
+    (args,) = (container["args"] for name, _, container in containers() if name.endswith("serve"))
     assert "--behind-tls" in args
-    ingress = kinds["Ingress shardq-dashboard"]["spec"]
+    ingress = kinds["Ingress shardq-serve"]["spec"]
     assert ingress["tls"][0]["hosts"] == [rule["host"] for rule in ingress["rules"]]
 
 
@@ -277,20 +281,27 @@ def answer(port: int, path: str) -> int:
         return 0
 
 
+def here(words: list[str], port: int, tokens: Path) -> list[str]:
+    """A command as it can be run on this machine."""
+    places = {"0.0.0.0": "127.0.0.1", "8787": str(port), "/etc/shardq/tokens": str(tokens)}
+    return [places.get(word, word).replace("/etc/shardq/%i.tokens", str(tokens)) for word in words]
+
+
 def wait_until_ready(port: int, process: subprocess.Popen[Any]) -> None:
     wait_until(lambda: answer(port, "/readyz") == 200 or process.poll() is not None, "it is ready", timeout=60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -> None:
+def test_the_commands_run_and_end(words: list[str], single: Server, name: str, tmp_path: Path) -> None:
     port = free_port()
-    if words[0] == "dashboard":
-        words = [{"0.0.0.0": "127.0.0.1", "8787": str(port)}.get(word, word) for word in words]
+    if words[0] == "serve":
+        words = here(words, port, write_tokens(tmp_path / "tokens", ops=("ops-secret", "operator", "*")))
         Engine(single.url, name=name).open().close()  # it makes no engine
     words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
     environment = {"SHARDQ_URL": single.url, "SHARDQ_NAME": name, "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
     environment |= {key: f"127.0.0.1:{port}" for key in settings() if key.endswith("_HTTP")}
+    environment["SHARDQ_SERVE_PORT"] = str(port)
     served = ["run", "--create", "--quiet", "--http", f"127.0.0.1:{port}"] if words[0] == "health" else words
     process = subprocess.Popen(
         [SHARDQ, *served],
@@ -304,7 +315,7 @@ def test_the_commands_run_and_end(words: list[str], single: Server, name: str) -
         wait_until_ready(port, process)
         assert process.poll() is None, process.communicate()
         assert answer(port, "/livez") == 200
-        assert answer(port, "/metrics") == (401 if words[0] == "dashboard" else 200)
+        assert answer(port, "/metrics") == (401 if words[0] == "serve" else 200)
         if words[0] == "health":
             seen = subprocess.run([SHARDQ, *words], env=environment, capture_output=True, text=True, check=False)
             assert seen.returncode == 0, seen.stdout + seen.stderr
@@ -328,10 +339,10 @@ elif "apply" not in sys.argv:
 """kubectl and redis-cli: takes what ACLs are given, and keeps Secrets in a folder."""
 
 PARTS = {
-    "Kubernetes": {"shardq-run": "dispatcher", "shardq-work": "worker", "shardq-dashboard": "operator"},
-    "systemd": {"shop.run.env": "dispatcher", "shop.work.env": "worker", "shop.health.env": "viewer"},
+    "Kubernetes": ("shardq-run", "shardq-work", "shardq-serve"),
+    "systemd": ("shop.run.env", "shop.work.env", "shop.serve.env", "shop.health.env"),
 }
-"""Kind → its Secrets or files → the role of the user in each."""
+"""Kind → its Secrets or files, each with a user of its part."""
 
 
 @pytest.mark.parametrize("kind", PARTS)
@@ -349,22 +360,24 @@ def test_each_part_does_its_work_as_a_user_of_its_own(kind: str, own_server: Ser
     done = subprocess.run(["bash", "-euc", lines], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     given = {}
-    for name, role in PARTS[kind].items():
+    for name in PARTS[kind]:
+        part = re.sub("shardq-|shop.|.env", "", name)
         given[name] = dict([(tmp_path / name).read_text().strip().split("=", 1)])
         url = given[name]["SHARDQ_URL"]
-        assert re.fullmatch(rf"redis(\+cluster)?://shop-{role}:[0-9a-f]{{64}}@.*", url)
+        assert re.fullmatch(rf"redis(\+cluster)?://shop-{part}:[0-9a-f]{{64}}@.*", url)
         given[name]["SHARDQ_URL"] = re.sub(r"redis.*://(.*)@.*", rf"redis://\1@127.0.0.1:{own_server.port}", url)
-    if kind == "Kubernetes":
-        given["shardq-dashboard"] |= dict([(tmp_path / "shardq-dashboard-token").read_text().strip().split("=", 1)])
-    else:
+    tokens = tmp_path / ("shardq-serve-tokens" if kind == "Kubernetes" else "shop.tokens")
+    assert tokens.read_text().startswith("ops operator * sha256:")
+    if kind == "systemd":
         assert (tmp_path / "shop.run.env").stat().st_mode & 0o077 == 0
     with contextlib.ExitStack() as running:
         for words, name in ((words, name) for name in given for words in commands() if words[0] in name):
             port = free_port()
-            words = [{"0.0.0.0": "127.0.0.1", "8787": str(port)}.get(word, word) for word in words]
+            words = here(words, port, tokens)
             words = [PLACE.sub(f"127.0.0.1:{port}", word) for word in words]
             own = {**given[name], "SHARDQ_NAME": "shop", "SHARDQ_EMBEDDED": "never", "PATH": environment["PATH"]}
             own |= {key: f"127.0.0.1:{port}" for key in settings() if key.endswith("_HTTP")}
+            own["SHARDQ_SERVE_PORT"] = str(port)
             process = running.enter_context(subprocess.Popen([SHARDQ, *words], env=own, cwd=DEPLOY / "app"))
             running.callback(process.terminate)
             if words[0] == "health":

@@ -26,10 +26,10 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of
 from shardq.core.operation import run
 from shardq.core.roles import FSYNCED, ROLES
-from shardq.http import app
 from shardq.engine.internals import Internals
 from shardq.errors import AccessDenied, DurabilityUnavailable
 from shardq.features.history.recorder import counted
+from shardq.http import app
 from tests.dashboard.browsing import browsing
 from tests.dashboard.test_bounds import PAGES
 from tests.lua.contract import NAMES

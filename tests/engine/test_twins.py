@@ -84,7 +84,7 @@ def test_what_stands_beside_an_engine_takes_either_kind(kind: type[Engine | Asyn
     """None of these opens it."""
     engine = kind("redis://127.0.0.1:1")
     shardq.metrics.collector(engine)
-    shardq.dashboard.app(engine)
+    shardq.http.app(engine)
     shardq.otel.instrument(engine)
     database = sa.create_engine("sqlite://")
     shardq.outbox.OutboxRelay(engine, database).close()

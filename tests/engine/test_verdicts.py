@@ -28,9 +28,9 @@ from shardq.cli.top_keys import State
 from shardq.core.dispatcher import poller
 from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
-from shardq.http import app
 from shardq.engine.health import KINDS
 from shardq.engine.snapshot import SnapshotReader, Snapshots
+from shardq.http import app
 from shardq.worker import report as reporter
 from tests.cli.shell import Shell
 from tests.dashboard.browsing import browsing

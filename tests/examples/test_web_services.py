@@ -1,9 +1,8 @@
-"""The web services, run by the servers they are for. Each push that was answered is stored or handled."""
+"""The web service, run by the server it is for. Each push that was answered is stored or handled."""
 
 from __future__ import annotations
 
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,14 +12,10 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from tests.examples.flask_service import create_app
 from tests.support.programs import ENDS_S, Program
 from tests.support.states import FAR_S
-from tests.support.waiting import wait_until
 
 FOLDER = Path(__file__).parent
-ENOUGH = 300
-"""Pushes on each side of a kill."""
 
 Serve = Callable[..., Program]
 
@@ -89,83 +84,3 @@ def test_fastapi_on_two_processes(serve: Serve, own_server: Server) -> None:
         program.terminate()
         program.ends_well(-signal.SIGTERM)
     assert stored(own_server, "example-fastapi", later) == {"scheduled": 19, "gone": 1}
-
-
-def test_starlette_in_one_process(serve: Serve, own_server: Server) -> None:
-    """On uvloop, as uvicorn takes it where it is installed."""
-    server = serve("uvicorn", "starlette_service:app", "--port", "0")
-    with listening(server) as client:
-        later = [client.post("/reminders", json={"text": "later", "delay": FAR_S}).json()["id"] for _ in range(20)]
-        assert client.post("/reminders", json={"text": "tea", "delay": 0.2}).status_code == 201
-        server.until("reminder: tea")
-        assert client.post("/reminders", json={"text": "tea", "delay": -1}).status_code == 400
-        missing = client.post("/reminders", json={"text": "tea"})
-        assert (missing.status_code, "`delay`" in missing.text) == (400, True)
-        wait_until(lambda: client.get("/reminders").json() == {"scheduled": 20, "leased": 0}, "tea is acked")
-        page = client.get("/queue/", headers={"Authorization": "Bearer a long secret of yours"})
-        assert "example-starlette" in page.text
-        is_soon_told_that_redis_is_away(client, own_server)
-    server.terminate()
-    lines = server.ends_well(-signal.SIGTERM)  # uvicorn ends by the signal, when it has ended all else
-    assert any("Application shutdown complete" in line for line in lines)
-    assert stored(own_server, "example-starlette", later) == {"scheduled": 20}
-
-
-def test_flask_under_gunicorn_that_forks_an_open_engine(serve: Serve, own_server: Server) -> None:
-    """A process is killed amid pushes: what was answered is stored."""
-    words = ("--preload", "--workers", "2", "--threads", "4", "--bind", "127.0.0.1:0", "--no-control-socket")
-    server = serve("gunicorn", *words, "flask_service:create_app()")
-    answered: list[str] = []
-    over = threading.Event()
-
-    def push(url: httpx.URL) -> None:
-        with httpx.Client(base_url=url, timeout=ENDS_S, trust_env=False) as client:
-            while not over.is_set():
-                try:
-                    answer = client.post("/reminders", json={"text": "later", "delay": FAR_S})
-                except httpx.TransportError:  # it met the process that was killed: the push may be stored or not
-                    continue
-                assert answer.status_code == 201
-                answered.append(answer.json()["id"])
-
-    with listening(server) as client:
-        wait_until(lambda: len(server.children) == 2, "both processes run")
-        threads = [threading.Thread(target=push, args=[client.base_url]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        try:
-            wait_until(lambda: len(answered) > ENOUGH, "many are stored")
-            killed = server.children[0]
-            killed.kill()
-            before = len(answered)
-            wait_until(
-                lambda: len([child for child in server.children if child != killed and child.is_running()]) == 2,
-                "another takes its place",
-            )
-            wait_until(lambda: len(answered) > before + ENOUGH, "it goes on")
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join()
-        assert client.delete(f"/reminders/{answered[0]}").json() == {"outcome": "cancelled"}
-        assert client.get(f"/reminders/{answered[1]}").json()["state"] == "scheduled"
-        assert client.post("/reminders", json={"text": "tea", "delay": -1}).status_code == 400
-        is_soon_told_that_redis_is_away(client, own_server)
-    server.terminate()
-    server.ends_well()
-    assert len(set(answered)) == len(answered)
-    assert stored(own_server, "example-flask", answered) == {"scheduled": len(answered) - 1, "gone": 1}
-
-
-def test_flask_as_its_users_test_it(shardq_engine: Engine) -> None:
-    client = create_app(shardq_engine).test_client()
-    id = client.post("/reminders", json={"text": "tea", "delay": 60}).get_json()["id"]
-    assert client.get(f"/reminders/{id}").get_json()["state"] == "scheduled"
-    assert client.delete(f"/reminders/{id}").status_code == 200
-    assert client.delete(f"/reminders/{id}").status_code == 409
-    assert client.get(f"/reminders/{id}").status_code == 404
-    wrongs: list[object] = [{"text": "tea"}, {"delay": 5}, {"text": "tea", "delay": "soon"}, []]
-    for wrong in wrongs:
-        assert client.post("/reminders", json=wrong).status_code == 400
-    missing = client.post("/reminders", json={"text": "tea"})
-    assert "`delay`" in missing.get_json()["error"]

@@ -26,7 +26,7 @@ from tests.fuzz import command
 from tests.fuzz.nasty import EVIL, OBEYED, few, json_of, texts, words
 from tests.support.servers import Servers
 
-SERVING = {"demo", "run", "work", "top", "dashboard", "outbox run"}
+SERVING = {"demo", "run", "work", "top", "serve", "outbox run"}
 """Commands that go on until they are told to end: their options are read like those of the others."""
 
 LASTING = {"--watch", "--wait"}

@@ -17,9 +17,9 @@ import pytest
 from shardq import AsyncEngine, Engine, Every
 from shardq.cli.every import every
 from shardq.cli.output import in_options
-from shardq.core.model.arguments import in_fields
 from shardq.cli.push import push
 from shardq.cli.transfer import import_lines
+from shardq.core.model.arguments import in_fields
 from shardq.core.model.options import (
     CONTENT,
     OPTIONS,

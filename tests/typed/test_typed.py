@@ -18,7 +18,7 @@ import shardq
 from shardq.testing import AsyncClock, Clock
 
 SHOP = Path(__file__).parent / "shop"
-PACKAGES = (shardq.dashboard, shardq.metrics, shardq.otel, shardq.outbox, shardq.testing)
+PACKAGES = (shardq.http, shardq.metrics, shardq.otel, shardq.outbox, shardq.testing)
 CLASSES = [each for name in shardq.__all__ if inspect.isclass(each := getattr(shardq, name))]
 
 

@@ -1,4 +1,4 @@
-// The address that `shardq dashboard` prints has the token behind its #, which browsers do not send: it goes into the form.
+// An address may have the token behind its #, which browsers do not send: it goes into the form.
 "use strict";
 
 const token = new URLSearchParams(location.hash.slice(1)).get("token");

@@ -6,7 +6,6 @@ from typing import assert_type
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from starlette.applications import Starlette
 
 import shardq
 from shardq.testing import AsyncClock, Clock, StoredTask
@@ -75,8 +74,8 @@ def failures(error: shardq.ShardqError) -> None:
 
 
 def dashboards() -> None:
-    assert_type(shardq.dashboard.app(engine, token="a", read_only=True), Starlette)
-    assert_type(shardq.dashboard.app(loops), Starlette)
+    assert_type(shardq.http.app(engine, tokens="tokens", read_only=True), shardq.http.Door)
+    assert_type(shardq.http.app(loops), shardq.http.Door)
 
 
 def measuring() -> None:
