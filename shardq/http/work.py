@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakKeyDictionary
 
@@ -92,8 +93,13 @@ def work_of(gateway: Gateway) -> Work:
     if work is None:
         work = _works[gateway.engine] = Work(gateway.engine)
         gateway.ends.append(work.end)
-        gateway.closes.append(work.close)
+        gateway.closes.append(partial(_closed, gateway.engine))
     return work
+
+
+async def _closed(engine: AsyncEngine) -> None:
+    """Ends the work of an application. One that serves the same engine later begins its own."""
+    await _works.pop(engine).close()
 
 
 async def _gone(receive: Receive) -> None:
