@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,7 +21,6 @@ import psutil
 from bench.children import Child
 from bench.figures import Figure
 from bench.stand import Stand, Suite
-from cluster.ports import free_port
 from shardq import Engine, Task
 
 TOPICS = 20
@@ -31,31 +32,35 @@ LOOKS_S = 12.0
 
 
 def _measure(stand: Stand) -> Iterator[Figure]:
-    with stand.engine() as engine:
+    with (
+        stand.engine() as engine,
+        tempfile.TemporaryDirectory() as folder,
+        Child("bench.gateway", stand.url, engine.name, place := Path(folder) / "place") as gateway,
+    ):
         engine.start()
-        port = free_port()
-        with Child("bench.gateway", stand.url, engine.name, port) as gateway:
-            gateway.await_ready()
-            gateway.begin()
-            process = psutil.Process(gateway.pid)
-            waits = stand.pick(100, 1000)
-            stand.say(f"{waits:,} claims wait on {TOPICS} topics")
-            share = asyncio.run(_waiting(port, process, waits, stand.pick(2.0, 2 * LOOKS_S)))
-            yield Figure(
-                f"{waits:,} claims that wait over HTTP on {TOPICS} topics: CPU of the gateway",
-                100 * share,
-                "% of a core",
-                reference="aim: ≤ 5",
-            )
-            for size, count in ((1, stand.pick(200, 2000)), (100, stand.pick(2000, 20_000))):
-                stand.say(f"{count:,} tasks are claimed and settled over HTTP, {size} at a time")
-                engine.push_many([Task(n, topic="work") for n in range(count)])
-                ready = partial(_ready, engine, count)
-                stand.until(ready, "all tasks are ready")
-                spent_s = asyncio.run(_working(port, process, size, count))
-                about = f"claimed and settled over HTTP, {size} at a time"
-                yield Figure(f"{about}: CPU of the gateway for a task", 1e6 * spent_s / count, "µs")
-            gateway.end()
+        gateway.await_ready()
+        gateway.begin()
+        stand.until(lambda: place.exists() and bool(place.read_text()), "the gateway is up")
+        port = int(place.read_text().rpartition(":")[2])
+        process = psutil.Process(gateway.pid)
+        waits = stand.pick(100, 1000)
+        stand.say(f"{waits:,} claims wait on {TOPICS} topics")
+        share = asyncio.run(_waiting(port, process, waits, stand.pick(2.0, 2 * LOOKS_S)))
+        yield Figure(
+            f"{waits:,} claims that wait over HTTP on {TOPICS} topics: CPU of the gateway",
+            100 * share,
+            "% of a core",
+            reference="aim: ≤ 5",
+        )
+        for size, count in ((1, stand.pick(200, 2000)), (100, stand.pick(2000, 20_000))):
+            stand.say(f"{count:,} tasks are claimed and settled over HTTP, {size} at a time")
+            engine.push_many([Task(n, topic="work") for n in range(count)])
+            ready = partial(_ready, engine, count)
+            stand.until(ready, "all tasks are ready")
+            spent_s = asyncio.run(_working(port, process, size, count))
+            about = f"claimed and settled over HTTP, {size} at a time"
+            yield Figure(f"{about}: CPU of the gateway for a task", 1e6 * spent_s / count, "µs")
+        gateway.end()
 
 
 SUITE = Suite("polls", "claims that wait over HTTP, and tasks worked on there", _measure)

@@ -113,21 +113,20 @@ def serve(
     and one that dies loses nothing that was answered.
 
     example:
-      shardq serve                               (for this machine; prints the address)
-      shardq serve --dispatch --create           (with a dispatcher: all in one process)
+      shardq serve                         (for this machine; prints the address)
+      shardq serve --dispatch --create     (with a dispatcher: all in one process)
       shardq serve --open --read-only
-      curl http://127.0.0.1:8787/v1/tasks -H 'Content-Type: application/json' \\
-           -d '{"payload": {"order": 42}, "topic": "mail", "delay": 60}'
+      shardq serve --port 0                (a free port)
 
     for others, with tokens, behind a proxy that has TLS:
       shardq token shop --role producer --topic 'order-*' >> tokens
       shardq token ops --role operator >> tokens
-      shardq serve --tokens tokens --host 0.0.0.0 --processes 2 \\
-             --allow-host queue.example.org --behind-tls --trusted-proxy 10.0.0.5
+      shardq serve --tokens tokens --host 0.0.0.0 --processes 2 --behind-tls
     """
     try:
         from shardq.http.application import app
         from shardq.http.server import bound_at, served, url_at  # here: other commands need none of it
+        from shardq.http.tokens import Tokens
     except ModuleNotFoundError as exc:
         raise MissingPackage(f"there is no {exc.name!r}; {NEEDED}") from exc
     if not tokens:
@@ -136,9 +135,9 @@ def serve(
     hosts = [name for name in (allow_host or "").split(",") if name]
     proxies = trusted_proxy or (LOOPBACK if behind_tls else ())
     with opened(given, create=create, dispatches=dispatch, log=log) as engine, bound_at(host, port) as bound:
-        # a wrong file is told before a process begins
         make = partial(app, tokens=tokens or None, read_only=read_only, hosts=hosts, behind_tls=behind_tls)
-        make(engine)
+        if tokens:
+            Tokens(tokens)  # a wrong file is told before a process begins
         set_up_root(verbose=given.verbose, form=log)  # for the lines of uvicorn and asyncio
         if access_log:
             logging.getLogger(ACCESS).setLevel(logging.INFO)

@@ -66,14 +66,17 @@ class Ask:
     """Gives ``http.disconnect`` once the body was read and the client has gone."""
     stream: Body | None = None
     """The body, piece by piece, for rows with ``streams``."""
+    trace: dict[str, str] = field(init=False)
+    """The trace of the request as headers of the tasks that it pushes; empty if there is none."""
 
     @property
     def engine(self) -> AsyncEngine:
         return self.gateway.engine
 
-    @property
-    def trace(self) -> dict[str, str]:
-        """The trace of the request as headers of the tasks that it pushes; empty if there is none."""
+    def __post_init__(self) -> None:
+        self.trace = self._traced()
+
+    def _traced(self) -> dict[str, str]:
         parent = self.headers.get(b"traceparent")
         if parent is None or _TRACE.fullmatch(parent) is None:
             return {}

@@ -18,7 +18,7 @@ from shardq.engine.internals import Internals
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.listing import line
 from shardq.features.listing.query import Due
-from shardq.features.transfer.lines import PUSH_FIELDS, task_given
+from shardq.features.transfer.lines import PUSH_FIELDS, options_of
 from shardq.http.exchange import Answer, Ask, Route, path_topic
 from shardq.http.problems import Refusal
 
@@ -38,7 +38,7 @@ TaskBody: Any = msgspec.defstruct(
 )
 """The same, alone."""
 
-_NO_TASK = Task(None)
+_OPTION_NAMES = tuple(name for name, _, _ in PUSH_FIELDS)
 
 STATUSES = {Outcome.KEPT: 200, Outcome.SEEN: 200, Outcome.SPOOLED: 202}
 """Outcome of a push → its status; of all others 201."""
@@ -72,20 +72,22 @@ class OutcomeForm(msgspec.Struct):
 
 def task_in(ask: Ask, body: Any) -> Task:
     """The task of a body, or of a line. Raises BadInput and Refusal."""
-    fields = {
-        name: value for name, value in msgspec.structs.asdict(body).items() if value is not None and value is not UNSET
-    }
-    fields.pop("durability", None)
-    if "payload_base64" in fields:
-        if "payload" in fields:
+    fields: dict[str, Any] = {}
+    for name in _OPTION_NAMES:
+        if (value := getattr(body, name)) is not None:
+            fields[name] = value
+    if body.payload is not UNSET:
+        fields["payload"] = body.payload
+        if body.payload_base64 is not UNSET:
             raise InvalidOption("payload and payload_base64 were given; give one of them")
-        fields["payload"] = fields.pop("payload_base64")
-    elif "payload" not in fields:
+    elif body.payload_base64 is not UNSET:
+        fields["payload"] = body.payload_base64
+    else:
         raise InvalidOption("a task needs a payload: any JSON, or payload_base64 for bytes")
     if ask.trace:
         fields["headers"] = ask.trace | fields.get("headers", {})
     try:
-        task = task_given(fields, _NO_TASK)
+        task = Task(**options_of(fields))
     except ValueError as exc:  # of a time
         raise exc if isinstance(exc, BadInput) else InvalidOption(str(exc)) from None
     ask.check("producer", task.topic)

@@ -70,6 +70,8 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
 
     def may(self, role: Role | Collection[Role], topic: str | None) -> bool:
         """True if it has the role, or one of these, for this topic. ``topic=None``: for every topic."""
+        if type(role) is str and role in self.roles and "*" in self.topics:
+            return True
         return self.has((role,) if isinstance(role, str) else role) and self.reaches(topic)
 
     def reaches(self, topic: str | None) -> bool:

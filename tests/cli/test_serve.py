@@ -269,6 +269,17 @@ def test_it_is_opened_in_a_browser(run: Callable[..., Result], engine: Engine, m
     assert told == {"url": started[0], "read_only": True, "processes": 1}
 
 
+def test_far_tasks_wait_in_its_database(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
+    process = shardq.start("serve", "--port", "0", "--cold", str(tmp_path / "far.db"))
+    place = place_in(told(process))
+    id = httpx.post(f"{place}/v1/tasks", json={"payload": 1, "delay": "30d"}, timeout=LONGEST_S).json()["id"]
+    assert httpx.get(f"{place}/v1/task", params={"id": id}).json()["state"] == "scheduled"
+    assert engine.stats().scheduled == 0
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 0
+
+
 def test_an_engine_that_is_not_there(run: Callable[..., Result], engine: Engine) -> None:
     assert "there is no engine named 'misspelt'" in str(run("serve", "--name", "misspelt").exception)
 

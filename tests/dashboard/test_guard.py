@@ -113,8 +113,13 @@ def test_a_browser_that_leaves_while_it_signs_in_is_no_fault(
 
 @pytest.mark.parametrize("proxies", [(), ("10.0.0.0/8",), ("127.0.0.0/8",)])
 def test_a_proxy_that_nobody_named_is_not_believed(
-    engine: Engine, tokens: Path, proxies: tuple[str, ...], caplog: pytest.LogCaptureFixture
+    engine: Engine,
+    tokens: Path,
+    proxies: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(guard, "FIRST_S", 30.0)
     with served(app(engine, tokens=tokens), "127.0.0.1", proxies=proxies) as place:
         for n in range(guard.FREE + 1):
             headers = {"X-Forwarded-For": f"192.0.2.{n}", "X-Forwarded-Proto": "https"}

@@ -9,7 +9,7 @@
     curl --json '{"text": "tea", "delay": 5}' http://127.0.0.1:8000/reminders
 
 Pollers and workers have processes of their own: a server that is reloaded, scaled or busy then holds nothing up. Where
-one process is enough for all, `shardq serve --dispatch` beside it will do.
+one process is enough for all, call `await engine.start()` in the lifespan, too.
 """
 
 import contextlib

@@ -68,6 +68,16 @@ def test_a_batch_that_says_it_is_too_large_is_refused_unread(program: Program, e
     assert engine.stats().scheduled == 0
 
 
+def test_a_line_is_bounded_and_may_come_in_pieces(
+    program: Program, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "longest", lambda _: 300_000)
+    lines = [{"payload": "x" * 200_000, "delay": 60}, {"payload": 1, "delay": 60}]
+    assert program.batch(lines)[-1]["done"] == 2
+    answer = program.post("/v1/tasks:batch", content=b"x" * 500_000, headers=NDJSON)
+    assert (answer.status_code, engine.stats().scheduled) == (413, 2)
+
+
 def test_one_id_twice_in_a_batch(program: Program, engine: Engine) -> None:
     *lines, _ = program.batch([{"payload": n, "id": "same", "delay": 60, "on_conflict": "replace"} for n in range(3)])
     assert [each["outcome"] for each in lines] == ["pushed", "replaced", "replaced"]

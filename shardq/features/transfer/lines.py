@@ -84,18 +84,17 @@ _decode_push = msgspec.json.Decoder(PushLine).decode
 def task_of(text: str, defaults: Task) -> Task:
     """The task of a line. ``defaults`` has the options that lines leave out."""
     line = _decode_push(text)
-    return task_given(
-        {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}, defaults
-    )
-
-
-def task_given(fields: dict[str, Any], defaults: Task) -> Task:
-    """The task of these fields: its payload, and options that are given, times as numbers or text."""
-    for name, given in fields.items():
-        if name in _READERS and isinstance(given, str):
-            fields[name] = _READERS[name](given)
+    fields = options_of({name: value for name, value in msgspec.structs.asdict(line).items() if value is not None})
     if "delay" in fields or "at" in fields:
         fields = {"delay": None, "at": None} | fields  # its own due time stands in place of that of the options
+    return msgspec.structs.replace(defaults, **fields)
+
+
+def options_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """The options of a push in these fields, in which times may be text, and the id whole. Raises ValueError."""
+    for name, given in fields.items():
+        if type(given) is str and name in _READERS:
+            fields[name] = _READERS[name](given)
     if "/" in (id := fields.get("id", "")):
         check_whole_id(id)
         for name, value in (("topic", topic_of(id)), ("key", key_of(id))):
@@ -104,7 +103,7 @@ def task_given(fields: dict[str, Any], defaults: Task) -> Task:
                     f"the id {quoted(id)} has another {name} than {quoted(fields[name])}: leave out one of them"
                 )
         fields["id"] = unique_of(id)
-    return msgspec.structs.replace(defaults, **fields)
+    return fields
 
 
 # ---- tasks as they were
