@@ -37,8 +37,6 @@ TABLE = "tool.shardq"
 WITH_SETTINGS = ("run", "work", "serve")
 """The commands that have settings of their own, besides those of the group: every option with ``show_envvar``."""
 
-HIDDEN = "(hidden)"
-
 DEFAULTS = {
     "url": "an embedded server of this user",
     "name": DEFAULT_NAME,
@@ -295,11 +293,9 @@ def _settings(given: Given, root: click.Context) -> Iterator[Setting]:
         with command.make_context(section, [], parent=root, resilient_parsing=True) as ctx:
             for name, option in settings_of(command).items():
                 value, origin = _found(given, ctx, option, f"{TABLE}.{section}")
-                hidden = option.hide_input and value is not None
                 # a default that is neither is click's word for none
                 default = option.default if isinstance(option.default, (int, str)) else "-"
-                shown = HIDDEN if hidden else value
-                yield Setting(f"{section}.{name}", shown, default, origin, str(option.envvar))
+                yield Setting(f"{section}.{name}", value, default, origin, str(option.envvar))
 
 
 def _found(given: Given, ctx: click.Context, option: click.Option, table: str) -> tuple[Any, str]:

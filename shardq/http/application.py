@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import msgspec
 from starlette.middleware import Middleware
@@ -186,7 +185,6 @@ class Door:
             raise Refusal(403, f"the token {caller.name!r} is not one of a {roles}; `shardq token --role` makes one")
         if self._read_only and not route.is_read:
             raise Refusal(403, READ_ONLY)
-        fields = {name: unquote(text) for name, text in fields.items()}
         query = query_in(scope["query_string"], fields, route.query)
         ask = Ask(self.gateway, caller, exchange.request_id, headers, exchange.receive)
         exchange.media = route.media

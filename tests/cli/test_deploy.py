@@ -28,7 +28,7 @@ def test_the_files_of_a_kind(tmp_path: Path, kind: str) -> None:
     for path in files:
         source = (ROOT / path.relative_to(tmp_path / "mine")).read_text()
         if path.name == "requirements.txt":
-            source = source.replace("metrics]", f"metrics]=={shardq.__version__}")
+            source = source.replace("serve]", f"serve]=={shardq.__version__}")
         assert path.read_text() == source
         assert all(line in printed.out for line in source.splitlines())
     assert ("which no package index has" in written.err) == ("+" in shardq.__version__)
