@@ -86,6 +86,7 @@ $(DOCS)/.ready: pyproject.toml
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $@
 
+# Tests that need Node, Go, Chromium or promtool are left out without them: apt-get install nodejs golang-go chromium prometheus
 test: $(STAMP) ## some minutes of tests on Valkey 9, for each change: those that are quick, and one for each promise of the pages
 	$(CLEAN) $(BIN)/python -m pytest $(TOGETHER) -m "$(QUICK)"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from cluster.ports import free_port
 from cluster.server import Server
+from tests.support.languages import needed
 from tests.support.reader import ROOT, Reader, built, install_line, installed, steps
 
 TEXTS = {
@@ -53,8 +55,9 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
 @pytest.mark.timeout(600)  # an environment is installed first
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_works_as_typed(page: str, install: Install, own_server: Server) -> None:
+    needed(*(word for word in ("curl", "node") if re.search(rf"^(timeout \d+ )?{word} ", PAGES[page], re.MULTILINE)))
     environment = install(install_line(PAGES[page]))
-    ports = {"6379": own_server.address.rpartition(":")[2], "8000": str(free_port())}
+    ports = {"6379": own_server.address.rpartition(":")[2], "8000": str(free_port()), "8787": str(free_port())}
     # the path of an embedded server's socket is short, and that of a test's own folder may not be
     with tempfile.TemporaryDirectory(prefix="typed-") as home, Reader(environment, Path(home), ports) as reader:
         reader.reads(PAGES[page])

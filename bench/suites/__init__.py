@@ -17,6 +17,7 @@ from bench.suites import (
     lateness,
     memory,
     outbox,
+    polls,
     push,
     scales,
     sizes,
@@ -46,4 +47,5 @@ SUITES = (
     memory.SUITE,
     cold.SUITE,
     outbox.SUITE,
+    polls.SUITE,
 )

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardq.core import forks
 from shardq.core.consumer.claim_planner import ReadyCounts
-from shardq.core.consumer.claim_state import Claims
+from shardq.core.consumer.claim_state import Claims, Decode
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings, Topology
 from shardq.core.model.checks import MAX_PAYLOAD, Topics, check_name, checked_topics, duration_ms
-from shardq.core.model.record import Codec, codec_named
+from shardq.core.model.record import Codec, codec_named, decode_payload
 from shardq.core.operation import Operation, run, succeeded
 from shardq.core.producer.packing import Packer
 from shardq.core.resharding.resizing import held_up
@@ -347,7 +347,13 @@ class EngineBase(forks.OfOneProcess, ABC):
     # ---- arguments
 
     def _claims(
-        self, topics: Topics, lease: float, name: str | None, topic_attempts: Mapping[str, int] | None = None
+        self,
+        topics: Topics,
+        lease: float,
+        name: str | None,
+        topic_attempts: Mapping[str, int] | None = None,
+        *,
+        decode: Decode = decode_payload,
     ) -> Callable[[], Claims]:
         """Checks the arguments of a consumer. Returns what makes its claims, for when the engine is open."""
         names, weights = checked_topics(topics)
@@ -367,6 +373,7 @@ class EngineBase(forks.OfOneProcess, ABC):
                 forwarded=self._forwarded,
                 weights=weights,
                 topic_attempts=topic_attempts,
+                decode=decode,
             )
             if topic_attempts is None and self._parts.has_threads:  # a worker looks by itself
                 claims.look = DispatcherLook()

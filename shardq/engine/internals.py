@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardq.core import upkeep
-from shardq.core.consumer.claim_state import Claims
+from shardq.core.consumer.claim_state import Claims, Decode
 from shardq.core.drivers.sync import Driver
-from shardq.core.model.checks import instant_ms
+from shardq.core.model.checks import Topics, checked_topics, instant_ms
 from shardq.core.model.record import RAW
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
@@ -27,6 +28,7 @@ from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered
 
 if TYPE_CHECKING:
+    from shardq.core.consumer.aio import AsyncConsumer
     from shardq.engine.aio import AsyncEngine
     from shardq.features.cold.relaying import ColdRelaying
     from shardq.features.cold.report import LoaderReport
@@ -62,6 +64,30 @@ class Internals:
     def open_driver(self) -> Any:
         """Opens the engine if it is not open. Returns its driver; for asyncio it is awaited."""
         return self._engine._open_driver(self._engine._deadline())
+
+    async def driver_beside(self) -> Driver:
+        """Opens an engine for asyncio, if it is not open. Returns the driver of the threads beside its loop."""
+        engine: Any = self._engine
+        deadline = engine._deadline()
+        await engine._open_driver(deadline)
+        async with engine._held(deadline):
+            driver: Driver = (await engine._open_beside(deadline))[0]
+        return driver
+
+    def consumer(self, topics: Topics, *, lease: float, name: str, decode: Decode) -> AsyncConsumer:
+        """A consumer of an engine for asyncio, which reads records by ``decode``, and looks for no dispatcher."""
+        from shardq.core.consumer.aio import AsyncConsumer  # here: programs of threads load no asyncio
+
+        engine: Any = self._engine
+        make = self._engine._claims(topics, lease, None, decode=decode)
+
+        async def opened(deadline: float) -> tuple[Any, Claims, Any]:
+            driver, claims = await engine._open_driver(deadline), make()
+            claims.name, claims.look = f"{name}-{secrets.token_hex(6)}", None
+            return driver, claims, engine._background
+
+        names = checked_topics(topics)[0]
+        return AsyncConsumer(opened, engine._open_wakeups, names, self.options.timeout)
 
     def load_cold(self) -> LoaderReport:
         """Loads what is near from the cold store, once. Of an engine for threads."""
@@ -155,6 +181,13 @@ class Internals:
     def claims(self, topics: Sequence[str]) -> Claims:
         """The claims of a new consumer."""
         return self._engine._claims(topics, DEFAULT_LEASE_S, None)()
+
+    def settler(self) -> Claims:
+        """Claims of no topic, for what others have claimed."""
+        engine = self._engine
+        return Claims(
+            engine._map(), (), name="settler", lease_ms=int(DEFAULT_LEASE_S * 1000), ready_counts=engine._ready_counts
+        )
 
     def planned_claims(self, plan: Plan) -> Claims:
         """The claims of a worker."""

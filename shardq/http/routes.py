@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 
-from shardq.http import batch, commands, looks, openapi, tasks
+from shardq.http import batch, commands, looks, openapi, tasks, work
 from shardq.http.exchange import Route
 from shardq.http.problems import Refusal
 
-_ROUTES = (*tasks.ROUTES, *batch.ROUTES, *commands.ROUTES, *looks.ROUTES)
+_ROUTES = (*tasks.ROUTES, *batch.ROUTES, *commands.ROUTES, *looks.ROUTES, *work.ROUTES)
 
 ROUTES: tuple[Route, ...] = (*_ROUTES, openapi.row(_ROUTES))
 

@@ -15,7 +15,7 @@ from shardq import Engine, Task
 from shardq.core.consumer import waiter_registry as registry
 from shardq.core.consumer import wakeups
 from tests.consumer.waiters import LONG_S, PROMPT_S, Claim, idle, leave_name, others, prompt
-from tests.support.engines import Engines
+from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers
 from tests.support.states import state_of
 from tests.support.traffic import wake_ups
@@ -116,6 +116,17 @@ def test_a_wave_goes_through_all_who_wait(
                 consumer.close()
     assert sum(notes) == 200
     assert min(notes) > 0
+
+
+def test_who_leaves_with_a_task_leaves_the_name_of_its_process_to_others_that_wait_here(
+    running: Engine, claims: Callable[..., Claim], all_wait: Callable[..., set[str]]
+) -> None:
+    """A list that woke the process has its name no more: the next task there would wake nobody for ten seconds."""
+    begun = [claims(running.consumer()) for _ in range(SHARDS + 2)]
+    all_wait(1)
+    for count in range(1, len(begun) + 1):
+        running.push(count)
+        wait_until(lambda: sum(claim.done() for claim in begun) == count, "the next has it", timeout=PROMPT_S)  # noqa: B023
 
 
 def test_many_who_wait_in_one_process(

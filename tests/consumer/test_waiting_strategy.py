@@ -94,6 +94,19 @@ def test_woken_it_asks_only_where_it_is_not_known(strategy: WaitStrategy, wakeup
     assert isinstance(strategy.step(1.0), Sleep)
 
 
+def test_woken_while_others_wait_it_registers_for_them(strategy: WaitStrategy, wakeups: KnownWakeups) -> None:
+    asleep(strategy, wakeups)
+    another = Waiter([""], lambda: None)
+    wakeups.waiters.enter(another)
+    wakeups.waiters.wakeup_received((1, ""))
+    wakeups.unsubscribed = {1}
+    assert strategy.step(1.0) == ClaimFrom([1], registering=False)  # a wake-up would not be heard
+    wakeups.waiters.wakeup_received((1, ""))
+    assert isinstance(strategy.step(1.0), Sleep)
+    wakeups.unsubscribed = set()
+    assert strategy.step(1.0) == ClaimFrom([1], registering=True)
+
+
 @pytest.mark.parametrize(("left", "age_s", "tries"), [(0, 0.0, 0), (0, 2 * FRESH_S, 1), (1, 0.0, 1)])
 def test_where_nothing_was_left_a_moment_ago_one_look_is_enough(
     strategy: WaitStrategy, wakeups: KnownWakeups, claims: Claims, left: int, age_s: float, tries: int
@@ -102,6 +115,7 @@ def test_where_nothing_was_left_a_moment_ago_one_look_is_enough(
     asleep(strategy, wakeups)
     wakeups.waiters.wakeup_received((1, ""))
     assert strategy.step(1.0) == ClaimFrom([1], registering=False)
+    wakeups.waiters.leave(strategy.waiter)
     claims.ready_counts.learn(1, {"": left}, 1.0)
     again = WaitStrategy(claims, cast(Wakeups, wakeups), Waiter([""], lambda: None), UNTIL)
     for _ in range(tries):

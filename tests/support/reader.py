@@ -3,8 +3,8 @@
 What a page shows is typed as it stands, and nothing beside it, by these rules:
 
 - The first ``pip install`` on the page, in a block or in a sentence, is what the environment has.
-- A block of Python that begins with ``# NAME.py`` is that file. Others are programs and run: one that imports shardq
-  (or the page's own shopapp) begins a program, the next ones go on with it.
+- A block that begins with ``# NAME.py``, or in another language with ``// NAME``, is that file. Others of Python are
+  programs and run: one that imports shardq (or the page's own shopapp) begins a program, the next ones go on with it.
 - A block of sh is pasted as a whole into one shell: nothing waits but what the block itself waits for. A line ends with
   0, or with what its comment says (``# ends with 1``). A line that ends with ``&`` runs until a section begins with a
   program of Python: that one has nothing beside it. A section is what stands below a heading, or begins in bold.
@@ -12,7 +12,8 @@ What a page shows is typed as it stands, and nothing beside it, by these rules:
   beside them in any order. ``…`` stands for anything, as a line of its own for any number of lines. Where there is no
   such block, each line that a program prints stands somewhere on the page.
 
-The machine may have taken the ports on a page, so they are others: 6379, of Redis, and 8000, of a web service.
+The machine may have taken the ports on a page, so they are others: 6379, of Redis, 8000, of a web service, and 8787, of
+``shardq serve``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ PAUSE_S = 2.0
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INSTALL = re.compile(r"pip install ('shardq[^`\n#]*)")
 _BEGINS = re.compile(r"^(import shardq|import shop)", re.MULTILINE)
-_FILE = re.compile(r"# ([\w/]+\.py)(?:, continued)?\n")
+_FILE = re.compile(r"(?:# ([\w/]+\.py)(?:, continued)?|// ([\w/]+\.(?:mjs|go)))\n")
 _ENDS = re.compile(r"# ends with (\d)")
 _SECTION = re.compile(r"^(#|\*\*)", re.MULTILINE)
 
@@ -75,7 +76,7 @@ def steps(page: str) -> list[Step]:
         begins = begins or _SECTION.search(page[end : block.start()]) is not None
         if kind == "text" and found and not page[end : block.start()].strip():
             found[-1].shown = text
-        elif kind == "python" and _FILE.match(text):
+        elif kind in ("python", "js", "go") and _FILE.match(text):
             found.append(Step("file", text, begins=begins))
             begins = False
         elif kind == "python" and found and found[-1].kind == "python" and not _BEGINS.search(text):
@@ -173,7 +174,7 @@ class Reader:
             if step.kind == "file":
                 name = _FILE.match(step.text)
                 assert name
-                path = self._folder / name[1]
+                path = self._folder / (name[1] or name[2])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="utf-8") as file:
                     file.write(step.text)

@@ -282,7 +282,8 @@ class WaitStrategy:
 
     A claim registers its process only after a first try found nothing: a process that is registered while it finds
     tasks elsewhere is woken for tasks that it has no time for. Where an earlier claim found nothing more a moment ago,
-    that was the first try.
+    that was the first try. Where others of the process wait, they have the time, and sleep on when this one leaves with
+    a task: the first try registers for them.
     """
 
     claims: Claims
@@ -320,9 +321,10 @@ class WaitStrategy:
                 self._claims_made = 1
         self._is_new = False
         self._claims_made += 1
-        if self._claims_made == 1 and shards:
-            return ClaimFrom(shards, registering=False)
         reachable = [shard for shard in shards if self.wakeups.is_subscribed(self.claims.cache.keys(shard))]
+        if self._claims_made == 1 and shards:
+            alone = len(reachable) < len(shards) or not waiters.others_wait(self.waiter, topics)
+            return ClaimFrom(shards, registering=not alone)
         if self._claims_made <= 2 and reachable:
             self._claims_made = 2
             return ClaimFrom(reachable, registering=True)

@@ -63,6 +63,27 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
 
     Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
     """
+    statuses, done, errors = yield from settle_each(claims, settlements)
+    if errors:
+        first = next(iter(errors.values()))
+        if not done:
+            raise first
+        raise SettleError(
+            settled=[item.id for item in done if statuses.get(item.id, "dead") == "dead"],
+            lost=[item.id for item in done if statuses.get(item.id, "dead") != "dead"],
+            failed={id: error for id, error in errors.items() if not isinstance(error, Unanswered)},
+            unknown=[id for id, error in errors.items() if isinstance(error, Unanswered)],
+            first=first,
+        ) from first
+    return statuses
+
+
+def settle_each(
+    claims: Claims, settlements: SettlementsByShard
+) -> Operation[tuple[dict[str, SettleStatus], list[Leased], dict[str, ShardqError]]]:
+    """The same, and raises nothing: returns the statuses by id, the leases that shards have settled, and by id the
+    errors of the others.
+    """
     parts: list[Sequence[Leased]] = []
     requests: dict[int, Request[SettleStatuses]] = {}
     held_up: list[SettleHold] = []
@@ -92,18 +113,7 @@ def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[st
         yield from claims.limiter.released(permits)
     if holds:
         yield from pause_topics(claims, holds)
-    if errors:
-        first = next(iter(errors.values()))
-        if not done:
-            raise first
-        raise SettleError(
-            settled=[item.id for item in done if statuses.get(item.id, "dead") == "dead"],
-            lost=[item.id for item in done if statuses.get(item.id, "dead") != "dead"],
-            failed={id: error for id, error in errors.items() if not isinstance(error, Unanswered)},
-            unknown=[id for id, error in errors.items() if isinstance(error, Unanswered)],
-            first=first,
-        ) from first
-    return statuses
+    return statuses, done, errors
 
 
 def settle_acks(

@@ -175,10 +175,10 @@ class WaiterRegistry:
         """Returns how often a permit of the topic may have gone back, as far as this process was told."""
         return self._wakeups.get((PERMITS, topic), 0)
 
-    def others_wait(self, waiter: Waiter, topic: str) -> bool:
-        """True if another waiter wants tasks of the topic."""
+    def others_wait(self, waiter: Waiter, topics: Collection[str]) -> bool:
+        """True if another waiter wants tasks of one of these topics."""
         with self.lock:
-            return any(topic in other.topics for other in self._waiters if other is not waiter)
+            return any(topic in other.topics for other in self._waiters if other is not waiter for topic in topics)
 
     def messages_missed(self, shard: int) -> None:
         """Notes that messages of the shard may have been missed, or the shard was lost: the process may be registered
@@ -199,8 +199,10 @@ class WaiterRegistry:
                 return True
             return False
 
-    def wake_for(self, entries: Iterable[ReadyList]) -> None:
+    def wake_for(self, entries: Collection[ReadyList]) -> None:
         """Wakes waiters for lists in which a consumer left more than it took."""
+        if not entries:  # as with most claims, and waiters may be a thousand
+            return
         with self.lock:
             # every claim that leaves something comes here: one look at the waiters is for all lists
             free = [waiter for waiter in self._waiters if not waiter.woken_for]

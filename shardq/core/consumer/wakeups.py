@@ -94,7 +94,7 @@ class Wakeups:
         """
         if hears := self.hears_permits:
             self.waiters.waits_for_permits(topic)
-        return self.process if hears else "", hears and self.waiters.others_wait(waiter, topic)
+        return self.process if hears else "", hears and self.waiters.others_wait(waiter, [topic])
 
     def waiters_end(self) -> None:
         """Takes the names of this process along, unless a consumer waits here still: called when a worker ends, as its

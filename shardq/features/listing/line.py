@@ -44,23 +44,22 @@ _values = attrgetter(*_SHOWN)
 
 def task(info: TaskInfo, *, is_private: bool = False) -> Any:
     """The form of a task that was read with ``decode=False``. ``is_private``: without the payload."""
-    return TaskForm(**dict(zip(_SHOWN, _values(info), strict=True)), **({} if is_private else payload(info)))
+    # of a task that has ended, no payload is kept
+    shown = {} if is_private or info.payload is None else payload(info.payload, info.codec)
+    return TaskForm(**dict(zip(_SHOWN, _values(info), strict=True)), **shown)
 
 
-def payload(info: TaskInfo) -> dict[str, Any]:
-    """The payload's fields."""
-    data: bytes | None = info.payload
-    if data is None:  # of a task that has ended, none is kept
-        return {}
+def payload(data: bytes, codec: str) -> dict[str, Any]:
+    """The fields of a payload as it is stored."""
     try:
-        if info.codec == JSON.name:
+        if codec == JSON.name:
             # a line is one line, characters that steer a terminal are printed as escapes, and blanks around a value go
             if data.decode().isprintable() and _decode_raw(data) == data:
                 return {"payload": msgspec.Raw(data)}
             return {"payload": msgspec.json.decode(data)} | _in_base64(data)
-        if info.codec == RAW.name:
+        if codec == RAW.name:
             return {"payload": data.decode()}
-        if info.codec == MSGPACK.name:
+        if codec == MSGPACK.name:
             value = msgspec.msgpack.decode(data)
             msgspec.json.encode(value)
             return {"payload": value} | _in_base64(data)
