@@ -22,8 +22,8 @@ from shardq.errors import ShardqError, SpoolFault
 from shardq.features.embedded import locks
 
 if TYPE_CHECKING:
-    from shardq.features.spool.commands import SpoolStats
-    from shardq.features.spool.file import SpoolFile
+    from shardq.relay.file import SpoolFile
+    from shardq.relay.report import SpoolStats
 
 LOCK_S = 30.0
 """The wait for another process that replays the file: each holds it for one pass."""
@@ -97,8 +97,8 @@ def replay(given: Given, path: Path) -> int:
     """
     from shardq.engine import Engine
     from shardq.engine.parts import drain_of
-    from shardq.features.spool.drain import lock_of
     from shardq.features.spool.spool import TRIP_S
+    from shardq.relay.sending import lock_of
 
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
@@ -159,7 +159,7 @@ def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
 def opened_spool(path: Path) -> Iterator[SpoolFile]:
     """The file of a spool that exists; also for ``stats``."""
     try:
-        from shardq.features.spool.file import SpoolFile
+        from shardq.relay.file import SpoolFile
     except ImportError as exc:
         raise ShardqError(f"this Python was built without SQLite: {exc}") from exc
     with closing(SpoolFile(path.absolute())) as file:

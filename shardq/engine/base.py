@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from shardq.features.cold.loader import Loader
     from shardq.features.cold.report import ColdStats
     from shardq.features.sinks.routes import Routes
-    from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
+    from shardq.relay.report import SpoolStats
     from shardq.worker.handlers import Plan
 
 LISTENING = 1

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from shardq.features.cold.report import ColdStats, LoaderReport
     from shardq.features.replay.replayer import Replayer
     from shardq.features.sinks.routes import Routes
-    from shardq.features.spool.commands import SpoolStats
-    from shardq.features.spool.drain import Drain
-    from shardq.features.spool.file import SpoolFile
+    from shardq.relay.file import SpoolFile
+    from shardq.relay.report import SpoolStats
+    from shardq.relay.sending import Drain
     from shardq.worker.processor import Processor
     from shardq.worker.report import Outcomes
 
@@ -273,6 +273,6 @@ class Target:
 
 def drain_of(file: SpoolFile, options: Options) -> Drain:
     """Returns the drain of a spool to the servers of an engine. It connects when there is something to send."""
-    from shardq.features.spool.drain import Drain  # here: it brings sqlite3
+    from shardq.relay.sending import Drain  # here: it brings sqlite3
 
     return Drain(file, Packer(options.codec, max_payload=options.max_payload), Target(options))

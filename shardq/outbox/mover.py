@@ -42,10 +42,10 @@ from shardq.engine.parts import Target
 from shardq.errors import Conflict, ShardqError
 from shardq.features.cold.relaying import COLD
 from shardq.features.embedded import locks
-from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.confirming import Confirming, Sent
-from shardq.features.spool.drain import KEYED, Drained, Failing, drain
-from shardq.outbox.tables import Outbox
+from shardq.relay.confirming import Confirming, Sent
+from shardq.relay.row import Command, Numbered, layers
+from shardq.relay.sending import KEYED, Failing, Results, send
+from shardq.relay.table import Outbox
 
 log: logging.Logger = logging.getLogger("shardq.outbox")
 
@@ -518,22 +518,22 @@ class Mover:
             connection.execute(table.update().where(*claimed, table.c.claimed.in_(lapsed)).values(claimed=None))
         connection.commit()
 
-    def _carry_out(self, rows: Sequence[Any], until_ms: int | None, *, most: int, timeout: float) -> Drained:
+    def _carry_out(self, rows: Sequence[Any], until_ms: int | None, *, most: int, timeout: float) -> Results:
         failing = Failing({shard: stuck.error for shard, stuck in self.stuck.items()})
-        result = Drained()
+        result = Results()
         memory = f"-{self._window_ms}" if until_ms is None else f"-{self._window_ms}-{until_ms}"
-        commands = [Spooled(row.seq, self._command(row, memory)) for row in rows]
+        commands = [Numbered(row.seq, self._command(row, memory)) for row in rows]
         faults = {each.seq: fault for each in commands if (fault := each.command.fault) is not None}
         result.failed += faults.items()
         waiting = {each.command.id for each in commands if each.seq in faults}
         """Ids of which a row was not carried out."""
         for layer in layers(each for each in commands if each.seq not in faults):
             left = [each for each in layer if each.command.id not in waiting]
-            near, cold, topology = list[Spooled](), list[Spooled](), self._topology()
+            near, cold, topology = list[Numbered](), list[Numbered](), self._topology()
             for each in left:
                 (cold if self._cold.concerns(topology, each.command.id) else near).append(each)
             found = self._opened().run(
-                lambda cache, near=near: drain(cache, self._packer, near, failing, most=most),  # type: ignore[misc]
+                lambda cache, near=near: send(cache, self._packer, near, failing, most=most),  # type: ignore[misc]
                 timeout=timeout,
             )
             if cold:
@@ -553,7 +553,7 @@ class Mover:
         record = bytes(row.record) if isinstance(row.record, memoryview) else row.record
         return Command(row.kind, row.id, row.due, record, row.on_conflict, row.dedup, nonce=row.nonce, memory=memory)
 
-    def _note_stuck(self, rows: Sequence[Any], failing: Failing, result: Drained) -> None:
+    def _note_stuck(self, rows: Sequence[Any], failing: Failing, result: Results) -> None:
         """Notes the first row of each shard that takes nothing from now on."""
         if not (new := failing.errors.keys() - self.stuck.keys()):
             return
@@ -567,7 +567,7 @@ class Mover:
                 for shard in new.intersection(self._homes(row.id)):
                     self.stuck.setdefault(shard, Stuck(row.seq, row.id, row.created, failing.errors[shard]))
 
-    def _note(self, connection: sa.Connection, rows: Sequence[Any], result: Drained) -> set[int]:
+    def _note(self, connection: sa.Connection, rows: Sequence[Any], result: Results) -> set[int]:
         """Writes what became of rows. Returns the numbers of those that were sent or refused."""
         table, by_seq = self._table, {row.seq: row for row in rows}
         settled, conflicts = {*result.done, *(seq for seq, _ in result.failed)}, list[int]()

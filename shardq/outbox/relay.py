@@ -24,12 +24,12 @@ from shardq.engine.internals import Internals
 from shardq.engine.stats import RelayStats
 from shardq.errors import BadInput
 from shardq.features.cold.relaying import COLD
-from shardq.features.spool.confirming import TOLD_S
-from shardq.features.spool.drain import KEYED, cause_of
-from shardq.outbox.database import Waiting, open_database, said, waiting
 from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
-from shardq.outbox.tables import Outbox, default_outbox
+from shardq.relay.confirming import TOLD_S
+from shardq.relay.database import Waiting, open_database, said, waiting
+from shardq.relay.sending import KEYED, cause_of
+from shardq.relay.table import Outbox, default_outbox
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine

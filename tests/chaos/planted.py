@@ -61,14 +61,14 @@ def _waits_for_no_copies() -> None:
 
 def _done_whatever_is_answered(module: Any) -> None:
     """Counts commands of a layer as carried out that no server took."""
-    drain = module.drain
+    send = module.send
 
     def bent(cache: Any, packer: Any, layer: Any, failing: Any, **options: Any) -> Any:
-        result = yield from drain(cache, packer, layer, failing, **options)
+        result = yield from send(cache, packer, layer, failing, **options)
         result.done = [each.seq for each in layer]
         return result
 
-    module.drain = bent
+    module.send = bent
 
 
 def _relay_forgets() -> None:
@@ -78,9 +78,9 @@ def _relay_forgets() -> None:
 
 
 def _spool_forgets() -> None:
-    from shardq.features.spool import drain
+    from shardq.relay import sending
 
-    _done_whatever_is_answered(drain)
+    _done_whatever_is_answered(sending)
 
 
 PLANTED: dict[str, Planted] = {

@@ -24,11 +24,11 @@ from shardq.features.cold.ids import bucket_of
 from shardq.features.cold.report import LoaderReport
 from shardq.features.cold.rows import Row
 from shardq.features.embedded import locks
-from shardq.features.spool.drain import lock_of
-from shardq.features.spool.file import SpoolFile
 from shardq.outbox import OutboxRelay
-from shardq.outbox.database import failed, open_database
 from shardq.outbox.rows import RowPacker
+from shardq.relay.database import failed, open_database
+from shardq.relay.file import SpoolFile
+from shardq.relay.sending import lock_of
 from tests.faults.neighbours import RedisNeighbour
 from tests.faults.way import Way
 from tests.support.waiting import wait_until

@@ -23,11 +23,11 @@ from shardq.core.producer.packing import Packer
 from shardq.engine.internals import Internals
 from shardq.engine.parts import Target
 from shardq.errors import SpoolFault
-from shardq.features.spool.commands import Command
-from shardq.features.spool.drain import Drain
-from shardq.features.spool.file import SpoolFile
 from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import open_database
+from shardq.relay.database import open_database
+from shardq.relay.file import SpoolFile
+from shardq.relay.row import Command
+from shardq.relay.sending import Drain
 from tests.fuzz import command
 from tests.fuzz.nasty import EVIL, OBEYED, few, records
 from tests.support.waiting import wait_until

@@ -16,8 +16,8 @@ import shardq
 from cluster.server import Server
 from shardq import outbox
 from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import waiting
 from shardq.outbox.mover import Mover
+from shardq.relay.database import waiting
 from tests.support.waiting import wait_until
 
 CLAIM_S = 0.5

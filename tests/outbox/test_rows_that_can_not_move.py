@@ -18,7 +18,7 @@ from shardq.cli import main
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import Waiting, drop_failed, failed, open_database, retry_failed
+from shardq.relay.database import Waiting, drop_failed, failed, open_database, retry_failed
 from tests.support.waiting import wait_until
 
 SHARDS = 6

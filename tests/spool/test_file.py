@@ -24,9 +24,9 @@ from shardq.engine.internals import Internals
 from shardq.engine.parts import drain_of
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
-from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.drain import lock_of
-from shardq.features.spool.file import SpoolFile
+from shardq.relay.file import SpoolFile
+from shardq.relay.row import Command, Numbered, layers
+from shardq.relay.sending import lock_of
 from tests.spool.conftest import Make, drained, seen
 from tests.support.listed import listed
 from tests.support.states import FAR_S, state_of
@@ -175,7 +175,7 @@ def test_what_may_have_been_executed_is_stored_in_any_case(path: Path) -> None:
 FILL = """
 import os, resource, signal, sys
 import shardq
-from shardq.features.spool.file import RESERVE_BYTES
+from shardq.relay.file import RESERVE_BYTES
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 url, name, path = sys.argv[1:]
 engine = shardq.Engine(url, name=name, shards=4, spool=path, timeout=0.5, connect_timeout=0.5)
@@ -362,8 +362,8 @@ def test_what_is_acknowledged_survives_a_kill(path: Path) -> None:
 
 
 def test_layers_keep_the_order_of_an_id() -> None:
-    def spooled(seq: int, id: str) -> Spooled:
-        return Spooled(seq, Command("push", id))
+    def spooled(seq: int, id: str) -> Numbered:
+        return Numbered(seq, Command("push", id))
 
     page = [spooled(seq, id) for seq, id in enumerate("abacabd")]
     assert [[each.seq for each in layer] for layer in layers(page)] == [[0, 1, 3, 6], [2, 5], [4]]

@@ -16,7 +16,7 @@ from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, U
 from shardq.cli.acl import rules
 from shardq.core.layout.keys import shard_keys
 from shardq.errors import DurabilityUnavailable, EngineClosed
-from shardq.features.spool.drain import Drain
+from shardq.relay.sending import Drain
 from tests.spool.conftest import Make, direct, drained, seen
 from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
@@ -311,8 +311,8 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
     make: Make, own_server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While tasks move each id is asked for alone; each of these questions took a second, and commands waited."""
-    for module in ("file", "drain"):
-        monkeypatch.setattr(f"shardq.features.spool.{module}.PAGE_ROWS", 12)
+    for module in ("file", "sending"):
+        monkeypatch.setattr(f"shardq.relay.{module}.PAGE_ROWS", 12)
     started, frozen = threading.Event(), threading.Event()
     real = Drain.run
 

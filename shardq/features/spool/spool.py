@@ -39,26 +39,20 @@ from shardq.core.model.printable import quoted
 from shardq.errors import (
     EngineClosed,
     InvalidOption,
-    ReadOnly,
     ShardqError,
     SpoolFault,
     TooManyOpenFiles,
-    Unanswered,
     Unavailable,
 )
 from shardq.features.embedded import locks
-from shardq.features.spool.commands import Command, SpoolStats
-from shardq.features.spool.drain import Drain, Pace, lock_of
-from shardq.features.spool.file import SpoolFile
+from shardq.relay.file import SpoolFile
+from shardq.relay.report import SpoolStats
+from shardq.relay.row import Command
+from shardq.relay.sending import AWAY, Drain, Pace, lock_of
 
 log: logging.Logger = logging.getLogger("shardq.spool")
 
 LEAST_BYTES = 64 << 10
-
-AWAY = (Unavailable, Unanswered, ReadOnly)
-"""The errors of servers that can't be reached, or that take no writes: what meets one of them is spooled. But not
-TooManyOpenFiles, which is this process's own.
-"""
 
 TRIP_S = 5.0
 """The most that a trip of a replay may take: a frozen server must not hold up what goes to the others for longer."""

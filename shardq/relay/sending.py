@@ -36,16 +36,23 @@ from shardq.errors import (
     Conflict,
     EngineClosed,
     PushError,
+    ReadOnly,
     ServerFault,
     ShardqError,
     SpoolFault,
     Unanswered,
+    Unavailable,
 )
-from shardq.features.spool.commands import MEMORY_MS, Command, Spooled, entries_of, layers
-from shardq.features.spool.confirming import TOLD_S, Confirming, Sent
-from shardq.features.spool.file import PAGE_BYTES, PAGE_ROWS, SpoolFile
+from shardq.relay.confirming import TOLD_S, Confirming, Sent
+from shardq.relay.file import PAGE_BYTES, PAGE_ROWS, SpoolFile
+from shardq.relay.row import MEMORY_MS, Command, Numbered, entries_of, layers
 
 T = TypeVar("T")
+
+AWAY = (Unavailable, Unanswered, ReadOnly)
+"""The errors of servers that can't be reached, or that take no writes: what meets one of them is spooled. But not
+TooManyOpenFiles, which is this process's own.
+"""
 
 
 class Servers(Protocol):
@@ -67,15 +74,15 @@ class Servers(Protocol):
 
 
 @dataclass(slots=True)
-class Drained:
+class Results:
     """The result of one layer. What is in neither list waits."""
 
     done: list[int] = field(default_factory=list)
     failed: list[tuple[int, ShardqError]] = field(default_factory=list)
 
-    def with_more(self, other: Drained) -> Drained:
+    def with_more(self, other: Results) -> Results:
         """The results of both."""
-        return Drained(self.done + other.done, self.failed + other.failed)
+        return Results(self.done + other.done, self.failed + other.failed)
 
     @property
     def reasons(self) -> list[tuple[int, str]]:
@@ -117,7 +124,7 @@ class Failing:
             return False
         return any(shard in self.errors or shard in self.unconfirmed for shard in cache.topology.homes(id))
 
-    def judge(self, cache: TopologyCache, spooled: Spooled, error: ShardqError | None, result: Drained) -> None:
+    def judge(self, cache: TopologyCache, spooled: Numbered, error: ShardqError | None, result: Results) -> None:
         """Notes what became of a command: in the result, or that its shards take nothing."""
         if isinstance(error, EngineClosed):
             raise error
@@ -129,21 +136,21 @@ class Failing:
             self.errors.update(dict.fromkeys(cache.topology.homes(spooled.command.id), error))
 
 
-Met = list[tuple[Spooled, ShardqError | None]]
+Met = list[tuple[Numbered, ShardqError | None]]
 """Commands that were sent, each with its error."""
 
 
-def drain(
+def send(
     cache: TopologyCache,
     packer: Packer,
-    layer: Sequence[Spooled],
+    layer: Sequence[Numbered],
     failing: Failing,
     *,
     most: int = BATCH,
     way: Way = "push",
-) -> Operation[Drained]:
+) -> Operation[Results]:
     """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
-    result = Drained()
+    result = Results()
     failing.shards = cache.topology.shards
     if not cache.topology.is_keyed and any(lane_of(each.command.id) for each in layer):
         try:
@@ -153,7 +160,7 @@ def drain(
     open = [each for each in layer if not failing.concerns(cache, each.command.id)]
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]
-    refused: list[Spooled] = []
+    refused: list[Numbered] = []
     for each, error in (yield from _push(cache, packer, pushes, most, way)):
         if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
             refused.append(each)
@@ -166,7 +173,7 @@ def drain(
     return result
 
 
-def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most: int, way: Way) -> Operation[Met]:
+def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Numbered], most: int, way: Way) -> Operation[Met]:
     if not pushes:
         return []
     entries = entries_of(each.command for each in pushes)
@@ -176,7 +183,7 @@ def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Spooled], most:
     return [(each, met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
 
 
-def _by_id(cache: TopologyCache, commands: Sequence[Spooled]) -> Operation[Met]:
+def _by_id(cache: TopologyCache, commands: Sequence[Numbered]) -> Operation[Met]:
     """Cancels and reschedules."""
     if not commands:
         return []
@@ -327,13 +334,13 @@ class Drain:
     def _is_sent(self, seq: int) -> bool:
         return seq in self.confirming or seq in self._leaving
 
-    def _send(self, page: Sequence[Spooled], failing: Failing, timeout: float, *, is_held: bool = False) -> None:
+    def _send(self, page: Sequence[Numbered], failing: Failing, timeout: float, *, is_held: bool = False) -> None:
         """Sends commands that the shards take, and puts aside those that are refused."""
         if not page:
             return
         self._check()
         faults = {each.seq: fault for each in page if (fault := each.command.fault) is not None}
-        self._put_aside(Drained(failed=[*faults.items()]))
+        self._put_aside(Results(failed=[*faults.items()]))
         for layer in layers(each for each in page if each.seq not in faults):
             # what a shard has not confirmed goes first
             failing.unconfirmed = self.confirming.blocked
@@ -341,7 +348,7 @@ class Drain:
             shards = {each.seq: cache.topology.homes(each.command.id) for each in layer}
             self.confirming.meet({shard for each in shards.values() for shard in each})
             result = self._servers.run(
-                lambda cache, layer=layer: drain(cache, self._packer, layer, failing),  # type: ignore[misc]
+                lambda cache, layer=layer: send(cache, self._packer, layer, failing),  # type: ignore[misc]
                 timeout=timeout,
                 deadline=time.monotonic() + timeout if is_held else None,
             )
@@ -356,7 +363,7 @@ class Drain:
             if is_held and failing.errors:
                 break
 
-    def _put_aside(self, result: Drained) -> None:
+    def _put_aside(self, result: Results) -> None:
         """Moves refused commands to those that an operator sees, before anything else is sent on the same ids."""
         if not result.failed:
             return
@@ -394,7 +401,7 @@ class Drain:
             page = self._file.read(seqs)
             for layer in layers(page):
                 result = self._servers.run(
-                    lambda cache, layer=layer: drain(cache, self._packer, layer, failing),  # type: ignore[misc]
+                    lambda cache, layer=layer: send(cache, self._packer, layer, failing),  # type: ignore[misc]
                     timeout=timeout,
                 )
                 _, cache = self._servers.opened()

@@ -1,0 +1,52 @@
+"""What ``stats`` and ``health`` say of a spool's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+
+class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a spool's file, with what all processes that share it have put there. Counts are None where the file
+    can't be read.
+
+    >>> if spool := engine.stats().spool:
+    ...     print(spool.waiting, "wait,", spool.failed, "were refused")
+    """
+
+    path: str
+    engine: str
+    """The name of the engine that the file belongs to."""
+    waiting: int | None = None
+    """Commands that wait for Redis, or for the confirmation of its replicas and its disk."""
+    sent: int | None = None
+    """Those of them that were sent, and are not confirmed yet."""
+    bytes: int | None = None
+    """The bytes of these, and of the failed ones, as ``limit`` counts them."""
+    limit: int | None = None
+    """``spool_bytes`` of this engine; None where a command of the shell looks."""
+    oldest: float | None = None
+    """Seconds since the first of those that wait was spooled; None without one."""
+    replayed: int | None = None
+    """Commands that were replayed since the file was made."""
+    failed: int | None = None
+    """Commands that were refused at their replay, and are kept until they are retried or dropped."""
+    problem: str | None = None
+    """The reason why this process could not replay commands at its last attempt, or why they are not confirmed."""
+    fault: str | None = None
+    """The reason why the file takes or gives nothing, so that commands go to Redis only."""
+
+
+def problems(stats: SpoolStats) -> Iterator[str]:
+    """A sentence for each thing that an operator should look after."""
+    if stats.fault:
+        yield f"{stats.fault}; commands go to Redis only, while it can be reached"
+    if stats.problem and stats.waiting is not None:
+        waits = f", the oldest for {stats.oldest:,.0f} s" if stats.oldest is not None else ""
+        yield f"{stats.waiting:,} commands wait in the spool {stats.path}{waits}: {stats.problem}"
+    if stats.failed:
+        yield (
+            f"{stats.failed:,} commands of the spool {stats.path} were refused: `shardq spool failed {stats.path}` "
+            "lists them, and retries or drops them"
+        )
