@@ -171,7 +171,8 @@ class Confirming:
     def sent(self, rows: Iterable[Sent]) -> None:
         """Notes rows that a server has answered."""
         for row in rows:
-            self.forget(row.seq)
+            if self._again or row.seq in self._open:
+                self.forget(row.seq)
             self._open[row.seq] = row
             self._open_bytes += row.size
 
@@ -270,7 +271,7 @@ class Confirming:
             self._question = _known(exc)
         return True
 
-    def _answered(self, behind: Collection[int]) -> list[Sent]:
+    def _answered(self, behind: set[int]) -> list[Sent]:
         now = time.monotonic()
         for shard in self._asking:
             if shard not in behind:
@@ -281,9 +282,11 @@ class Confirming:
                 known.asked += 1
                 known.asks_at = now + known.pause_s
                 known.pause_s = min(2 * known.pause_s, LONGEST_PAUSE_S)
-        confirmed = [row for row in self._asked.values() if behind_none(behind, row)]
-        back = [row for row in (*self._asked.values(), *self._open.values()) if not behind_none(behind, row)]
-        self._asked = {}
+        asked, self._asked = self._asked, {}
+        if not behind:
+            return list(asked.values())
+        confirmed = [row for row in asked.values() if behind.isdisjoint(row.shards)]
+        back = [row for row in (*asked.values(), *self._open.values()) if not behind.isdisjoint(row.shards)]
         for row in back:
             self.forget(row.seq)
             self._again[row.seq] = row
@@ -319,8 +322,3 @@ def _known(answer: set[int] | ShardqError) -> Future[set[int]]:
     else:
         question.set_result(answer)
     return question
-
-
-def behind_none(behind: Collection[int], row: Sent) -> bool:
-    """True if none of the shards of a row is behind."""
-    return not any(shard in behind for shard in row.shards)

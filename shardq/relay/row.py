@@ -54,7 +54,10 @@ class Command(NamedTuple):
 
     @property
     def size(self) -> int:
-        return OVERHEAD + sum(len(word) for word in (self.id, self.record) if isinstance(word, str | bytes))
+        try:
+            return OVERHEAD + len(self.id) + len(self.record)
+        except TypeError:  # of another program
+            return OVERHEAD
 
     @property
     def once(self) -> str:
@@ -89,6 +92,8 @@ class Numbered(NamedTuple):
 
     seq: int
     command: Command
+    created: object = 0  # an instant in ms of the epoch, or 0 where it is not read
+    attempts: object = 0  # how often it was refused
 
 
 def now_ms() -> int:

@@ -21,12 +21,12 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
 from shardq.engine.internals import Internals
-from shardq.engine.parts import drain_of
+from shardq.engine.parts import spool_mover
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
+from shardq.features.spool.spool import lock_of
 from shardq.relay.file import SpoolFile
 from shardq.relay.row import Command, Numbered, layers
-from shardq.relay.sending import lock_of
 from tests.spool.conftest import Make, drained, seen
 from tests.support.listed import listed
 from tests.support.states import FAR_S, state_of
@@ -315,10 +315,10 @@ def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name
     file = SpoolFile(path, engine=name)
     file.add([[Command("cancel", engine.push("here", delay=FAR_S))]])
     write_protect(path)
-    drain = drain_of(file, Internals(engine).options)
+    mover = spool_mover(file, Internals(engine).options)
     with pytest.raises(SpoolFault, match="attempt to write a readonly database"):
-        drain.run(lambda: False, timeout=5)
-    drain.close()
+        mover.run(lambda: False)
+    mover.close()
     file.close()
     assert engine.stats().scheduled == 1
     engine.close()

@@ -15,10 +15,7 @@ from shardq.features.cold.ids import place_in
 from shardq.features.cold.storing_sync import ColdStore, Declare
 from shardq.relay.chain_sync import TaskStore
 from shardq.relay.row import Command, Numbered, entries_of
-from shardq.relay.sending import Failing, Results, is_refusal, met
-
-COLD = -1
-"""In the place of a shard: the table takes nothing."""
+from shardq.relay.sending import COLD, Failing, Results, is_refusal, met
 
 
 class RelayedRedis(TaskStore):
@@ -45,10 +42,12 @@ class ColdRelaying:
         self._redis = redis
         self._store = None if cold is None else ColdStore(redis, cold, declare)
 
+    def is_used(self, topology: Topology) -> bool:
+        """True if ids may be in the table."""
+        return self._cold is not None or topology.cold is not None
+
     def concerns(self, topology: Topology, id: str) -> bool:
-        """True for an id that may be in the table."""
-        if self._cold is None and topology.cold is None:
-            return False
+        """True for an id that may be in the table, which is used."""
         if place_in(id) is not None:
             return True
         return topology.is_cold(id) if self._cold is None else self._cold.owns(id, topology)
