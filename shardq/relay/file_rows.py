@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from shardq.errors import ShardqError, SpoolFault
 from shardq.relay import file as files
 from shardq.relay.file import SpoolFile
-from shardq.relay.mover import Head
+from shardq.relay.mover import Head, Store
 from shardq.relay.row import MEMORY_MS, Numbered
 
 log: logging.Logger = logging.getLogger("shardq.spool")
 
 
-class FileRows:
+class FileRows(Store):
     """The rows of one file."""
 
-    memory_ms: int = MEMORY_MS
-    send_s: None = None  # the lock is the kernel's: it stays with a process that stands still
-    least_left: float = math.inf
+    memory_ms = MEMORY_MS
+    send_s = None  # the lock is the kernel's: it stays with a process that stands still
 
     def __init__(self, file: SpoolFile) -> None:
-        self.moved: int = 0
-        self.failed: int = 0
-        self.problem: str = ""
+        super().__init__()
         self._file = file
         self._page: dict[int, Numbered] = {}
         self._sent_until = 0
@@ -65,8 +61,6 @@ class FileRows:
         self._file.check(self._sent_until)
         self._noted_until = self._sent_until
 
-    def release(self, seqs: Collection[int]) -> None: ...
-
     def remove(self, seqs: Collection[int]) -> None:
         self._file.finish(list(seqs), [])
         self.moved += len(seqs)
@@ -89,8 +83,3 @@ class FileRows:
 
     def present(self, seqs: Collection[int]) -> Collection[int]:
         return [row.seq for row in self._file.read(list(seqs))]
-
-    def look(self) -> tuple[list[int], float]:
-        return [], math.inf
-
-    def abandon(self) -> None: ...

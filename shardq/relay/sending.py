@@ -73,10 +73,6 @@ class Results:
     done: list[int] = field(default_factory=list)
     failed: list[tuple[int, ShardqError]] = field(default_factory=list)
 
-    def with_more(self, other: Results) -> Results:
-        """The results of both."""
-        return Results(self.done + other.done, self.failed + other.failed)
-
 
 COLD, KEYED = -1, -2
 """In the place of a shard: the cold store; tasks with keys, as this process may not be the first to push one."""

@@ -26,7 +26,7 @@ from shardq.core.layout.words import number_of
 from shardq.core.model.checks import now_ms
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
-from shardq.relay.mover import Head
+from shardq.relay.mover import Head, Store
 from shardq.relay.row import Command, Numbered
 from shardq.relay.table import Outbox
 
@@ -57,20 +57,16 @@ LOCKING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
 """Databases that can skip locked rows. Elsewhere one relay works at a time."""
 
 
-class TableRows:
+class TableRows(Store):
     """The rows of one outbox, for one relay."""
-
-    problem: str = ""
 
     def __init__(self, database: sa.Engine, outbox: Outbox, *, batch: int, keep: bool, memory_ms: int) -> None:
         """``memory_ms``: how long Redis remembers a row. ``keep``: rows stay, with the time of their move."""
-        self.batch = batch
-        self.memory_ms = memory_ms
-        self.least_left: float = math.inf
-        self.moved: int = 0
+        super().__init__()
+        self.memory_ms, self.send_s = memory_ms, SEND_S
+        self._batch = batch
         self.refusals: int = 0  # moved rows whose id was taken
         self.tried: int = 0  # rows that were refused, and kept
-        self.failed: int = 0  # rows in the table that were put aside
         self._locks = database.dialect.name in LOCKING
         # Stricter ones fail where relays meet, and hide rows that were committed meanwhile.
         self._database = database.execution_options(isolation_level="READ COMMITTED") if self._locks else database
@@ -85,8 +81,8 @@ class TableRows:
         self._said: set[str] = set()  # the reasons of rows that were put aside, as the log has them
 
     @property
-    def send_s(self) -> float:
-        return SEND_S
+    def batch(self) -> int:
+        return self._batch
 
     @contextmanager
     def turn(self, deadline: float = 0.0) -> Iterator[bool]:
@@ -122,13 +118,10 @@ class TableRows:
             sa.select(column.seq, column.id, column.created, sa.func.length(column.record))
             .where(*waits, column.seq > sa.bindparam("after"))
             .order_by(column.seq)
-            .limit(self.batch),
+            .limit(self._batch),
             {"after": after},
         )
         return [Head(*row) for row in rows.all()]
-
-    def sent(self, until: int) -> int:
-        return 0  # transactions commit in another order
 
     def claim(self, seqs: Collection[int], memory: str) -> list[Numbered]:
         connection, table = self._connection, self._table
