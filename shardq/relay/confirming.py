@@ -153,7 +153,7 @@ class Confirming:
 
     # ---- sending
 
-    def meet(self, shards: Collection[int]) -> None:
+    def meet(self, shards: Collection[int], within_s: float | None = None) -> None:
         """Asks shards that were never asked, before rows are sent there. A shard that does not answer now, or for which
         there is no time, as another question is under way, gets its first rows twice.
         """
@@ -162,7 +162,7 @@ class Confirming:
         driver, barrier, cache = self._connected()
         if new := [shard for shard in shards if not barrier.knows(shard) and shard not in self._behind]:
             try:
-                run(driver, barrier.behind(map(cache.keys, new)), deadline=time.monotonic() + QUESTION_S)
+                run(driver, barrier.behind(map(cache.keys, new)), deadline=time.monotonic() + (within_s or QUESTION_S))
             except AccessDenied as exc:
                 self._deny(exc)
             except ShardqError:

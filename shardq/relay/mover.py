@@ -315,6 +315,7 @@ class Mover:
                         self.confirming.forget(seq)  # it is gone, or another mover has it, or it waits like others
                         self._sent_until = min(self._sent_until, seq - 1)
                         self._pass_at = 0.0
+                self.store.sent(self._sent_until)
         if was_blocked - self.confirming.blocked:
             self._begin_pass()
 
@@ -346,7 +347,7 @@ class Mover:
                     self._after = row.seq
             after = looked_at[-1].seq if looked_at else after
             ended = len(looked_at) == len(page) < self.store.batch
-            if done or ended:
+            if done or ended or (within_s is not None and self.stuck):
                 break
         self.store.sent(self._sent_until)
         if ended and self._pass_at == math.inf:
@@ -434,7 +435,7 @@ class Mover:
         before, self.stuck, pause_s = self.stuck, {}, self._pause_s
         seqs = sorted({first.seq for first in before.values()})
         try:
-            done = self._move(seqs, timeout=PROBE_S)
+            done = self._move(seqs, timeout=max(PROBE_S, pause_s / 5))  # a slow server is one that answers
             present = self.store.present(seqs)
         except BaseException:
             self.stuck = before
@@ -479,7 +480,7 @@ class Mover:
                 return set()
             topology = self._topology()
             shards = {row.seq: _homes(topology, row.command.id) for row in rows}
-            self.confirming.meet({shard for each in shards.values() for shard in each})
+            self.confirming.meet({shard for each in shards.values() for shard in each}, within_s)
             timeout = min(timeout, self._timeout_s)
             result = self._carry_out(rows, most=most, timeout=timeout, within_s=within_s)
             settled = self._note(rows, result)

@@ -165,6 +165,7 @@ def test_relays_that_are_killed(database: sa.Engine, url: str, name: str) -> Non
         ledger.check()
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_relays_servers_and_databases_that_are_killed(own_server: Server, database: sa.Engine, name: str) -> None:
