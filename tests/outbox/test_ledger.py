@@ -28,6 +28,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.ledger
 
+IDS = 20_000  # of each kind, in the long one
 RELAYS = 2
 SOME = 50  # commands of each kind in a transaction
 
@@ -60,13 +61,18 @@ class Ledger:
             consumer.ack(deliveries)
 
     def look(self) -> None:
-        """Pushes anew what was cancelled, and reschedules what was rescheduled."""
+        """Pushes anew what was cancelled, reschedules what was rescheduled. What has failed half-way shows later."""
         there = self.due("cancel")
-        gone = [id for n in range(self.count) if (id := f"cancel/{n}") not in there and id not in self.anew]
+        self.anew.update(id for id, due in there.items() if due == round(self.third, 3))
+        gone = [id for n in range(self.count) if (id := f"cancel/{n}") not in there]
+        assert self.anew.isdisjoint(gone), "cancelled once more"
         self._engine.push_many(Task(1, id=id.partition("/")[2], topic="cancel", at=self.third) for id in gone)
         self.anew.update(gone)
-        for id, due in self.due("move").items():
-            if id not in self.again and due == round(self.second, 3):
+        there = self.due("move")
+        self.again.update(id for id, due in there.items() if due == round(self.third, 3))
+        for id, due in there.items():
+            if due == round(self.second, 3):
+                assert id not in self.again, "rescheduled once more"
                 self._engine.reschedule(id, at=self.third)
                 self.again.add(id)
 
@@ -187,7 +193,7 @@ def test_relays_servers_and_databases_that_are_killed(own_server: Server, databa
 
     with shardq.Engine(own_server.url, name=name, shards=4, timeout=10) as engine, ExitStack() as stack:
         engine.start()
-        ledger = Ledger(engine, database, 20_000)
+        ledger = Ledger(engine, database, IDS)
         ledger.store()
         with _working(ledger):
             _keep(ledger, _command(database, own_server.url, name), stack, 60, [kill_server, cut_off])
