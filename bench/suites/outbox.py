@@ -14,7 +14,7 @@ from cluster.postgres import Postgres
 from cluster.server import Server
 from shardq import Engine, Task, outbox
 from shardq.outbox import OutboxRelay
-from shardq.outbox.database import open_database, waiting
+from shardq.relay.database import open_database, waiting
 
 KEPT = {"appendonly": "yes", "appendfsync": "everysec"}
 LOOK_S = 0.1

@@ -54,7 +54,7 @@ class Place:
         chosen = self.outbox
         import sqlalchemy as sa
 
-        from shardq.outbox.database import open_database, said
+        from shardq.relay.database import open_database, said
 
         source = open_database(self.database)
         try:
@@ -144,7 +144,7 @@ def status(given: Given, place: Place) -> None:
 
     Of those that wait, some may have been sent: they leave when the servers' replicas and disks have their tasks.
     """
-    from shardq.outbox.database import waiting
+    from shardq.relay.database import waiting
 
     with place.opened(given) as (source, chosen):
         seen = waiting(source, chosen)
@@ -168,7 +168,7 @@ def failed(given: Given, place: Place) -> None:
       shardq outbox retry 17 18
       shardq outbox drop
     """
-    from shardq.outbox.database import failed
+    from shardq.relay.database import failed
 
     with place.opened(given) as (source, chosen):
         after = 0
@@ -190,7 +190,7 @@ def retry(given: Given, rows: tuple[int, ...], place: Place) -> None:
 
     Later rows with the same ids have been moved meanwhile: a row that is tried again comes after them.
     """
-    from shardq.outbox.database import retry_failed
+    from shardq.relay.database import retry_failed
 
     with place.opened(given) as (source, chosen):
         count = retry_failed(source, chosen, rows)
@@ -203,7 +203,7 @@ def retry(given: Given, rows: tuple[int, ...], place: Place) -> None:
 @_quiet
 def drop(given: Given, rows: tuple[int, ...], place: Place) -> None:
     """Remove the rows with these numbers, or all that were put aside."""
-    from shardq.outbox.database import drop_failed
+    from shardq.relay.database import drop_failed
 
     with place.opened(given) as (source, chosen):
         count = drop_failed(source, chosen, rows)

@@ -22,8 +22,8 @@ from shardq.errors import ShardqError, SpoolFault
 from shardq.features.embedded import locks
 
 if TYPE_CHECKING:
-    from shardq.features.spool.commands import SpoolStats
-    from shardq.features.spool.file import SpoolFile
+    from shardq.relay.file import SpoolFile
+    from shardq.relay.report import SpoolStats
 
 LOCK_S = 30.0
 """The wait for another process that replays the file: each holds it for one pass."""
@@ -96,9 +96,8 @@ def replay(given: Given, path: Path) -> int:
       1  something does: the reason is printed
     """
     from shardq.engine import Engine
-    from shardq.engine.parts import drain_of
-    from shardq.features.spool.drain import lock_of
-    from shardq.features.spool.spool import TRIP_S
+    from shardq.engine.parts import spool_mover
+    from shardq.features.spool.spool import lock_of
 
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
@@ -107,21 +106,21 @@ def replay(given: Given, path: Path) -> int:
         if options.is_embedded:
             raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
         lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)
-        with lock as held, closing(drain_of(file, options)) as run:
+        with lock as held, closing(spool_mover(file, options)) as mover:
             if held is None:
                 raise SpoolFault(f"the spool {path} is being replayed by another process, for more than {LOCK_S:g} s")
-            while not run.run(lambda: ending.asked, timeout=TRIP_S) and not run.problem and not ending.asked:
-                run.confirm(lambda: ending.asked, timeout=TRIP_S)  # a window is full
-            run.confirm(lambda: ending.asked, timeout=TRIP_S)
-            if not run.problem and run.confirming.error is not None:
-                run.problem = str(run.confirming.error)
+            while not mover.run(lambda: ending.asked) and not mover.problem and not ending.asked:
+                mover.confirm(stopping=lambda: ending.asked)  # a window is full
+            while mover.is_waiting and not mover.confirming.is_settled and not ending.asked:
+                mover.confirm(stopping=lambda: ending.asked)
+            problem = mover.problem or str(mover.confirming.error or "")
             left = file.stats().waiting
         given.answer(
-            {"replayed": run.replayed, "refused": run.failed, "waiting": left, "problem": run.problem or None},
-            f"replayed {run.replayed:,}, refused {run.failed:,}, {left:,} left",
+            {"replayed": mover.store.moved, "refused": mover.store.failed, "waiting": left, "problem": problem or None},
+            f"replayed {mover.store.moved:,}, refused {mover.store.failed:,}, {left:,} left",
         )
-        if run.problem and not given.json:
-            complain(f"error: {run.problem}")
+        if problem and not given.json:
+            complain(f"error: {problem}")
     return ending.code if ending.asked else 1 if left else 0
 
 
@@ -159,7 +158,7 @@ def failed(given: Given, path: Path, retry: bool, drop: bool) -> None:
 def opened_spool(path: Path) -> Iterator[SpoolFile]:
     """The file of a spool that exists; also for ``stats``."""
     try:
-        from shardq.features.spool.file import SpoolFile
+        from shardq.relay.file import SpoolFile
     except ImportError as exc:
         raise ShardqError(f"this Python was built without SQLite: {exc}") from exc
     with closing(SpoolFile(path.absolute())) as file:

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from shardq.features.cold.loader import Loader
     from shardq.features.cold.report import ColdStats
     from shardq.features.sinks.routes import Routes
-    from shardq.features.spool.commands import SpoolStats
     from shardq.features.spool.spool import Spool
+    from shardq.relay.report import SpoolStats
     from shardq.worker.handlers import Plan
 
 LISTENING = 1
@@ -189,7 +189,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
             return None
-        from shardq.engine.parts import drain_of  # here: they bring sqlite3
+        from shardq.engine.parts import spool_mover  # here: they bring sqlite3
         from shardq.features.spool.spool import Spool
 
         options = self._options
@@ -204,7 +204,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             shards=options.shards,
             limit=limit,
             timeout=options.timeout,
-            drain=partial(drain_of, options=options),
+            mover=partial(spool_mover, options=options),
         )
 
     def _cold_at(

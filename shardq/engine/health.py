@@ -40,7 +40,7 @@ from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.cold.report import LATE_S, ColdStats
 from shardq.features.listing.query import cause_of
-from shardq.features.spool.commands import SpoolStats
+from shardq.relay.report import SpoolStats
 
 MAX_READY_AGE_S = 60.0
 """A ready task that no worker takes for longer than this is a reason: no worker serves its topic, or too few do."""

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from shardq.features.cold.report import ColdStats, LoaderReport
     from shardq.features.replay.replayer import Replayer
     from shardq.features.sinks.routes import Routes
-    from shardq.features.spool.commands import SpoolStats
-    from shardq.features.spool.drain import Drain
-    from shardq.features.spool.file import SpoolFile
+    from shardq.relay.file import SpoolFile
+    from shardq.relay.mover import Mover
+    from shardq.relay.report import SpoolStats
     from shardq.worker.processor import Processor
     from shardq.worker.report import Outcomes
 
@@ -224,7 +224,7 @@ T = TypeVar("T")
 
 
 class Target:
-    """The servers of an engine, as a thread beside it sees them: the relay of the outbox has one, and the drain of the
+    """The servers of an engine, as a thread beside it sees them: the relay of the outbox has one, and the replay of the
     spool. Its connections are its own. It opens itself at its first use, also after ``close()``, which may come from
     another thread.
     """
@@ -274,8 +274,10 @@ class Target:
             self._connections.close()
 
 
-def drain_of(file: SpoolFile, options: Options) -> Drain:
-    """Returns the drain of a spool to the servers of an engine. It connects when there is something to send."""
-    from shardq.features.spool.drain import Drain  # here: it brings sqlite3
+def spool_mover(file: SpoolFile, options: Options) -> Mover:
+    """Returns the mover from a spool to the servers of an engine. It connects when there is something to send."""
+    from shardq.relay.file_rows import FileRows, log  # here: it brings sqlite3
+    from shardq.relay.mover import Mover
 
-    return Drain(file, Packer(options.codec, max_payload=options.max_payload), Target(options))
+    packer = Packer(options.codec, max_payload=options.max_payload)
+    return Mover(FileRows(file), packer, lambda: Target(options), log, timeout=options.timeout)

@@ -31,7 +31,7 @@ from shardq.features.cold.report import ColdStats
 from shardq.features.replay.journal import ReplayStats
 from shardq.features.schedules.declaring import Summary
 from shardq.features.schedules.scheduler import SchedulerReport
-from shardq.features.spool.commands import SpoolStats
+from shardq.relay.report import SpoolStats
 
 NINETEEN_OF_TWENTY = 1.96
 """The error of an estimate is within so many standard deviations, nineteen times of twenty."""

@@ -1,6 +1,6 @@
 # For asyncio. `make fmt` generates tasks_sync.py from it.
 """The commands on tasks: pushing them, what is done by id, and what looks at many or acts on all that match. Each
-checks its arguments, and is one call of the engine's chain of stores (``features/stores_aio.py``), whose first link is
+checks its arguments, and is one call of the engine's chain of stores (``relay/chain_aio.py``), whose first link is
 here.
 ``AsyncEngine`` inherits them.
 """
@@ -32,7 +32,7 @@ from shardq.features.listing import ends
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
-from shardq.features.stores_aio import AsyncTaskStore, Progress
+from shardq.relay.chain_aio import AsyncSpoolStore, AsyncTaskStore, Progress
 from shardq.worker.named import TaskDecorator
 
 if True:  # ASYNC
@@ -198,8 +198,6 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         self._redis = AsyncRedisStore(self)
         self._store: AsyncTaskStore = self._redis
         if self._spool is not None:
-            from shardq.features.spool.spooling_aio import AsyncSpoolStore  # here: it brings sqlite3
-
             self._store = AsyncSpoolStore(self._store, self._spool)
         if cold is not None and not self._parts.is_of_test:
             from shardq.features.cold.storing_aio import AsyncColdStore  # here: most engines have none

@@ -1,6 +1,6 @@
 # Generated from tasks_aio.py by `make fmt`: change that one.
 """The commands on tasks: pushing them, what is done by id, and what looks at many or acts on all that match. Each
-checks its arguments, and is one call of the engine's chain of stores (``features/stores_sync.py``), whose first link is
+checks its arguments, and is one call of the engine's chain of stores (``relay/chain_sync.py``), whose first link is
 here.
 ``Engine`` inherits them.
 """
@@ -32,7 +32,7 @@ from shardq.features.listing import ends
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
 from shardq.features.listing.forecast import Forecast, Horizon, check_horizon
 from shardq.features.listing.query import Filter, Query, TaskPage, check_limit, dead_filter
-from shardq.features.stores_sync import Progress, TaskStore
+from shardq.relay.chain_sync import Progress, SpoolStore, TaskStore
 from shardq.worker.named import TaskDecorator
 
 if TYPE_CHECKING:
@@ -164,8 +164,6 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
         self._redis = RedisStore(self)
         self._store: TaskStore = self._redis
         if self._spool is not None:
-            from shardq.features.spool.spooling_sync import SpoolStore  # here: it brings sqlite3
-
             self._store = SpoolStore(self._store, self._spool)
         if cold is not None and not self._parts.is_of_test:
             from shardq.features.cold.storing_sync import ColdStore  # here: most engines have none

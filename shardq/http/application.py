@@ -9,7 +9,6 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 access: logging.Logger = logging.getLogger("shardq.http.access")
 
 API = "/v1"
-
-_NONE: Mapping[str, str] = MappingProxyType({})
 
 READ_ONLY = "this is read-only: it shows the engine, and changes nothing"
 
@@ -148,7 +145,7 @@ class Door:
         exchange = _Exchange(scope, receive, headers, request_id)
         try:
             answer = await (self._probed(exchange, probe) if probe else self._called(exchange, path))
-            status, media, more = answer.status, answer.media or exchange.media, _NONE
+            status, media, more = answer.status, answer.media or exchange.media, answer.headers
             value = answer.value
             body = value if isinstance(value, bytes) else msgspec.json.encode(value)
         except Exception as exc:  # noqa: BLE001  each has an answer, and a fault of ours is logged there

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -109,6 +110,7 @@ class Answer(NamedTuple):
     status: int = 200
     media: bytes = b""
     """The type of the answer, if it is not that of the route."""
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 Handler = Callable[[Ask, Any, Any], Awaitable[Answer]]

@@ -14,7 +14,7 @@ from shardq.core.lazy import TYPE_CHECKING, lazily
 if TYPE_CHECKING:
     from shardq.engine.stats import RelayStats
     from shardq.outbox.relay import OutboxRelay
-    from shardq.outbox.tables import (
+    from shardq.relay.table import (
         Outbox,
         cancel,
         create,
@@ -32,7 +32,7 @@ else:
         {
             **dict.fromkeys(
                 ("Outbox", "cancel", "create", "default_outbox", "push", "push_many", "reschedule", "sql", "table"),
-                "shardq.outbox.tables",
+                "shardq.relay.table",
             ),
             "OutboxRelay": "shardq.outbox.relay",
             "RelayStats": "shardq.engine.stats",

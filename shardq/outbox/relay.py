@@ -1,4 +1,4 @@
-"""The relay: a loop that moves committed rows from the outbox to the engine. ``mover`` has its steps.
+"""The relay: a loop that moves committed rows from the outbox to the engine. ``relay/mover`` has its steps.
 
 Several relays may work at once. Where the database can skip locked rows, each has rows of its own; on SQLite one works
 at a time.
@@ -7,7 +7,6 @@ at a time.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -18,26 +17,27 @@ import sqlalchemy as sa
 
 from shardq.core.model.checks import duration_ms
 from shardq.core.model.printable import quoted
+from shardq.core.producer.packing import Packer
 from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
+from shardq.engine.parts import Target
 from shardq.engine.stats import RelayStats
-from shardq.errors import BadInput
-from shardq.features.cold.relaying import COLD
-from shardq.features.spool.confirming import TOLD_S
-from shardq.features.spool.drain import KEYED, cause_of
-from shardq.outbox.database import Waiting, open_database, said, waiting
-from shardq.outbox.mover import LONGEST_PAUSE_S, Mover
+from shardq.errors import BadInput, ShardqError
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
-from shardq.outbox.tables import Outbox, default_outbox
+from shardq.relay.confirming import TOLD_S
+from shardq.relay.database import Waiting, open_database, said, waiting
+from shardq.relay.mover import LONGEST_PAUSE_S, Mover
+from shardq.relay.sending import COLD, KEYED, cause_of
+from shardq.relay.table import Outbox, default_outbox
+from shardq.relay.table_rows import CLAIM_S, TableRows, log
 
 if TYPE_CHECKING:
     from shardq.engine import AsyncEngine, Engine
 
-log: logging.Logger = logging.getLogger("shardq.outbox")
-
 POLL_S = 0.2  # between two looks at a database that does not tell of new rows
 LISTEN_S = 5.0  # the same where it tells: a notice may be lost with its connection
+CLOSE_S = 3.0  # how long a relay that is closed waits for the servers to confirm what was sent
 SLICE_S = 0.5  # how long a relay that listens takes to notice that it is to stop
 
 
@@ -115,7 +115,17 @@ class OutboxRelay:
         self._database = database if isinstance(database, sa.Engine) else open_database(database)
         self._is_started = False
         self._is_ours = False  # true once the table is known to belong to the engine
-        self._mover = Mover(self._database, outbox, engine, batch=batch, keep=keep, window_ms=window_ms)
+        self._rows = TableRows(self._database, outbox, batch=batch, keep=keep, memory_ms=window_ms)
+        options = Internals(engine).options
+        self._mover = Mover(
+            self._rows,
+            Packer(options.codec, max_payload=options.max_payload),
+            lambda: Target(Internals(engine).options, Internals(engine).parts.driver),
+            log,
+            timeout=options.timeout,
+            has_threads=lambda: Internals(engine).parts.has_threads,
+            elsewhere=lambda packer, servers: Internals(engine).cold_relaying(packer, servers.opened),
+        )
         self._causes: set[str] = set()
         """The problems that the log has said since rows were last moved without a problem."""
         self._notices: Notices | None = None
@@ -129,27 +139,27 @@ class OutboxRelay:
     @property
     def moved(self) -> int:
         """The rows that were moved."""
-        return self._mover.moved
+        return self._rows.moved
 
     @property
     def refused(self) -> int:
         """Moved rows whose id was taken, with ``on_conflict="reject"``."""
-        return self._mover.refused
+        return self._rows.refusals
 
     def step(self) -> int:
         """Moves up to a batch of rows, and waits until the servers' replicas and disks have what they did. Returns the
         number of rows that have left. Raises what kept rows from that, if none has.
         """
         self._check_owner()
-        before = self._mover.moved
+        before = self._rows.moved
         self._mover.probe_now()
         self._mover.step()
         self._mover.confirm()
-        moved = self._mover.moved - before
+        moved = self._rows.moved - before
         if not moved and self._mover.stuck:
             raise next(iter(self._mover.stuck.values())).error
-        if not moved and self._mover.behind is not None:
-            raise self._mover.behind
+        if not moved and (behind := self._mover.confirming.error) is not None:
+            raise behind
         return moved
 
     def _check_owner(self) -> None:
@@ -277,9 +287,22 @@ class OutboxRelay:
         """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
         Internals(self.engine).running.relays.discard(self)
-        self._mover.close()
+        self._finish()
         if self._own:
             self._database.dispose()
+
+    def _finish(self) -> None:
+        """Gives the servers a moment to confirm what was sent, and gives up its claims."""
+        if not self._mover.is_used:
+            return
+        try:
+            if self._mover.is_waiting:
+                self._mover.confirm(CLOSE_S)
+                self._rows.end()
+        except (sa.exc.SQLAlchemyError, ShardqError) as exc:
+            log.info("the rows that were sent and are not confirmed keep their claims for %g s: %s", CLAIM_S, exc)
+        finally:
+            self._mover.forget()
 
     # ---- for operators
 
@@ -289,8 +312,8 @@ class OutboxRelay:
             table=str(self.outbox.table.fullname),
             moved=self.moved,
             refused=self.refused,
-            retried=self._mover.retried,
-            failed=self._mover.failed,
+            retried=self._mover.retried + self._rows.tried,
+            failed=self._rows.failed,
             sent=len(self._mover.confirming),
             unconfirmed=self._mover.confirming.denied,
             oldest_s=self._mover.oldest_s,

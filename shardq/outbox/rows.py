@@ -25,7 +25,7 @@ from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.cold.ids import made_before
 from shardq.features.cold.rows import LEAST_AFTER_S, MARGIN_S
-from shardq.features.spool.commands import Kind
+from shardq.relay.row import Kind
 
 NAME = "shardq_outbox"  # the table, unless another is named
 

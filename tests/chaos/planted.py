@@ -59,28 +59,18 @@ def _waits_for_no_copies() -> None:
     Confirming.wait_for_copies = lambda self, receipts: None  # type: ignore[method-assign]
 
 
-def _done_whatever_is_answered(module: Any) -> None:
+def _done_whatever_is_answered() -> None:
     """Counts commands of a layer as carried out that no server took."""
-    drain = module.drain
+    from shardq.relay import sending
+
+    send = sending.send
 
     def bent(cache: Any, packer: Any, layer: Any, failing: Any, **options: Any) -> Any:
-        result = yield from drain(cache, packer, layer, failing, **options)
+        result = yield from send(cache, packer, layer, failing, **options)
         result.done = [each.seq for each in layer]
         return result
 
-    module.drain = bent
-
-
-def _relay_forgets() -> None:
-    from shardq.outbox import mover
-
-    _done_whatever_is_answered(mover)
-
-
-def _spool_forgets() -> None:
-    from shardq.features.spool import drain
-
-    _done_whatever_is_answered(drain)
+    sending.send = bent
 
 
 PLANTED: dict[str, Planted] = {
@@ -122,11 +112,12 @@ PLANTED: dict[str, Planted] = {
         only=("fail over",), seconds=20.0, every_s=8.0,
     ),
     "a relay removes rows that it could not move": Planted(
-        bend=_relay_forgets, programs=("dispatch", "outbox", "outbox", "relay"), only=("fill memory",), every_s=2.0,
+        bend=_done_whatever_is_answered, programs=("dispatch", "outbox", "outbox", "relay"), only=("fill memory",),
+        every_s=2.0,
     ),
     "a spool forgets what it could not replay": Planted(
-        bend=_spool_forgets, programs=("dispatch", "spool", "spool", "consume"), only=("part",), seconds=25.0,
-        every_s=4.0,
+        bend=_done_whatever_is_answered, programs=("dispatch", "spool", "spool", "consume"), only=("part",),
+        seconds=25.0, every_s=4.0,
     ),
 }  # fmt: skip
 """What is wrong → how."""

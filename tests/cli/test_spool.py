@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine, Task
-from shardq.features.spool.file import SpoolFile
+from shardq.relay.file import SpoolFile
 from tests.cli.shell import Shell
 from tests.support.states import FAR_S, state_of
 

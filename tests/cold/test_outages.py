@@ -18,7 +18,7 @@ from cluster.server import Server
 from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, Unanswered, Unavailable
 from shardq.errors import AccessDenied, ReadOnly
 from shardq.features.cold import statements as sql
-from shardq.features.spool.drain import is_refusal
+from shardq.relay.sending import is_refusal
 from tests.support.findings import red
 from tests.support.refusing import Way, plain, refuse
 from tests.support.states import counted

@@ -30,8 +30,9 @@ from shardq.engine import doctor, health
 from shardq.features.cold import cold as of_engine
 from shardq.features.cold import rows
 from shardq.features.cold import statements as sql
-from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import open_database
+from shardq.outbox import OutboxRelay
+from shardq.relay import mover
+from shardq.relay.database import open_database
 from shardq.worker import report as reporter
 from tests.support.states import FAR_S, claim, put, ready_of
 from tests.support.waiting import wait_until

@@ -16,7 +16,7 @@ from cluster.server import Server
 from shardq import AsyncEngine, Engine, ShardqError, Task, outbox
 from shardq.engine.findings import TABLE, reds
 from shardq.outbox import OutboxRelay
-from shardq.outbox.database import open_database
+from shardq.relay.database import open_database
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 

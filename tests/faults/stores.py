@@ -24,11 +24,11 @@ from shardq.features.cold.ids import bucket_of
 from shardq.features.cold.report import LoaderReport
 from shardq.features.cold.rows import Row
 from shardq.features.embedded import locks
-from shardq.features.spool.drain import lock_of
-from shardq.features.spool.file import SpoolFile
+from shardq.features.spool.spool import lock_of
 from shardq.outbox import OutboxRelay
-from shardq.outbox.database import failed, open_database
 from shardq.outbox.rows import RowPacker
+from shardq.relay.database import failed, open_database
+from shardq.relay.file import SpoolFile
 from tests.faults.neighbours import RedisNeighbour
 from tests.faults.way import Way
 from tests.support.waiting import wait_until
@@ -98,9 +98,9 @@ class OutboxWay(StoreWay):
     store = "sqlite_url"
     tells = "rows of the outbox can't be moved"
     patience: ClassVar[Mapping[str, float]] = {
-        "shardq.outbox.mover.TRIP_S": TIMEOUT_S,
-        "shardq.outbox.mover.FIRST_RETRY_S": 0.01,
-        "shardq.outbox.mover.LONGEST_PAUSE_S": 0.4,
+        "shardq.relay.mover.TRIP_S": TIMEOUT_S,
+        "shardq.relay.table_rows.FIRST_RETRY_S": 0.01,
+        "shardq.relay.mover.LONGEST_PAUSE_S": 0.4,
         "shardq.outbox.relay.LONGEST_PAUSE_S": 0.4,
         "shardq.outbox.relay.POLL_S": 0.02,
     }
@@ -160,7 +160,7 @@ class SpoolWay(StoreWay):
     store = "spool_path"
     tells = "Redis can't be reached, commands go to the spool"
     patience: ClassVar[Mapping[str, float]] = {
-        "shardq.features.spool.spool.TRIP_S": TIMEOUT_S,
+        "shardq.relay.mover.TRIP_S": TIMEOUT_S,
         "shardq.features.spool.spool.LONGEST_PAUSE_S": 0.4,
         "shardq.features.spool.spool.CLOSE_S": 0.2,
     }

@@ -19,15 +19,14 @@ from cluster.server import Server
 from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import patterns
 from shardq.core.model.record import JSON, encode_record
-from shardq.core.producer.packing import Packer
 from shardq.engine.internals import Internals
-from shardq.engine.parts import Target
+from shardq.engine.parts import spool_mover
 from shardq.errors import SpoolFault
-from shardq.features.spool.commands import Command
-from shardq.features.spool.drain import Drain
-from shardq.features.spool.file import SpoolFile
-from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import open_database
+from shardq.outbox import OutboxRelay
+from shardq.relay import table_rows
+from shardq.relay.database import open_database
+from shardq.relay.file import SpoolFile
+from shardq.relay.row import Command
 from tests.fuzz import command
 from tests.fuzz.nasty import EVIL, OBEYED, few, records
 from tests.support.waiting import wait_until
@@ -89,12 +88,11 @@ def test_commands_of_a_spool(single: Server, tmp_path: Path) -> None:
             stack.callback(file.close)
             engine = stack.enter_context(Engine(single.url, name=name, shards=1))
             options = Internals(engine).options
-            servers = stack.enter_context(contextlib.closing(Target(options)))
-            drain = Drain(file, Packer(options.codec, max_payload=options.max_payload), servers)
-            assert drain.run(lambda: False, timeout=5.0), drain.problem
-            drain.confirm(lambda: False, timeout=5.0)
+            mover = stack.enter_context(contextlib.closing(spool_mover(file, options)))
+            assert mover.run(lambda: False), mover.problem
+            mover.confirm()
             are_stored(engine)
-            assert (drain.replayed + drain.failed, file.page(0)) == (3, [])
+            assert (mover.store.moved + mover.store.failed, file.page(0)) == (3, [])
             shown(f"spool failed {path}", f"spool status {path}", f"spool failed {path} --json")
         remove(single, name)
 
@@ -136,7 +134,7 @@ def test_the_file_of_a_spool(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_rows_of_an_outbox(single: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(table_rows, "FIRST_RETRY_S", 0.001)
     columns = [column.name for column in outbox.table.columns if column.name != "seq"]
 
     @example([Change("kind", "drop")])

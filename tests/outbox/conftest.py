@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cluster.postgres import Postgres
 from shardq import Engine, outbox
-from shardq.outbox.database import open_database
+from shardq.relay.database import open_database
 from tests.support.diagonal import diagonal
 
 

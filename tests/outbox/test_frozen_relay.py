@@ -15,9 +15,10 @@ import sqlalchemy as sa
 import shardq
 from cluster.server import Server
 from shardq import outbox
-from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import waiting
-from shardq.outbox.mover import Mover
+from shardq.outbox import OutboxRelay
+from shardq.relay import table_rows
+from shardq.relay.database import waiting
+from shardq.relay.mover import Mover
 from tests.support.waiting import wait_until
 
 CLAIM_S = 0.5
@@ -25,8 +26,8 @@ CLAIM_S = 0.5
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "CLAIM_S", CLAIM_S)
-    monkeypatch.setattr(mover, "LOOK_S", 0.1)
+    monkeypatch.setattr(table_rows, "CLAIM_S", CLAIM_S)
+    monkeypatch.setattr(table_rows, "LOOK_S", 0.1)
 
 
 @contextlib.contextmanager
@@ -66,7 +67,7 @@ def test_what_it_sends_later_changes_nothing(
     database: sa.Engine, engine: shardq.Engine, kind: str, remembered_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis knows it, or it is refused by the clock of Redis."""
-    monkeypatch.setattr(mover, "SEND_S", CLAIM_S)
+    monkeypatch.setattr(table_rows, "SEND_S", CLAIM_S)
     with database.begin() as connection:
         if kind == "cancel":
             outbox.cancel(connection, "a")

@@ -21,7 +21,7 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import outbox
 from shardq.outbox import OutboxRelay
-from shardq.outbox.database import open_database, waiting
+from shardq.relay.database import open_database, waiting
 from tests.support.disk import WatchedServer
 from tests.support.waiting import wait_until
 

@@ -17,7 +17,7 @@ import shardq
 from cluster.server import Server
 from shardq import outbox
 from shardq.outbox import OutboxRelay
-from shardq.outbox.database import open_database
+from shardq.relay.database import open_database
 from tests.metrics.scraping import got, parsed, total
 from tests.support.waiting import wait_until
 

@@ -17,8 +17,9 @@ from shardq import outbox
 from shardq.cli import main
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.topology import Topology
-from shardq.outbox import OutboxRelay, mover
-from shardq.outbox.database import Waiting, drop_failed, failed, open_database, retry_failed
+from shardq.outbox import OutboxRelay
+from shardq.relay import mover, table_rows
+from shardq.relay.database import Waiting, drop_failed, failed, open_database, retry_failed
 from tests.support.waiting import wait_until
 
 SHARDS = 6
@@ -27,7 +28,7 @@ SHARDS = 6
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between the tries of a refused row are short."""
-    monkeypatch.setattr(mover, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(table_rows, "FIRST_RETRY_S", 0.01)
 
 
 def _push(database: sa.Engine, tasks: list[shardq.Task]) -> list[str]:
@@ -109,7 +110,7 @@ def test_a_row_that_is_refused_is_put_aside_and_holds_up_no_other(
         assert 1 <= len(said) <= 3, "once for each node, which the reason names"
         assert said[0].startswith("row 1 (id n0) of the outbox shardq_outbox was refused 5 times, and put aside: ")
         listed = failed(database, outbox.default_outbox)
-        assert [(row.id, row.attempts) for row in listed] == [(id, mover.TRIES) for id in bad]
+        assert [(row.id, row.attempts) for row in listed] == [(id, table_rows.TRIES) for id in bad]
         assert all(row.reason.startswith("ServerFault: ") for row in listed)
         assert relay.waiting() == Waiting(0, 0, None, 10)
         with database.begin() as connection:

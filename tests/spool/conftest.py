@@ -10,7 +10,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.features.spool.file import SpoolFile
+from shardq.relay.file import SpoolFile
 from tests.support.engines import SHARDS, Engines
 from tests.support.waiting import wait_until
 

@@ -21,12 +21,12 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
 from shardq.engine.internals import Internals
-from shardq.engine.parts import drain_of
+from shardq.engine.parts import spool_mover
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
-from shardq.features.spool.commands import Command, Spooled, layers
-from shardq.features.spool.drain import lock_of
-from shardq.features.spool.file import SpoolFile
+from shardq.features.spool.spool import lock_of
+from shardq.relay.file import SpoolFile
+from shardq.relay.row import Command, Numbered, layers
 from tests.spool.conftest import Make, drained, seen
 from tests.support.listed import listed
 from tests.support.states import FAR_S, state_of
@@ -175,7 +175,7 @@ def test_what_may_have_been_executed_is_stored_in_any_case(path: Path) -> None:
 FILL = """
 import os, resource, signal, sys
 import shardq
-from shardq.features.spool.file import RESERVE_BYTES
+from shardq.relay.file import RESERVE_BYTES
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 url, name, path = sys.argv[1:]
 engine = shardq.Engine(url, name=name, shards=4, spool=path, timeout=0.5, connect_timeout=0.5)
@@ -315,10 +315,10 @@ def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name
     file = SpoolFile(path, engine=name)
     file.add([[Command("cancel", engine.push("here", delay=FAR_S))]])
     write_protect(path)
-    drain = drain_of(file, Internals(engine).options)
+    mover = spool_mover(file, Internals(engine).options)
     with pytest.raises(SpoolFault, match="attempt to write a readonly database"):
-        drain.run(lambda: False, timeout=5)
-    drain.close()
+        mover.run(lambda: False)
+    mover.close()
     file.close()
     assert engine.stats().scheduled == 1
     engine.close()
@@ -362,8 +362,8 @@ def test_what_is_acknowledged_survives_a_kill(path: Path) -> None:
 
 
 def test_layers_keep_the_order_of_an_id() -> None:
-    def spooled(seq: int, id: str) -> Spooled:
-        return Spooled(seq, Command("push", id))
+    def spooled(seq: int, id: str) -> Numbered:
+        return Numbered(seq, Command("push", id))
 
     page = [spooled(seq, id) for seq, id in enumerate("abacabd")]
     assert [[each.seq for each in layer] for layer in layers(page)] == [[0, 1, 3, 6], [2, 5], [4]]

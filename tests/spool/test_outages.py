@@ -16,7 +16,7 @@ from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, U
 from shardq.cli.acl import rules
 from shardq.core.layout.keys import shard_keys
 from shardq.errors import DurabilityUnavailable, EngineClosed
-from shardq.features.spool.drain import Drain
+from shardq.relay.mover import Mover
 from tests.spool.conftest import Make, direct, drained, seen
 from tests.support.engines import SHARDS, Engines
 from tests.support.listed import listed
@@ -311,13 +311,13 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
     make: Make, own_server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While tasks move each id is asked for alone; each of these questions took a second, and commands waited."""
-    for module in ("file", "drain"):
-        monkeypatch.setattr(f"shardq.features.spool.{module}.PAGE_ROWS", 12)
+    monkeypatch.setattr("shardq.relay.file.PAGE_ROWS", 12)
+    monkeypatch.setattr("shardq.features.spool.spool.PAGE_ROWS", 12)
     started, frozen = threading.Event(), threading.Event()
-    real = Drain.run
+    real = Mover.run
 
-    def run(self: Drain, stopping: Callable[[], bool], **options: Any) -> bool:
-        if options.get("is_held"):
+    def run(self: Mover, stopping: Callable[[], bool], **options: Any) -> bool:
+        if options.get("within_s"):
             started.wait(60)
             own_server.pause()
             frozen.set()
@@ -328,7 +328,7 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
     own_server.kill()
     for number in range(30):
         engine.cancel(f"c{number}")
-    monkeypatch.setattr(Drain, "run", run)
+    monkeypatch.setattr(Mover, "run", run)
     own_server.start()
     started.set()
     try:
@@ -338,7 +338,7 @@ def test_a_replay_that_meets_an_outage_holds_nobody_for_long(
         assert time.monotonic() - began < 6.0
     finally:
         own_server.resume()
-        monkeypatch.setattr(Drain, "run", real)
+        monkeypatch.setattr(Mover, "run", real)
     drained(path)
 
 

@@ -18,7 +18,7 @@ import pytest
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, Task
 from shardq.features.embedded import locks
-from shardq.features.spool.drain import lock_of
+from shardq.features.spool.spool import lock_of
 from tests.spool.conftest import Make, direct, drained, seen
 from tests.support.engines import SHARDS
 from tests.support.states import FAR_S, state_of

@@ -26,7 +26,7 @@ from shardq.features.cold.ids import Place, bucket_of
 from shardq.features.cold.moving import Mover
 from shardq.features.cold.report import LoaderReport
 from shardq.features.cold.store import TABLES, Store
-from shardq.features.spool.drain import Failing, cause_of
+from shardq.relay.sending import Failing, cause_of
 
 log: logging.Logger = logging.getLogger("shardq.cold")
 

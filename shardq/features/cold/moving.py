@@ -17,8 +17,8 @@ from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import Conflict, ShardqError
 from shardq.features.cold.rows import Horizon, Row
-from shardq.features.spool.commands import Command, Spooled
-from shardq.features.spool.drain import Failing, drain
+from shardq.relay.row import Command, Numbered
+from shardq.relay.sending import Failing, send
 
 
 @dataclass(slots=True)
@@ -49,7 +49,9 @@ class Mover:
         memory = f"-{self._horizon.memory_ms}-{until}"
         ids = [row.id for row in rows]
         commands = [
-            Spooled(number, Command("push", id, row.due, row.record, row.rule, row.window_left(read_ms), memory=memory))
+            Numbered(
+                number, Command("push", id, row.due, row.record, row.rule, row.window_left(read_ms), memory=memory)
+            )
             for number, (row, id) in enumerate(zip(rows, ids, strict=True))
         ]
         shards = {shard for id in ids for shard in self._cache.topology.homes(id)}
@@ -59,7 +61,7 @@ class Mover:
         # Of another program, or of another version.
         faults = {each.seq: fault for each in commands if (fault := each.command.fault) is not None}
         sound = [each for each in commands if each.seq not in faults]
-        drained = yield from drain(self._cache, self._packer, sound, failing, way="direct")
+        drained = yield from send(self._cache, self._packer, sound, failing, way="direct")
         behind = (yield from self._barrier.behind(ends)) if drained.done else set()
         moved = Moved()
         for number in drained.done:

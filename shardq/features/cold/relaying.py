@@ -13,12 +13,9 @@ from shardq.errors import InvalidOption, ServerFault, ShardqError
 from shardq.features.cold.cold import Cold
 from shardq.features.cold.ids import place_in
 from shardq.features.cold.storing_sync import ColdStore, Declare
-from shardq.features.spool.commands import Command, Spooled, entries_of
-from shardq.features.spool.drain import Drained, Failing, is_refusal, met
-from shardq.features.stores_sync import TaskStore
-
-COLD = -1
-"""In the place of a shard: the table takes nothing."""
+from shardq.relay.chain_sync import TaskStore
+from shardq.relay.row import Command, Numbered, entries_of
+from shardq.relay.sending import COLD, Failing, Results, is_refusal, met
 
 
 class RelayedRedis(TaskStore):
@@ -47,20 +44,22 @@ class ColdRelaying:
         self._redis = redis
         self._store = None if cold is None else ColdStore(redis, cold, declare)
 
+    def is_used(self, topology: Topology) -> bool:
+        """True if ids may be in the table."""
+        return self._cold is not None or topology.cold is not None
+
     def concerns(self, topology: Topology, id: str) -> bool:
-        """True for an id that may be in the table."""
-        if self._cold is None and topology.cold is None:
-            return False
+        """True for an id that may be in the table, which is used."""
         if place_in(id) is not None:
             return True
         return topology.is_cold(id) if self._cold is None else self._cold.owns(id, topology)
 
-    def carry_out(self, some: Sequence[Spooled], failing: Failing, *, timeout: float) -> Drained:
+    def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float) -> Results:
         """Carries out commands on different ids, all of which may be in the table. ``failing`` is given the shards that
         take nothing, ``COLD`` too.
         """
         deadline = time.monotonic() + timeout
-        cache, result = self._redis.cache(), Drained()
+        cache, result = self._redis.cache(), Results()
         open = [each for each in some if not failing.concerns(cache, each.command.id) and COLD not in failing.errors]
         if self._store is None:
             for each in open:
@@ -84,7 +83,7 @@ class ColdRelaying:
         return result
 
     @staticmethod
-    def _pushed(store: ColdStore, pushes: Sequence[Spooled], deadline: float) -> dict[int, ShardqError | None]:
+    def _pushed(store: ColdStore, pushes: Sequence[Numbered], deadline: float) -> dict[int, ShardqError | None]:
         """Carries out pushes, as after a lost answer. Returns their errors."""
         if not pushes:
             return {}

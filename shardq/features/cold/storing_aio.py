@@ -40,14 +40,14 @@ from shardq.features.listing.forecast import Forecast, Horizon
 from shardq.features.listing.pages import readable
 from shardq.features.listing.query import Place as QueryPlace
 from shardq.features.listing.query import Query, TaskPage
-from shardq.features.spool.drain import Failing
-from shardq.features.stores_aio import AsyncTaskStore, Progress
+from shardq.relay.chain_aio import AsyncTaskStore, Progress
+from shardq.relay.sending import Failing
 
 if True:  # ASYNC
     import asyncio
 
 if TYPE_CHECKING:
-    from shardq.features.spool.commands import SpoolStats
+    from shardq.relay.report import SpoolStats
 
 T = TypeVar("T")
 

@@ -40,11 +40,11 @@ from shardq.features.listing.forecast import Forecast, Horizon
 from shardq.features.listing.pages import readable
 from shardq.features.listing.query import Place as QueryPlace
 from shardq.features.listing.query import Query, TaskPage
-from shardq.features.spool.drain import Failing
-from shardq.features.stores_sync import Progress, TaskStore
+from shardq.relay.chain_sync import Progress, TaskStore
+from shardq.relay.sending import Failing
 
 if TYPE_CHECKING:
-    from shardq.features.spool.commands import SpoolStats
+    from shardq.relay.report import SpoolStats
 
 T = TypeVar("T")
 

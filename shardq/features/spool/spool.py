@@ -1,4 +1,4 @@
-"""The spool of one engine: knows whether Redis is away, stores commands meanwhile, and drains them.
+"""The spool of one engine: knows whether Redis is away, stores commands meanwhile, and replays them.
 
 **Order.** From the first command that could not reach a server, ``away`` is true, and every command of this engine goes
 to the file until all that it spooled is sent. Commands that were under way at the same time have no order.
@@ -8,7 +8,7 @@ the thread goes on until then. The end would never come if commands were stored 
 are just being stored are held back while a page is sent, or more pages if those that are let in between are too many.
 When all of this process is sent, what was held back goes to the servers itself.
 
-**Draining.** Of the processes with commands in the file one at a time holds the lock beside it, and removes each
+**Replaying.** Of the processes with commands in the file one at a time holds the lock beside it, and removes each
 command when replicas and disk have what it did; others look whether theirs are sent, and then whether they are gone: if
 the one that sent them dies before that, another sends them again. A pass skips shards that do not answer.
 
@@ -16,7 +16,7 @@ the one that sent them dies before that, another sends them again. A pass skips 
 
 **A file that takes nothing** (a full disk, a file that is full, read-only, broken or gone) stops no command that a
 server may take: ``add`` lets it go there, unless the file holds an earlier command on its id, or the last pass could
-reach no server. Until the drain has written the file, commands do not try it.
+reach no server. Until the replay has written the file, commands do not try it.
 """
 
 from __future__ import annotations
@@ -39,31 +39,23 @@ from shardq.core.model.printable import quoted
 from shardq.errors import (
     EngineClosed,
     InvalidOption,
-    ReadOnly,
     ShardqError,
     SpoolFault,
     TooManyOpenFiles,
-    Unanswered,
     Unavailable,
 )
 from shardq.features.embedded import locks
-from shardq.features.spool.commands import Command, SpoolStats
-from shardq.features.spool.drain import Drain, Pace, lock_of
-from shardq.features.spool.file import SpoolFile
+from shardq.relay.file import PAGE_ROWS, SpoolFile
+from shardq.relay.mover import Mover
+from shardq.relay.report import SpoolStats
+from shardq.relay.row import Command
+from shardq.relay.sending import AWAY
 
 log: logging.Logger = logging.getLogger("shardq.spool")
 
 LEAST_BYTES = 64 << 10
 
-AWAY = (Unavailable, Unanswered, ReadOnly)
-"""The errors of servers that can't be reached, or that take no writes: what meets one of them is spooled. But not
-TooManyOpenFiles, which is this process's own.
-"""
-
-TRIP_S = 5.0
-"""The most that a trip of a replay may take: a frozen server must not hold up what goes to the others for longer."""
-
-LAST_TRIP_S = 1.0  # the same while commands are held back
+LAST_TRIP_S = 1.0  # the most that the trips of a layer may take while commands are held back
 QUIET_S = 0.5  # how long another process may make no progress until commands are held back for it no more
 HELD_S = 10.0  # the longest time for which commands are held back, if the engine's timeout is not shorter
 
@@ -74,6 +66,20 @@ LOOK_S = 0.05  # between two looks at what another process replays
 CLOSE_S = 1.0  # how long close lets the replay go on
 CONFIRM_S = 4.0  # the same where all is sent, and is to be confirmed
 END_S = 6.0  # how long it then waits for the thread, which may be asking the servers
+
+
+class Pace:
+    """How many commands are replayed while others are held back."""
+
+    def __init__(self) -> None:
+        self._pages = 1
+
+    def goal(self, replayed: int) -> int:
+        return replayed + self._pages * PAGE_ROWS
+
+    def adapt(self, replayed: int, added: int) -> None:
+        """Doubles the pages when more than half as many commands were let in as were replayed, and halves them else."""
+        self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +103,7 @@ class Spool:
         shards: int | None,
         limit: int,
         timeout: float,
-        drain: Callable[[SpoolFile], Drain],
+        mover: Callable[[SpoolFile], Mover],
     ) -> None:
         """Opens the file, or makes it. Raises SpoolFault if that can't be done."""
         self.path: Path = _checked_path(path)
@@ -107,7 +113,7 @@ class Spool:
         self._engine = engine
         self._timeout = timeout
         self._held_s = min(HELD_S, timeout)
-        self._drain = drain
+        self._mover = mover
         self._file = SpoolFile(self.path, engine=engine, shards=shards or 0, limit=limit)
         self._last = 0  # the number of the last command that this process must wait for
         self._first = 0  # the number of the first command in the file at the last look
@@ -116,11 +122,11 @@ class Spool:
         self._reset()
         self._find(self._file.last())
         self._file.close()  # until it is needed: the process may fork first
-        forks.watch(self, Spool._reset)  # the child waits for what the parent has spooled, and the parent drains it
+        forks.watch(self, Spool._reset)  # the child waits for what the parent has spooled, and the parent replays it
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._writing = threading.Lock()  # held while commands are stored, and by the drain while it holds them back
+        self._writing = threading.Lock()  # held while commands are stored, and by the replay while it holds them back
         self._tickets: list[_Ticket] = []
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -129,7 +135,7 @@ class Spool:
         self._since = time.monotonic()
         self._met: tuple[float, ShardqError] | None = None  # when a command met servers that were away, and the error
         self._fault: SpoolFault | None = None  # the reason why the file took nothing when it was last tried
-        self._skipped = False  # true from a fault until the drain has written the file: commands go past it
+        self._skipped = False  # true from a fault until the replay has written the file: commands go past it
         self._reached = True  # false if the last replay, or the command that began the outage, could reach no server
 
     def __repr__(self) -> str:
@@ -160,7 +166,7 @@ class Spool:
                 self._find(self._file.last())
             except SpoolFault as exc:
                 with self._lock:
-                    self._last, self.away = 0, True  # the drain finds what there is, when the file can be read
+                    self._last, self.away = 0, True  # the replay finds what there is, when the file can be read
                     self._skip(exc, reached=True)
         if self.away:
             with self._lock:
@@ -315,7 +321,7 @@ class Spool:
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
-        drain, pace = self._drain(self._file), Pace()
+        mover, pace = self._mover(self._file), Pace()
         pause, holding, is_held = FIRST_PAUSE_S, ExitStack(), False
         try:
             while not stop.is_set():
@@ -328,12 +334,12 @@ class Spool:
                     if not is_held:
                         self._look(pace, stop)
                     elif self.away:
-                        self._replay(drain, pace, stop)
+                        self._replay(mover, pace, stop)
                     else:
-                        drain.run(stop.is_set, timeout=min(TRIP_S, self._timeout))
-                    self._reached = drain.reached or not is_held
+                        mover.run(stop.is_set)
+                    self._reached = not is_held or mover.reached
                     over = not self._file.holds_any(self._last)
-                    problem = drain.problem
+                    problem = mover.problem
                 except (SpoolFault, OSError) as exc:
                     over, problem = False, ""
                     fault = exc if isinstance(exc, SpoolFault) else SpoolFault(f"the spool {self.path} failed: {exc}")
@@ -341,8 +347,8 @@ class Spool:
                         self._skip(fault, reached=True)
                 except Exception as exc:  # noqa: BLE001  the loop goes on, and the gauge tells
                     over, problem, self._reached = False, str(exc), False
-                    drain.close()
-                if not drain.is_waiting:  # who sends what this one has sent would send it once more
+                    mover.close()
+                if not mover.is_waiting:  # who sends what this one has sent would send it once more
                     holding.close()
                     is_held = False
                 if over and self._ended():
@@ -353,7 +359,7 @@ class Spool:
                 pause = min(2 * pause, LONGEST_PAUSE_S) if hindered else FIRST_PAUSE_S
         finally:
             holding.close()
-            drain.close()
+            mover.close()
             with self._lock:
                 if self._stop is stop:
                     self._thread = None
@@ -370,20 +376,18 @@ class Spool:
             self._file.tidy()
         return True
 
-    def _replay(self, drain: Drain, pace: Pace, stop: threading.Event) -> None:
+    def _replay(self, mover: Mover, pace: Pace, stop: threading.Event) -> None:
         """Sends what can be sent."""
         # No command is held back for a server that may still be away. With some shards away all of the file is read.
-        trip_s = min(TRIP_S, self._timeout)
-        well = drain.run(lambda: stop.is_set() or not drain.problem, timeout=trip_s)
-        self._reached = drain.reached
+        well = mover.run(lambda: stop.is_set() or not mover.problem)
+        self._reached = mover.reached
         while well and not stop.is_set():
-            before = drain.sent, self._added
+            before = mover.sent, self._added
             with self._writing:
-                until, end = pace.goal(drain.sent), time.monotonic() + self._held_s
-                well = drain.run(
-                    lambda: stop.is_set() or drain.sent >= until or time.monotonic() > end,  # noqa: B023
-                    timeout=min(LAST_TRIP_S, self._timeout),
-                    is_held=True,
+                until, end = pace.goal(mover.sent), time.monotonic() + self._held_s
+                well = mover.run(
+                    lambda: stop.is_set() or mover.sent >= until or time.monotonic() > end,  # noqa: B023
+                    within_s=min(LAST_TRIP_S, self._timeout),
                 )
                 over = self._over()
                 if not well and not over:
@@ -391,7 +395,7 @@ class Spool:
             if over:
                 return
             self._let_in(stop)
-            pace.adapt(drain.sent - before[0], self._added - before[1])
+            pace.adapt(mover.sent - before[0], self._added - before[1])
 
     def _look(self, pace: Pace, stop: threading.Event) -> None:
         """Looks at what another process replays, while this one is away.
@@ -452,6 +456,11 @@ class Spool:
             return SpoolStats(path=str(self.path), engine=self._engine, fault=str(exc))
         problem = self._problem or None if self._thread is not None and stats.waiting else None
         return msgspec.structs.replace(stats, problem=problem, fault=fault)
+
+
+def lock_of(path: Path) -> Path:
+    """The file whose lock the process that replays holds."""
+    return path.with_name(path.name + "-lock")
 
 
 def _checked_path(path: object) -> Path:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import psutil
 
-from shardq.features.spool.file import RESERVE_BYTES
+from shardq.relay.file import RESERVE_BYTES
 from tests.chaos.nemesis.nemesis import LeftOut, Nemesis, Way, effective
 from tests.chaos.plan import Fault, FaultKind, ProgramKind
 from tests.chaos.program import HEAVY_BYTES

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 import shardq
 from cluster.postgres import Postgres
 from shardq import outbox
-from shardq.outbox.database import open_database
+from shardq.relay.database import open_database
 from tests.support.waiting import wait_until
 
 SITE = Path(__file__).with_name("site.py")

@@ -62,7 +62,7 @@ def test_a_task_in_the_outbox_is_a_row_of_its_transaction(site: Site) -> None:
 
     from shardq import outbox
     from shardq.integrations.django.models import OutboxTask
-    from shardq.outbox.database import open_database
+    from shardq.relay.database import open_database
     from tests.integrations.django.project.shop import tasks
 
     with site.settings(transactions="outbox") as backend:

@@ -8,6 +8,7 @@ from typing import Any, Literal, assert_type
 import shardq
 from shardq.features.replay.journal import ReplayStats
 from shardq.features.transfer import Restored
+from shardq.relay.report import SpoolStats
 
 
 class Text:
@@ -219,7 +220,7 @@ def operating() -> None:
     assert_type(stats.topics["mail"], shardq.engine.TopicStats)
     assert_type(stats.topics["mail"].held, int)
     assert_type(stats.rates, shardq.engine.Rates | None)
-    assert_type(stats.spool, shardq.features.spool.commands.SpoolStats | None)
+    assert_type(stats.spool, SpoolStats | None)
     assert_type(stats.replay, ReplayStats | None)
     health = engine.health(max_late=5.0, max_ready_age=60, max_dead=1000)
     assert_type(health, shardq.Health)

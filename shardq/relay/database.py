@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from shardq.core.layout.words import number_of
 from shardq.core.model.checks import now_ms
 from shardq.errors import BadInput, MissingPackage
-from shardq.outbox.tables import Outbox
+from shardq.relay.table import Outbox
 
 _DRIVERS = {
     "postgresql": "postgresql+psycopg",

@@ -29,7 +29,8 @@ from shardq.core import forks
 from shardq.core.layout.words import id_of, is_foreign, number_of, raw
 from shardq.core.model.printable import printable
 from shardq.errors import SpoolFault, SpoolFull
-from shardq.features.spool.commands import Command, Spooled, SpoolStats, now_ms
+from shardq.relay.report import SpoolStats
+from shardq.relay.row import Command, Numbered, now_ms
 
 SCHEMA = 3
 APPLICATION = 0x53515350  # written into the file's head, so that another program's database is not taken for a spool
@@ -137,9 +138,9 @@ class SpoolFile:
         with self._reading() as connection:
             return any(connection.execute("SELECT 1 FROM command WHERE id = ? LIMIT 1", (id,)).fetchone() for id in ids)
 
-    def page(self, after: int) -> list[Spooled]:
+    def page(self, after: int) -> list[Numbered]:
         """The first commands after this number."""
-        page: list[Spooled] = []
+        page: list[Numbered] = []
         bytes = 0
         with self._reading() as connection:
             rows = connection.execute(
@@ -151,14 +152,14 @@ class SpoolFile:
                     raise SpoolFault(f"the spool {self.path} {_broken('its rows have lost their order')}")
                 last = seq
                 command = Command(*words)
-                page.append(Spooled(seq, command))
+                page.append(Numbered(seq, command))
                 bytes += command.size
                 if bytes >= PAGE_BYTES:
                     break
             rows.close()
         return page
 
-    def read(self, seqs: Sequence[int]) -> list[Spooled]:
+    def read(self, seqs: Sequence[int]) -> list[Numbered]:
         """Those of the commands with these numbers that are still here, in their order."""
         with self._reading() as connection:
             rows = [
@@ -166,7 +167,7 @@ class SpoolFile:
                 for seq in sorted(seqs)
                 for row in connection.execute(f"SELECT {_COLUMNS} FROM command WHERE seq = ?", (seq,))
             ]
-        return [Spooled(seq, Command(*words)) for seq, *words in rows]
+        return [Numbered(seq, Command(*words)) for seq, *words in rows]
 
     def finish(self, done: Sequence[int], failed: Sequence[tuple[int, str]]) -> None:
         """Removes commands that were carried out, and puts those that were refused aside, with their reasons.
@@ -259,13 +260,13 @@ class SpoolFile:
             failed=failed,
         )
 
-    def failed(self, after: int = 0) -> list[tuple[Spooled, str, int]]:
+    def failed(self, after: int = 0) -> list[tuple[Numbered, str, int]]:
         """A page of the refused commands after this number, with their reasons and when they were refused."""
         with self._reading() as connection:
             rows = connection.execute(
                 f"SELECT {_COLUMNS}, reason, refused FROM failed WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE_ROWS)
             ).fetchall()
-        return [(Spooled(seq, Command(*words)), str(reason), number_of(at)) for seq, *words, reason, at in rows]
+        return [(Numbered(seq, Command(*words)), str(reason), number_of(at)) for seq, *words, reason, at in rows]
 
     def retry_failed(self) -> int:
         """Puts the refused commands at the end of those that wait. Returns their number."""

@@ -1,8 +1,11 @@
-"""Commands as the spool keeps them: packed words, whose times are instants. And the gauge of a spool. No I/O.
+"""The row: a command as it waits in a table or a file. Packed words, whose times are instants. No I/O.
 
-A spooled push holds what ``push_unique.lua`` takes, so a replay needs neither the codec nor the classes of a payload.
-Delays and relative expiries become instants by the clock of the process that spools: they count from the call of
-``push``, not from the replay.
+**The law.** A row is (id, nonce, command). Redis carries out each (id, nonce) at most once within its memory, and none
+after its latest instant. A row leaves its store only when replicas and disk have what it did. Rows move one way.
+
+A push holds what ``push_unique.lua`` takes, so whoever moves it needs neither the codec nor the classes of a payload.
+Delays and relative expiries become instants by the clock of the process that stores the row: they count from the call
+of ``push``, not from the move.
 """
 
 from __future__ import annotations
@@ -12,8 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
-
-import msgspec
 
 from shardq.core.calls.request import Word
 from shardq.core.model.checks import MAX_AT_MS, OnConflict, check_on_conflict, check_whole_id
@@ -26,7 +27,7 @@ from shardq.errors import BadInput
 Kind = Literal["push", "cancel", "reschedule"]
 
 MEMORY_MS = 600_000
-"""How long Redis remembers a command after its last send. A process that died between a send and its note in the file
+"""How long Redis remembers a command after its last send. A process that died between a send and the removal of its row
 is followed well before that.
 """
 
@@ -36,7 +37,7 @@ OVERHEAD = 64  # bytes that a command takes in the file beside its id and its re
 
 
 class Command(NamedTuple):
-    """One command, as the file keeps it."""
+    """One command, as its store keeps it."""
 
     kind: Kind
     id: str
@@ -53,7 +54,10 @@ class Command(NamedTuple):
 
     @property
     def size(self) -> int:
-        return OVERHEAD + sum(len(word) for word in (self.id, self.record) if isinstance(word, str | bytes))
+        try:
+            return OVERHEAD + len(self.id) + len(self.record)
+        except TypeError:  # of another program
+            return OVERHEAD
 
     @property
     def once(self) -> str:
@@ -83,11 +87,13 @@ class Command(NamedTuple):
         return None
 
 
-class Spooled(NamedTuple):
-    """A command in the file, under its number."""
+class Numbered(NamedTuple):
+    """A command under its number in its store."""
 
     seq: int
     command: Command
+    created: object = 0  # an instant in ms of the epoch, or 0 where it is not read
+    attempts: object = 0  # how often it was refused
 
 
 def now_ms() -> int:
@@ -114,7 +120,7 @@ def reschedule(id: str, due: int, began_ms: int) -> Command:
 
 
 def entries_of(commands: Iterable[Command]) -> Entries:
-    """Spooled pushes as entries to push."""
+    """Pushes as entries to push."""
     entries = Entries()
     for each in commands:
         entries.ids.append(each.id)
@@ -122,13 +128,13 @@ def entries_of(commands: Iterable[Command]) -> Entries:
     return entries
 
 
-def layers(page: Iterable[Spooled]) -> list[list[Spooled]]:
+def layers(page: Iterable[Numbered]) -> list[list[Numbered]]:
     """Groups commands so that each group has an id at most once, and those of one id come in their order.
 
     Commands on different ids have no order, so a group is carried out together.
     """
     seen: defaultdict[str, int] = defaultdict(int)
-    groups: list[list[Spooled]] = []
+    groups: list[list[Numbered]] = []
     for spooled in page:
         place = seen[spooled.command.id]
         seen[spooled.command.id] += 1
@@ -145,34 +151,3 @@ def _rows(words: Sequence[Word], width: int) -> Iterator[tuple[Word, ...]]:
 def _instant(due: int, began_ms: int) -> int:
     # 0 stays: due at once, whatever the clocks of the two machines say.
     return due if due >= 0 else began_ms - due
-
-
-class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a spool's file, with what all processes that share it have put there. Counts are None where the file
-    can't be read.
-
-    >>> if spool := engine.stats().spool:
-    ...     print(spool.waiting, "wait,", spool.failed, "were refused")
-    """
-
-    path: str
-    engine: str
-    """The name of the engine that the file belongs to."""
-    waiting: int | None = None
-    """Commands that wait for Redis, or for the confirmation of its replicas and its disk."""
-    sent: int | None = None
-    """Those of them that were sent, and are not confirmed yet."""
-    bytes: int | None = None
-    """The bytes of these, and of the failed ones, as ``limit`` counts them."""
-    limit: int | None = None
-    """``spool_bytes`` of this engine; None where a command of the shell looks."""
-    oldest: float | None = None
-    """Seconds since the first of those that wait was spooled; None without one."""
-    replayed: int | None = None
-    """Commands that were replayed since the file was made."""
-    failed: int | None = None
-    """Commands that were refused at their replay, and are kept until they are retried or dropped."""
-    problem: str | None = None
-    """The reason why this process could not replay commands at its last attempt, or why they are not confirmed."""
-    fault: str | None = None
-    """The reason why the file takes or gives nothing, so that commands go to Redis only."""

@@ -153,7 +153,7 @@ class Confirming:
 
     # ---- sending
 
-    def meet(self, shards: Collection[int]) -> None:
+    def meet(self, shards: Collection[int], within_s: float | None = None) -> None:
         """Asks shards that were never asked, before rows are sent there. A shard that does not answer now, or for which
         there is no time, as another question is under way, gets its first rows twice.
         """
@@ -162,7 +162,7 @@ class Confirming:
         driver, barrier, cache = self._connected()
         if new := [shard for shard in shards if not barrier.knows(shard) and shard not in self._behind]:
             try:
-                run(driver, barrier.behind(map(cache.keys, new)), deadline=time.monotonic() + QUESTION_S)
+                run(driver, barrier.behind(map(cache.keys, new)), deadline=time.monotonic() + (within_s or QUESTION_S))
             except AccessDenied as exc:
                 self._deny(exc)
             except ShardqError:
@@ -171,7 +171,8 @@ class Confirming:
     def sent(self, rows: Iterable[Sent]) -> None:
         """Notes rows that a server has answered."""
         for row in rows:
-            self.forget(row.seq)
+            if self._again or row.seq in self._open:
+                self.forget(row.seq)
             self._open[row.seq] = row
             self._open_bytes += row.size
 
@@ -270,7 +271,7 @@ class Confirming:
             self._question = _known(exc)
         return True
 
-    def _answered(self, behind: Collection[int]) -> list[Sent]:
+    def _answered(self, behind: set[int]) -> list[Sent]:
         now = time.monotonic()
         for shard in self._asking:
             if shard not in behind:
@@ -281,9 +282,11 @@ class Confirming:
                 known.asked += 1
                 known.asks_at = now + known.pause_s
                 known.pause_s = min(2 * known.pause_s, LONGEST_PAUSE_S)
-        confirmed = [row for row in self._asked.values() if behind_none(behind, row)]
-        back = [row for row in (*self._asked.values(), *self._open.values()) if not behind_none(behind, row)]
-        self._asked = {}
+        asked, self._asked = self._asked, {}
+        if not behind:
+            return list(asked.values())
+        confirmed = [row for row in asked.values() if behind.isdisjoint(row.shards)]
+        back = [row for row in (*asked.values(), *self._open.values()) if not behind.isdisjoint(row.shards)]
         for row in back:
             self.forget(row.seq)
             self._again[row.seq] = row
@@ -319,8 +322,3 @@ def _known(answer: set[int] | ShardqError) -> Future[set[int]]:
     else:
         question.set_result(answer)
     return question
-
-
-def behind_none(behind: Collection[int], row: Sent) -> bool:
-    """True if none of the shards of a row is behind."""
-    return not any(shard in behind for shard in row.shards)
