@@ -92,7 +92,7 @@ for n, id in ipairs(ids) do
 end
 -- as push does: a record without an id would stay for ever
 if #due > 0 then redis.call('ZADD', KEYS[3], unpack(due)) end
-if #entering > 0 then redis.call('ZADD', KEYS[LANES], unpack(entering)) end
+if #entering > 0 then enters(entering) end
 for _, lane in ipairs(shutting) do shut_lane(lane) end
 if #dead > 0 then
   redis.call('ZADD', KEYS[6], unpack(dead))
