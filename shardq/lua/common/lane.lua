@@ -18,9 +18,9 @@ local LANES, DUE = true, nil
 -- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
 local rests, holds, gates = {}, {}, {}
 local untaken, entered = 0, 0
--- What was read of `keys`, from a lane on: its entries, how many there are, the lane that was asked last, the place of its first one (0
--- for none), how many lanes were found, and how many entries to read next. A change of `keys` sets stretch_end to 0.
-local stretch, stretch_end, stretch_lane, stretch_at, stretch_found, stretch_most = {}, 0, nil, 0, 0, 16
+-- What was read of `keys`, from a lane on: its entries, the lane that was found last or asked first, the place of its first entry (0 for
+-- none), how many lanes were found, and how many entries to read at once. A change of `keys` sets stretch_lane to nil.
+local stretch, stretch_lane, stretch_at, stretch_found, stretch_most = {}, nil, 0, 0, 16
 -- lanes_from(position, due): says where these six KEYS begin, and which one is `due`. A key of the wrong type fails here, before
 -- anything is written.
 -- RETURNS true
@@ -149,22 +149,32 @@ local function most_ready(interval) return math.max(1, math.floor(LATE_MS / inte
 -- RETURNS its member of keys; nil if nothing waits
 local function first_of(lane)
   if entered == 0 then return nil end
-  if stretch_end > 0 and lane == stretch_lane then return stretch[stretch_at] end
   local length = #lane
-  for i = stretch_at + 1, math.min(stretch_at + 8, stretch_end) do
-    if string.sub(stretch[i], 1, length) == lane then
-      stretch_lane, stretch_at, stretch_found = lane, i, stretch_found + 1
-      return stretch[i]
+  if stretch_lane then
+    if lane == stretch_lane then return stretch[stretch_at] end
+    for i = stretch_at + 1, math.min(stretch_at + 8, #stretch) do
+      if string.sub(stretch[i], 1, length) == lane then
+        stretch_lane, stretch_at, stretch_found = lane, i, stretch_found + 1
+        return stretch[i]
+      end
+    end
+    -- nothing waits of a lane between the last one and the next entry
+    local following, same = stretch[stretch_at + 1], #rules_of(lane).prefix
+    if following or #stretch < stretch_most then
+      if string.sub(stretch_lane, 1, same) ~= last_rules.prefix then same = 0 end
+      local is_behind = follows(lane, stretch_lane, same)
+      if is_behind and not (following and string.sub(following, 1, same) == last_rules.prefix) then same = 0 end
+      if is_behind and (not following or follows(following, lane, same)) then return nil end
+    end
+    if (stretch_found - 1) * 8 >= #stretch then
+      stretch_most = math.min(stretch_most * 2, 256)
+    elseif stretch_found < 2 then
+      stretch_most = 1
     end
   end
-  if stretch_end > 0 and (stretch_found - 1) * 8 >= stretch_end then
-    stretch_most = math.min(stretch_most * 2, 256)
-  elseif stretch_end > 0 and stretch_found < 2 then
-    stretch_most = 1
-  end
   stretch = redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. lane, '+', 'LIMIT', '0', stretch_most == 1 and '1' or stretch_most)
-  stretch_lane, stretch_at, stretch_end, stretch_found = lane, 0, #stretch, 0
-  if stretch_end == 0 or string.sub(stretch[1], 1, length) ~= lane then return nil end
+  stretch_lane, stretch_at, stretch_found = lane, 0, 0
+  if not stretch[1] or string.sub(stretch[1], 1, length) ~= lane then return nil end
   stretch_at, stretch_found = 1, 1
   return stretch[1]
 end
@@ -288,11 +298,9 @@ local function rest_of(lane)
   if ready >= most_ready(interval) then return math.huge end
   return math.max(turn_of(lane) + (ready + 1) * interval, held_of(lane))
 end
--- is_kept(lane): tells if something may keep a lane from giving, apart from what of it is out: a hold, a gate, a rate.
+-- is_kept(lane): tells if there may be a hold or a gate that keeps a lane from giving.
 -- RETURNS true | false
-local function is_kept(lane)
-  return not holds.all or not gates.all or holds[lane] or gates[lane] or rules_of(lane).interval > 0
-end
+local function is_kept(lane) return not (holds.all and gates.all) or holds[lane] or gates[lane] end
 -- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
 local function note_turn(lane, at_ms)
@@ -345,13 +353,13 @@ end
 -- enters(words): writes members of keys. The words: '0', member, ….
 -- RETURNS nothing
 local function enters(words)
-  entered, stretch_end = entered + redis.call('ZADD', KEYS[LANES], unpack(words)), 0
+  entered, stretch_lane = entered + redis.call('ZADD', KEYS[LANES], unpack(words)), nil
 end
 -- leaves(entries): removes members of keys.
 -- RETURNS how many were there
 local function leaves(entries)
   local gone = redis.call('ZREM', KEYS[LANES], unpack(entries))
-  entered, stretch_end = entered - gone, 0
+  entered, stretch_lane = entered - gone, nil
   return gone
 end
 -- takes_in(lanes, id, lane, at_ms, number): has a task wait in its lane; with a number at the front.
@@ -447,7 +455,7 @@ end
 -- RETURNS ms; nil for none, or no earlier one
 local function alarm_of(lane, what)
   local first, rest = nil, 0
-  if is_kept(lane) then
+  if is_kept(lane) or rules_of(lane).interval > 0 then
     local gate = gate_of(lane)
     if gate == 'closed' or gate == 'shut' then return nil end
     local held = held_of(lane)
