@@ -1,6 +1,6 @@
 -- adopt: stores tasks as they were in another engine, or under ids that were made for them before, each once. An id that is here in
 -- any state stays as it is.
--- USES: epoch, guard, count, steady, instant, rouse, record, dated, state, topic, lane
+-- USES: epoch, guard, count, steady, instant, rouse, record, dated, state, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

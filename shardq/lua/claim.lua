@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die, lane
+-- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET

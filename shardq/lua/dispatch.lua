@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again. Looks over the lanes of a topic whose window has changed.
--- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, give, wait
+-- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, kept, changes, give, wait
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH

@@ -1,5 +1,5 @@
 -- push: stores new tasks under ids that were made for them and are sent once. After a lost answer push_unique is sent.
--- USES: epoch, guard, instant, rouse, record, dated, topic, lane
+-- USES: epoch, guard, instant, rouse, record, dated, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

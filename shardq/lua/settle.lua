@@ -1,6 +1,6 @@
 -- settle: ends leases: ack (done), retry (again later), bury (dead), back (again later, and no attempt counted: not begun, or
 -- snoozed). Hands the place that it frees to the next task of its lane.
--- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, give, wait, ends
+-- USES: epoch, guard, count, begin, rouse, lease, topic, die, reason, draw, lane, kept, changes, give, wait, ends
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET

@@ -1,7 +1,7 @@
 -- Tasks become ready: dispatch gives what is due, and settle the next task of a lane in which it has freed a place. What of one topic
 -- becomes ready in a call is a group: a list of ids, those without a key first. Of those with one it knows `entries`, their members of
 -- `keys`, and `since`, the instants from which on they were due, in order; and `numbered`, those that leave under a number: as others of
--- their lane are out, or they have one. Uses count, topic, lane.
+-- their lane are out, or they have one. Uses count, topic, lane, kept, changes.
 local turn_by_lane = {} -- the instant of the last turn of a lane, where that is set anew
 -- new_group(): a group that is empty.
 -- RETURNS the group
