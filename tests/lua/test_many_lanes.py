@@ -1,5 +1,5 @@
-"""Scripts read the first entries of many lanes by one call, where lanes are asked in their order: what each gives is the
-same in any order, beside lanes of which nothing waits, and those that have much.
+"""Scripts read the first entries of many lanes by one call, where lanes are asked in their order: what each gives is
+the same in any order, beside lanes of which nothing waits, and those that have much.
 """
 
 from __future__ import annotations
