@@ -18,6 +18,8 @@ from typing import Any
 _USES = re.compile(r"^-- USES: (.+)$", re.MULTILINE)
 _NOW = re.compile(r"^-- ARGV (\d+) now_us or ''$", re.MULTILINE)
 _KEYS = re.compile(r"^-- KEYS \S+ (?!.*(?:not ours|ends? (?:is|are) kept))(\w+) ", re.MULTILINE)
+_WITHOUT_LANES = {"lane": "local LANES\n", "kept": "", "changes": ""}
+"""Parts as they are in an engine that has no keys."""
 _OF_LANES = re.compile(r"^-- KEYS .*, where the engine has keys\n", re.MULTILINE)
 
 
@@ -57,7 +59,7 @@ def script(name: str, keyed: bool = False) -> Script:
 
 def without_lanes(name: str, text: str) -> str:
     """A file as it is run in an engine that has no keys."""
-    return "local LANES\n" if name == "lane" else _OF_LANES.sub("", text)
+    return _WITHOUT_LANES[name] if name in _WITHOUT_LANES else _OF_LANES.sub("", text)
 
 
 def _named(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:

@@ -1,6 +1,6 @@
 -- adopt: stores tasks as they were in another engine, or under ids that were made for them before, each once. An id that is here in
 -- any state stays as it is.
--- USES: epoch, guard, count, steady, instant, rouse, record, dated, state, topic, lane
+-- USES: epoch, guard, count, steady, instant, rouse, record, dated, state, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -92,7 +92,7 @@ for n, id in ipairs(ids) do
 end
 -- as push does: a record without an id would stay for ever
 if #due > 0 then redis.call('ZADD', KEYS[3], unpack(due)) end
-if #entering > 0 then redis.call('ZADD', KEYS[LANES], unpack(entering)) end
+if #entering > 0 then enters(entering) end
 for _, lane in ipairs(shutting) do shut_lane(lane) end
 if #dead > 0 then
   redis.call('ZADD', KEYS[6], unpack(dead))

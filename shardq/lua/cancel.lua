@@ -1,5 +1,5 @@
 -- cancel: removes a task that nobody holds.
--- USES: epoch, guard, count, steady, begin, once, rouse, state, topic, ghost, lane, lease, record, nonce, ends
+-- USES: epoch, guard, count, steady, begin, once, rouse, state, topic, ghost, lane, kept, changes, lease, record, nonce, ends
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -1,6 +1,6 @@
 -- cancel_tag: looks at a page of the records of this shard, whatever their state, and removes the tasks with a tag that
 -- nobody holds. A record stays in its place through all changes of state, so no task is missed.
--- USES: epoch, guard, count, begin, rouse, record, place, topic, ghost, lane
+-- USES: epoch, guard, count, begin, rouse, record, place, topic, ghost, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -1,5 +1,5 @@
 -- claim: gives ready tasks to one consumer under a lease, the topics in the order given.
--- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die, lane
+-- USES: epoch, guard, count, steady, begin, rouse, lease, record, draw, roomy, topic, ghost, ghosts, die, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 leased ZSET
@@ -126,13 +126,14 @@ for list = 8, 7 + lists do
         lane_at[i] = lane_of(ids[i])
         known_lanes[#known_lanes + 1] = lane_at[i]
       end
-      look_at(known_lanes)
+      look_at(known_lanes, not rated[list])
     end
     -- each leased task has an entry: if there are no more than these, no ready task has one
     local leases = known_leases > held and redis.call('HMGET', KEYS[4], unpack(ids, at + 1, last)) or {}
     while at < last and wanted > 0 and bytes < 1048576 do
       at = at + 1
-      local id, record, lease = ids[at], records[at - before], leases[at - before]
+      local id, record, lease, lane = ids[at], records[at - before], leases[at - before], lane_at[at]
+      if lane and not narrowed and not holds[lane] then lane = nil end -- nothing keeps it
       if record then bytes = bytes + #record end
       if stale[at] then
         passed[id] = (passed[id] or 0) + 1
@@ -141,12 +142,10 @@ for list = 8, 7 + lists do
         local known, head = parts_of(record)
         if known and head and head.x and head.x <= now_ms then
           odd[#odd + 1], reasons[#reasons + 1] = id, 'expired'
-        elseif lane_at[at] and known and topic_of(id) == topic and (held_of(lane_at[at]) > now_ms or narrowed and is_over(lane_at[at])) then
+        elseif lane and known and topic_of(id) == topic and (held_of(lane) > now_ms or narrowed and is_over(lane)) then
           sent_back[#sent_back + 1] = id
         elseif known and topic_of(id) == topic and not string.find(id, '\n', 1, true) then -- ids go between line feeds
-          if narrowed and lane_at[at] then
-            busy[lane_at[at]], gave[lane_at[at]] = busy[lane_at[at]] + 1, gave[lane_at[at]] + 1
-          end
+          if narrowed and lane then busy[lane], gave[lane] = busy[lane] + 1, gave[lane] + 1 end
           local entry = first_lease
           given, wanted = given + 1, wanted - 1
           if permit then own, permit = token .. '#' .. permit, permit + 1 end

@@ -1,5 +1,5 @@
 -- close: ends the giving of lanes that belong elsewhere by the present number of shards. It lasts as long as that change.
--- USES: epoch, guard, begin, topic, lane
+-- USES: epoch, guard, begin, topic, lane, kept
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 keys ZSET, where the engine has keys

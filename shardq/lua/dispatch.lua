@@ -1,6 +1,6 @@
 -- dispatch: moves due tasks to their ready lists, takes back leases that ran out, removes dedup windows that ended, and
 -- says when to call again. Looks over the lanes of a topic whose window has changed.
--- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, give, wait
+-- USES: epoch, guard, count, steady, begin, lease, topic, die, draw, lane, kept, changes, give, wait
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 topics HASH
@@ -55,58 +55,68 @@ local function list_of(topic)
   end
   return list
 end
-local function by_topic(ids)
-  local groups, order = {}, {}
-  for i = 1, #ids do
-    local topic = topic_of(ids[i])
-    local group = groups[topic]
-    if not group then
-      group = {}
-      groups[topic] = group
-      order[#order + 1] = topic
-    end
-    group[#group + 1] = ids[i]
+local groups, order = {}, {} -- by topic; and the topics, in the order in which they had something
+local function group_of(topic)
+  local group = groups[topic]
+  if not group then
+    group = new_group()
+    groups[topic], order[#order + 1] = group, topic
   end
-  return groups, order
+  return group
 end
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, limit)
 local full, plain = #ids == limit, #ids
+for i = 1, plain do
+  local group = group_of(topic_of(ids[i]))
+  group[#group + 1] = ids[i]
+end
 local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, later, silent, met = {}, {}, {}, {}
-local due, waits = {}, {}
--- gives(lane, share): what a lane can give now, onto `given`, up to a share: others are due as well. The alarm that it needs then. It
--- is asked once.
-local function gives(lane, share)
-  local out, most, interval = out_of(lane), window_of(lane)
-  if out >= most then
-    silent[#silent + 1] = lane
-    return
+local given, rung, changed, later, silent, met, waits = 0, {}, {}, {}, {}, {}, {}
+-- turns_of(lane, ready): how many of a lane with a rate, of which so many are ready, have a turn by now. Their last turn is set anew
+-- where that is too long ago to be made up for.
+local function turns_of(lane, ready)
+  local turn, interval = rest_of(lane), rules_of(lane).interval
+  if turn > now_ms then return 0 end
+  if turn < now_ms - LATE_MS then
+    turn = now_ms
+    turn_by_lane[lane] = now_ms - (ready + 1) * interval
   end
-  local rest = rest_of(lane)
-  if rest > now_ms then
+  return math.min(most_ready(interval) - ready, math.floor((now_ms - turn) / interval) + 1)
+end
+-- gives(lane, rules, share): what a lane can give now joins the group of its topic, up to a share: others are due as well. The alarm that it
+-- needs then. It is asked once.
+local function gives(lane, rules, share)
+  local out = out_of(lane)
+  local room = math.min(rules.most - out, share, limit - given)
+  if room > 0 and rules.interval > 0 then
     note(lanes, lane)
+    room = math.min(room, turns_of(lane, ready_of(lane)))
+  end
+  if room <= 0 then
+    if not lanes[lane] then silent[#silent + 1] = lane end
     return
   end
-  local room, gave = math.min(most - out, share, limit - #given), 0
-  if interval > 0 then
-    local ready, turn = ready_of(lane), rest
-    -- too late to be made up for: turns go on from now
-    if turn < now_ms - LATE_MS then
-      turn = now_ms
-      turn_by_lane[lane] = now_ms - (ready + 1) * interval
+  local group, gave, behind = group_of(rules.topic), 0, nil
+  for _, entry in ipairs(next_of(lane, out, math.min(room + 1, rules.most - out))) do
+    local at, number = due_of(entry, lane)
+    if gave == room or at > now_ms then
+      behind = at
+      break
     end
-    room = math.min(room, most_ready(interval) - ready, math.floor((now_ms - turn) / interval) + 1)
+    local id = id_of(entry, lane)
+    if is_waiting(id) then
+      joins(group, id, entry, at, number, out + gave)
+      gave = gave + 1
+    else
+      leaves({entry}) -- another program's
+      note(lanes, lane)
+    end
   end
-  local found = next_of(lane, out, math.min(room + 1, most - out))
-  while gave < room and found[gave + 1] and due_of(found[gave + 1], lane) <= now_ms do
-    given[#given + 1] = gives_way(found[gave + 1], lane, out + gave)
-    gave = gave + 1
-  end
-  if interval > 0 then
-    note(lanes, lane)
-  elseif gave < most - out and found[gave + 1] then
-    later[#later + 1], later[#later + 2] = due_of(found[gave + 1], lane), lane
+  given = given + gave
+  if lanes[lane] then return end
+  if behind then
+    later[#later + 1], later[#later + 2] = behind, lane
   else
     silent[#silent + 1] = lane
   end
@@ -126,8 +136,8 @@ local function meet(lane, first)
   local gate = gate_of(lane)
   if gate == 'closed' or gate == 'shut' then return end
   local low, high = bounds_of(lane)
-  local _, _, waits = window_of(lane)
-  for _, entry in ipairs(not waits and number_of(first, lane) and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
+  local rules = rules_of(lane)
+  for _, entry in ipairs(not rules.front and number_of(first, lane) and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
     local id, at = id_of(entry, lane), due_of(entry, lane)
     if number_of(entry, lane) and at > now_ms then
       lets_go(lanes, id, lane, FAR + at)
@@ -135,17 +145,17 @@ local function meet(lane, first)
     end
   end
   met[lane] = true
-  if not on_hold(lane) then gives(lane, 1) end
+  if not on_hold(lane) then gives(lane, rules, 1) end
 end
 -- look_over(topic, most): meets the next lanes of a topic whose window has changed, from its cursor on, so many at most. True if more
 -- follow.
 local function look_over(topic, most)
-  local cursor, behind, page = 'cursor/' .. topic, '(' .. topic .. '0', 16
+  local cursor, behind, count = 'cursor/' .. topic, '(' .. topic .. '0', 16
   local from = redis.call('HGET', KEYS[1], cursor) or ''
   if from == '' then from = topic .. '/' end
   begin()
-  while most > 0 and #given < limit do
-    local entries, some, firsts = redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. from, behind, 'LIMIT', 0, page), {}, {}
+  while most > 0 and given < limit do
+    local entries, some, firsts = redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. from, behind, 'LIMIT', 0, count), {}, {}
     if #entries == 0 then
       redis.call('HDEL', KEYS[1], cursor)
       return false
@@ -155,32 +165,34 @@ local function look_over(topic, most)
     for _, entry in ipairs(entries) do
       local lane = lane_of(entry)
       if not lane then
-        redis.call('ZREM', KEYS[LANES], entry) -- another program's
+        leaves({entry}) -- another program's
       elseif not firsts[lane] and #some < most then
         some[#some + 1], firsts[lane] = lane, entry
       end
     end
     look_at(some)
     for _, lane in ipairs(some) do
-      if #given == limit then break end
+      if given == limit then break end
       meet(lane, firsts[lane])
       most, from = most - 1, string.sub(lane, 1, -2) .. '0'
     end
-    page = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
+    count = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
   end
   redis.call('HSET', KEYS[1], cursor, from)
   return true
 end
 if keyed then
-  local rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
+  rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
   local share = math.max(8, math.floor(limit / math.max(1, #rung)))
   look_at(rung)
-  count_out(rung)
-  local changed, of = {}, {}
+  local of = {}
   for i, name in ipairs(rung) do
     of[i] = lane_of(name) or false
     if not of[i] then changed[#changed + 1] = topic_of(name) end
   end
+  -- those of one instant stand in the order of their names
+  local ends = #rung > 3 and #changed == 0 and redis.call('ZMSCORE', KEYS[LANES + 2], rung[1], rung[#rung])
+  count_out(rung, ends and ends[1] == ends[2])
   for _, topic in ipairs(changed) do
     if not look_over(topic, math.max(1, math.floor(LOOKED / #changed))) then
       redis.call('ZREM', KEYS[LANES + 2], topic .. '/')
@@ -192,17 +204,9 @@ if keyed then
     local lane = of[i]
     if lane and lane ~= name then
       revoked_ends(lanes, name, KEYS[5], KEYS[6])
-    elseif lane and not met[lane] and not on_hold(lane) and #given < limit and list_of(topic_of(lane)) then
-      gives(lane, share)
-    end
-  end
-  local scores = all_wait(given)
-  for i, id in ipairs(given) do
-    if not scores or scores[i] then
-      ids[#ids + 1], due[id] = id, scores and scores[i] - FAR or due_of(entry_by_id[id], lane_of(id))
-    else
-      redis.call('ZREM', KEYS[LANES], entry_by_id[id]) -- another program's
-      note(lanes, lane_of(id))
+    elseif lane and not met[lane] and not on_hold(lane) and given < limit then
+      local rules = rules_of(lane)
+      if list_of(rules.topic) then gives(lane, rules, share) end
     end
   end
 end
@@ -213,31 +217,28 @@ local function arrives(topic, count)
   if not arrived[topic] then in_turn[#in_turn + 1] = topic end
   arrived[topic] = (arrived[topic] or 0) + count
 end
-if #ids > 0 then
+if #order > 0 then
   if plain > 0 then
     oldest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[1]))
     newest = math.min(now_ms, now_ms - redis.call('ZSCORE', KEYS[2], ids[plain]))
   end
-  local groups, order = by_topic(ids)
   for _, topic in ipairs(order) do
     local known, group = is_topic(topic), groups[topic]
     local list = known and list_of(topic)
     if not known then
       begin()
-      for _, id in ipairs(group) do
+      for i, id in ipairs(group) do
         die(id, 'format')
-        if entry_by_id[id] then note(lanes, lane_of(id)) end
+        if i > #group - #group.entries then note(lanes, lane_of(id)) end
       end
       redis.call('ZREM', KEYS[2], unpack(group))
-    elseif list then
-      local refused = becomes_ready(lanes, KEYS[2], KEYS[3], list, topic, group, #order == 1 and #ids == plain)
+    elseif list and #group > 0 then
+      local refused = becomes_ready(lanes, KEYS[2], KEYS[3], list, topic, group, #order == 1 and given == 0)
       if refused then
         failure = refused
       else
         moved = moved + #group
-        for i = 1, #ids > plain and #group or 0 do
-          if due[group[i]] then note_wait(waits, topic, now_ms - due[group[i]]) end
-        end
+        note_waits(waits, topic, group.since)
         arrives(topic, #group)
         moved_by_topic[#moved_by_topic + 1], moved_by_topic[#moved_by_topic + 2] = topic, #group
       end
@@ -302,9 +303,13 @@ if next_lapse <= steady_ms and not failure then
 end
 local next_alarm = math.huge
 if keyed then
-  if moved == 0 and #later + #lanes > 0 then begin() end -- also out of memory: an alarm may be the first thing that is written
+  if moved == 0 and #later + (lanes.count or 0) > 0 then begin() end -- also out of memory: an alarm may be the first thing that is written
   if #later > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(later)) end
-  if #silent > 0 then redis.call('ZREM', KEYS[LANES + 2], unpack(silent)) end
+  if #silent > 0 and #silent == #rung and #changed == 0 then
+    redis.call('ZREMRANGEBYRANK', KEYS[LANES + 2], 0, #rung - 1) -- all that rang, and so the first
+  elseif #silent > 0 then
+    redis.call('ZREM', KEYS[LANES + 2], unpack(silent))
+  end
   rings(lanes)
   local first = redis.call('ZRANGE', KEYS[LANES + 2], 0, 0, 'WITHSCORES')
   next_alarm = math.max(now_ms, tonumber(first[2] or 'never') or math.huge)

@@ -1,5 +1,5 @@
 -- forward: takes tasks off a ready list and appends their payloads to somebody's list or stream in the same slot.
--- USES: epoch, guard, count, begin, rouse, record, topic, ghost, ghosts, die, lane
+-- USES: epoch, guard, count, begin, rouse, record, topic, ghost, ghosts, die, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 ready LIST

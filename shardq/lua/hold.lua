@@ -1,5 +1,5 @@
 -- hold: has a lane give nothing until an instant, or lets it go on.
--- USES: epoch, guard, begin, instant, rouse, topic, lane
+-- USES: epoch, guard, begin, instant, rouse, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 keys ZSET, where the engine has keys

@@ -1,6 +1,6 @@
 -- lanes: returns a page of the lanes of which something waits, is ready or is leased, in the order of their bytes, and sets their
 -- alarms: a clock may have gone back. Takes away the places of ids that have none by right.
--- USES: epoch, guard, begin, rouse, topic, lane
+-- USES: epoch, guard, begin, rouse, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -1,5 +1,5 @@
 -- open_lanes: begins to give lanes here: at every earlier shard of theirs they are closed, and nothing of them is left.
--- USES: epoch, guard, begin, rouse, topic, lane
+-- USES: epoch, guard, begin, rouse, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 due ZSET
 -- KEYS 3 keys ZSET, where the engine has keys

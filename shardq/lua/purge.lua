@@ -1,6 +1,6 @@
 -- purge: removes the tasks of one topic, or of all, that are not leased: in each call a part of the ready list, of due and
 -- of dead.
--- USES: epoch, guard, count, begin, rouse, topic, place, ghost, lane
+-- USES: epoch, guard, count, begin, rouse, topic, place, ghost, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

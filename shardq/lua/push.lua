@@ -1,5 +1,5 @@
 -- push: stores new tasks under ids that were made for them and are sent once. After a lost answer push_unique is sent.
--- USES: epoch, guard, instant, rouse, record, dated, topic, lane
+-- USES: epoch, guard, instant, rouse, record, dated, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET
@@ -59,7 +59,7 @@ if collided then return collided end
 -- due before task: should the second be refused, an id without a record is dropped at its claim, while a record
 -- without an id would stay for ever
 redis.call('ZADD', KEYS[3], unpack(scores))
-if #entering > 0 then redis.call('ZADD', KEYS[LANES], unpack(entering)) end
+if #entering > 0 then enters(entering) end
 for _, lane in ipairs(shutting) do shut_lane(lane) end
 redis.call('HSET', KEYS[2], unpack(records))
 -- a topic is listed from its first task on, and is not idle

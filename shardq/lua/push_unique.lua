@@ -1,5 +1,5 @@
 -- push_unique: stores tasks whose ids the caller chose, or whose first answer was lost.
--- USES: epoch, guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost, lane
+-- USES: epoch, guard, count, steady, instant, rouse, record, dated, nonce, lease, state, topic, ghost, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -1,6 +1,6 @@
 -- put: stores tasks that were taken out of another shard. A second put changes nothing: the first used the mark up. A task
 -- that is here already, because a failover undid its take, stays as it is.
--- USES: epoch, guard, count, begin, rouse, topic, lane
+-- USES: epoch, guard, count, begin, rouse, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

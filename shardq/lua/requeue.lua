@@ -1,5 +1,5 @@
 -- requeue: schedules a dead task again, and counts its attempts from 0.
--- USES: epoch, guard, instant, begin, rouse, state, topic, lane
+-- USES: epoch, guard, instant, begin, rouse, state, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

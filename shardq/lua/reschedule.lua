@@ -1,5 +1,5 @@
 -- reschedule: gives a task that nobody holds another due time.
--- USES: epoch, guard, count, steady, begin, once, instant, rouse, state, topic, ghost, lane
+-- USES: epoch, guard, count, steady, begin, once, instant, rouse, state, topic, ghost, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -1,6 +1,6 @@
 -- restore: schedules an id for now that has a record and is in no list or set, and has the lane of one that is scheduled know it:
 -- without that they would never be dispatched.
--- USES: epoch, guard, count, begin, rouse, state, topic, lane, fault
+-- USES: epoch, guard, count, begin, rouse, state, topic, lane, kept, changes, fault
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -1,5 +1,5 @@
 -- take: takes tasks out of this shard, and keeps each as a parcel in moved until it is put at its target.
--- USES: epoch, guard, begin, record, topic, lane
+-- USES: epoch, guard, begin, record, topic, lane, kept, changes
 -- KEYS 1 meta HASH
 -- KEYS 2 task HASH
 -- KEYS 3 due ZSET

@@ -10,10 +10,12 @@ local FAR = 4000000000000000
 -- far(ms): the score there of an instant, as a word.
 -- RETURNS the word
 local function far(ms) return string.format('%.0f', FAR + ms) end
--- follows(id, other): tells if an id comes behind another by their bytes, as in a ZSET: `<` goes by the server's locale.
+-- follows(id, other, same): tells if an id comes behind another by their bytes, as in a ZSET: `<` goes by the server's locale. So many bytes
+-- in front are the same.
 -- RETURNS true | false
-local function follows(id, other)
-  for i = 1, math.min(#id, #other) do
+local function follows(id, other, same)
+  local first = same and same + 1 or 1
+  for i = first, math.min(#id, #other) do
     local ours, theirs = string.byte(id, i), string.byte(other, i)
     if ours ~= theirs then return ours > theirs end
   end
