@@ -31,7 +31,7 @@ from shardq.features.cold import cold as of_engine
 from shardq.features.cold import rows
 from shardq.features.cold import statements as sql
 from shardq.outbox import OutboxRelay
-from shardq.relay import mover
+from shardq.relay import table_rows
 from shardq.relay.database import open_database
 from shardq.worker import report as reporter
 from tests.support.states import FAR_S, claim, put, ready_of
@@ -368,7 +368,7 @@ def a_table_that_is_not_there(world: World) -> Fault:
 
 @in_a_world("outbox_put_aside")
 def a_row_that_is_refused(world: World) -> Fault:
-    world.monkeypatch.setattr(mover, "FIRST_RETRY_S", 0.01)
+    world.monkeypatch.setattr(table_rows, "FIRST_RETRY_S", 0.01)
     database = open_database(f"sqlite:///{world.shell.temporary}/app.db")
     world.stack.callback(database.dispose)
     outbox.create(database)
