@@ -17,7 +17,7 @@ from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import Operation, run
-from shardq.engine import Engine, Health, control, forms
+from shardq.engine import Engine, Health, engine_wide, forms
 from shardq.engine import doctor as checks
 from shardq.engine.advice import mute, named, unsaid
 from shardq.engine.doctor import LOOKED_AT, OK, Finding
@@ -204,13 +204,13 @@ def _all_checks(engine: Engine, driver: Driver, *, everything: bool) -> Iterator
     cache = Internals(engine).cache
     # first: every other look tells a shard the topology that it missed
     epochs = _carried_out(driver, "epochs", checks.find_epochs(cache))
-    counts = run(driver, control.count_shards(cache, {}), STATS_TIMEOUT_S)
+    counts = run(driver, engine_wide.count_shards(cache, {}), STATS_TIMEOUT_S)
     epochs += _carried_out(driver, "epochs", checks.find_outside(cache, everything=everything))
     nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts}
     found = list(
         checks.findings_on_servers(
             run(driver, Internals(engine).examine(driver, counts), STATS_TIMEOUT_S),
-            run(driver, control.replication(counts, nodes), STATS_TIMEOUT_S),
+            run(driver, engine_wide.replication(counts, nodes), STATS_TIMEOUT_S),
         )
     )
     found += checks.findings_on_tasks(engine.health())

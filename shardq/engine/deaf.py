@@ -24,7 +24,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import shown_topic
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.control import CountsByShard, read_changes
+from shardq.engine.engine_wide import CountsByShard, read_changes
 
 DEAF_S = 5.0
 """A task that is ready for less may be on its way to a process: a hundred that are at work are drawn in a second."""

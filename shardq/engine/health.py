@@ -35,12 +35,12 @@ from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.printable import counted, quoted
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import find_strays, refresh
+from shardq.core.topology_upkeep import find_strays, refresh
 from shardq.engine.advice import NAMED, Advice, Check, named, replicas_behind
-from shardq.engine.control import CountsByShard
 from shardq.engine.deaf import Deaf
-from shardq.engine.keys import StuckKey
+from shardq.engine.engine_wide import CountsByShard
 from shardq.engine.stats import ShardStats, Stats, TopicStats
+from shardq.engine.topic_keys import StuckKey
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.cold.report import problems as problems_of_cold
 from shardq.features.listing.query import cause_of

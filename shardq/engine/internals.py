@@ -13,7 +13,7 @@ from shardq.core.operation import Operation
 from shardq.core.producer.packing import Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import CountsByShard, use_cold
+from shardq.engine.engine_wide import CountsByShard, use_cold
 from shardq.engine.health import Examined
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.parts import PartsFactory, Running, Tracing

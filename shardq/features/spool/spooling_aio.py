@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from shardq.core.model.task import Outcome, Receipt, Task
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import RUN, Entries
 from shardq.core.producer.stream import Stream, Window
