@@ -35,7 +35,7 @@ JOBS ?= 6
 # On a busy machine one in some thousands loses a race of its own: what failed is run again at the end, once and alone.
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark -p tests.support.again
 # The tests for each change: tests/support/tiers.py says which they are.
-QUICK := not slow or promised
+QUICK := (not slow or promised) and not tool
 # Tests, benches and the demo run in an environment of their own, so that what passes on one machine passes on another:
 # PYTHONUNBUFFERED, for one, hides what a program can't write as it ends. These are let through where they are set:
 # what pip needs, where Python's libraries are, the network's proxies and certificates, a terminal's kind, CI itself,

@@ -20,8 +20,8 @@ from shardq.core import forks
 from shardq.core.consumer.policy import Bury, Hold, Retry, Snooze, alone
 from shardq.core.model.checks import check_headers, check_headers_size
 from shardq.core.model.ids import shown_topic
-from shardq.core.model.options import URL_HEADER
 from shardq.core.model.task import Delivery, Receipt, Task
+from shardq.core.model.task_options import URL_HEADER
 from shardq.delivery.batch import Batch
 from shardq.delivery.calling import checked_results
 from shardq.delivery.functions import check_result

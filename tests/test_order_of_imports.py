@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -86,3 +87,10 @@ def test_every_module_has_a_place() -> None:
             place_of(name, rows)
     for name in rows:
         assert name in modules(), f"shardq/README.md has {name}, which is not there"
+
+
+def test_within_core_and_engine_each_file_has_a_name_of_its_own() -> None:
+    """But those that are the same in each package: who meets a name in a traceback knows which file it is."""
+    files = [path for part in ("core", "engine") for path in (PACKAGE / part).rglob("*.py")]
+    counts = Counter(path.stem for path in files)
+    assert {name for name, count in counts.items() if count > 1} - {"__init__", "sync", "aio"} == set()

@@ -28,8 +28,8 @@ import click
 import msgspec
 
 from shardq.core.model.arguments import ARGUMENT
-from shardq.core.model.options import OPTIONS
 from shardq.core.model.printable import printable, printable_json
+from shardq.core.model.task_options import OPTIONS
 
 STDOUT, STDERR = 1, 2
 

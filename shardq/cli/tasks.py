@@ -21,7 +21,7 @@ from shardq.cli.serving import Ending
 from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.core.model.ids import full_id
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer.commands_by_id import Verb
 from shardq.engine import Engine, forms
 from shardq.engine.internals import Internals
 from shardq.engine.tables import counted

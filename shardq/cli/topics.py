@@ -19,8 +19,8 @@ from shardq.core.model.checks import check_topic, instant_ms, shown_instant
 from shardq.core.model.ids import quoted_topic
 from shardq.engine import Engine, forms, tables
 from shardq.engine.internals import Internals
-from shardq.engine.keys import MOST
 from shardq.engine.options import MAX_LENGTH, MOST_OF_KEY, route_of
+from shardq.engine.topic_keys import MOST
 from shardq.errors import ShardqError
 
 

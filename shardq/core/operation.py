@@ -4,7 +4,7 @@ An operation is a generator. It yields a request and is resumed with its result,
 or it yields ``Many`` requests under keys of its own and gets a list of (key, result or error); or a ``Confirm``, and
 gets what replicas have; or ``AskSentinels``; or a ``Pause``. ``run`` drives it on the sync driver, ``arun`` on the
 asyncio one; they differ in the awaiting only. What is done when a shard refuses a request's topology is in
-``recovery``.
+``topology_recovery``.
 
 A command of a user has one ``deadline``, made when it begins: each trip of its operations gets what is left, and none
 begins after it. Work in the background has a ``timeout`` for each trip instead.

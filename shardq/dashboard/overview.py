@@ -19,7 +19,7 @@ from shardq.dashboard.links import link_of
 from shardq.dashboard.snapshots import OVER_S
 from shardq.dashboard.web import dashboard_of, drawn, live_page, newest, page, rate_of, rendered
 from shardq.engine import tables
-from shardq.engine.control import KEPT
+from shardq.engine.engine_wide import KEPT
 from shardq.engine.snapshot import NodeSnapshot, Snapshot
 from shardq.engine.tables import Column
 from shardq.errors import ShardqError

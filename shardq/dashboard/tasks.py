@@ -19,7 +19,7 @@ from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.core.model.printable import printable, quoted
 from shardq.core.model.quantities import Bound, due_range, expiry
 from shardq.core.model.task import Outcome, State, TaskInfo
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer.commands_by_id import Verb
 from shardq.dashboard.formats import fitting, line, lines, named, shown
 from shardq.dashboard.links import link_of
 from shardq.dashboard.snapshots import Caller

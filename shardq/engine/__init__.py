@@ -11,12 +11,12 @@ the whole engine and on schedules. ``base`` is what both share without waiting, 
 from typing import TYPE_CHECKING
 
 from shardq.core.lazy import lazily
-from shardq.engine.control import Change, Rates
+from shardq.engine.engine_wide import Change, Rates
 from shardq.engine.findings import Finding
 from shardq.engine.health import Health
-from shardq.engine.keys import KeyList, KeyStats
 from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.engine.sync import Engine
+from shardq.engine.topic_keys import KeyList, KeyStats
 
 if TYPE_CHECKING:
     from shardq.engine.aio import AsyncEngine

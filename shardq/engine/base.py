@@ -29,11 +29,10 @@ from shardq.core.resharding.resizing import held_up
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import servers
-from shardq.engine.control import CountsByShard, RateMeter, use_cold
 from shardq.engine.deaf import find_deaf
+from shardq.engine.engine_wide import CountsByShard, RateMeter, use_cold
 from shardq.engine.findings import FirstSeen, found, in_order
 from shardq.engine.health import Bounds, Examined, Health, find_deaths, find_out_of_use, find_unserved, judge
-from shardq.engine.keys import find_stuck_keys
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_NAME,
@@ -46,6 +45,7 @@ from shardq.engine.options import (
 )
 from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
+from shardq.engine.topic_keys import find_stuck_keys
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal

@@ -24,7 +24,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.control import CountsByShard, read_changes
+from shardq.engine.engine_wide import CountsByShard, read_changes
 from shardq.engine.findings import Finding, found, named
 
 DEAF_S = 5.0

@@ -22,11 +22,11 @@ from shardq.core.layout.words import raw
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import counted
 from shardq.core.operation import Many, Operation, run, succeeded
-from shardq.core.recovery import call_shard
 from shardq.core.resharding.migration import MigrationPipeline, MoveTokens
 from shardq.core.resharding.repair import find_faults, restore
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import bring_strays_home, find_strays, open_shards
+from shardq.core.topology_recovery import call_shard
+from shardq.core.topology_upkeep import bring_strays_home, find_strays, open_shards
 from shardq.engine.findings import EXAMPLES, TABLE, Finding, found, listed, named
 from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S

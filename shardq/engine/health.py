@@ -32,8 +32,8 @@ from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.printable import counted, quoted
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import find_strays, refresh
-from shardq.engine.control import CountsByShard
+from shardq.core.topology_upkeep import find_strays, refresh
+from shardq.engine.engine_wide import CountsByShard
 from shardq.engine.findings import SEVERITIES, TABLE, Finding, found, listed, named, reds
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats, TopicStats

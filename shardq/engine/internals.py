@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardq.core import upkeep
+from shardq.core import topology_upkeep
 from shardq.core.consumer.claim_state import Claims, Decode
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.checks import Topics, checked_topics, instant_ms
@@ -19,7 +19,7 @@ from shardq.core.producer.packing import Packer
 from shardq.core.producer.pushing import check_hooked
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import use_cold
+from shardq.engine.engine_wide import use_cold
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.servers import Found
@@ -141,7 +141,7 @@ class Internals:
     async def refresh(self) -> None:
         """Reads the topology anew; opens the engine if it is not open. Of an engine for asyncio."""
         engine: Any = self._engine
-        await engine._carry_out(upkeep.refresh)
+        await engine._carry_out(topology_upkeep.refresh)
 
     async def push(self, task: Task, durability: Durability | None) -> Receipt:
         """Pushes one task. Of an engine for asyncio."""

@@ -15,28 +15,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
-from shardq.core import upkeep
+from shardq.core import topology_upkeep
 from shardq.core.calls.control import living
-from shardq.core.edits import edit_topology, take_up_keys, with_pause
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
 from shardq.core.model.endpoints import default_key
 from shardq.core.model.ids import schedule_id, shown_topic
-from shardq.core.model.options import ContentOptions
 from shardq.core.model.printable import counted
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
+from shardq.core.model.task_options import ContentOptions
 from shardq.core.operation import Operation, arun
-from shardq.core.producer import by_id
+from shardq.core.producer import commands_by_id
 from shardq.core.producer.pushing import check_hooked
 from shardq.core.resharding.handle_aio import AsyncResize
 from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine import control
-from shardq.engine.control import TOPICS_AT_ONCE, Change, noted, read_changes
+from shardq.core.topology_edits import edit_topology, take_up_keys, with_pause
+from shardq.engine import engine_wide
+from shardq.engine.engine_wide import TOPICS_AT_ONCE, Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Bounds, Health, check_bounds
-from shardq.engine.keys import KeyList, check_limit, largest_keys
 from shardq.engine.options import (
     STATS_TIMEOUT_S,
     OnFailure,
@@ -48,6 +47,7 @@ from shardq.engine.options import (
 )
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_aio import AsyncTaskCommands
+from shardq.engine.topic_keys import KeyList, check_limit, largest_keys
 from shardq.errors import BadInput, Conflict, InvalidOption, ShardqError
 from shardq.features.listing import ends
 from shardq.features.listing.query import Filter, Query
@@ -104,7 +104,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         """
         route = route_of(topic, to, side, maxlen, egress=self._options.egress)
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
-        await self._edit(partial(control.with_route, topic=topic, route=route), what)
+        await self._edit(partial(engine_wide.with_route, topic=topic, route=route), what)
         registry.advise(topic, route)
 
     async def resize(
@@ -130,7 +130,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         deadline = self._deadline()
         driver = await self._open_driver(deadline)
         cache = self._map()
-        await arun(driver, upkeep.refresh(cache), deadline=deadline)
+        await arun(driver, topology_upkeep.refresh(cache), deadline=deadline)
         estimated: Estimate | None = None
         if shards is not None and dry_run:
             estimated = await arun(driver, estimate_resize(cache, shards, driver.node_of), deadline=deadline)
@@ -182,7 +182,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         check_key(key)
         until_ms = "" if until is None else instant_ms(until, "until")
         what = f"topic {shown_topic(topic)}: key {key} " + ("goes on" if until is None else f"on hold until {until}")
-        holding = partial(by_id.hold, topic=topic, key=key, until=until_ms)
+        holding = partial(commands_by_id.hold, topic=topic, key=key, until=until_ms)
         await self._carry_out(lambda cache: noted(cache, holding(cache), what))
 
     async def limit(
@@ -213,7 +213,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         what = f"topic {shown_topic(topic)}: limits: {bounds or 'none'}"
         if limit.per_key is not None:
             await self._carry_out(take_up_keys)
-        await self._edit(partial(control.with_limit, topic=topic, limit=limit), what)
+        await self._edit(partial(engine_wide.with_limit, topic=topic, limit=limit), what)
 
     async def configure(
         self,
@@ -258,15 +258,15 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
             )
         if changes and not dry_run:
             what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
-            await self._edit(partial(control.with_settings, changes=changes), what)
+            await self._edit(partial(engine_wide.with_settings, changes=changes), what)
             if not self._map().topology.ends_rule and not changes.keys().isdisjoint(("done_age", "done_count")):
                 await self._carry_out(ends.remove)
         if given:
-            await self._carry_out(upkeep.refresh)
+            await self._carry_out(topology_upkeep.refresh)
         edited: dict[str, TopicSettings] = {}
         for first in range(0, len(given), TOPICS_AT_ONCE):
             some = dict(list(given.items())[first : first + TOPICS_AT_ONCE])
-            edited |= await self._carry_out(partial(control.configure_topics, given=some, dry_run=dry_run))
+            edited |= await self._carry_out(partial(engine_wide.configure_topics, given=some, dry_run=dry_run))
         for topic in edited:
             registry.advise(topic, given[topic].get("route"))
         return edited
@@ -326,7 +326,7 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         restored = importer.so_far
         if restored.restored and not dry_run:
             tasks = counted(restored.restored, "task")
-            await self._carry_out(lambda cache: control.note(cache, f"restored {tasks} of an export"))
+            await self._carry_out(lambda cache: engine_wide.note(cache, f"restored {tasks} of an export"))
         return restored
 
     async def _restore(self, importer: Importer, window: Window) -> bool:
@@ -423,19 +423,19 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         half_s = max(0.0, deadline - time.monotonic()) / 2
         return await arun(driver, steps, half_s, deadline=deadline - half_s)
 
-    async def _count(self, driver: AsyncDriver, deadline: float) -> control.CountsByShard:
-        return await self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
+    async def _count(self, driver: AsyncDriver, deadline: float) -> engine_wide.CountsByShard:
+        return await self._read(driver, engine_wide.count_shards(self._map(), self._topics_of_shard), deadline)
 
     async def _look(
-        self, driver: AsyncDriver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool
+        self, driver: AsyncDriver, counts_by_shard: engine_wide.CountsByShard, deadline: float, *, shards: bool
     ) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         seen = Seen(
             counts=counts_by_shard,
             nodes=nodes,
-            replication=await self._read(driver, control.replication(counts_by_shard, nodes), deadline),
+            replication=await self._read(driver, engine_wide.replication(counts_by_shard, nodes), deadline),
             schedules=await self._read(driver, declaring.summary(self._map()), deadline),
-            ends_since=await self._read(driver, control.ends_since(self._map()), deadline),
+            ends_since=await self._read(driver, engine_wide.ends_since(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
         )

@@ -15,28 +15,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
-from shardq.core import upkeep
+from shardq.core import topology_upkeep
 from shardq.core.calls.control import living
-from shardq.core.edits import edit_topology, take_up_keys, with_pause
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
 from shardq.core.model.endpoints import default_key
 from shardq.core.model.ids import schedule_id, shown_topic
-from shardq.core.model.options import ContentOptions
 from shardq.core.model.printable import counted
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
+from shardq.core.model.task_options import ContentOptions
 from shardq.core.operation import Operation, run
-from shardq.core.producer import by_id
+from shardq.core.producer import commands_by_id
 from shardq.core.producer.pushing import check_hooked
 from shardq.core.resharding.handle_sync import Resize
 from shardq.core.resharding.resizing import Estimate, estimate_resize, resize
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine import control
-from shardq.engine.control import TOPICS_AT_ONCE, Change, noted, read_changes
+from shardq.core.topology_edits import edit_topology, take_up_keys, with_pause
+from shardq.engine import engine_wide
+from shardq.engine.engine_wide import TOPICS_AT_ONCE, Change, noted, read_changes
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, Bounds, Health, check_bounds
-from shardq.engine.keys import KeyList, check_limit, largest_keys
 from shardq.engine.options import (
     STATS_TIMEOUT_S,
     OnFailure,
@@ -48,6 +47,7 @@ from shardq.engine.options import (
 )
 from shardq.engine.stats import Seen, Stats
 from shardq.engine.tasks_sync import TaskCommands
+from shardq.engine.topic_keys import KeyList, check_limit, largest_keys
 from shardq.errors import BadInput, Conflict, InvalidOption, ShardqError
 from shardq.features.listing import ends
 from shardq.features.listing.query import Filter, Query
@@ -104,7 +104,7 @@ class OperatorCommands(TaskCommands, ABC):
         """
         route = route_of(topic, to, side, maxlen, egress=self._options.egress)
         what = f"topic {shown_topic(topic)}: forwarded {f'to {route.named}' if route else 'no more'}"
-        self._edit(partial(control.with_route, topic=topic, route=route), what)
+        self._edit(partial(engine_wide.with_route, topic=topic, route=route), what)
         registry.advise(topic, route)
 
     def resize(self, shards: int | None = None, *, rate: float | None = None, dry_run: bool = False) -> Resize:
@@ -128,7 +128,7 @@ class OperatorCommands(TaskCommands, ABC):
         deadline = self._deadline()
         driver = self._open_driver(deadline)
         cache = self._map()
-        run(driver, upkeep.refresh(cache), deadline=deadline)
+        run(driver, topology_upkeep.refresh(cache), deadline=deadline)
         estimated: Estimate | None = None
         if shards is not None and dry_run:
             estimated = run(driver, estimate_resize(cache, shards, driver.node_of), deadline=deadline)
@@ -180,7 +180,7 @@ class OperatorCommands(TaskCommands, ABC):
         check_key(key)
         until_ms = "" if until is None else instant_ms(until, "until")
         what = f"topic {shown_topic(topic)}: key {key} " + ("goes on" if until is None else f"on hold until {until}")
-        holding = partial(by_id.hold, topic=topic, key=key, until=until_ms)
+        holding = partial(commands_by_id.hold, topic=topic, key=key, until=until_ms)
         self._carry_out(lambda cache: noted(cache, holding(cache), what))
 
     def limit(
@@ -211,7 +211,7 @@ class OperatorCommands(TaskCommands, ABC):
         what = f"topic {shown_topic(topic)}: limits: {bounds or 'none'}"
         if limit.per_key is not None:
             self._carry_out(take_up_keys)
-        self._edit(partial(control.with_limit, topic=topic, limit=limit), what)
+        self._edit(partial(engine_wide.with_limit, topic=topic, limit=limit), what)
 
     def configure(
         self,
@@ -256,15 +256,15 @@ class OperatorCommands(TaskCommands, ABC):
             )
         if changes and not dry_run:
             what = "configured: " + ", ".join(f"{name}={value}" for name, value in changes.items())
-            self._edit(partial(control.with_settings, changes=changes), what)
+            self._edit(partial(engine_wide.with_settings, changes=changes), what)
             if not self._map().topology.ends_rule and not changes.keys().isdisjoint(("done_age", "done_count")):
                 self._carry_out(ends.remove)
         if given:
-            self._carry_out(upkeep.refresh)
+            self._carry_out(topology_upkeep.refresh)
         edited: dict[str, TopicSettings] = {}
         for first in range(0, len(given), TOPICS_AT_ONCE):
             some = dict(list(given.items())[first : first + TOPICS_AT_ONCE])
-            edited |= self._carry_out(partial(control.configure_topics, given=some, dry_run=dry_run))
+            edited |= self._carry_out(partial(engine_wide.configure_topics, given=some, dry_run=dry_run))
         for topic in edited:
             registry.advise(topic, given[topic].get("route"))
         return edited
@@ -314,7 +314,7 @@ class OperatorCommands(TaskCommands, ABC):
         restored = importer.so_far
         if restored.restored and not dry_run:
             tasks = counted(restored.restored, "task")
-            self._carry_out(lambda cache: control.note(cache, f"restored {tasks} of an export"))
+            self._carry_out(lambda cache: engine_wide.note(cache, f"restored {tasks} of an export"))
         return restored
 
     def _restore(self, importer: Importer, window: Window) -> bool:
@@ -411,17 +411,19 @@ class OperatorCommands(TaskCommands, ABC):
         half_s = max(0.0, deadline - time.monotonic()) / 2
         return run(driver, steps, half_s, deadline=deadline - half_s)
 
-    def _count(self, driver: Driver, deadline: float) -> control.CountsByShard:
-        return self._read(driver, control.count_shards(self._map(), self._topics_of_shard), deadline)
+    def _count(self, driver: Driver, deadline: float) -> engine_wide.CountsByShard:
+        return self._read(driver, engine_wide.count_shards(self._map(), self._topics_of_shard), deadline)
 
-    def _look(self, driver: Driver, counts_by_shard: control.CountsByShard, deadline: float, *, shards: bool) -> Stats:
+    def _look(
+        self, driver: Driver, counts_by_shard: engine_wide.CountsByShard, deadline: float, *, shards: bool
+    ) -> Stats:
         nodes = {keys.slot: driver.node_of(keys.slot) for keys, _ in counts_by_shard}
         seen = Seen(
             counts=counts_by_shard,
             nodes=nodes,
-            replication=self._read(driver, control.replication(counts_by_shard, nodes), deadline),
+            replication=self._read(driver, engine_wide.replication(counts_by_shard, nodes), deadline),
             schedules=self._read(driver, declaring.summary(self._map()), deadline),
-            ends_since=self._read(driver, control.ends_since(self._map()), deadline),
+            ends_since=self._read(driver, engine_wide.ends_since(self._map()), deadline),
             server=driver.server_version,
             connections=driver.connections(),
         )

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
-from shardq.core import upkeep
+from shardq.core import topology_upkeep
 from shardq.core.drivers.clients import Access, is_client, read
 from shardq.core.drivers.credentials import CredentialProvider, Provided
 from shardq.core.drivers.settings import Settings
@@ -146,7 +146,7 @@ class Options:
     def create_topology(self) -> Operation[Topology]:
         """Returns the stored topology of this name; where there is none, a new one by these options."""
         shards = DEFAULT_SHARDS if self.shards is None else self.shards
-        return upkeep.create_topology(self.name, shards, EngineSettings(**self.given))
+        return topology_upkeep.create_topology(self.name, shards, EngineSettings(**self.given))
 
     def compare(self, topology: Topology) -> None:
         """Logs a warning when a number of shards, or a setting, was asked for and another is stored."""

@@ -25,7 +25,7 @@ from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
 from shardq.core.model.checks import shown_instant
 from shardq.core.operation import succeeded
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.control import CountsByShard, Interval, Rates
+from shardq.engine.engine_wide import CountsByShard, Interval, Rates
 from shardq.errors import ShardqError
 from shardq.features.cold.report import ColdStats
 from shardq.features.replay.journal import ReplayStats

@@ -21,9 +21,9 @@ from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import counted as counted
 from shardq.engine.health import Health
-from shardq.engine.keys import KeyStats, Why
 from shardq.engine.snapshot import NodeSnapshot, Snapshot, behind
 from shardq.engine.stats import ShardStats, Stats, TopicStats, largest
+from shardq.engine.topic_keys import KeyStats, Why
 from shardq.features.listing.query import Group, grouped
 from shardq.features.schedules import Schedule
 

@@ -18,12 +18,12 @@ from shardq.core.model.ids import shown_topic
 from shardq.core.model.task import AsyncReceipt, Outcome, Receipt, Task, TaskInfo, refuse_unknown
 from shardq.core.operation import Operation
 from shardq.core.producer import pushing
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, Packer, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.control import note, use_cold
+from shardq.engine.engine_wide import note, use_cold
 from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.parts import Tracing
 from shardq.errors import ColdTopic, InvalidOption

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from shardq.core.edits import edit_topology
 from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout import formats
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
-from shardq.engine.control import note
+from shardq.core.topology_edits import edit_topology
+from shardq.core.topology_upkeep import refresh
+from shardq.engine.engine_wide import note
 from shardq.errors import IncompatibleVersion
 
 NAMED = 3

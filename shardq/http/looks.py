@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from shardq.engine import forms
-from shardq.engine.control import Change
+from shardq.engine.engine_wide import Change
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.engine.internals import Internals
 from shardq.engine.stats import largest

@@ -20,9 +20,9 @@ from shardq.core.layout.topology import Topology
 from shardq.core.model.record import last_reason
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation
-from shardq.core.recovery import call_shards
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import call_shards
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import InvalidOption, ShardqError, Unanswered
 
 T = TypeVar("T")

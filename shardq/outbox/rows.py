@@ -17,10 +17,10 @@ from shardq.core.calls.request import Word
 from shardq.core.layout.lanes import beginning_of
 from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
 from shardq.core.model.ids import new_nonce
-from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named
 from shardq.core.model.task import Task
+from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.cold.ids import made_before

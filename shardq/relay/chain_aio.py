@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 from shardq.core.model.record import Codec
 from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
 from shardq.core.operation import Operation, arun
-from shardq.core.producer import by_id
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer import commands_by_id
+from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import RUN, Entries, Packer
 from shardq.core.producer.stream import Stream, Window
@@ -122,13 +122,13 @@ class AsyncTaskStore:
         """Cancels, reschedules or requeues one task. A cancel does not read ``due``, which is a due word."""
         await self.opened(deadline)
         self.check(id)
-        return await self.run(lambda cache: by_id.order(cache, verb, id, due), deadline)
+        return await self.run(lambda cache: commands_by_id.order(cache, verb, id, due), deadline)
 
     async def get(self, id: str, codec: Codec | None, deadline: float) -> TaskInfo | None:
         """Returns a task, with its payload as bytes without a codec; None if it is gone."""
         await self.opened(deadline)
         self.check(id)
-        return await self.run(lambda cache: by_id.get(cache, id, codec), deadline)
+        return await self.run(lambda cache: commands_by_id.get(cache, id, codec), deadline)
 
     async def page(
         self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float

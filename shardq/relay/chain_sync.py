@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 from shardq.core.model.record import Codec
 from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
 from shardq.core.operation import Operation, run
-from shardq.core.producer import by_id
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer import commands_by_id
+from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import RUN, Entries, Packer
 from shardq.core.producer.stream import Stream, Window
@@ -117,13 +117,13 @@ class TaskStore:
         """Cancels, reschedules or requeues one task. A cancel does not read ``due``, which is a due word."""
         self.opened(deadline)
         self.check(id)
-        return self.run(lambda cache: by_id.order(cache, verb, id, due), deadline)
+        return self.run(lambda cache: commands_by_id.order(cache, verb, id, due), deadline)
 
     def get(self, id: str, codec: Codec | None, deadline: float) -> TaskInfo | None:
         """Returns a task, with its payload as bytes without a codec; None if it is gone."""
         self.opened(deadline)
         self.check(id)
-        return self.run(lambda cache: by_id.get(cache, id, codec), deadline)
+        return self.run(lambda cache: commands_by_id.get(cache, id, codec), deadline)
 
     def page(self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float) -> TaskPage:
         """Returns a page of the tasks that match, with their payloads as bytes without a codec."""

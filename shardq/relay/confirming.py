@@ -27,10 +27,10 @@ from shardq.core.calls import node_info
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Carrier, Operation, run
-from shardq.core.recovery import call_shards
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.threads import begun
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_shards
 from shardq.errors import AccessDenied, ShardqError, Unavailable
 
 WINDOW_ROWS, WINDOW_BYTES = 50_000, 16 << 20

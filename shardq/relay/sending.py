@@ -16,16 +16,16 @@ from shardq.core.calls import by_id as calls
 from shardq.core.calls.by_id import Earlier
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.drivers.sync import Driver
-from shardq.core.edits import take_up_keys
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
-from shardq.core.producer import by_id, pushing
-from shardq.core.producer.by_id import ends_rule
+from shardq.core.producer import commands_by_id, pushing
+from shardq.core.producer.commands_by_id import ends_rule
 from shardq.core.producer.packing import BATCH, Packer, stamped
 from shardq.core.producer.pushing import Way
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import take_up_keys
 from shardq.errors import (
     AccessDenied,
     ColdTopic,
@@ -156,7 +156,7 @@ def _by_id(cache: TopologyCache, commands: Sequence[Numbered]) -> Operation[Met]
     if not commands:
         return []
     makes = {each.command.id: _Once(cache, each.command).made for each in commands}
-    answers = yield from by_id.call_each(cache, makes)
+    answers = yield from commands_by_id.call_each(cache, makes)
     return [(each, met(answers[each.command.id])) for each in commands]
 
 

@@ -15,10 +15,10 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from shardq.core.drivers.conversations import adrive, drive
 from shardq.core.model.checks import MAX_PAYLOAD, check_name
-from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec
 from shardq.core.model.task import Task
+from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import each_task
 from shardq.engine.internals import Internals
 from shardq.engine.options import checked_id, moved_due

@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from shardq.core.calls import observe
-from shardq.core.calls.lanes import FAR_MS
+from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.calls.request import Command
 from shardq.core.consumer.claim_state import ClaimNotes
 from shardq.core.consumer.claiming import claim

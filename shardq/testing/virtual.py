@@ -19,12 +19,12 @@ from shardq.core.calls.request import NOW, Call, Command, Word
 from shardq.core.dispatcher.forwarding import MAX_ROUTED, MAX_TOPICS, needs_forwarder
 from shardq.core.dispatcher.retiring import EVERY_S, retire
 from shardq.core.drivers.routing import DriverBase
-from shardq.core.edits import edit_topology, without_ended_pauses
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, values
-from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import edit_topology, without_ended_pauses
+from shardq.core.topology_recovery import REFUSALS, Recovery
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption, NaiveDatetime

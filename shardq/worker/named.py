@@ -17,10 +17,10 @@ from shardq.core.consumer.policy import Backoff
 from shardq.core.layout.lanes import of_key
 from shardq.core.model.checks import check_key, check_topic
 from shardq.core.model.ids import full_id
-from shardq.core.model.options import OPTIONS, PushOptions
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Builtin
 from shardq.core.model.task import OF_OTHERS, Task, refuse_unknown
+from shardq.core.model.task_options import OPTIONS, PushOptions
 from shardq.core.producer.durable import Durability
 from shardq.delivery.functions import check_function
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable

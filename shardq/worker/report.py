@@ -25,7 +25,7 @@ from shardq.core.fleet.report import LONG_S, Report, Reports, RunningTask, Unkno
 from shardq.core.operation import run
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_upkeep import refresh
 from shardq.delivery.handler import UNKNOWN_S
 from shardq.delivery.job import Job, Lot, Outcome, Unit, outcome_of
 from shardq.delivery.logs import MOST_REMEMBERED

@@ -6,7 +6,7 @@ import os
 
 from cluster.server import Server
 from shardq import Engine, Task
-from shardq.engine.control import KEPT
+from shardq.engine.engine_wide import KEPT
 from tests.support.engines import Engines
 
 

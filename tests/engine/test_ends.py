@@ -9,7 +9,7 @@ import pytest
 
 from shardq import Backoff, Delivery, Engine, Retry, Task, TaskInfo
 from shardq.core.consumer.settling import settle_acks
-from shardq.core.producer.by_id import ends_rule
+from shardq.core.producer.commands_by_id import ends_rule
 from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of

@@ -9,7 +9,7 @@ import pytest
 
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.layout.keys import shard_keys
-from shardq.engine.control import CountsByShard, RateMeter
+from shardq.engine.engine_wide import CountsByShard, RateMeter
 from shardq.errors import Unavailable
 
 EMPTY = ShardCounts(

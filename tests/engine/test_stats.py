@@ -11,7 +11,7 @@ from shardq.core.calls import observe
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Route
-from shardq.engine.control import drawn_of_a_shard, whole_of_a_shard
+from shardq.engine.engine_wide import drawn_of_a_shard, whole_of_a_shard
 from shardq.engine.internals import Internals
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, claim, put, ready_of, state_of

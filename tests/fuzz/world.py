@@ -26,7 +26,7 @@ from shardq import Delivery, Engine, ShardqError
 from shardq.core.calls import listing
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
-from shardq.core.recovery import call_every_shard
+from shardq.core.topology_recovery import call_every_shard
 from shardq.engine.internals import Internals
 from shardq.features.history.recorder import Recorder
 from shardq.http import app

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Task
-from shardq.core.model.options import OPTIONS
+from shardq.core.model.task_options import OPTIONS
 from tests.http.calling import Program
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from shardq import Engine
-from shardq.core.calls import consume, lanes
+from shardq.core.calls import consume, lane_control
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.lanes import of_key
@@ -41,12 +41,12 @@ class Stored:
         """Holds a key for so long, by a clock that is far ahead: it went back then."""
         keys = self.home(key)
         now_us = round((self._servers.now_ms(keys.slot) + AHEAD_S * 1000) * 1000)
-        call = lanes.hold(keys, self._engine.topology.stamp, of_key(TOPIC, key), -round(seconds * 1000))
+        call = lane_control.hold(keys, self._engine.topology.stamp, of_key(TOPIC, key), -round(seconds * 1000))
         self._driver.call(call.at(str(now_us)))
 
     def look(self, key: str) -> None:
         """What the keeper of lanes does once a minute."""
-        self._driver.call(lanes.lanes(self.home(key), self._engine.topology.stamp, "", count=100))
+        self._driver.call(lane_control.lanes(self.home(key), self._engine.topology.stamp, "", count=100))
 
     def _shard(self, shard: int) -> ShardKeys:
         return shard_keys(self._engine.name, shard, keyed=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardq import Consumer, Delivery, Engine, Receipt, Task
-from shardq.core.calls.lanes import Closed, open_lanes
+from shardq.core.calls.lane_control import Closed, open_lanes
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
@@ -20,8 +20,8 @@ from shardq.core.layout.topology import Topology
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.operation import Operation, Step, run
 from shardq.core.resharding.lane_keeper import move_closed, open_arrived
-from shardq.core.resharding.lanes import Lanes
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
+from shardq.core.resharding.moving_lanes import Lanes
 from shardq.core.resharding.resizing import forget_priors
 from shardq.engine.doctor import Mended, find_orphans
 from shardq.engine.internals import Internals

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from shardq import Consumer, Delivery, Engine, Task
-from shardq.core.calls import lanes
+from shardq.core.calls import lane_control
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
@@ -139,7 +139,7 @@ def test_turns_that_count_no_more_are_forgotten(running: Engine, url: str, serve
     driver = Driver(Settings.from_url(url))
     driver.open()
     for each in shards:
-        driver.call(lanes.lanes(each, running.topology.stamp, "", count=10))  # as the keeper of lanes does
+        driver.call(lane_control.lanes(each, running.topology.stamp, "", count=10))  # as the keeper of lanes does
     driver.close()
     assert known() == 0
 

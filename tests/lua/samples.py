@@ -9,7 +9,7 @@ from shardq.core.calls import (
     consume,
     control,
     dispatch,
-    lanes,
+    lane_control,
     listing,
     node_info,
     observe,
@@ -122,7 +122,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
             observe.retire(keys, epoch, ("", "mail", "idle", "new", "waits"), idle_ms=5, have_none=have_none).at(NOW)
             for have_none in (False, True)
         ),
-        lanes.tally(keys, epoch, "mail", count=10).at(NOW),
+        lane_control.tally(keys, epoch, "mail", count=10).at(NOW),
         listing.page(keys, epoch, "scheduled", Span(), topic="mail", count=10).at(NOW),
         listing.page(keys, epoch, "scheduled", Span(), failed=True, count=10).at(NOW),
         listing.page(keys, epoch, "leased", Span(), holder="tok", count=10).at(NOW),
@@ -144,10 +144,10 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         resharding.unmark(keys, epoch).at(NOW),
         resharding.swept(keys, epoch, 2).at(NOW),
         node_info.seal(keys.meta, keys.slot, epoch).at(NOW),
-        lanes.close(keys, epoch, ["mail/k/"]).at(NOW),
-        lanes.open_lanes(keys, epoch, [lanes.Closed("mail/k/", 0, False, "", "")]).at(NOW),
-        lanes.lanes(keys, epoch, "", count=10).at(NOW),
-        lanes.hold(keys, epoch, "mail/k/", -50).at(NOW),
+        lane_control.close(keys, epoch, ["mail/k/"]).at(NOW),
+        lane_control.open_lanes(keys, epoch, [lane_control.Closed("mail/k/", 0, False, "", "")]).at(NOW),
+        lane_control.lanes(keys, epoch, "", count=10).at(NOW),
+        lane_control.hold(keys, epoch, "mail/k/", -50).at(NOW),
     ]
 
 

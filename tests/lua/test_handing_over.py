@@ -9,7 +9,7 @@ import pytest
 
 from shardq.core.calls import consume, dispatch
 from shardq.core.calls.consume import MAX_HANDING, SettleAck, SettleBury, SettleGiveBack, SettleRetry
-from shardq.core.calls.lanes import FAR_MS
+from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.lua.inner import Watched, lines

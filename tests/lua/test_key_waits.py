@@ -9,7 +9,7 @@ import pytest
 
 from shardq.core.calls import dispatch as calls
 from shardq.core.calls.dispatch import Dispatched
-from shardq.core.calls.lanes import FAR_MS
+from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.calls.request import Call
 from shardq.core.fleet.lateness import BINS, Lateness, LatenessRecorder, TopicLateness
 from shardq.core.layout.keys import ShardKeys, shard_keys

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import consume, dispatch, lanes
+from shardq.core.calls import consume, dispatch, lane_control
 from shardq.core.calls.consume import SettleHold
 from shardq.core.calls.control import Copy, open_shard
 from shardq.core.calls.dispatch import Dispatched
-from shardq.core.calls.lanes import FAR_MS
+from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
@@ -215,10 +215,10 @@ def test_a_hold_of_a_clock_that_went_back_counts_from_now_on(shard: Shard, keys:
 @pytest.mark.parametrize("until", [-700, T + 700])
 def test_a_hold_has_an_alarm(shard: Shard, keys: ShardKeys, waits: int, until: int) -> None:
     shard.seed(full(waits))
-    shard.run(lanes.hold(keys, EPOCH, HELD, until).at(NOW))
+    shard.run(lane_control.hold(keys, EPOCH, HELD, until).at(NOW))
     state = shard.state()
     assert (state["holds"], state["alarms"]) == ({HELD: f"{T + 700}:700"}, {HELD: T + 700})
-    shard.run(lanes.hold(keys, EPOCH, HELD, "").at(NOW))
+    shard.run(lane_control.hold(keys, EPOCH, HELD, "").at(NOW))
     state = shard.state()
     assert "holds" not in state
     assert "alarms" not in state
@@ -247,6 +247,6 @@ def test_what_is_not_a_hold_is_forgotten(shard: Shard, keys: ShardKeys) -> None:
 @pytest.mark.parametrize("asked", [700, 10**9])
 def test_a_closed_lane_tells_how_long_it_is_held(shard: Shard, keys: ShardKeys, asked: int) -> None:
     shard.seed({"meta": meta(since=3, numbers="1,2")} | on_hold(T + 90_000, asked))
-    (told,) = shard.run(lanes.close(keys, EPOCH, [HELD]).at(NOW))
+    (told,) = shard.run(lane_control.close(keys, EPOCH, [HELD]).at(NOW))
     assert told.held == f"{T + min(90_000, asked)}"
     assert "alarms" not in shard.state()

@@ -6,7 +6,7 @@ import pytest
 
 from shardq.core.calls import consume, dispatch
 from shardq.core.calls.consume import SettleRetry
-from shardq.core.calls.lanes import FAR_MS
+from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 

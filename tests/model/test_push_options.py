@@ -20,7 +20,9 @@ from shardq.cli.output import in_options
 from shardq.cli.push import push
 from shardq.cli.transfer import import_lines
 from shardq.core.model.arguments import in_fields
-from shardq.core.model.options import (
+from shardq.core.model.record import JSON, decode_record
+from shardq.core.model.task import Task, TaskInfo
+from shardq.core.model.task_options import (
     CONTENT,
     OPTIONS,
     Content,
@@ -31,8 +33,6 @@ from shardq.core.model.options import (
     StoredContent,
     TaskOptions,
 )
-from shardq.core.model.record import JSON, decode_record
-from shardq.core.model.task import Task, TaskInfo
 from shardq.core.producer.packing import Packer
 from shardq.errors import BadInput
 from shardq.features.transfer.lines import PushLine, ToPush, read

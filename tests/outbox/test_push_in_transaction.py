@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 import shardq
 from shardq import outbox
-from shardq.core.model.options import PushOptions, TaskOptions
+from shardq.core.model.task_options import PushOptions, TaskOptions
 
 
 def _rows(database: sa.Engine) -> list[sa.Row[tuple[object, ...]]]:

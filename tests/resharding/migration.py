@@ -13,7 +13,7 @@ from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.operation import run
 from shardq.core.resharding.resizing import resize
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import create_topology
+from shardq.core.topology_upkeep import create_topology
 from shardq.errors import ShardqError
 from tests.resharding.stepping import Stepped
 from tests.support.waiting import wait_until

@@ -11,7 +11,7 @@ from shardq import Engine, Task, Unavailable
 from shardq.core.calls.request import Call, Stale
 from shardq.core.model.record import codec_named
 from shardq.core.operation import Many, Operation
-from shardq.core.producer import by_id
+from shardq.core.producer import commands_by_id
 from shardq.core.producer.packing import Packer
 from shardq.core.producer.stream import Stream
 from shardq.errors import Unanswered
@@ -50,7 +50,7 @@ def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: M
         migration.bring(id, "taken")
 
     engine.push("x", id=id, delay=FAR_S)
-    cancel = Stepped("cancel", by_id.cancel(migration.cache(), id))
+    cancel = Stepped("cancel", commands_by_id.cancel(migration.cache(), id))
     migration.lose(cancel, pushed_again)
     while cancel.request is None or isinstance(cancel.request, Call) or "HGET" not in cancel.request.words:
         migration.step(cancel, 1)

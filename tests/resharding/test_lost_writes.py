@@ -19,12 +19,12 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Confirm, Histories, Operation, run
-from shardq.core.producer.by_id import cancel
-from shardq.core.recovery import NotConfirmed
+from shardq.core.producer.commands_by_id import cancel
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import create_topology
+from shardq.core.topology_recovery import NotConfirmed
+from shardq.core.topology_upkeep import create_topology
 from shardq.errors import ShardqError
 from tests.resharding.migration import moving_ids
 from tests.resharding.picture import Picture, picture

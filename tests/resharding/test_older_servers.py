@@ -16,7 +16,7 @@ from cluster.server import Server
 from shardq import Engine, Outcome, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
-from shardq.core.upkeep import open_shards
+from shardq.core.topology_upkeep import open_shards
 from shardq.engine.internals import Internals
 from shardq.engine.parts import connected
 from shardq.errors import AnotherEngine, ShardqError

@@ -21,7 +21,7 @@ from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
 from shardq.core.resharding.resizing import resize
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import create_topology, open_shards, refresh
+from shardq.core.topology_upkeep import create_topology, open_shards, refresh
 from shardq.errors import AnotherEngine, ShardqError
 from tests.resharding.stepping import Stepped
 from tests.sim.model.keyspace import Keyspace

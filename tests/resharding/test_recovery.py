@@ -14,9 +14,9 @@ from shardq.core.consumer.settling import SettleStatuses
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.producer.pushing import push_unique
-from shardq.core.recovery import Recovery, call_every_shard, call_shards, put_in_force
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import Recovery, call_every_shard, call_shards, put_in_force
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import Unanswered, Unavailable
 from tests.resharding.stepping import Stepped
 

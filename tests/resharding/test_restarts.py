@@ -18,7 +18,7 @@ from shardq.core.operation import Confirm, Histories, run
 from shardq.core.resharding import migration
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import create_topology
+from shardq.core.topology_upkeep import create_topology
 from tests.resharding.migration import moving_ids
 from tests.resharding.stepping import Stepped
 from tests.support.states import FAR_S, claim

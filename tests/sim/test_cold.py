@@ -76,6 +76,7 @@ def nothing_is_stale(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Horizon, "stale_ms", property(lambda _: 10**12))
 
 
+@pytest.mark.tool
 @pytest.mark.parametrize(
     ("plant", "beginning", "kinds", "budget"),
     [

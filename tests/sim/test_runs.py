@@ -66,6 +66,7 @@ def test_fleets_that_come_and_go(seed: int) -> None:
     assert not told.violation, story(told)
 
 
+@pytest.mark.tool
 @pytest.mark.parametrize("kind", FLEETS)
 def test_a_run_of_fleets_is_cut_down_to_one_without_workers(kind: FaultKind) -> None:
     plan = fleets(2)
@@ -110,6 +111,7 @@ def test_each_connection_of_a_process_that_dies_ends() -> None:
     assert ended == [0, 1, 2, 3]
 
 
+@pytest.mark.tool
 def test_without_a_wait_for_the_disk_a_moved_task_is_lost() -> None:
     asked = ReplicaBarrier.behind
 
@@ -144,6 +146,7 @@ def test_while_a_dispatcher_is_cut_off_from_a_node_another_dispatches_what_is_du
     assert told.verdict is not None
 
 
+@pytest.mark.tool
 def test_the_same_seed_is_the_same_run() -> None:
     one, other = (list(map(str, run(drawn(3)).story)) for _ in range(2))
     assert len(one) > 100
@@ -169,6 +172,7 @@ LATE = {"an old topology is as good as any"}
 """Faults that a later run finds, after six seconds on an idle machine."""
 
 
+@pytest.mark.tool
 @pytest.mark.parametrize(
     "planted",
     [pytest.param(each, marks=pytest.mark.slow if each.what in LATE else (), id=each.what) for each in PLANTED],
@@ -177,6 +181,7 @@ def test_a_planted_fault_is_found(planted: Planted) -> None:
     _found(planted.when, planted)
 
 
+@pytest.mark.tool
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED_CODE, ids=lambda each: each.what)
 def test_a_fault_planted_into_code_is_found(planted: PlantedCode) -> None:
@@ -184,6 +189,7 @@ def test_a_fault_planted_into_code_is_found(planted: PlantedCode) -> None:
         _found(planted.when)
 
 
+@pytest.mark.tool
 def test_a_failing_run_is_cut_down_and_told() -> None:
     planted = next(each for each in PLANTED if each.what == "an ack keeps its record")
     told = _found(planted.when, planted)

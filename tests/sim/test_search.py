@@ -61,6 +61,7 @@ PAIRS = {
 """Planted faults, and a search that meets them."""
 
 
+@pytest.mark.tool
 @pytest.mark.parametrize("planted", [each for each in PLANTED if each.what in PAIRS], ids=lambda each: each.what)
 def test_a_planted_fault_is_found(planted: Planted) -> None:
     beginning, kinds = PAIRS[planted.what]
@@ -68,6 +69,7 @@ def test_a_planted_fault_is_found(planted: Planted) -> None:
     assert found.violation
 
 
+@pytest.mark.tool
 def test_the_steps_to_a_violation_are_told() -> None:
     planted = next(each for each in PLANTED if each.what == "a put needs no mark")
     lines = _searched("scheduled, taken", ["cancel", "get"], Budget(1, 1), planted).violation.splitlines()
@@ -76,6 +78,7 @@ def test_the_steps_to_a_violation_are_told() -> None:
     assert any(line.startswith("nothing explains that ") for line in lines)
 
 
+@pytest.mark.tool
 def test_a_search_is_named_by_its_place() -> None:
     everything = places(list(GROUPS))
     assert len(set(everything)) == len(everything) > 20_000

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from shardq import Engine
-from shardq.core.edits import edit_topology
 from shardq.core.layout.topology import Route
 from shardq.core.operation import run
-from shardq.engine import control
+from shardq.core.topology_edits import edit_topology
+from shardq.engine import engine_wide
 from shardq.engine.internals import Internals
 from shardq.errors import InvalidUrl
 from tests.sinks.seen import left, sink_stats
@@ -29,7 +29,7 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 
 def stored(engine: Engine, topic: str, to: str) -> None:
     """Sets a route as one who may write to Redis does, and asks nobody."""
-    edit = partial(control.with_route, topic=topic, route=Route(to))
+    edit = partial(engine_wide.with_route, topic=topic, route=Route(to))
     run(Internals(engine).open_driver(), edit_topology(Internals(engine).cache, edit))
 
 

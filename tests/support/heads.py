@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardq.core.model import record
-from shardq.core.model.options import Content
+from shardq.core.model.task_options import Content
 
 
 def encode_head(*, expires: int | None = None, nonce: int | None = None, **content: Any) -> bytes | None:

@@ -2,7 +2,8 @@
 
 A test is *slow* if it takes one of SLOW, or is marked so by hand, as it takes more than a second. ``make test``
 runs those that are not, and of each slow test that a page names, or that is marked ``promise``, the first case: so each
-promise of the pages is tried once. ``make test-all`` runs all.
+promise of the pages is tried once. It leaves out what guards a *tool* of this repository alone, such as the benches:
+it is in a folder of its own, or marked so by hand. ``make test-all`` runs all.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-AT_EACH_CHANGE = "not slow or promised"
+AT_EACH_CHANGE = "(not slow or promised) and not tool"
 """The tests of ``make test``, for pytest's -m; the Makefile has the same."""
 
 SLOW = frozenset({"own_server", "own_cluster", "replica", "lasting_cluster"})
 """Fixtures of servers that a test has for itself, to end or to freeze them."""
+
+TOOLS = ("bench", "chaos", "judge", "sim/branches", "sim/mutants")
+"""The folders of tests of tools: what they guard is not shipped."""
 
 TOLD_S, QUICK_S = 2.0, 0.5
 """A test that is not slow and takes longer is named in the end; so is a slow one that takes less than the other."""
@@ -39,9 +43,12 @@ def promises() -> set[tuple[str, str]]:
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Marks tests as slow, and the first case of each promise as promised."""
+    """Marks tests as slow and as those of tools, and the first case of each promise as promised."""
     named, seen = promises(), set[tuple[str, str]]()
+    tools = [ROOT / "tests" / folder for folder in TOOLS]
     for item in items:
+        if any(item.path.is_relative_to(folder) for folder in tools):
+            item.add_marker("tool")
         if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
         place = str(item.path.relative_to(ROOT / "tests")), getattr(item, "originalname", item.name)

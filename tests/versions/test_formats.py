@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from shardq import Engine
-from shardq.core.edits import edit_topology
 from shardq.core.layout import formats
 from shardq.core.layout.keys import control_keys, shard_keys
+from shardq.core.topology_edits import edit_topology
 from shardq.engine.versions import upgrade, use_feature
 from shardq.errors import IncompatibleVersion
 from tests.cli.shell import Shell

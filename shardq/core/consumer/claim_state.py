@@ -22,8 +22,8 @@ from shardq.core.fleet.missing import DispatcherLook
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.record import PLAIN, Codec, clear_of, decode_payload
-from shardq.core.recovery import Recovery
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import Recovery
 from shardq.errors import ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.consumer")

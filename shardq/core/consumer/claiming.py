@@ -24,13 +24,13 @@ from shardq.core.drivers.retry import Spare
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit
 from shardq.core.locks import raised_by_handler
-from shardq.core.model.options import parted
 from shardq.core.model.printable import counted
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, last_reason, pushed_s_of
 from shardq.core.model.task import Delivery
+from shardq.core.model.task_options import parted
 from shardq.core.operation import Many, Operation, Pause, bounded
-from shardq.core.recovery import REFUSALS, Refusal
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import REFUSALS, Refusal
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import PayloadNotAuthentic, PayloadNotDecodable, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.consumer")

@@ -11,11 +11,11 @@ from functools import partial
 from shardq.core.calls import control
 from shardq.core.calls.consume import SettleHold
 from shardq.core.consumer.claim_state import Claims
-from shardq.core.edits import edit_topology, with_holds
 from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.operation import Operation, bounded
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import WRITERS
+from shardq.core.topology_edits import edit_topology, with_holds
+from shardq.core.topology_upkeep import WRITERS
 from shardq.errors import AccessDenied, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.consumer")

@@ -24,9 +24,9 @@ from shardq.core.consumer.wakeups import Wakeups
 from shardq.core.layout.topology import Limit, Stamp, UnreadableTopology
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Many, Operation, bounded
-from shardq.core.recovery import REFUSALS
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import REFUSALS
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.consumer")

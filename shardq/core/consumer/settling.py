@@ -40,8 +40,8 @@ from shardq.core.model.ends import end_word
 from shardq.core.model.ids import topic_of
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, values
-from shardq.core.recovery import Request, call_shards
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import Request, call_shards
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
 
 T = TypeVar("T")

@@ -20,11 +20,11 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, run
-from shardq.core.recovery import call_shard
 from shardq.core.subscriber import Subscriber
 from shardq.core.threads import Loop, ended
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import call_shard
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.consumer")

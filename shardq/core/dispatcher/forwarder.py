@@ -34,10 +34,10 @@ from shardq.core.layout.topology import Limit, Route, Topology
 from shardq.core.layout.words import shown_id
 from shardq.core.model.record import UNREADABLE, UnreadableRecord, encoded_parts
 from shardq.core.operation import run
-from shardq.core.recovery import REFUSALS, Make, call_shard
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import REFUSALS, Make, call_shard
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import AccessDenied, ServerFault, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")

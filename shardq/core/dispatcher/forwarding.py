@@ -33,7 +33,7 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Route, Stamp, Topology
 from shardq.core.model.ids import quoted_topic
-from shardq.core.recovery import REFUSALS
+from shardq.core.topology_recovery import REFUSALS
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")

@@ -29,7 +29,7 @@ from shardq.core.layout.topology import UnreadableTopology
 from shardq.core.operation import Operation, run
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import AnotherEngine, IncompatibleVersion, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")

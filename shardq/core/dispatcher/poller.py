@@ -25,9 +25,9 @@ from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.model.printable import counted
 from shardq.core.operation import run
-from shardq.core.recovery import REFUSALS, Recovery
 from shardq.core.threads import Loop, LoopState
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import REFUSALS, Recovery
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
 

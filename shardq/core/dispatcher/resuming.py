@@ -9,10 +9,10 @@ import logging
 from functools import partial
 
 from shardq.core.drivers.sync import Driver
-from shardq.core.edits import edit_topology, without_ended_pauses
 from shardq.core.operation import run
 from shardq.core.threads import Loop, Peers, SideThread
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import edit_topology, without_ended_pauses
 from shardq.errors import Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")

@@ -21,9 +21,9 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Operation, run
-from shardq.core.recovery import call_shard
 from shardq.core.threads import Loop, Peers, SideThread
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_shard
 from shardq.errors import EngineClosed, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.dispatcher")

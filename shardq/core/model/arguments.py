@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from shardq.core.model.options import OPTIONS
+from shardq.core.model.task_options import OPTIONS
 
 ARGUMENT: re.Pattern[str] = re.compile(
     rf"""\w[\w+.-]*://\S+  # a URL has arguments of its own, such as those of a route

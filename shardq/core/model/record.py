@@ -31,8 +31,8 @@ import msgspec
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.locks import raised_by_handler
 from shardq.core.model.checks import MAX_PAYLOAD, check_payload_size
-from shardq.core.model.options import Content, StoredContent, parted, store_content
 from shardq.core.model.printable import quoted
+from shardq.core.model.task_options import Content, StoredContent, parted, store_content
 from shardq.core.model.typed import to_builtins
 from shardq.errors import InvalidOption, PayloadNotAuthentic, PayloadNotDecodable, PayloadNotEncodable
 

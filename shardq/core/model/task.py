@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import msgspec
 
 from shardq.core.layout.lanes import key_of
-from shardq.core.model.options import TaskOptions
+from shardq.core.model.task_options import TaskOptions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # checkers know it without its package

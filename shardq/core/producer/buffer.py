@@ -21,9 +21,9 @@ from typing import Any, Unpack
 from shardq.core import forks
 from shardq.core.locks import LOOK_S, Latch, Permits, SignalSafeEvent, Waiting
 from shardq.core.model.checks import check_seconds
-from shardq.core.model.options import PushOptions
 from shardq.core.model.printable import counted
 from shardq.core.model.task import Receipt
+from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import Entries
 from shardq.core.threads import launch
 from shardq.errors import EngineClosed, PushError, ShardqError, Unanswered

@@ -28,8 +28,8 @@ from shardq.core.model.task import Receipt
 from shardq.core.operation import arun
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import BATCH, CALL_BYTES, FRESH, UNIQUE, Entries, Packer
-from shardq.core.recovery import REFUSALS
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import REFUSALS
 from shardq.errors import EngineClosed, ReadOnly, ShardqError, Unanswered, Unavailable
 
 if TYPE_CHECKING:

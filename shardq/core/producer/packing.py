@@ -37,7 +37,6 @@ from shardq.core.model.checks import (
 )
 from shardq.core.model.endpoints import checked_url, default_key
 from shardq.core.model.ids import UNIQUE_LENGTH, Ids, full_id, new_nonce, topic_of
-from shardq.core.model.options import OPTIONS, any_given, has_content
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import (
     Codec,
@@ -52,8 +51,9 @@ from shardq.core.model.record import (
     with_push,
 )
 from shardq.core.model.task import Task
-from shardq.core.recovery import Routed
+from shardq.core.model.task_options import OPTIONS, any_given, has_content
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import Routed
 from shardq.errors import BadInput
 
 BATCH = 500

@@ -12,14 +12,14 @@ from shardq.core.calls import by_id
 from shardq.core.calls.by_id import unique
 from shardq.core.calls.request import Call, Word
 from shardq.core.collector import uncollected
-from shardq.core.edits import take_up_keys
 from shardq.core.layout import destinations
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
-from shardq.core.recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import take_up_keys
+from shardq.core.topology_recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.errors import ColdTopic, Conflict, InvalidOption, PushError, ShardqError, Unanswered
 
 T = TypeVar("T")

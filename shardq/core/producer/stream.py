@@ -18,8 +18,8 @@ from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
 from shardq.core.producer.pushing import PushResults, check_hooked, comes_again, complete, push_each
-from shardq.core.recovery import REFUSALS
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import REFUSALS
 from shardq.errors import PushError, ShardqError
 
 WINDOW_BYTES = 16 << 20

@@ -10,21 +10,21 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
-from shardq.core.calls import lanes as calls
+from shardq.core.calls import lane_control as calls
 from shardq.core.calls import resharding
-from shardq.core.calls.lanes import Closed
+from shardq.core.calls.lane_control import Closed
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import behind, lane_of
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation, run
-from shardq.core.recovery import REFUSALS
-from shardq.core.resharding.lanes import PAGE, Lanes, closed
 from shardq.core.resharding.migration import MigrationPipeline, MoveRate, MoveTokens, bring_in, move_lanes
+from shardq.core.resharding.moving_lanes import PAGE, Lanes, closed
 from shardq.core.resharding.repair import enter_lanes
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_recovery import REFUSALS
+from shardq.core.topology_upkeep import refresh
 
 log: logging.Logger = logging.getLogger("shardq.resharding")
 

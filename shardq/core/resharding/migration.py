@@ -17,7 +17,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from shardq.core.calls import lanes as lane_calls
+from shardq.core.calls import lane_control as lane_calls
 from shardq.core.calls import node_info, resharding
 from shardq.core.calls.request import FIRST_PAGE, Command, next_page
 from shardq.core.calls.resharding import MovingTask
@@ -26,10 +26,10 @@ from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import raw
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import NotConfirmed, deliver, deliver_all, put_or_deliver, taken
 from shardq.core.replicas import ReplicaBarrier
-from shardq.core.resharding.lanes import closed, holds_left, misplaced_lanes
+from shardq.core.resharding.moving_lanes import closed, holds_left, misplaced_lanes
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import NotConfirmed, deliver, deliver_all, put_or_deliver, taken
 from shardq.errors import ShardqError
 
 GROUP = 1000

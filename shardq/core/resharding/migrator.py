@@ -11,12 +11,12 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import run
-from shardq.core.recovery import REFUSALS, NotConfirmed, put_in_force
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, unswept
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import bring_strays_home, find_strays, open_shards, refresh
+from shardq.core.topology_recovery import REFUSALS, NotConfirmed, put_in_force
+from shardq.core.topology_upkeep import bring_strays_home, find_strays, open_shards, refresh
 from shardq.errors import EngineClosed, ShardqError, Unanswered, Unavailable
 
 log: logging.Logger = logging.getLogger("shardq.resharding")

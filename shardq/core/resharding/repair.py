@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 
-from shardq.core.calls import lanes, observe
-from shardq.core.calls.lanes import FAR_MS
+from shardq.core.calls import lane_control, observe
+from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.calls.observe import MOST_CHECKED, Fault
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import Operation, values
-from shardq.core.recovery import call_shard, call_shards
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_shard, call_shards
 
 TOGETHER = 20
 """Calls of a trip: some ten milliseconds of a server."""
@@ -56,7 +56,7 @@ def enter_lanes(cache: TopologyCache, keys: ShardKeys, lacking: int) -> Operatio
     """
     entered, since, skip = 0, FAR_MS, 0
     while entered < lacking:
-        page: list[tuple[str, float]] = yield lanes.waiting(keys, since, skip, PAGE)
+        page: list[tuple[str, float]] = yield lane_control.waiting(keys, since, skip, PAGE)
         if not page:
             break
         faults = yield from find_faults(cache, keys, [id for id, _ in page])

@@ -21,10 +21,10 @@ from shardq.core.layout.words import number_of
 from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import counted
 from shardq.core.operation import Many, Operation, Pause, values
-from shardq.core.recovery import call_every_shard, put_in_force
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import check_writer, declare, open_shards, refresh
+from shardq.core.topology_recovery import call_every_shard, put_in_force
+from shardq.core.topology_upkeep import check_writer, declare, open_shards, refresh
 from shardq.errors import ChangeUnderWay, ShardqError
 
 log: logging.Logger = logging.getLogger("shardq")

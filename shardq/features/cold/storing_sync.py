@@ -23,7 +23,7 @@ from shardq.core.model.checks import instant_ms
 from shardq.core.model.record import Codec, decode_record, undecoded
 from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
 from shardq.core.operation import Operation
-from shardq.core.producer.by_id import Verb, info_of
+from shardq.core.producer.commands_by_id import Verb, info_of
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import FRESH, RUN, UNIQUE, Entries
 from shardq.core.topology_cache import TopologyCache

@@ -16,9 +16,9 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.member import fleet
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.operation import Operation, run
-from shardq.core.recovery import call_shards
 from shardq.core.threads import Loop, Peers, SideThread
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_shards
 from shardq.errors import ShardqError, Unanswered, Unavailable
 from shardq.features.history import (
     LENGTH,

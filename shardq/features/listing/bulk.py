@@ -47,11 +47,11 @@ from shardq.core.model.printable import counted
 from shardq.core.model.record import undecoded
 from shardq.core.model.task import Outcome, State
 from shardq.core.operation import Many, Operation, values
-from shardq.core.producer.by_id import Verb, call_each, cancelling
-from shardq.core.recovery import Make, call_shard
+from shardq.core.producer.commands_by_id import Verb, call_each, cancelling
 from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import check_writer
+from shardq.core.topology_recovery import Make, call_shard
+from shardq.core.topology_upkeep import check_writer
 from shardq.errors import InvalidOption, ShardqError, Unavailable
 from shardq.features.listing import pages
 from shardq.features.listing.query import Filter, Place, Query, cause_of

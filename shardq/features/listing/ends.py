@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls import control, ends
+from shardq.core.calls import control, kept_ends
 from shardq.core.layout.keys import END_SLOTS, ShardKeys
 from shardq.core.layout.lanes import key_of
 from shardq.core.layout.topology import Topology
@@ -36,7 +36,7 @@ def find(cache: TopologyCache, id: str) -> Operation[TaskInfo | None]:
         return None
     shards = [cache.keys(shard) for shard in topology.ends_homes(id)]
     now_ms = yield from _now_ms(shards)
-    asked = {(keys, slot): ends.of_id(keys, slot, id) for keys in shards for slot in range(len(keys.ends))}
+    asked = {(keys, slot): kept_ends.of_id(keys, slot, id) for keys in shards for slot in range(len(keys.ends))}
     texts: dict[tuple[ShardKeys, int], bytes | None] = values((yield Many(asked)))
     read = (End.read(id, text) for text in texts.values() if text is not None)
     kept = [end for end in read if end is not None and _is_kept(topology, end, now_ms)]
@@ -48,7 +48,9 @@ def since(cache: TopologyCache) -> Operation[int | None]:
     if not cache.topology.ends_rule:
         return None
     shards = _shards(cache)
-    texts: dict[ShardKeys, bytes | None] = values((yield Many({keys: ends.ring(keys).briefly() for keys in shards})))
+    texts: dict[ShardKeys, bytes | None] = values(
+        (yield Many({keys: kept_ends.ring(keys).briefly() for keys in shards}))
+    )
     now_ms: int = yield control.clock_ms(shards[0]).briefly()
     return _since(cache.topology, map(Ring.read, texts.values()), now_ms)
 
@@ -56,8 +58,8 @@ def since(cache: TopologyCache) -> Operation[int | None]:
 def remove(cache: TopologyCache) -> Operation[None]:
     """Removes all ends."""
     shards = _shards(cache)
-    values((yield Many({keys: ends.remove(keys) for keys in shards})))
-    values((yield Many({keys: ends.forget(keys) for keys in shards})))
+    values((yield Many({keys: kept_ends.remove(keys) for keys in shards})))
+    values((yield Many({keys: kept_ends.forget(keys) for keys in shards})))
 
 
 def end_page(cache: TopologyCache, query: Query, cursor: str | None, limit: int) -> Operation[TaskPage]:
@@ -147,7 +149,7 @@ def _shards(cache: TopologyCache) -> list[ShardKeys]:
 
 
 def _rings(shards: list[ShardKeys]) -> Operation[dict[ShardKeys, Ring]]:
-    texts: dict[ShardKeys, bytes | None] = values((yield Many({keys: ends.ring(keys) for keys in shards})))
+    texts: dict[ShardKeys, bytes | None] = values((yield Many({keys: kept_ends.ring(keys) for keys in shards})))
     return {keys: Ring.read(text) for keys, text in texts.items()}
 
 
@@ -163,7 +165,7 @@ def _slots(asked: Mapping[ShardKeys, int]) -> Operation[dict[ShardKeys, dict[str
     found: dict[ShardKeys, dict[str, bytes]] = {keys: {} for keys in asked}
     while cursors:
         answers: dict[ShardKeys, Any] = values(
-            (yield Many({keys: ends.scan(keys, asked[keys], cursor) for keys, cursor in cursors.items()}))
+            (yield Many({keys: kept_ends.scan(keys, asked[keys], cursor) for keys, cursor in cursors.items()}))
         )
         for keys, (cursor, some) in answers.items():
             found[keys].update(zip(map(id_of, some[::2]), some[1::2], strict=True))

@@ -15,8 +15,8 @@ import msgspec
 from shardq.core.calls import listing
 from shardq.core.model.printable import quoted
 from shardq.core.operation import Operation, succeeded
-from shardq.core.recovery import call_every_shard, call_shards
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_every_shard, call_shards
 from shardq.errors import InvalidOption
 
 Horizon = Literal["hour", "day", "month"]

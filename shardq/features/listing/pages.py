@@ -30,7 +30,7 @@ import msgspec
 
 from shardq.core.calls import by_id, listing, observe, resharding
 from shardq.core.calls.by_id import Found
-from shardq.core.calls.lanes import id_of_entry
+from shardq.core.calls.lane_control import id_of_entry
 from shardq.core.calls.listing import LOOK, IdPage, LanePage, LaneState, Part, SortedState, Span
 from shardq.core.calls.request import Moving
 from shardq.core.consumer.ready_lists import not_empty
@@ -40,10 +40,10 @@ from shardq.core.layout.words import MOST, id_of, raw
 from shardq.core.model.record import Codec, Decoded, decode_record, undecoded
 from shardq.core.model.task import State, TaskInfo
 from shardq.core.operation import Many, Operation, values
-from shardq.core.producer.by_id import find_and_call, info_of
-from shardq.core.recovery import Make, call_every_shard, call_shards
+from shardq.core.producer.commands_by_id import find_and_call, info_of
 from shardq.core.resharding.migration import bring_in_all
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import Make, call_every_shard, call_shards
 from shardq.errors import AccessDenied, PayloadNotDecodable, Unavailable
 from shardq.features.listing.query import Place, Query, TaskPage
 

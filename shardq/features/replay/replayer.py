@@ -20,12 +20,12 @@ from shardq.core.drivers.faults import Fault
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation, run, succeeded, values
-from shardq.core.producer import by_id as commands
+from shardq.core.producer import commands_by_id as commands
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import UNIQUE, Entries, Packer
-from shardq.core.recovery import Make
 from shardq.core.threads import Loop
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import Make
 from shardq.errors import AccessDenied, EngineClosed, ShardqError
 from shardq.features.replay.journal import Journal, Note, ReplayStats
 from shardq.features.replay.plan import NOTHING_KNOWN, Loss, Master, Plan, latest_task, loss, plan

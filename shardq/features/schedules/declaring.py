@@ -12,7 +12,6 @@ from typing import Any
 
 from shardq.core.calls import control
 from shardq.core.calls.control import Change
-from shardq.core.edits import take_up_keys
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
@@ -21,6 +20,7 @@ from shardq.core.operation import Operation
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import take_up_keys
 from shardq.errors import AnotherEngine, BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule

@@ -15,8 +15,8 @@ import mmh3
 import msgspec
 
 from shardq.core.model.checks import check_name, check_seconds, duration_ms, instant_ms
-from shardq.core.model.options import Content, StoredContent, store_content
 from shardq.core.model.printable import quoted
+from shardq.core.model.task_options import Content, StoredContent, store_content
 from shardq.errors import InvalidName, InvalidOption, MissingPackage
 
 UTC = "UTC"

@@ -22,7 +22,7 @@ from shardq.core.calls import control
 from shardq.core.calls.control import Change
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
-from shardq.core.producer import by_id
+from shardq.core.producer import commands_by_id
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, ShardqError
 from shardq.features.schedules.entry import Entry, State
@@ -293,7 +293,7 @@ class KnownSchedules:
         if not one_by_one:
             return states
         lasts = {entry.state.last_id: name for name, (entry, _) in one_by_one.items()}
-        outcomes = yield from by_id.call_each(self._cache, {id: partial(calls.state, id=id) for id in lasts})
+        outcomes = yield from commands_by_id.call_each(self._cache, {id: partial(calls.state, id=id) for id in lasts})
         for id, outcome in outcomes.items():
             entry, push = one_by_one[lasts[id]]
             if isinstance(outcome, ShardqError):

@@ -28,10 +28,10 @@ from shardq.core.model.ids import topic_of
 from shardq.core.model.record import RAW, encode_head, encode_record, with_expiry, with_push
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Many, Operation, values
-from shardq.core.producer import by_id, pushing
+from shardq.core.producer import commands_by_id, pushing
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import refresh
+from shardq.core.topology_upkeep import refresh
 from shardq.errors import PushError, ShardqError, Unanswered
 from shardq.features.schedules.entry import Entry, State, Unreadable, decode_entry
 from shardq.features.schedules.occurrences import BEGUN_MS, DAY_MS, dedup_ms
@@ -170,7 +170,7 @@ def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Wri
     """Cancels what these schedules have held back, and says so in their states."""
     entries = [entry for entry in entries if entry.state.held]
     owners = {id: entry.name for entry in entries for id in entry.state.held}
-    outcomes = yield from by_id.call_each(cache, {id: partial(calls.cancel, id=id) for id in owners})
+    outcomes = yield from commands_by_id.call_each(cache, {id: partial(calls.cancel, id=id) for id in owners})
     errors = {owners[id]: outcome for id, outcome in outcomes.items() if isinstance(outcome, ShardqError)}
     states = {
         entry.name: (entry, msgspec.structs.replace(entry.state, held=()))
@@ -192,7 +192,7 @@ def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dic
     for _ in range(_TRIES):
         makes = {id: partial(calls.reschedule, id=id, due=MAX_AT_MS) for id in left}
         left = []
-        for id, outcome in (yield from by_id.call_each(cache, makes)).items():
+        for id, outcome in (yield from commands_by_id.call_each(cache, makes)).items():
             if isinstance(outcome, ShardqError):
                 failed[id] = outcome
             elif outcome is Outcome.MOVED:

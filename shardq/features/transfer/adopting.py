@@ -13,13 +13,13 @@ from shardq.core.calls import transfer
 from shardq.core.calls.by_id import Answer
 from shardq.core.calls.request import Word
 from shardq.core.calls.transfer import ADOPTED, id_in
-from shardq.core.edits import take_up_keys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, CALL_BYTES
-from shardq.core.recovery import REFUSALS, CallChain, Recovery, Routed, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import take_up_keys
+from shardq.core.topology_recovery import REFUSALS, CallChain, Recovery, Routed, walk_shards
 from shardq.errors import ShardqError
 
 T = TypeVar("T")

@@ -28,9 +28,9 @@ from shardq.core.model.ids import topic_of
 from shardq.core.model.record import undecoded
 from shardq.core.model.task import TaskInfo
 from shardq.core.operation import Operation, values
-from shardq.core.producer.by_id import info_of
-from shardq.core.recovery import Make, call_shards
+from shardq.core.producer.commands_by_id import info_of
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import Make, call_shards
 from shardq.errors import AccessDenied
 from shardq.features.listing import line, pages
 from shardq.features.listing.bulk import Walk

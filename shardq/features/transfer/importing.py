@@ -24,7 +24,6 @@ from shardq.core.calls.control import Change
 from shardq.core.calls.request import Word
 from shardq.core.calls.resharding import WINDOWS
 from shardq.core.calls.transfer import id_in
-from shardq.core.edits import edit_topology, take_up_keys
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import beginning_of
 from shardq.core.layout.topology import NO_SETTINGS, EngineSettings, Limit, TopicSettings, Topology
@@ -34,9 +33,10 @@ from shardq.core.model.task import Task
 from shardq.core.operation import Operation, values
 from shardq.core.producer import pushing
 from shardq.core.producer.packing import Entries, Packer
-from shardq.core.recovery import call_shards
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import check_writer
+from shardq.core.topology_edits import edit_topology, take_up_keys
+from shardq.core.topology_recovery import call_shards
+from shardq.core.topology_upkeep import check_writer
 from shardq.errors import BadInput, PushError
 from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Entry, decode_entry

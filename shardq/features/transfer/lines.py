@@ -30,11 +30,11 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.attempts import joined
 from shardq.core.model.checks import OnConflict, check_payload_size, check_whole_id, instant_ms
 from shardq.core.model.ids import topic_of
-from shardq.core.model.options import OPTIONS, Content, Kind
 from shardq.core.model.printable import quoted
 from shardq.core.model.quantities import expiry, instant, seconds
 from shardq.core.model.record import CODECS, JSON, MSGPACK, RAW, assembled
 from shardq.core.model.task import Attempt, EndedState, State, Task
+from shardq.core.model.task_options import OPTIONS, Content, Kind
 from shardq.errors import BadInput
 
 VERSION = 1

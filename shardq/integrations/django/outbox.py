@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from shardq.core.model.options import PushOptions
 from shardq.core.model.task import Task
+from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import each_task
 from shardq.integrations.django.models import OutboxTask
 from shardq.outbox.rows import Row, RowPacker

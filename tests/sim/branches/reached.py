@@ -31,9 +31,9 @@ from tests.sim.model import server
 ROOT = Path(__file__).parents[3]
 
 MODULES = (
-    "shardq/core/recovery.py",
+    "shardq/core/topology_recovery.py",
     "shardq/core/replicas.py",
-    "shardq/core/upkeep.py",
+    "shardq/core/topology_upkeep.py",
     "shardq/core/drivers/retry.py",
     "shardq/core/producer/pushing.py",
     "shardq/core/resharding/migration.py",

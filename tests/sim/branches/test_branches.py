@@ -77,7 +77,7 @@ def test_what_is_missing_is_named_and_a_needless_reason_too() -> None:
 def test_recovery_is_named_line_by_line() -> None:
     with counting() as reached:
         run(drawn(9), instead_of_ours())
-    places = [place.where for place in missing(reached) if place.name.startswith("shardq/core/recovery.py")]
+    places = [place.where for place in missing(reached) if place.name.startswith("shardq/core/topology_recovery.py")]
     assert places
     # what is run at import is none of it
     assert not [where for where in places if ": def " in where or ": class " in where or ": from " in where]

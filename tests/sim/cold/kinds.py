@@ -12,7 +12,7 @@ from typing import Any, Literal
 from shardq.core.layout.topology import ColdTable
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.model.task import Receipt
-from shardq.core.producer.by_id import Verb
+from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one

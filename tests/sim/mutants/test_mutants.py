@@ -98,7 +98,7 @@ def test_a_search_kills(place: tuple[str, str], trial: Trial) -> None:
 
 @pytest.mark.slow
 def test_a_search_kills_one_of_an_operation() -> None:
-    module = "shardq/core/producer/by_id.py"
+    module = "shardq/core/producer/commands_by_id.py"
     name = f"{module}: if shard == shards[-1] or not absent(result): if: always"
     (one,) = (each for each in operations_mutants()[module] if each.name == name)
     trial = Trial("scheduled, cleared", ("cancel", "get"), 0)

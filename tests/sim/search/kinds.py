@@ -22,24 +22,24 @@ from shardq.core.calls.consume import (
 )
 from shardq.core.calls.request import Epoch
 from shardq.core.consumer.settling import settle_acks
-from shardq.core.edits import edit_topology
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.record import JSON, decode_record, encode_record
 from shardq.core.model.task import Outcome, Receipt
 from shardq.core.operation import Operation
-from shardq.core.producer.by_id import cancel, get, hold, requeue, reschedule
+from shardq.core.producer.commands_by_id import cancel, get, hold, requeue, reschedule
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.producer.pushing import push_one
-from shardq.core.recovery import Make, call_shards, put_in_force
 from shardq.core.resharding.lane_keeper import open_arrived
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.resizing import forget_priors, remove_marks, resize, unswept
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import declare as declare_topology
-from shardq.core.upkeep import open_shards, refresh
-from shardq.engine.control import with_limit
+from shardq.core.topology_edits import edit_topology
+from shardq.core.topology_recovery import Make, call_shards, put_in_force
+from shardq.core.topology_upkeep import declare as declare_topology
+from shardq.core.topology_upkeep import open_shards, refresh
+from shardq.engine.engine_wide import with_limit
 from shardq.errors import Conflict, ShardqError, Unanswered
 from shardq.features.listing.bulk import Bulk, bulk_query, purge
 from tests.judge.model import Op

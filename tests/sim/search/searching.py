@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest import mock
 
-from shardq.core import recovery
+from shardq.core import topology_recovery
 from shardq.core.calls.request import Command
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
@@ -123,7 +123,7 @@ class Search:
     """States: far more than the largest search has."""
 
     def run(self) -> Found:
-        with mock.patch.object(recovery, "REPAIR_ROUND", 1):
+        with mock.patch.object(topology_recovery, "REPAIR_ROUND", 1):
             return self._run()
 
     def _run(self) -> Found:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardq.core.calls import by_id, consume, dispatch, lanes, resharding
+from shardq.core.calls import by_id, consume, dispatch, lane_control, resharding
 from shardq.core.calls.consume import Claim, SettleAck, SettleBury, SettleRetry
 from shardq.core.calls.request import Call, Command
 from shardq.core.consumer.settling import settle_acks
@@ -16,13 +16,13 @@ from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Topology
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.operation import Confirm, Many, Operation, Pause
-from shardq.core.recovery import Make, call_shards
 from shardq.core.resharding.migration import MoveTokens
 from shardq.core.resharding.resizing import resize
 from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import create_topology, open_shards, refresh
-from shardq.core.upkeep import declare as declare_topology
+from shardq.core.topology_recovery import Make, call_shards
+from shardq.core.topology_upkeep import create_topology, open_shards, refresh
+from shardq.core.topology_upkeep import declare as declare_topology
 from shardq.errors import ShardqError
 from tests.judge.model import Op
 from tests.sim.invariants import Shard, Violation, check_lanes, check_once
@@ -278,7 +278,7 @@ def _brought(stage: str) -> Callable[[World], list[Op]]:
         source = cache.keys(Topology(epoch=1, shards=topology.priors[-1]).shard_of(ID))
         target = cache.home(ID)
         if KEYED:
-            world._answered(lanes.close(source, topology.stamp, [LANE]))
+            world._answered(lane_control.close(source, topology.stamp, [LANE]))
         world._answered(resharding.reserve(target, topology.stamp, "m:1", [ID]))
         if stage == "reserved":
             return []

@@ -23,15 +23,15 @@ from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
-from shardq.core.edits import edit_topology, take_up_keys
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import MOST_ENDS_OF_A_SHARD, ColdTable, Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import quoted_topic, shown_topic
 from shardq.core.operation import Many, Operation, succeeded
-from shardq.core.recovery import call_every_shard, topology_in_force
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import edit_topology, take_up_keys
+from shardq.core.topology_recovery import call_every_shard, topology_in_force
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing.ends import since
 

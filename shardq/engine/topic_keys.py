@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from shardq.core.calls import by_id, lanes
-from shardq.core.calls.lanes import LATE_MS, Tallied, Tally
+from shardq.core.calls import by_id, lane_control
+from shardq.core.calls.lane_control import LATE_MS, Tallied, Tally
 from shardq.core.calls.request import Call, Command, Epoch
 from shardq.core.fleet.member import Member, workers
 from shardq.core.fleet.report import RunningTask
@@ -20,9 +20,9 @@ from shardq.core.layout.topology import Limit
 from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.printable import quoted
 from shardq.core.operation import Many, Operation, succeeded
-from shardq.core.recovery import call_every_shard
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.control import CountsByShard
+from shardq.core.topology_recovery import call_every_shard
+from shardq.engine.engine_wide import CountsByShard
 from shardq.engine.findings import Finding, found
 from shardq.errors import InvalidOption
 
@@ -104,7 +104,7 @@ def largest_keys(cache: TopologyCache, topic: str, limit: int) -> Operation[KeyL
         return KeyList()
 
     def make(keys: ShardKeys, epoch: Epoch) -> Call[Tally]:
-        return lanes.tally(keys, epoch, topic, count=limit).briefly()
+        return lane_control.tally(keys, epoch, topic, count=limit).briefly()
 
     answers = yield from call_every_shard(cache, make)
     found = succeeded(answers)
@@ -131,10 +131,10 @@ def largest_keys(cache: TopologyCache, topic: str, limit: int) -> Operation[KeyL
 
 def _heads(cache: TopologyCache, lanes_of: Mapping[str, tuple[ShardKeys, str]]) -> Operation[dict[str, by_id.Found]]:
     """The first task that waits in each of these lanes, as far as it is still there."""
-    looks = {key: lanes.first_of(keys, lane, "", count=1).briefly() for key, (keys, lane) in lanes_of.items()}
+    looks = {key: lane_control.first_of(keys, lane, "", count=1).briefly() for key, (keys, lane) in lanes_of.items()}
     firsts = succeeded((yield Many(looks))) if looks else {}
     gets = {
-        key: by_id.get(keys, cache.topology.stamp, lanes.id_of_entry(firsts[key][0], lane)).briefly()
+        key: by_id.get(keys, cache.topology.stamp, lane_control.id_of_entry(firsts[key][0], lane)).briefly()
         for key, (keys, lane) in lanes_of.items()
         if firsts.get(key)
     }
@@ -245,7 +245,7 @@ def find_stuck_keys(
         window = topology.settings_of(topic_of(lane)).limit or Limit()
         if len(tasks) >= (window.per_key or 1):
             homes = map(cache.keys, topology.homes(lane))
-            wanted |= {(keys, lane): lanes.oldest_of(keys, lane).briefly() for keys in homes if keys in seen}
+            wanted |= {(keys, lane): lane_control.oldest_of(keys, lane).briefly() for keys in homes if keys in seen}
     oldest: dict[tuple[ShardKeys, str], int | None] = succeeded((yield Many(wanted)))
     waits = {
         (keys, lane): seen[keys].now_us / 1e6 - due_ms / 1e3

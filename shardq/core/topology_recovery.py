@@ -27,7 +27,7 @@ from shardq.core.layout.topology import Topology
 from shardq.core.operation import Many, Operation, Pause, values
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import AwaitsRepair, declare, may_repair, newest_copy, open_shards, refresh
+from shardq.core.topology_upkeep import AwaitsRepair, declare, may_repair, newest_copy, open_shards, refresh
 from shardq.errors import AccessDenied, AnotherEngine, EngineClosed, ServerFault, ShardqError, Unanswered, Unavailable
 
 K = TypeVar("K")

@@ -1,5 +1,6 @@
 """The upkeep of the stored topology: it is created, read, published, and restored where a server lost it; and shards
-are opened under it. Operations, for both drivers. Changes of the number of shards are completed by ``recovery``.
+are opened under it. Operations, for both drivers. Changes of the number of shards are completed by
+``topology_recovery``.
 
 Servers lose what they wrote last, or come back older; addresses come to lead elsewhere. ``relation`` says what a
 stored topology is to the one that this process knows, and ``learn`` has one rule for each answer. **A restored topology

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, TypeVar
 
-from shardq.core.calls import by_id, lanes
+from shardq.core.calls import by_id, lane_control
 from shardq.core.calls.request import Call, Epoch, Moving, Word
-from shardq.core.edits import take_up_keys
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import key_of, of_key
 from shardq.core.layout.words import shown_id
@@ -19,9 +18,10 @@ from shardq.core.model.ids import topic_of
 from shardq.core.model.record import Codec, Decoded, decode_record, pushed_s_of, undecoded
 from shardq.core.model.task import Outcome, TaskInfo
 from shardq.core.operation import Operation
-from shardq.core.recovery import CallChain, Make, call_shard, call_shards, walk_shards
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_edits import take_up_keys
+from shardq.core.topology_recovery import CallChain, Make, call_shard, call_shards, walk_shards
 from shardq.errors import ShardqError
 
 T = TypeVar("T")
@@ -99,9 +99,11 @@ def hold(cache: TopologyCache, topic: str, key: str, until: Word) -> Operation[N
     def tell(keys: ShardKeys, epoch: Epoch) -> Call[None]:
         *former, home = cache.topology.homes(lane)
         if keys.shard == home:
-            return lanes.hold(keys, epoch, lane, until, "new" if former else "")
+            return lane_control.hold(keys, epoch, lane, until, "new" if former else "")
         # a shard that it has left, in a change that has ended, keeps no hold
-        return lanes.hold(keys, epoch, lane, until, "old") if former else lanes.hold(keys, epoch, lane, "")
+        return (
+            lane_control.hold(keys, epoch, lane, until, "old") if former else lane_control.hold(keys, epoch, lane, "")
+        )
 
     yield from take_up_keys(cache)
     homes = None

@@ -10,9 +10,9 @@ import msgspec
 
 from shardq.core.layout.topology import Topology
 from shardq.core.operation import Operation
-from shardq.core.recovery import catch_up, topology_in_force
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.upkeep import WRITERS, check_writer, declare, open_shards, refresh
+from shardq.core.topology_recovery import catch_up, topology_in_force
+from shardq.core.topology_upkeep import WRITERS, check_writer, declare, open_shards, refresh
 from shardq.errors import AccessDenied, BadInput
 
 SLACK_MS = 1000

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from shardq.core.calls import lanes as calls
-from shardq.core.calls.lanes import Closed
+from shardq.core.calls import lane_control as calls
+from shardq.core.calls.lane_control import Closed
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import behind
 from shardq.core.operation import Operation
-from shardq.core.recovery import call_shard
 from shardq.core.replicas import ReplicaBarrier
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_shard
 
 PAGE = 500
 
