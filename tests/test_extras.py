@@ -101,7 +101,13 @@ EXTRAS = [
     Extra(
         "sql",
         "sqlalchemy psycopg",
-        ("shardq.outbox", "shardq.features.cold.postgres"),
+        (
+            "shardq.outbox",
+            "shardq.relay.database",
+            "shardq.relay.table",
+            "shardq.relay.table_rows",
+            "shardq.features.cold.postgres",
+        ),
         "import shardq; shardq.outbox.create",
         "outbox run --database sqlite://",
     ),

@@ -17,7 +17,7 @@ from shardq.cli.output import complain, say, set_up_root, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, child, log_option
 from shardq.cli.session import opened
 from shardq.core.drivers import descriptors
-from shardq.engine import AsyncEngine, Engine
+from shardq.engine import Engine
 from shardq.engine.internals import Internals
 from shardq.errors import BadInput, MissingPackage, ServerFault, ShardqError
 from shardq.worker.supervisor import ProcessSupervisor
@@ -145,6 +145,8 @@ def serve(
         def begun(stack: ExitStack, taken: socket.socket) -> None:
             """Serves from now on, in this process."""
             options = Internals(engine).options
+            from shardq.engine import AsyncEngine  # here: the help needs no asyncio
+
             ours = AsyncEngine(
                 options.url,
                 name=options.name,

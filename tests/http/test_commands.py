@@ -83,7 +83,7 @@ def test_looks(program: Program, engine: Engine) -> None:
     stats = program.get("/v1/stats").json()
     assert (stats["scheduled"], stats["shards"]) == (5, [])
     assert len(program.get("/v1/stats", params={"shards": "true"}).json()["shards"]) == 4
-    assert "no_dispatcher" in program.get("/v1/health").json()["kinds"]
+    assert "no_dispatcher" in {each["name"] for each in program.get("/v1/health").json()["findings"]}
     assert program.get("/v1/health", params={"max_late": "-1"}).status_code == 400
     forecast = program.get("/v1/forecast", params={"horizon": "day"}).json()
     assert (forecast["total"], forecast["step_s"], len(forecast["buckets"])) == (5, 3600, 24)
