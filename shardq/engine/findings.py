@@ -3,8 +3,8 @@ verdicts of ``top`` and the dashboard, the metric ``shardq_finding`` and the ale
 
 A look that finds something says its name and the values of its sentence; every sentence stands here. Cheap looks are
 made by each ``health()``: those at counts and processes by ``health``, those at servers by ``servers``. Deep ones are
-made by ``shardq doctor``, in ``doctor``. A new row also needs a fault that brings it, in ``tests/findings``, and a line
-of ``guide/findings.md``.
+made by ``shardq doctor``, in ``doctor``. A new row also needs a fault that brings it, in ``tests/engine/faults.py``,
+and a line of ``guide/findings.md``.
 """
 
 from __future__ import annotations
