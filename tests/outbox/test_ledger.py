@@ -1,5 +1,6 @@
-"""A ledger of pushes, cancels and reschedules by the outbox, while relays are killed at any instant: each command is
-carried out exactly once.
+"""A ledger of pushes, cancels and reschedules by the outbox, while relays and the server are killed, and the sessions
+of the database are ended, at any instant: each command is carried out exactly once. ``SHARDQ_LEDGER=20000`` makes it
+long.
 
 So that a second time would show, what was cancelled is pushed anew, and what was rescheduled is rescheduled again, both
 past the outbox, as soon as the first time was seen.
@@ -7,6 +8,7 @@ past the outbox, as soon as the first time was seen.
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -14,12 +16,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 import sqlalchemy as sa
 
 import shardq
+from cluster.server import Server
 from shardq import Task, outbox
 from shardq.errors import ShardqError
 from shardq.relay.database import waiting
@@ -27,6 +30,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.ledger
 
+IDS = int(os.environ.get("SHARDQ_LEDGER", "500"))  # of each kind
+KILLS = 6 + IDS // 500
 RELAYS = 2
 SOME = 50  # commands of each kind in a transaction
 
@@ -37,10 +42,11 @@ class Ledger:
     def __init__(self, engine: shardq.Engine, database: sa.Engine, count: int) -> None:
         self._engine, self._database = engine, database
         self.count = count
-        self.first, self.second, self.third = (time.time() + hours * 3600 for hours in (1, 2, 3))
+        self.first, self.second, self.third = (int(time.time()) + hours * 3600.0 for hours in (1, 2, 3))
         self.pushed: list[str] = []
         self.met = Counter[str]()
         self.anew, self.again = set[str](), set[str]()
+        self.errors = list[Exception]()  # of the threads
         for topic in ("cancel", "move"):
             engine.push_many(Task(n, id=f"{n}", topic=topic, at=self.first) for n in range(count))
 
@@ -84,6 +90,8 @@ class Ledger:
 
     @property
     def is_done(self) -> bool:
+        if self.errors:
+            raise self.errors[0]
         return len(self.anew) == len(self.again) == self.count <= self.met.total() and not self._waiting
 
     @property
@@ -103,7 +111,7 @@ class Ledger:
 @contextmanager
 def _working(ledger: Ledger) -> Iterator[None]:
     """Handles, and looks, in a thread each; also while the server is away for a moment."""
-    stop, errors = threading.Event(), list[Exception]()
+    stop = threading.Event()
 
     def go_on(step: str) -> None:
         try:
@@ -111,7 +119,7 @@ def _working(ledger: Ledger) -> Iterator[None]:
                 with suppress(ShardqError):
                     getattr(ledger, step)()
         except Exception as exc:  # noqa: BLE001  the test tells
-            errors.append(exc)
+            ledger.errors.append(exc)
 
     threads = [threading.Thread(target=go_on, args=(step,)) for step in ("handle", "look")]
     for thread in threads:
@@ -122,22 +130,25 @@ def _working(ledger: Ledger) -> Iterator[None]:
         stop.set()
         for thread in threads:
             thread.join()
-    assert not errors
 
 
-def _keep(ledger: Ledger, command: list[str], stack: ExitStack, kills: int) -> None:
-    """Kills a relay after random pauses, and starts another, until all is done."""
+def _keep(ledger: Ledger, command: list[str], stack: ExitStack, kills: int, harm: list[object]) -> None:
+    """Kills a relay, or does other harm, after random pauses, and starts another, until all is done."""
     relays = [_started(stack, command) for _ in range(RELAYS)]
     for _ in range(kills):
-        pause = random.uniform(0.3, 1.5)
+        pause = random.uniform(0.3, 6)  # a relay takes some seconds to start
         with suppress(AssertionError):
             wait_until(lambda: ledger.is_done, "all is done", timeout=pause)
             break
-        victim = random.choice(relays)
-        victim.kill()
-        victim.wait()
-        relays[relays.index(victim)] = _started(stack, command)
-    wait_until(lambda: ledger.is_done, "all is done", timeout=60)
+        victim = random.choice([*relays, *harm])
+        if isinstance(victim, subprocess.Popen):
+            victim.kill()
+            victim.wait()
+            relays[relays.index(victim)] = _started(stack, command)
+        else:
+            assert callable(victim)
+            victim()
+    wait_until(lambda: ledger.is_done, "all is done", timeout=600)
 
 
 def _started(stack: ExitStack, command: list[str]) -> subprocess.Popen[bytes]:
@@ -152,14 +163,30 @@ def _command(database: sa.Engine, url: str, name: str) -> list[str]:
     return [sys.executable, "-m", "shardq", "outbox", "run", "--database", at, "--url", url, "--name", name]
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("url", ["single"], indirect=True)
-def test_relays_that_are_killed(database: sa.Engine, url: str, name: str) -> None:
-    with shardq.Engine(url, name=name, shards=4) as engine, ExitStack() as stack:
+def test_relays_servers_and_databases_that_are_killed(own_server: Server, database: sa.Engine, name: str) -> None:
+    own_server.ask("CONFIG", "SET", "appendfsync", "always")  # so that what is done past the outbox stays, too
+
+    def kill_server() -> None:
+        own_server.kill()
+        own_server.restart()
+
+    def cut_off() -> None:
+        """Ends all sessions, as a database does that fails over."""
+        with closing(database.connect()) as connection:
+            connection.execute(
+                sa.text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            )
+
+    with shardq.Engine(own_server.url, name=name, shards=4, timeout=10) as engine, ExitStack() as stack:
         engine.start()
-        ledger = Ledger(engine, database, 2 * SOME)
+        ledger = Ledger(engine, database, IDS)
         ledger.store()
         with _working(ledger):
-            _keep(ledger, _command(database, url, name), stack, 2)
+            _keep(ledger, _command(database, own_server.url, name), stack, KILLS, [kill_server, cut_off])
         ledger.check()
