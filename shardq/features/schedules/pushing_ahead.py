@@ -170,7 +170,8 @@ def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Wri
     """Cancels what these schedules have held back, and says so in their states."""
     entries = [entry for entry in entries if entry.state.held]
     owners = {id: entry.name for entry in entries for id in entry.state.held}
-    outcomes = yield from commands_by_id.call_each(cache, {id: partial(calls.cancel, id=id) for id in owners})
+    makes = {id: partial(commands_by_id.cancelling, cache, id) for id in owners}
+    outcomes = yield from commands_by_id.call_each(cache, makes)
     errors = {owners[id]: outcome for id, outcome in outcomes.items() if isinstance(outcome, ShardqError)}
     states = {
         entry.name: (entry, msgspec.structs.replace(entry.state, held=()))
