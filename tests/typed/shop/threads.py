@@ -226,6 +226,8 @@ def operating() -> None:
     assert_type(health, shardq.Health)
     assert_type(health.ok, bool)
     assert_type(health.severity, Literal["ok", "route", "engine"])
+    assert_type(health.reasons, list[str])
+    assert_type(health.warnings, list[str])
     assert_type(health.findings, list[shardq.Finding])
     for finding in health.findings:
         assert_type(finding.severity, Literal["red", "warning", "info"])
