@@ -24,7 +24,7 @@ SLOW = frozenset({"own_server", "own_cluster", "replica", "lasting_cluster"})
 """Fixtures of servers that a test has for itself, to end or to freeze them."""
 
 TOOLS = ("bench", "chaos", "judge", "sim/branches", "sim/mutants")
-"""The folders of tests of tools: what they guard is not shipped."""
+"""The folders of tests of tools: what they guard is not shipped, but for a promise that a page names."""
 
 TOLD_S, QUICK_S = 2.0, 0.5
 """A test that is not slow and takes longer is named in the end; so is a slow one that takes less than the other."""
@@ -47,14 +47,14 @@ def mark(items: Iterable[pytest.Item]) -> None:
     named, seen = promises(), set[tuple[str, str]]()
     tools = [ROOT / "tests" / folder for folder in TOOLS]
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in tools):
-            item.add_marker("tool")
         if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
         place = str(item.path.relative_to(ROOT / "tests")), getattr(item, "originalname", item.name)
         if place not in seen and (place in named or item.get_closest_marker("promise")):
             seen.add(place)
             item.add_marker("promised")
+        elif any(item.path.is_relative_to(folder) for folder in tools):
+            item.add_marker("tool")
 
 
 def too_long(item: pytest.Item, call: pytest.CallInfo[None]) -> str:
