@@ -21,8 +21,8 @@ class Room:
     """The bytes that are held, of all requests of one application."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
-        self.most = most
-        self.held = 0
+        self.most: int = most
+        self.held: int = 0
 
     def take(self, count: int) -> None:
         """Raises Refusal if there is no room for so many more."""

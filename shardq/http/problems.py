@@ -70,10 +70,10 @@ class Refusal(Exception):
 
     def __init__(self, status: int, detail: str, *, code: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.code = code or HTTPStatus(status).phrase.replace(" ", "").replace("-", "")
-        self.headers = dict(headers or {})
+        self.status: int = status
+        self.detail: str = detail
+        self.code: str = code or HTTPStatus(status).phrase.replace(" ", "").replace("-", "")
+        self.headers: dict[str, str] = dict(headers or {})
         self.more: dict[str, Any] = {}
 
 

@@ -18,8 +18,8 @@ log: logging.Logger = logging.getLogger("shardq.spool")
 class FileRows(Store):
     """The rows of one file."""
 
-    memory_ms = MEMORY_MS
-    send_s = None  # the lock is the kernel's: it stays with a process that stands still
+    memory_ms: int = MEMORY_MS
+    send_s: float | None = None  # the lock is the kernel's: it stays with a process that stands still
 
     def __init__(self, file: SpoolFile) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class FileRows(Store):
         except SpoolFault as exc:
             # It may need a page that a full disk has not. What is refused stays in its place, is refused again, and is
             # put aside once other commands have left room.
-            self.problem = str(exc)
+            self.problem: str = str(exc)
             return set()
         self.problem = ""
         self.failed += len(rows)

@@ -63,7 +63,8 @@ class TableRows(Store):
     def __init__(self, database: sa.Engine, outbox: Outbox, *, batch: int, keep: bool, memory_ms: int) -> None:
         """``memory_ms``: how long Redis remembers a row. ``keep``: rows stay, with the time of their move."""
         super().__init__()
-        self.memory_ms, self.send_s = memory_ms, SEND_S
+        self.memory_ms: int = memory_ms
+        self.send_s: float | None = SEND_S
         self._batch = batch
         self.refusals: int = 0  # moved rows whose id was taken
         self.tried: int = 0  # rows that were refused, and kept
@@ -125,7 +126,7 @@ class TableRows(Store):
 
     def claim(self, seqs: Collection[int], memory: str) -> list[Numbered]:
         connection, table = self._connection, self._table
-        self.least_left = math.inf
+        self.least_left: float = math.inf
         waits = (table.c.moved.is_(None), table.c.failed.is_(None))
         found = connection.execute(
             sa.select(*(table.c[name] for name in _READ))

@@ -48,7 +48,7 @@ def test_cut_off(url: str, name: str) -> None:
                 with server.stopped():
                     time.sleep(LONG_S)
                     problems = engine.health().reasons
-                    assert any(each.endswith("what it holds is late") for each in problems), problems
+                    assert any("what it holds is late" in each for each in problems), problems
                 long_ended = time.time()
                 wait_until(lambda: len(handled) >= TASKS, "all are handled", timeout=60)
                 time.sleep(1.0)
