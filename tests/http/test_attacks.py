@@ -125,6 +125,18 @@ def test_a_connection_is_kept_for_longer_than_clients_keep_theirs(
     assert listener.KEPT_S < 60 < 75
 
 
+def test_an_answer_waits_for_no_acknowledgement_of_its_head(program: Program) -> None:
+    """Head and body are two packets: with Nagle's algorithm the second would wait 40 ms for the client."""
+    took = []
+    with connected(program) as client:
+        for _ in range(20):
+            began = time.monotonic()
+            client.sendall(b"GET /v1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert answered(client)[0] == 200
+            took.append(time.monotonic() - began)
+    assert min(took[5:]) < 0.035  # a client confirms the first packets of a connection at once
+
+
 def test_a_wrong_token_of_one_program_makes_no_other_wait(
     of: Callable[[str], Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
