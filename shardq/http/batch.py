@@ -31,6 +31,9 @@ MOST_BYTES = 16 << 20
 WINDOW, WINDOW_BYTES = 4000, 1 << 20
 """Lines that are pushed together, or bytes of them, if that comes first."""
 
+WINDOWS, LEAST = 20_000, 100
+"""Lines that wait in the windows of all batches, which get smaller where there are many; and the least of one."""
+
 
 class BatchQuery(msgspec.Struct, forbid_unknown_fields=True):
     durability: Durability | None = None
@@ -75,6 +78,7 @@ async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
     with suppress(ServerFault):  # a spool may take them, unless they have URLs
         await ask.know_routes()
     batch = _Batch(ask, query.durability)
+    ask.gateway.batches += 1
     try:
         most = longest(Internals(ask.engine).options.max_payload)
         async for number, line in _lines(ask.stream, most):
@@ -89,6 +93,8 @@ async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
             raise
         batch.failed_at(batch.read + 1, exc)
         return batch.answer(is_whole=False)
+    finally:
+        ask.gateway.batches -= 1
     return batch.answer(is_whole=True)
 
 
@@ -139,7 +145,8 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        return len(self._window) + len(self._bytes) >= WINDOW or self._size >= WINDOW_BYTES
+        most = min(WINDOW, max(LEAST, WINDOWS // self._ask.gateway.batches))
+        return len(self._window) + len(self._bytes) >= most or self._size >= WINDOW_BYTES
 
     @property
     def nothing_was_done(self) -> bool:
@@ -237,7 +244,8 @@ class _Batch:
 
     def _close(self) -> None:
         """Puts the answers of the window behind the others, in the order of the lines."""
-        self.answers += [self._said[number] for number in sorted(self._said)]
+        if self._said:  # one piece: ten thousand would take three times the memory
+            self.answers.append(b"\n".join([self._said[number] for number in sorted(self._said)]))
         assert self._ask.stream is not None
         self._ask.stream.give(self._size)
         self._said, self._window, self._bytes, self._size = {}, [], [], 0

@@ -47,6 +47,8 @@ class Gateway:
     """For the bodies of all requests."""
     refreshed_at: float = float("-inf")
     """When the topology was read."""
+    batches: int = 0
+    """Batches that are read now."""
     ends: list[Callable[[], object]] = field(default_factory=list)
     """Called when the process is about to end: whatever waits has to answer."""
     closes: list[Callable[[], Awaitable[object]]] = field(default_factory=list)

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from shardq.core.drivers.descriptors import allowed, scarce
 from shardq.errors import InvalidOption
@@ -153,7 +152,7 @@ class Listener:
                 self._changed.wait_for(lambda: self._stopping, TICK_S)
             return
         client.setblocking(True)
-        with suppress(OSError):  # it has gone
+        with contextlib.suppress(OSError):  # it has gone
             # asyncio does that only for sockets whose protocol is named, and an accepted one has none: else the body of
             # an answer waits until the client has confirmed its head, 40 ms
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
