@@ -195,7 +195,9 @@ def test_a_line_for_each_request_without_anything_secret(program: Program, caplo
         headers={"Authorization": "Bearer hidden", "X-Request-Id": "r-1"},
     )
     assert answer.headers["x-request-id"] == answer.json()["request_id"] == "r-1"
-    (record,) = [each for each in caplog.records if each.name == "shardq.http.access"]
+    (record,) = wait_until(  # it comes after the answer
+        lambda: [each for each in caplog.records if each.name == "shardq.http.access"], "the line is written"
+    )
     fields: dict[str, Any] = vars(record)
     assert (fields["path"], fields["status"], fields["request_id"]) == ("/v1/tasks", 400, "r-1")
     assert "hidden" not in str(fields)
