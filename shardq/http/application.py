@@ -99,13 +99,14 @@ class Door:
         self._probes.stopping = True
         dashboard: Dashboard = self.pages.state.dashboard
         dashboard.snapshots.end()
-        for each in self.gateway.ends:
-            each()
+        if self.gateway.work is not None:
+            self.gateway.work.end()
 
     async def close(self) -> None:
         """Closes what this application has opened. The engine that it was given stays open."""
-        for each in self.gateway.closes:
-            await each()
+        work, self.gateway.work = self.gateway.work, None
+        if work is not None:
+            await work.close()
         if self._is_beside:
             await self.gateway.engine.close()
 

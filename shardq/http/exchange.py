@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
     from shardq.engine.aio import AsyncEngine
+    from shardq.http.claims import Work
 
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
@@ -49,10 +50,8 @@ class Gateway:
     """When the topology was read."""
     batches: int = 0
     """Batches that are read now."""
-    ends: list[Callable[[], object]] = field(default_factory=list)
-    """Called when the process is about to end: whatever waits has to answer."""
-    closes: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
-    """Awaited after that."""
+    work: Work | None = None
+    """What it does for workers, from the first of their calls on."""
 
 
 @dataclass(slots=True)
@@ -121,7 +120,7 @@ Handler = Callable[[Ask, Any, Any], Awaitable[Answer]]
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table."""
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
     """Fields of the query stand in it in braces, as /v1/topics/{topic}."""
     roles: tuple[Role, ...]

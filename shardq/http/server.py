@@ -94,9 +94,8 @@ class _Connection(HttpToolsProtocol):
         self._passed = not self._in_head
         super().data_received(data)
         if self._in_head and not self._passed and not self.transport.is_closing():
-            self._head += len(
-                data
-            )  # what came in one piece with the end of another request is not counted: it is little
+            # what came in one piece with the end of another request is not counted: it is little
+            self._head += len(data)
             if self._head > MOST_HEAD:
                 self._too_large = True
                 self.send_400_response("")

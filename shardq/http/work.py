@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
     from shardq.core.model.task import Delivery
-    from shardq.engine.aio import AsyncEngine
 
 CLOSED = {"Connection": "close"}
 
@@ -35,8 +32,6 @@ MOMENT_S = 0.05
 
 TURNS = 5
 """Turns of the loop until the end of a connection, which is there to be read, has been told to the request."""
-
-_works: WeakKeyDictionary[AsyncEngine, Work] = WeakKeyDictionary()
 
 
 class ExtendBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,17 +84,9 @@ async def extend(ask: Ask, body: ExtendBody, query: None) -> Answer:
 
 def work_of(gateway: Gateway) -> Work:
     """The work of an application, which is begun at its first call."""
-    work = _works.get(gateway.engine)
-    if work is None:
-        work = _works[gateway.engine] = Work(gateway.engine)
-        gateway.ends.append(work.end)
-        gateway.closes.append(partial(_closed, gateway.engine))
-    return work
-
-
-async def _closed(engine: AsyncEngine) -> None:
-    """Ends the work of an application. One that serves the same engine later begins its own."""
-    await _works.pop(engine).close()
+    if gateway.work is None:
+        gateway.work = Work(gateway.engine)
+    return gateway.work
 
 
 async def _gone(receive: Receive) -> None:
