@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ LOOPBACK = ("127.0.0.1", "::1")
 NEEDED = "serving needs Starlette, uvicorn, httptools and Jinja: pip install 'shardq[serve]'"
 
 ACCESS = "shardq.http.access"
+
+_Begun = Callable[[ExitStack, socket.socket], None]
 
 ANSWER_S = 5.0
 """A process that ends has so long for the requests under way."""
@@ -144,9 +147,9 @@ def serve(
 
         def begun(stack: ExitStack, taken: socket.socket) -> None:
             """Serves from now on, in this process."""
-            options = Internals(engine).options
             from shardq.engine import AsyncEngine  # here: the help needs no asyncio
 
+            options = Internals(engine).options
             ours = AsyncEngine(
                 options.url,
                 name=options.name,
@@ -218,7 +221,7 @@ def _warn_of_dispatchers(engine: Engine) -> None:
         pass
 
 
-def _alone(bound: socket.socket, begun: Any, told: Any) -> int:
+def _alone(bound: socket.socket, begun: _Begun, told: Callable[[], None]) -> int:
     with Ending() as ending, ExitStack() as stack:
         begun(stack, bound)
         told()
@@ -226,7 +229,7 @@ def _alone(bound: socket.socket, begun: Any, told: Any) -> int:
     return ending.code if ending.signal == signal.SIGINT else 0
 
 
-def _supervise(given: Given, processes: int, bound: socket.socket, begun: Any, told: Any) -> int:
+def _supervise(given: Given, processes: int, bound: socket.socket, begun: _Begun, told: Callable[[], None]) -> int:
     """Serves in children, which accept from one socket."""
     with Shutdown() as shutdown:
 

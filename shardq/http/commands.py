@@ -14,12 +14,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from shardq.core.layout.topology import Limit, TopicSettings
 from shardq.core.model.checks import shown_instant
-from shardq.core.model.task import Outcome, State
+from shardq.core.model.task import Outcome
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing.bulk import BulkResult
 from shardq.http.exchange import Answer, Ask, Route, path_topic
 from shardq.http.problems import Refusal, refusal_of
-from shardq.http.tasks import due_bounds, due_in
+from shardq.http.tasks import Filter, due_in
 
 MOST_IDS = 1000
 
@@ -32,18 +32,10 @@ LONGEST_S = 10.0
 Ids = Annotated[list[str], Meta(max_length=MOST_IDS)]
 
 
-class ManyBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ManyBody(Filter, kw_only=True, forbid_unknown_fields=True):
     """The tasks: by their ids, up to 1,000, or by a filter, all of which has to match."""
 
     ids: Ids | UnsetType = UNSET
-    topic: str | UnsetType = UNSET
-    """An empty text is the default topic."""
-    state: State | None = None
-    due: str | None = None
-    """FROM..TO, each an instant, or nothing."""
-    tag: str | None = None
-    key: str | None = None
-    failed: bool = False
     everything: bool = False
     """True for all tasks."""
     reason: str | None = None
@@ -72,7 +64,7 @@ class ManyForm(msgspec.Struct, kw_only=True):
     """True if there may be others: send the same again."""
 
 
-_FILTER = ("topic", "state", "due", "tag", "key", "failed", "everything", "reason", "dry_run")
+_FILTER = [name for name in ManyBody.__struct_fields__ if name != "ids"]
 
 
 class _Late(Exception):
@@ -105,14 +97,7 @@ async def _by_filter(ask: Ask, verb: str, body: ManyBody, due: Mapping[str, Any]
             raise _Late
 
     options: dict[str, Any] = {"reason": body.reason, "dry_run": body.dry_run, "progress": progress, **due}
-    filter: dict[str, Any] = {
-        "state": body.state,
-        "due": due_bounds(body.due),
-        "tag": body.tag,
-        "key": body.key,
-        "failed": body.failed,
-        "everything": body.everything,
-    }
+    filter = body.options() | {"everything": body.everything}
     more = False
     if verb == "requeue":
         filter["state"] = body.state or "dead"

@@ -177,11 +177,11 @@ def answer_of(id: str, outcome: Outcome) -> Answer:
 # ---- lists
 
 
-class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """All that is given has to match."""
+class Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """By what tasks are chosen. All that is given has to match."""
 
     topic: str | UnsetType = UNSET
-    """(default) is the default topic."""
+    """(default) is the default topic in an address, and an empty text in a body."""
     state: State | None = None
     due: str | None = None
     """FROM..TO, each an instant, or nothing: 2030-01-31T00:00:00Z..2030-02-01T00:00:00Z"""
@@ -189,6 +189,21 @@ class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     key: str | None = None
     failed: bool = False
     """Only those that failed and wait for another attempt."""
+
+    def options(self) -> dict[str, Any]:
+        """All but the topic, as the engine takes it. Raises InvalidOption."""
+        return {
+            "state": self.state,
+            "due": _due_bounds(self.due),
+            "tag": self.tag,
+            "key": self.key,
+            "failed": self.failed,
+        }
+
+
+class ListQuery(Filter, kw_only=True, forbid_unknown_fields=True):
+    """A page of those that match."""
+
     holder: str | None = None
     newest: bool = False
     """Of dead tasks: the latest deaths first."""
@@ -207,7 +222,7 @@ class ListForm(msgspec.Struct):
     """Of tasks that have ended: all ends since then are kept."""
 
 
-def due_bounds(text: str | None) -> Due | None:
+def _due_bounds(text: str | None) -> Due | None:
     """The instants of FROM..TO. Raises InvalidOption."""
     if text is None:
         return None
@@ -226,11 +241,7 @@ async def tasks(ask: Ask, body: None, query: ListQuery) -> Answer:
     ask.check(("viewer", "worker"), topic)
     page = await ask.engine.tasks(
         topic,
-        state=query.state,
-        due=due_bounds(query.due),
-        tag=query.tag,
-        key=query.key,
-        failed=query.failed,
+        **query.options(),
         holder=query.holder,
         newest=query.newest,
         limit=query.limit,
