@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 
 from shardq import Engine
-from shardq.core.calls import control
 from shardq.engine.internals import Internals
-from shardq.features.history import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at
+from shardq.features.history import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at, requests
 
 PER_MINUTE = 1000
 OUTAGE = range(30, 40)
@@ -47,5 +46,5 @@ def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute:
     parts += [(hour_at(row.number), row.packed()) for row in hours.values()]
     keys, driver, seen = Internals(engine).cache.control, Internals(engine).open_driver(), b""
     for start in range(0, len(parts), 400):
-        assert driver.call(control.write_history(keys, 0, seen, parts[start : start + 400], length=LENGTH))
-        seen = driver.call(control.read_history(keys, 0, 4))
+        assert driver.call(requests.write(keys, 0, seen, parts[start : start + 400], length=LENGTH))
+        seen = driver.call(requests.read(keys, 0, 4))

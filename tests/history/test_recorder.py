@@ -13,11 +13,10 @@ import pytest
 import redis
 
 from shardq import Engine, Task
-from shardq.core.calls import control as calls
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
 from shardq.engine.internals import Internals
-from shardq.features.history import LENGTH, STATE_BYTES, State, recorder
+from shardq.features.history import LENGTH, STATE_BYTES, State, recorder, requests
 from shardq.features.history.recorder import Recorder
 from shardq.features.listing.forecast import Horizon
 from tests.support.engines import Engines
@@ -65,7 +64,7 @@ def dispatch(engine: Engine, count: int) -> None:
 
 def stored(engine: Engine) -> bytes:
     driver: Driver = Internals(engine).open_driver()
-    return driver.call(calls.read_history(Internals(engine).cache.control, 0, LENGTH + 1))
+    return driver.call(requests.read(Internals(engine).cache.control, 0, LENGTH + 1))
 
 
 def recorded(engine: Engine, horizon: Horizon) -> list[int]:
@@ -158,7 +157,7 @@ def test_a_state_of_another_version_begins_anew(threads: Engine, clock: Clock) -
     clock.past(1)
     body = b"\x93a state of tomorrow"
     minute = struct.pack(">I", int(clock() // 60_000) - 2)
-    call = calls.write_history(
+    call = requests.write(
         Internals(threads).cache.control,
         0,
         stored(threads)[:4],

@@ -17,11 +17,13 @@ from shardq.core.calls import (
     transfer,
 )
 from shardq.core.calls.consume import SettleAck, SettleBury, SettleGiveBack, SettleRetry, SettleSnooze
-from shardq.core.calls.control import Change
 from shardq.core.calls.listing import Span
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.layout.keys import ControlKeys, ShardKeys, shard_keys
 from shardq.core.layout.topology import Limit, Stamp
+from shardq.features.history import requests as history
+from shardq.features.schedules import requests as schedules
+from shardq.features.schedules.requests import Change
 from tests.lua.shard import EPOCH, NOW, State, T, meta, opening, record
 
 A = record("a")
@@ -197,12 +199,12 @@ def on_the_whole(control_keys: ControlKeys, epoch: Epoch = EPOCH) -> list[Call[A
             consume.renew(control_keys, epoch, "mail", most, ["p1", "p0"], lease_ms=100).at(NOW)
             for most in (None, 1, 2)
         ),
-        *(control.schedules(control_keys, epoch, names).at(NOW) for names in (("weekly",), ("weekly", "nightly"))),
+        *(schedules.schedules(control_keys, epoch, names).at(NOW) for names in (("weekly",), ("weekly", "nightly"))),
         *(
-            control.set_schedule(control_keys, epoch, [Change("nightly", b"{}", state, declared)], tell=True)
+            schedules.set_schedule(control_keys, epoch, [Change("nightly", b"{}", state, declared)], tell=True)
             for state, declared in ((b'{"generation":2}', b""), (b"{}", b'{"cron":"@"}'), (b"", b""))
         ),
-        control.write_history(control_keys, epoch, b"", [(0, b"head"), (8, b"row")], length=20),
+        history.write(control_keys, epoch, b"", [(0, b"head"), (8, b"row")], length=20),
     ]
 
 

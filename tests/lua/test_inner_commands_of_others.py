@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from shardq.core.calls import by_id, consume, control, listing, observe, resharding
-from shardq.core.calls.control import Change
 from shardq.core.calls.listing import Span
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.topology import Limit
+from shardq.features.schedules import requests
+from shardq.features.schedules.requests import Change
 from tests.lua.inner import GUARD, Watched, lines, words_of
 from tests.lua.shard import EPOCH, NOW, State, T, meta, record
 
@@ -293,7 +294,7 @@ def permit(limit: Limit) -> Call[Any]:
 
 
 def set_schedule(*, tell: bool) -> Call[Any]:
-    return control.set_schedule(CONTROL, 0, [Change("s", b"old", b"new")], tell=tell)
+    return requests.set_schedule(CONTROL, 0, [Change("s", b"old", b"new")], tell=tell)
 
 
 BUCKET = "HMGET limits/rate/ tokens at_us clock ahead turn_ms"

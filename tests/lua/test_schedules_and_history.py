@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import control as calls
-from shardq.core.calls.control import Change
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ControlKeys
+from shardq.features.history import requests as stored
+from shardq.features.schedules import requests as schedules
+from shardq.features.schedules.requests import Change
 from tests.lua.shard import NOW, Shard, State
 
 
@@ -31,7 +32,7 @@ TWO = {"a": "{1}", "a/declared": "{cron}", "b": "{2}", "b/declared": "{at}"}
 
 def changing(*changes: tuple[str, ...], tell: bool = True) -> Callable[[ControlKeys], Call[Any]]:
     some = [Change(name, *(each.encode() for each in rest)) for name, *rest in changes]
-    return lambda keys: calls.set_schedule(keys, 0, some, tell=tell)
+    return lambda keys: schedules.set_schedule(keys, 0, some, tell=tell)
 
 
 SET = {
@@ -69,30 +70,30 @@ SET = {
 
 READ = {
     "all that there are": Case(
-        lambda keys: calls.schedules(keys, 0, ["b", "none", "a"]).at(NOW),
+        lambda keys: schedules.schedules(keys, 0, ["b", "none", "a"]).at(NOW),
         ["ok", NOW, 3, ["b", "{2}", "{at}", "a", "{1}", "{cron}"]],
         {"schedules": TWO},
         {},
     ),
     "one of the two fields is missing": Case(
-        lambda keys: calls.schedules(keys, 0, ["a", "b"]).at(NOW),
+        lambda keys: schedules.schedules(keys, 0, ["a", "b"]).at(NOW),
         ["ok", NOW, 2, ["a", "", "{cron}", "b", "{2}", ""]],
         {"schedules": {"a/declared": "{cron}", "b": "{2}"}},
         {},
     ),
     "up to 1 MiB": Case(
-        lambda keys: calls.schedules(keys, 0, ["a", "b", "c"]).at(NOW),
+        lambda keys: schedules.schedules(keys, 0, ["a", "b", "c"]).at(NOW),
         ["ok", NOW, 2, ["a", "x" * 700_000, "", "b", "", "y" * 348_576]],
         {"schedules": {"a": "x" * 700_000, "b/declared": "y" * 348_576, "c": "z"}},
         {},
     ),
     "one byte less than 1 MiB": Case(
-        lambda keys: calls.schedules(keys, 0, ["a", "b", "c"]).at(NOW),
+        lambda keys: schedules.schedules(keys, 0, ["a", "b", "c"]).at(NOW),
         ["ok", NOW, 3, ["a", "x" * 700_000, "", "b", "", "y" * 348_575, "c", "z", ""]],
         {"schedules": {"a": "x" * 700_000, "b/declared": "y" * 348_575, "c": "z"}},
         {},
     ),
-    "none": Case(lambda keys: calls.schedules(keys, 0, []).at(NOW), ["ok", NOW, 0, []], {"schedules": TWO}, {}),
+    "none": Case(lambda keys: schedules.schedules(keys, 0, []).at(NOW), ["ok", NOW, 0, []], {"schedules": TWO}, {}),
 }
 
 CASES = {f"set: {name}": case for name, case in SET.items()} | {f"read: {name}": case for name, case in READ.items()}
@@ -111,8 +112,8 @@ def history(
     centre: Shard, control: ControlKeys, seen: bytes, *parts: tuple[int, bytes], length: int = 20
 ) -> bytes | None:
     """Writes parts. Returns the whole, or None if it was refused."""
-    written = centre.run(calls.write_history(control, 0, seen, parts, length=length))
-    return centre.run(calls.read_history(control, 0, 100)) if written else None
+    written = centre.run(stored.write(control, 0, seen, parts, length=length))
+    return centre.run(stored.read(control, 0, 100)) if written else None
 
 
 def test_parts_of_the_history_are_written_by_who_read_it_last(centre: Shard, control: ControlKeys) -> None:
@@ -123,10 +124,10 @@ def test_parts_of_the_history_are_written_by_who_read_it_last(centre: Shard, con
     # the next
     assert history(centre, control, b"head", (0, b"more"), (12, b"row2"), (18, b"xy")) == b"more\0\0\0\0row\0row2\0\0xy"
     assert history(centre, control, b"head", (0, b"late")) is None
-    assert centre.ask(calls.write_history(control, 0, b"head", [], length=20)) == ["ok", 0]
-    assert centre.ask(calls.write_history(control, 0, b"more", [], length=20)) == ["ok", 1]
+    assert centre.ask(stored.write(control, 0, b"head", [], length=20)) == ["ok", 0]
+    assert centre.ask(stored.write(control, 0, b"more", [], length=20)) == ["ok", 1]
     assert history(centre, control, b"mor", (0, b"late")) is None
-    assert centre.run(calls.read_history(control, 0, 100)) == b"more\0\0\0\0row\0row2\0\0xy"
+    assert centre.run(stored.read(control, 0, 100)) == b"more\0\0\0\0row\0row2\0\0xy"
     # no part
     for length in (5, 20):
         assert history(centre, control, b"more", length=length) == b"more\0\0\0\0row\0row2\0\0xy"

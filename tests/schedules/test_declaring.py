@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from shardq import BadInput, Engine, Schedule, TaskInfo
+from shardq.core.consumer import wakeups
 from shardq.core.layout.keys import control_keys
 from shardq.errors import PayloadNotEncodable, UnknownSchedule
 from shardq.features.schedules import known, scheduler
@@ -257,6 +258,29 @@ def test_without_schedules_nothing_is_asked(
     # at its start, and when it is subscribed; and again at each start and subscription of the other
     assert len(steps) <= 4
     assert set(steps) == {None}, "it sleeps until there is news of schedules"
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_the_news_of_a_schedule_has_no_consumer_read_the_topology(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str | None, bool]] = []
+    hear = wakeups.Wakeups._on_news
+
+    def noted(self: wakeups.Wakeups, message: str | None) -> None:
+        self._news = False
+        hear(self, message)
+        heard.append((message, self._news))
+
+    monkeypatch.setattr(wakeups.Wakeups, "_on_news", noted)
+    engine.consumer().claim(1, wait=0.1)
+    wait_until(lambda: heard, "it is subscribed")
+    engine.every("tick", interval=FAR)
+    engine.schedule("tick").pause()
+    engine.pause("mail")
+    wait_until(lambda: heard[-1][0] == "topology", "it hears of the topic")
+    told = [(message, reads) for message, reads in heard if message is not None]
+    assert told == [("schedules/tick", False), ("schedules/tick", False), ("topology", True)]
 
 
 @pytest.mark.parametrize("url", ["single"], indirect=True)

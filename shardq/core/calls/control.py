@@ -1,6 +1,5 @@
-"""The control slot, and the metas of shards: topology, members with their reports, changes, schedules and history.
-
-The values of schedules are in ``schedules.entry``; ``features.history`` has the form of the history, one string.
+"""The control slot, and the metas of shards: topology, members with their reports, changes. What features keep there is
+called in their own modules: ``features.schedules.requests``, ``features.history.requests``.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from shardq.errors import ShardqError
 Fields = Mapping[bytes, bytes]
 
 OPENED = "opened"  # the first word of the news that shards were opened; their numbers follow
+
+OF_A_FEATURE = "/"  # is in the news that only a feature reads: KIND/NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,11 @@ def clock_ms(keys: ControlKeys | ShardKeys) -> Command[int]:
     return Command(keys.slot, ("TIME",), lambda answer: int(answer[0]) * 1000 + int(answer[1]) // 1000)
 
 
+def script_clock_ms(keys: ControlKeys, epoch: Epoch) -> Call[int]:
+    """The time by the clock of scripts, which a test may move: no entry is read. Raises Stale in another engine."""
+    return Call.of("schedules", keys, [epoch, NOW], lambda answer: int(body(answer)[0]) // 1000)
+
+
 def add_change(keys: ControlKeys, text: bytes) -> Command[int]:
     """Notes a change of an operator. ``engine.changes`` has its form."""
     return Command(keys.slot, ("LPUSH", keys.changes, text), int)
@@ -346,79 +352,3 @@ def _processes(answer: list[Any]) -> Processes:
 
 def _untils(flat: Sequence[bytes]) -> dict[str, int]:
     return {text_of(name): number_of(until) for name, until in pairs(flat).items()}
-
-
-def read_history(keys: ControlKeys, offset: int, length: int) -> Command[bytes]:
-    """Reads a part; shorter where the history ends, empty where there is none."""
-    words = ("GETRANGE", keys.history, offset, offset + length - 1)
-    return Command[bytes](keys.slot, words, bytes)
-
-
-def write_history(
-    keys: ControlKeys, epoch: Epoch, seen: bytes, parts: Sequence[tuple[int, bytes]], *, length: int
-) -> Call[bool]:
-    """Writes parts, each at its offset. ``seen``: the first four bytes, as they were read. Returns False if
-    another process has written since, and in another engine.
-    """
-    flat: list[Word] = [word for part in parts for word in part]
-    return Call.of("history", keys, [epoch, seen, length, *flat], lambda answer: bool(body(answer)[0]))
-
-
-CHANGED = "schedules/"  # the news that a schedule was declared, changed, paused or removed; its name follows
-
-BATCH = 200  # schedules that are read or written by one call
-
-_DECLARED = "/declared"
-
-
-@dataclass(frozen=True, slots=True)
-class Schedules:
-    """Schedules as stored, and the clock of the control slot's master."""
-
-    now_ms: int
-    looked_for: int  # how many of the names; the rest is to be asked for again
-    stored: dict[str, tuple[bytes, bytes]]  # name → state, declaration; either is empty where it is missing
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One schedule to be written if its state is still the one that was seen."""
-
-    name: str
-    seen: bytes
-    state: bytes  # empty: it is removed
-    declaration: bytes = b""  # empty: it stays as it is
-
-
-def schedule_names(keys: ControlKeys) -> Command[list[str]]:
-    """The names of all schedules, in order."""
-
-    def decode(fields: Iterable[bytes]) -> list[str]:
-        return sorted({text_of(field).removesuffix(_DECLARED) for field in fields})
-
-    return Command(keys.slot, ("HKEYS", keys.schedules), decode)
-
-
-def schedules(keys: ControlKeys, epoch: Epoch, names: Sequence[str]) -> Call[Schedules]:
-    """Reads the schedules of these names, ``BATCH`` at most. Raises Stale in another engine."""
-    return Call.of("schedules", keys, [epoch, NOW, *names], _schedules)
-
-
-def set_schedule(keys: ControlKeys, epoch: Epoch, changes: Sequence[Change], *, tell: bool) -> Call[list[bool]]:
-    """Writes schedules, ``BATCH`` at most. Returns True for each that was written: none is in another engine. A resend
-    answers False where the first send was executed.
-    """
-    words: list[Word] = [epoch, keys.news if tell else ""]
-    for change in changes:
-        words += (change.name, change.seen, change.state, change.declaration)
-    return Call.of("set_schedule", keys, words, lambda answer: [bool(written) for written in body(answer)])
-
-
-def _schedules(answer: list[Any]) -> Schedules:
-    now_us, looked_for, flat = body(answer)
-    fields = iter(flat)
-    return Schedules(
-        now_ms=int(now_us) // 1000,
-        looked_for=looked_for,
-        stored={text_of(name): (state, declared) for name, state, declared in zip(fields, fields, fields, strict=True)},
-    )

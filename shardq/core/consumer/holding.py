@@ -52,7 +52,7 @@ def pause_topics(claims: Claims, delays: Mapping[str, int]) -> Operation[None]:
 
 def _pause(cache: TopologyCache, delays: Mapping[str, int]) -> Operation[None]:
     # a script's clock, not the server's: a test may move it
-    now_ms: int = (yield control.schedules(cache.control, cache.topology.stamp, ())).now_ms
+    now_ms: int = yield control.script_clock_ms(cache.control, cache.topology.stamp)
     until_ms = {topic: now_ms + delay_ms for topic, delay_ms in delays.items()}
     if with_holds(cache.topology, until_ms) != cache.topology:
         yield from edit_topology(cache, partial(with_holds, until_ms=until_ms))

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from shardq.core.calls import consume
-from shardq.core.calls.control import CHANGED, opened_by
+from shardq.core.calls.control import OF_A_FEATURE, opened_by
 from shardq.core.calls.request import Command
 from shardq.core.consumer.waiter_registry import PERMITS, ReadyList, Waiter, WaiterRegistry
 from shardq.core.drivers.sync import Driver
@@ -157,7 +157,7 @@ class Wakeups:
         self.waiters.wake_all()
 
     def _on_news(self, message: str | None) -> None:
-        if message in ("members", CHANGED):
+        if message == "members" or OF_A_FEATURE in (message or ""):
             return
         if shards := opened_by(message):
             for shard in shards:

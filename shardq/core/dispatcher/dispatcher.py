@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from shardq.core.calls.control import CHANGED
+from shardq.core.calls.control import OF_A_FEATURE
 from shardq.core.dispatcher.forwarder import Forwarder
 from shardq.core.dispatcher.forwarding import RouteFault, RouteFaults
 from shardq.core.dispatcher.membership import Membership
@@ -191,7 +191,7 @@ class Dispatcher:
     def _hear_news(self, message: str | None) -> None:
         for each in self.beside:
             each.hear(message)
-        if message != CHANGED:
+        if OF_A_FEATURE not in (message or ""):
             self._membership.loop.wake()
 
     def _tell_to_end(self, pollers: list[Poller]) -> None:

@@ -27,6 +27,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import shown_instant
 from shardq.core.operation import Operation
 from shardq.core.topology_cache import TopologyCache
+from shardq.features.history import requests
 from shardq.features.listing.forecast import STEPS, Horizon, check_horizon
 
 
@@ -136,7 +137,7 @@ def read_history(cache: TopologyCache, horizon: Horizon) -> Operation[History]:
     step, count = STEPS[horizon]
     by_hours = horizon == "month"
     offset, length = (hour_at(0), HOURS) if by_hours else (minute_at(0), MINUTES)
-    rows = rows_of((yield control.read_history(keys, offset, length * ROW_BYTES).briefly()))
+    rows = rows_of((yield requests.read(keys, offset, length * ROW_BYTES).briefly()))
     row_ms = HOUR_MS if by_hours else MINUTE_MS
     step_ms = int(step.total_seconds() * 1000)
     first = now_ms // step_ms - count + 1

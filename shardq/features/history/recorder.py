@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from functools import partial
 
-from shardq.core.calls import control, observe
+from shardq.core.calls import observe
 from shardq.core.calls.observe import Total
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.drivers.sync import Driver
@@ -32,6 +32,7 @@ from shardq.features.history import (
     merged,
     minute_at,
     noted,
+    requests,
     rows_of,
 )
 
@@ -85,7 +86,7 @@ class Recorder(SideThread):
         """Writes the row of the last whole minute, if no other process has. Returns True if it was written."""
         keys = self._cache.control
         minute = int(self._peers.clock_ms() // MINUTE_MS) - 1
-        stored = self._driver.call(control.read_history(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
+        stored = self._driver.call(requests.read(keys, 0, STATE_BYTES), CALL_TIMEOUT_S)
         before = State.of(stored)
         # A state ahead of the clock by more is of a clock that was set back since.
         if before is not None and minute <= before.minute <= minute + 1:
@@ -95,11 +96,11 @@ class Recorder(SideThread):
         parts = [(0, state.packed())]
         if row.minutes:
             hour = minute // 60
-            kept = self._driver.call(control.read_history(keys, hour_at(hour), ROW_BYTES), CALL_TIMEOUT_S)
+            kept = self._driver.call(requests.read(keys, hour_at(hour), ROW_BYTES), CALL_TIMEOUT_S)
             hourly = merged(rows_of(kept).get(hour, Row(hour)), row)
             parts += (minute_at(minute), row.packed()), (hour_at(hour), hourly.packed())
         epoch = self._cache.topology.stamp
-        return self._driver.call(control.write_history(keys, epoch, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
+        return self._driver.call(requests.write(keys, epoch, stored[:4], parts, length=LENGTH), CALL_TIMEOUT_S)
 
 
 def counted(cache: TopologyCache) -> Operation[dict[int, Counted | None]]:

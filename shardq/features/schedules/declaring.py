@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls import control
-from shardq.core.calls.control import Change
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
@@ -22,10 +20,12 @@ from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
 from shardq.errors import AnotherEngine, BadInput, PayloadNotDecodable, ServerFault, Unavailable, UnknownSchedule
+from shardq.features.schedules import requests
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
 from shardq.features.schedules.occurrences import next_occurrence
 from shardq.features.schedules.pushing_ahead import cancel_held, dated, hold_back, read, read_all
+from shardq.features.schedules.requests import Change
 
 _TRIES = 100  # a dispatcher writes a schedule a few times in ten seconds
 OVERDUE_MS = 20_000  # a dispatcher that dies is replaced within ten seconds; where there is none, this is told
@@ -40,7 +40,7 @@ def _change(cache: TopologyCache, name: str, decide: Decide, *, takes_back: bool
         found = yield from read(cache, [name])
         change = decide(found.get(name), found.now_ms)
         epoch = cache.topology.stamp
-        if change is not None and not (yield control.set_schedule(cache.control, epoch, [change], tell=True))[0]:
+        if change is not None and not (yield requests.set_schedule(cache.control, epoch, [change], tell=True))[0]:
             continue
         if not takes_back or (yield from _take_back(cache, name)):
             return

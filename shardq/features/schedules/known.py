@@ -18,17 +18,17 @@ from functools import partial
 import mmh3
 
 from shardq.core.calls import by_id as calls
-from shardq.core.calls import control
-from shardq.core.calls.control import Change
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import commands_by_id
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import BadInput, ShardqError
+from shardq.features.schedules import requests
 from shardq.features.schedules.entry import Entry, State
 from shardq.features.schedules.every import Timetable
 from shardq.features.schedules.occurrences import DAY_MS, LEAD_MS, plan
 from shardq.features.schedules.pushing_ahead import Found, Written, cancel_held, hold_back, push_ahead, read, write
+from shardq.features.schedules.requests import Change
 
 AFTER_ANOTHER_MS = 4000
 """How long a dispatcher waits for the one before it in the order: a dead one is out of the order by then."""
@@ -129,8 +129,8 @@ class KnownSchedules:
         """
         if message is None:
             self._news.append(None)
-        elif message.startswith(control.CHANGED):
-            self._news.append(message.removeprefix(control.CHANGED))
+        elif message.startswith(requests.CHANGED):
+            self._news.append(message.removeprefix(requests.CHANGED))
         else:
             return False
         return True
@@ -140,7 +140,7 @@ class KnownSchedules:
         result = Step()
         heard = {self._news.popleft() for _ in range(len(self._news))}
         if None in heard:
-            names = yield control.schedule_names(self._cache.control)
+            names = yield requests.schedule_names(self._cache.control)
             for gone in [*self._known.keys() - set(names), *self.unreadable.keys() - set(names)]:
                 self._forget(gone)
             heard |= set(names)
@@ -265,7 +265,7 @@ class KnownSchedules:
             del present[entry.name]
             change = Change(entry.name, entry.stored, b"")
             epoch = self._cache.topology.stamp
-            if (yield control.set_schedule(self._cache.control, epoch, [change], tell=False))[0]:
+            if (yield requests.set_schedule(self._cache.control, epoch, [change], tell=False))[0]:
                 self._forget(entry.name)
             else:
                 self._look_again(entry.name, {}, now_ms, result)

@@ -20,8 +20,6 @@ from functools import partial
 import msgspec
 
 from shardq.core.calls import by_id as calls
-from shardq.core.calls import control
-from shardq.core.calls.control import Change
 from shardq.core.calls.request import Stale, Word
 from shardq.core.model.checks import MAX_AT_MS
 from shardq.core.model.ids import topic_of
@@ -33,8 +31,10 @@ from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_upkeep import refresh
 from shardq.errors import PushError, ShardqError, Unanswered
+from shardq.features.schedules import requests
 from shardq.features.schedules.entry import Entry, State, Unreadable, decode_entry
 from shardq.features.schedules.occurrences import BEGUN_MS, DAY_MS, dedup_ms
+from shardq.features.schedules.requests import Change
 
 _NOTHING = encode_record(RAW, b"", encode_head(expires=1))  # a task that has expired since 1970
 
@@ -61,9 +61,9 @@ def read(cache: TopologyCache, names: Iterable[str], *, briefly: bool = False) -
     result, left = Found(), list(names)
     while left:
         parts = _parts(left)
-        calls = (control.schedules(cache.control, cache.topology.stamp, part) for part in parts)
-        requests = {at: call.briefly() if briefly else call for at, call in enumerate(calls)}
-        answers = yield Many(requests)
+        calls = (requests.schedules(cache.control, cache.topology.stamp, part) for part in parts)
+        asked = {at: call.briefly() if briefly else call for at, call in enumerate(calls)}
+        answers = yield Many(asked)
         if any(isinstance(answer, Stale) for _, answer in answers):
             yield from refresh(cache)  # raises, unless our engine was begun anew
             continue
@@ -82,12 +82,12 @@ def read(cache: TopologyCache, names: Iterable[str], *, briefly: bool = False) -
 
 def read_all(cache: TopologyCache, *, briefly: bool = False) -> Operation[Found]:
     """Reads all schedules. Where there are none, one command says so."""
-    names = control.schedule_names(cache.control)
+    names = requests.schedule_names(cache.control)
     return (yield from read(cache, (yield names.briefly() if briefly else names), briefly=briefly))
 
 
 def _parts(names: list[str]) -> list[list[str]]:
-    return [names[at : at + control.BATCH] for at in range(0, len(names), control.BATCH)]
+    return [names[at : at + requests.BATCH] for at in range(0, len(names), requests.BATCH)]
 
 
 @dataclass(slots=True)
@@ -106,11 +106,11 @@ def write(
     """
     result = Written(errors=dict(failed or {}))
     following = {name: entry.following(state) for name, (entry, state) in states.items()}
-    parts, requests = _parts(list(states)), {}
+    parts, asked = _parts(list(states)), {}
     for at, part in enumerate(parts):
         changes = [Change(name, states[name][0].stored, following[name].stored) for name in part]
-        requests[at] = control.set_schedule(cache.control, cache.topology.stamp, changes, tell=False)
-    for at, written in (yield Many(requests)):
+        asked[at] = requests.set_schedule(cache.control, cache.topology.stamp, changes, tell=False)
+    for at, written in (yield Many(asked)):
         if isinstance(written, ShardqError):
             result.errors |= dict.fromkeys(parts[at], written)
         else:

@@ -19,8 +19,7 @@ from typing import Any
 
 import msgspec
 
-from shardq.core.calls import by_id, control, resharding
-from shardq.core.calls.control import Change
+from shardq.core.calls import by_id, resharding
 from shardq.core.calls.request import Word
 from shardq.core.calls.resharding import WINDOWS
 from shardq.core.calls.transfer import id_in
@@ -38,9 +37,10 @@ from shardq.core.topology_edits import edit_topology, take_up_keys
 from shardq.core.topology_recovery import call_shards
 from shardq.core.topology_upkeep import check_writer
 from shardq.errors import BadInput, PushError
-from shardq.features.schedules import declaring
+from shardq.features.schedules import declaring, requests
 from shardq.features.schedules.entry import Entry, decode_entry
 from shardq.features.schedules.pushing_ahead import read as read_schedules
+from shardq.features.schedules.requests import Change
 from shardq.features.transfer.adopting import adopt
 from shardq.features.transfer.lines import (
     UNREADABLE,
@@ -356,7 +356,7 @@ class Importer:
         found = (yield from read_schedules(cache, [line.schedule])).get(line.schedule)
         if found is None:
             change = Change(line.schedule, b"", entry.stored, bytes(line.declaration))
-            call = control.set_schedule(cache.control, cache.topology.stamp, [change], tell=True)
+            call = requests.set_schedule(cache.control, cache.topology.stamp, [change], tell=True)
             self.counts["schedules"] += (yield call)[0]
         elif isinstance(found, Entry) and not found.is_listed:
             # the ids of one that was removed must not come again
