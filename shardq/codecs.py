@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from shardq.core.layout.words import FOREIGN
-from shardq.core.model.ids import bound_to as bound_to
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Codec, codec_named, refused_types
 from shardq.errors import InvalidOption, MissingPackage, PayloadNotAuthentic
+from shardq.features.schedules.ids import bound_to as bound_to
 
 __all__ = ["bound_to", "encrypted"]
 

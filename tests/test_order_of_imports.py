@@ -12,6 +12,15 @@ PACKAGE = Path(__file__).parents[1] / "shardq"
 FACES = {"shardq", "shardq.__main__"}
 """The package's face names what is public; ``python -m shardq`` is the command."""
 
+NAMED_BY_THE_CORE = {"sink": 10, "schedul": 9, "spool": 5, "webhook": 24, "outbox": 0, "dashboard": 2}
+"""The beginning of a feature's name → how many lines of the core have it: names of keys and scripts, fields of what
+processes report, and what a user writes. A number that fell is to fall here, too. None is to rise: the core knows what
+is general, such as a route, an entry, a thread beside the pollers, and a feature gives it the words.
+"""
+
+_OF_TASKS = re.compile(r"(?i)reschedul|scheduled|schedules (?:tasks|a|an) ")
+"""A task that waits is scheduled: that is not the feature."""
+
 _ROW = re.compile(r"^\| ((?:`[a-z_/]+`(?:, )?)+) \|", re.MULTILINE)
 
 
@@ -94,3 +103,12 @@ def test_within_core_and_engine_each_file_has_a_name_of_its_own() -> None:
     files = [path for part in ("core", "engine") for path in (PACKAGE / part).rglob("*.py")]
     counts = Counter(path.stem for path in files)
     assert {name for name, count in counts.items() if count > 1} - {"__init__", "sync", "aio"} == set()
+
+
+def test_the_core_names_features_no_more_often() -> None:
+    lines = [
+        _OF_TASKS.sub("", line)
+        for path in sorted((PACKAGE / "core").rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").lower().splitlines()
+    ]
+    assert {word: sum(word in line for line in lines) for word in NAMED_BY_THE_CORE} == NAMED_BY_THE_CORE

@@ -40,7 +40,7 @@ class Script:
 
     @classmethod
     def of(cls, name: str, text: str) -> Script:
-        """The script of a text. Only a sink's own is not in ``lua/``: it is for keys of the other side."""
+        """The script of a text. One that is not in ``lua/`` is for keys of another system."""
         now = _NOW.search(text)
         place = int(now[1]) - 1 if now else None
         return cls(name, text, hashlib.sha1(text.encode()).hexdigest(), _named(_KEYS.findall(text)), place)

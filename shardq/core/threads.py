@@ -295,9 +295,7 @@ class Peers(Protocol):
 
 
 class SideThread:
-    """A thread of an engine beside the pollers: the scheduler of recurring tasks, the recorder of the history, the
-    loader of a cold store.
-    """
+    """A thread of a feature beside the pollers, which starts and ends with them."""
 
     loop: Loop
 

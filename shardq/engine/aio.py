@@ -337,9 +337,9 @@ class AsyncEngine(AsyncOperatorCommands):
                 await self._declare_recurring(self._tasks.registered)
 
                 def started() -> Dispatcher:
-                    sinks, loader = self._new_sinks(pollers, subscriber), self._new_loader(pollers)
+                    elsewhere, loader = self._new_routes(pollers, subscriber), self._new_loader(pollers)
                     cache = self._map()
-                    dispatcher = self._parts.dispatcher(pollers, cache, subscriber, sinks=sinks, loader=loader)
+                    dispatcher = self._parts.dispatcher(pollers, cache, subscriber, elsewhere=elsewhere, loader=loader)
                     dispatcher.start(deadline)
                     return dispatcher
 

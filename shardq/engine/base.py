@@ -280,17 +280,11 @@ class EngineBase(forks.OfOneProcess, ABC):
             told[found("unasked_server", path=self._embedded.path)] = ""
         return told
 
-    def _new_sinks(self, driver: Driver, subscriber: Subscriber) -> Routes:
+    def _new_routes(self, driver: Driver, subscriber: Subscriber) -> Routes:
         """Inert until the dispatcher starts it."""
         from shardq.features.sinks.routes import Routes
 
-        sinks = self._running.sinks = Routes(
-            driver,
-            self._map(),
-            subscriber,
-            egress=self._options.egress,
-        )
-        return sinks
+        return Routes(driver, self._map(), subscriber, egress=self._options.egress)
 
     def _new_loader(self, driver: Driver) -> Callable[[Dispatcher], Loader] | None:
         """Makes what loads from the cold store in a dispatcher."""
@@ -422,7 +416,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             told += yield from servers.find_disagreement(driver.survey)
         fleet = None
         try:
-            forwarded = [sink.topic for sink in dispatcher.sinks()] if dispatcher else ()
+            forwarded = [sink.topic for sink in dispatcher.sent_elsewhere()] if dispatcher else ()
             unserved, fleet = yield from find_unserved(cache, forwarded)
             told += unserved
         except ServerFault as exc:

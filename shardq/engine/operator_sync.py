@@ -21,7 +21,7 @@ from shardq.core.fleet.member import Member, fleet
 from shardq.core.layout.topology import TopicSettings, Topology
 from shardq.core.model.checks import check_key, check_topic, instant_ms, shown_instant
 from shardq.core.model.endpoints import default_key
-from shardq.core.model.ids import schedule_id, shown_topic
+from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import counted
 from shardq.core.model.record import encode_head, record_encoder
 from shardq.core.model.task import refuse_unknown
@@ -55,6 +55,7 @@ from shardq.features.schedules import declaring
 from shardq.features.schedules.entry import Declaration
 from shardq.features.schedules.every import CatchUp, Every, Overlap, Schedule, check_schedule_name, schedule_name
 from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
+from shardq.features.schedules.ids import schedule_id
 from shardq.features.sinks import registry
 from shardq.features.transfer.exporting import Export
 from shardq.features.transfer.importing import Importer, Lines, Restored, Window

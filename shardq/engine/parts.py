@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
-from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher import Dispatcher, RouteServer
 from shardq.core.dispatcher.resuming import Resumer
 from shardq.core.dispatcher.retiring import Retirer
 from shardq.core.drivers.settings import Settings
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from shardq.features.cold.loader import Loader
     from shardq.features.cold.report import ColdStats, LoaderReport
     from shardq.features.replay.replayer import Replayer
-    from shardq.features.sinks.routes import Routes
     from shardq.relay.file import SpoolFile
     from shardq.relay.mover import Mover
     from shardq.relay.report import SpoolStats
@@ -65,7 +64,7 @@ class PartsFactory:
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        sinks: Sinks,
+        elsewhere: RouteServer,
         loader: Callable[[Dispatcher], Loader] | None = None,
     ) -> Dispatcher:
         """Not started yet. ``loader`` makes that of the cold store."""
@@ -76,7 +75,7 @@ class PartsFactory:
             ]
             return tuple(usual if loader is None else [*usual, loader(dispatcher)])
 
-        return Dispatcher(driver, cache, subscriber, sinks=sinks, beside=beside)
+        return Dispatcher(driver, cache, subscriber, elsewhere=elsewhere, beside=beside)
 
 
 class PushSpan(Protocol):
@@ -113,8 +112,6 @@ class Running:
         """``handed``: how long the tasks had waited to which settlements have handed a key."""
         self._handed = handed
         self.dispatcher: Dispatcher | None = None
-        self.sinks: Routes | None = None
-        """What serves routes to URLs, while the pollers run."""
         self.replayer: Replayer | None = None
         self.relays: WeakSet[Relay] = WeakSet()
         """The outbox relays that move rows to the engine."""
@@ -196,7 +193,7 @@ class Running:
             replay=replay,
             reports=dispatcher.reports(),
             failing_routes=dispatcher.failing_routes(),
-            sinks=dispatcher.sinks(),
+            sinks=dispatcher.sent_elsewhere(),
             scheduler=self._scheduler(),
             dispatchers=dispatcher.members,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.fleet.member import Member, unserved
-from shardq.core.fleet.report import SinkStats, together
+from shardq.core.fleet.report import RouteStats, together
 from shardq.core.layout.slots import leaving
 from shardq.core.layout.topology import Topology
 from shardq.core.model.task import TaskInfo
@@ -54,7 +54,7 @@ class Snapshot:
         return self.health.fleet
 
     @property
-    def sinks(self) -> dict[str, SinkStats]:
+    def sinks(self) -> dict[str, RouteStats]:
         """Topic → what all processes have sent of it to its sink."""
         return {sink.topic: sink for sink in together(sink for member in self.fleet for sink in member.sinks)}
 

@@ -19,7 +19,7 @@ from shardq.core.calls.observe import DRAWN, Drawn, ShardCounts
 from shardq.core.dispatcher import Lateness, PollerReport, RouteFault
 from shardq.core.drivers.routing import ConnectionCounts
 from shardq.core.fleet.lateness import OTHERS
-from shardq.core.fleet.report import SinkStats
+from shardq.core.fleet.report import RouteStats
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import EngineSettings, Limit, Route, Topology
 from shardq.core.model.checks import shown_instant
@@ -358,7 +358,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The processes with pollers, as this process last heard; empty when it has none."""
     failing_routes: tuple[RouteFault, ...]
     """Routes that this process can't serve now: topic, list, reason, shards."""
-    sinks: tuple[SinkStats, ...]
+    sinks: tuple[RouteStats, ...]
     """The topics that this process forwards to URLs. ``fleet()`` has those of all processes."""
     schedules: ScheduleStats | None
     """The number of schedules; None if they could not be read."""
@@ -413,7 +413,7 @@ class Here:
     replay: ReplayStats | None
     reports: Mapping[int, PollerReport] = field(default_factory=dict)
     failing_routes: tuple[RouteFault, ...] = ()
-    sinks: tuple[SinkStats, ...] = ()
+    sinks: tuple[RouteStats, ...] = ()
     scheduler: SchedulerReport | None = None
     cold: ColdStats | None = None
     dispatchers: tuple[str, ...] = ()

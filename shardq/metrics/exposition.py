@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from shardq.core.fleet.lateness import OTHERS, Lateness
-from shardq.core.fleet.report import SinkStats, together
+from shardq.core.fleet.report import RouteStats, together
 from shardq.core.model.printable import quoted
 from shardq.engine.base import EngineBase
 from shardq.engine.findings import TABLE
@@ -175,7 +175,7 @@ class Collector(PrometheusCollector):
         for name, found in (("dispatch_lateness_seconds", lateness), ("key_wait_seconds", waits)):
             for topic, each in found.items():
                 samples.add_durations(name, _durations(each), topic)
-        for sink in self._named(dispatcher.sinks()) if dispatcher else ():
+        for sink in self._named(dispatcher.sent_elsewhere()) if dispatcher else ():
             for name in ("sent", "failed", "retried", "buried"):
                 samples.add(f"sink_{name}_total", getattr(sink, name), sink.topic)
             samples.add("sink_circuit_open", float(sink.circuit != "closed"), sink.topic)
@@ -194,7 +194,7 @@ class Collector(PrometheusCollector):
             if any(seen.batch.counts):
                 samples.add_sizes("handler_batch_size", seen.batch, topic)
 
-    def _named(self, sinks: Sequence[SinkStats]) -> list[SinkStats]:
+    def _named(self, sinks: Sequence[RouteStats]) -> list[RouteStats]:
         """One for each topic; of more than ``MOST_TOPICS`` those that were first to send something, and the sum of the
         others. A topic keeps its name: a counter must not go back.
         """

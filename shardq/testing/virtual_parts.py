@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardq.core.calls.request import Call, Command
-from shardq.core.dispatcher import Dispatcher, Sinks
+from shardq.core.dispatcher import Dispatcher, RouteServer
 from shardq.core.drivers.aio import AsyncBegunCall, AsyncDriver
 from shardq.core.drivers.owned import BegunCall, BorrowedConnections
 from shardq.core.drivers.retry import Deadline, RetryingCall, Spare
@@ -183,11 +183,11 @@ class ClockParts(PartsFactory):
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        sinks: Sinks,
+        elsewhere: RouteServer,
         loader: Callable[[Dispatcher], Loader] | None = None,
     ) -> Dispatcher:
         if self._pollers is None:
-            return super().dispatcher(driver, cache, subscriber, sinks=sinks, loader=loader)
+            return super().dispatcher(driver, cache, subscriber, elsewhere=elsewhere, loader=loader)
         return IdleDispatcher(driver, cache, subscriber)
 
 

@@ -15,8 +15,8 @@ from shardq.core.fleet.report import (
     MOST_BYTES,
     Report,
     Reports,
+    RouteStats,
     RunningTask,
-    SinkStats,
     UnknownCall,
     decode,
     dense,
@@ -98,7 +98,7 @@ def test_unknown_calls_and_long_tasks_are_bounded_and_cut() -> None:
                 longest=tuple(RunningTask(id="x" * 500, topic="mail", seconds=n) for n in range(20)),
                 problems=("x" * 500,) * 20,
                 tasks=("x" * 500, *(f"shop.task{n}" for n in range(20))),
-                sinks=tuple(SinkStats(topic=f"t{n}", to="nats://n") for n in range(20)),
+                sinks=tuple(RouteStats(topic=f"t{n}", to="nats://n") for n in range(20)),
             )
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardq.core.fleet import Member
 from shardq.core.fleet.member import knows, servers, serves, unforwarded, unserved
-from shardq.core.fleet.report import SinkStats, UnknownCall
+from shardq.core.fleet.report import RouteStats, UnknownCall
 from shardq.core.layout.topology import Route
 
 ONE = Member(kind="dispatcher", name="one", host="a", shards=(0, 1))
@@ -28,7 +28,7 @@ def test_a_dispatcher_that_can_not_be_read_may_serve_the_others() -> None:
 
 def test_routes_that_nobody_serves() -> None:
     routes = {"mail": Route("nats://n"), "hooks": Route("http://h/"), "letters": Route("a-list")}
-    sink = SinkStats(topic="mail", to="nats://n")
+    sink = RouteStats(topic="mail", to="nats://n")
     serving = Member(kind="dispatcher", name="three", host="c", sinks=(sink,), forwards=1)
     assert unforwarded([ONE, TWO, WORKER], routes) == ["hooks", "mail"]
     assert unforwarded([ONE, serving], routes) == ["hooks"]

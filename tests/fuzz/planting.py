@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from shardq.core.fleet.report import Report, RunningTask, SinkStats, UnknownCall
+from shardq.core.fleet.report import Report, RouteStats, RunningTask, UnknownCall
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.model.ids import topic_of
@@ -195,7 +195,7 @@ REPORT = msgspec.to_builtins(
         longest=(RunningTask(id="mail/x", topic="mail", seconds=60.0),),
         stuck=1,
         problems=("none",),
-        sinks=(SinkStats(topic="sms", to="nats://n", circuit="open", error="down"),),
+        sinks=(RouteStats(topic="sms", to="nats://n", circuit="open", error="down"),),
         forwards=1,
         shards=(0, 1),
         error="an error",

@@ -8,7 +8,7 @@ import redis
 
 from cluster.server import Server
 from shardq import Engine
-from shardq.core.fleet.report import SinkStats
+from shardq.core.fleet.report import RouteStats
 from tests.support.states import counted
 
 
@@ -25,7 +25,7 @@ def ids_in(server: Server, stream: str) -> list[str]:
     return [fields["id"] for _, fields in server.ask("XRANGE", stream, "-", "+")]
 
 
-def sink_stats(engine: Engine, topic: str) -> SinkStats:
+def sink_stats(engine: Engine, topic: str) -> RouteStats:
     (seen,) = [each for each in engine.stats().sinks if each.topic == topic]
     return seen
 

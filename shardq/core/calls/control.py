@@ -1,5 +1,5 @@
-"""The control slot, and the metas of shards: topology, members with their reports, changes. What features keep there is
-called in their own modules: ``features.schedules.requests``, ``features.history.requests``.
+"""The control slot, and the metas of shards: topology, members with their reports, changes. What a feature keeps there
+is read and written by its own ``requests``.
 """
 
 from __future__ import annotations

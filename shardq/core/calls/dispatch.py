@@ -1,6 +1,6 @@
 """dispatch and forward, and what tells that a dispatch would find nothing; append, for lists and streams of others.
 
-Used by the dispatcher, and by the sink of other servers.
+Used by the dispatcher, and where tasks go to other servers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from shardq.core.calls.control import OF_A_FEATURE
 from shardq.core.dispatcher.forwarder import Forwarder
@@ -17,7 +17,7 @@ from shardq.core.dispatcher.poller import Lead, NodeClock, Poller, PollerReport
 from shardq.core.dispatcher.sharing import share
 from shardq.core.drivers.sync import Driver
 from shardq.core.fleet.lateness import Lateness, TopicLateness
-from shardq.core.fleet.report import Report, SinkStats, by_topic, runs
+from shardq.core.fleet.report import Report, RouteStats, by_topic, runs
 from shardq.core.layout.topology import Topology
 from shardq.core.resharding.lane_keeper import LaneKeeper
 from shardq.core.resharding.migrator import Migrator
@@ -28,9 +28,9 @@ from shardq.core.topology_cache import TopologyCache
 log: logging.Logger = logging.getLogger("shardq.dispatcher")
 
 
-class Sinks(Protocol):
-    """What serves routes to anything but lists and streams here: ``shardq.features.sinks.routes``. ``stop`` tells it to
-    end, ``join`` returns when it has ended, or after some seconds.
+class RouteServer(Protocol):
+    """Serves the routes that lead to anything but lists and streams here. ``stop`` tells it to end, ``join`` returns
+    when it has ended, or after some seconds.
     """
 
     def start(self) -> None: ...
@@ -39,11 +39,14 @@ class Sinks(Protocol):
 
     def join(self) -> None: ...
 
-    def stats(self) -> tuple[SinkStats, ...]: ...
+    def stats(self) -> tuple[RouteStats, ...]:
+        """The counts of each route."""
 
-    def report(self) -> tuple[tuple[SinkStats, ...], int]: ...
+    def facts(self) -> Mapping[str, Any]:
+        """The facts that it adds to the report of its process."""
 
-    def faults(self) -> tuple[RouteFault, ...]: ...
+    def faults(self) -> tuple[RouteFault, ...]:
+        """The routes that can't be served now."""
 
 
 class Dispatcher:
@@ -55,12 +58,12 @@ class Dispatcher:
         cache: TopologyCache,
         subscriber: Subscriber,
         *,
-        sinks: Sinks | None = None,
+        elsewhere: RouteServer | None = None,
         beside: Callable[[Dispatcher], Sequence[SideThread]] = lambda _: (),
     ) -> None:
         """``beside`` makes what starts and stops with it."""
         self.driver = driver
-        self._sinks = sinks
+        self._elsewhere = elsewhere
         self._cache = cache
         self._lock = threading.Lock()
         """Held while the set of pollers changes: a heartbeat and a stop may come at once."""
@@ -107,8 +110,8 @@ class Dispatcher:
             self._lanes.topology_changed(self._cache.topology)
             for each in self.beside:
                 each.loop.start()
-            if self._sinks is not None:
-                self._sinks.start()
+            if self._elsewhere is not None:
+                self._elsewhere.start()
                 self._membership.loop.wake()  # to tell the fleet which topics it forwards
         except BaseException:
             self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
@@ -118,8 +121,8 @@ class Dispatcher:
     def stop(self) -> None:
         """Ends every thread, then signs off, so that the other dispatchers take over at once."""
         self._unlearn()
-        if self._sinks is not None:
-            self._sinks.stop()
+        if self._elsewhere is not None:
+            self._elsewhere.stop()
         with self._lock:
             self._stopped = True
             pollers, self._pollers = list(self._pollers.values()), {}
@@ -132,8 +135,8 @@ class Dispatcher:
         self._subscriber.unsubscribe(self._cache.control.news, self._hear_news)
         self._membership.leave()
         # last: others serve the shards while a batch is on its way
-        if self._sinks is not None:
-            self._sinks.join()
+        if self._elsewhere is not None:
+            self._elsewhere.join()
 
     def reports(self) -> dict[int, PollerReport]:
         """Shard → the report of its poller in this process."""
@@ -152,8 +155,9 @@ class Dispatcher:
     def _report(self, alive_s: float) -> Report:
         """This process's report to the fleet."""
         reports = self.reports()
-        sinks, forwards = self._sinks.report() if self._sinks is not None else ((), 0)
-        errors = [report.error or "" for report in reports.values()] + [sink.error for sink in sinks]
+        elsewhere = self._elsewhere
+        errors = [report.error or "" for report in reports.values()]
+        errors += (fault.error for fault in (elsewhere.faults() if elsewhere else ()))
         self._last_error = next(filter(None, errors), self._last_error)
         lateness, waits = self.lateness(), self.key_waits()
         return Report(
@@ -164,8 +168,7 @@ class Dispatcher:
             error=self._last_error,
             dispatch=by_topic(lateness),
             key_wait=by_topic(waits),
-            sinks=sinks,
-            forwards=forwards,
+            **(elsewhere.facts() if elsewhere else {}),
             **{name: fact for each in self.beside for name, fact in each.facts().items()},
         )
 
@@ -182,11 +185,11 @@ class Dispatcher:
         """The routes that this process can't serve now."""
         with self._lock:
             mine = list(self._pollers)
-        return self._faults.shown(self._cache.topology, mine) + (self._sinks.faults() if self._sinks else ())
+        return self._faults.shown(self._cache.topology, mine) + (self._elsewhere.faults() if self._elsewhere else ())
 
-    def sinks(self) -> tuple[SinkStats, ...]:
-        """The counters of the topics that this process forwards to URLs."""
-        return self._sinks.stats() if self._sinks is not None else ()
+    def sent_elsewhere(self) -> tuple[RouteStats, ...]:
+        """The counters of the topics whose routes lead elsewhere, as this process has served them."""
+        return self._elsewhere.stats() if self._elsewhere is not None else ()
 
     def _hear_news(self, message: str | None) -> None:
         for each in self.beside:

@@ -108,13 +108,13 @@ def knows(worker: Member, topic: str, task: str) -> bool:
 
 
 def unforwarded(members: Sequence[Member], routes: Mapping[str, Route]) -> list[str]:
-    """The topics of these routes to sinks that no dispatcher says it forwards. None of them if one forwards more than
+    """The topics of these routes elsewhere that no dispatcher says it forwards. None of them if one forwards more than
     it names, or its report can't be read.
     """
     serving = dispatchers(members)
     if not is_told(serving) or any(len(member.sinks) < member.forwards for member in serving):
         return []
-    forwarded = {sink.topic for member in serving for sink in member.sinks}
+    forwarded = {route.topic for member in serving for route in member.sinks}
     return sorted(topic for topic, route in routes.items() if not route.is_here and topic not in forwarded)
 
 

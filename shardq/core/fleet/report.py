@@ -29,9 +29,9 @@ MOST_BYTES = 8192
 MOST_ERROR = 300
 """Characters of an error."""
 
-MOST_SINKS = 16
-MOST_SINK_TEXT = 120
-"""Characters of a sink's URL, and of its error."""
+MOST_ROUTES = 16
+MOST_ROUTE_TEXT = 120
+"""Characters of the URL of a route, and of its error."""
 
 MOST_TASKS = 32
 MOST_UNKNOWN = 8
@@ -50,54 +50,54 @@ LEAST_GAP_S = 5.0
 CircuitState = Literal["closed", "open", "half-open"]
 
 
-class SinkStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of what a process has sent of a forwarded topic to its sink, since the route was set or the process
-    started.
+class RouteStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of what a process has sent of a topic whose route leads elsewhere, since the route was set or the
+    process started.
 
-    >>> for sink in engine.stats().sinks:
-    ...     print(sink.topic, sink.to, sink.circuit, sink.sent, sink.failed, sink.retried, sink.buried, sink.error)
+    >>> for each in engine.stats().sinks:
+    ...     print(each.topic, each.to, each.circuit, each.sent, each.failed, each.retried, each.buried, each.error)
     """
 
     topic: str
     to: str
     """The URL, without its secrets."""
     circuit: CircuitState = "closed"
-    """``open``: the sink is down, and nothing is sent for a moment; ``half-open``: a few tasks are tried."""
+    """``open``: the other side is down, and nothing is sent for a moment; ``half-open``: a few tasks are tried."""
     sent: int = 0
-    """Tasks that the sink has taken."""
+    """Tasks that the other side has taken."""
     failed: int = 0
     """Tries that it has not taken, for any reason."""
     retried: int = 0
     """Failed tries that count as an attempt of the task, which is tried again later."""
     buried: int = 0
-    """Tasks that are dead: the sink refused them for good, or they had no attempt left."""
+    """Tasks that are dead: the other side refused them for good, or they had no attempt left."""
     error: str = ""
     """Why the circuit is not closed; empty while it is."""
 
 
-def together(reports: Iterable[SinkStats]) -> tuple[SinkStats, ...]:
+def together(reports: Iterable[RouteStats]) -> tuple[RouteStats, ...]:
     """One for each topic, of what several processes have sent of it: the worse circuit, and the sums of the counters.
 
-    >>> one, other = (SinkStats(topic="mail", to="nats://n", sent=sent) for sent in (2, 3))
+    >>> one, other = (RouteStats(topic="mail", to="nats://n", sent=sent) for sent in (2, 3))
     >>> together([one, other])[0].sent
     5
     """
-    added: dict[str, SinkStats] = {}
-    for sink in reports:
-        known = added.get(sink.topic)
-        added[sink.topic] = sink if known is None else _added(known, sink)
-    return tuple(sink for _, sink in sorted(added.items()))
+    added: dict[str, RouteStats] = {}
+    for route in reports:
+        known = added.get(route.topic)
+        added[route.topic] = route if known is None else _added(known, route)
+    return tuple(route for _, route in sorted(added.items()))
 
 
-def _added(one: SinkStats, other: SinkStats) -> SinkStats:
+def _added(one: RouteStats, other: RouteStats) -> RouteStats:
     worse = other if one.circuit == "closed" else one
     sums = {name: getattr(one, name) + getattr(other, name) for name in ("sent", "failed", "retried", "buried")}
     return msgspec.structs.replace(worse, **sums)
 
 
-def first_sinks(sinks: Iterable[SinkStats]) -> tuple[SinkStats, ...]:
+def first_routes(routes: Iterable[RouteStats]) -> tuple[RouteStats, ...]:
     """Those that a report names: that fail, and then those that have sent most."""
-    return tuple(heapq.nsmallest(MOST_SINKS, sinks, key=lambda sink: (sink.circuit == "closed", -sink.sent)))
+    return tuple(heapq.nsmallest(MOST_ROUTES, routes, key=lambda route: (route.circuit == "closed", -route.sent)))
 
 
 class UnknownCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,12 +174,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """The reasons why a worker is not healthy, ``Worker.problems``, or why a dispatcher can't load from the cold store.
     """
-    sinks: tuple[SinkStats, ...] = ()
-    """The sinks to which a dispatcher forwards, by topic; of more than 16 topics those that fail, and then those that
+    sinks: tuple[RouteStats, ...] = ()
+    """The routes elsewhere that a dispatcher serves, by topic; of more than 16 those that fail, and then those that
     have sent most.
     """
     forwards: int = 0
-    """The number of topics that a dispatcher forwards to sinks, named or not."""
+    """The number of topics that a dispatcher forwards elsewhere, named or not."""
     loads: bool = False
     """True for a dispatcher that loads what falls due from the cold store."""
 
@@ -208,7 +208,7 @@ def encode(report: Report) -> bytes:
     """The stored form. If it took too many bytes, topics with few tasks are put together, and in the end bins."""
     most = MOST_TOPICS
     while True:
-        sinks = _first(first_sinks(report.sinks), most, lambda _: 0, to=MOST_SINK_TEXT, error=MOST_SINK_TEXT)
+        routes = _first(first_routes(report.sinks), most, lambda _: 0, to=MOST_ROUTE_TEXT, error=MOST_ROUTE_TEXT)
         fitting = msgspec.structs.replace(
             report,
             host=_text(report.host, 64),
@@ -221,7 +221,7 @@ def encode(report: Report) -> bytes:
             dispatch=_fewer(report.dispatch, most),
             pickup=_fewer(report.pickup, most),
             key_wait=_fewer(report.key_wait, most),
-            sinks=tuple(sorted(sinks, key=lambda sink: sink.topic)),
+            sinks=tuple(sorted(routes, key=lambda route: route.topic)),
             forwards=max(report.forwards, len(report.sinks)),
         )
         text = _encoder.encode(fitting)
@@ -385,5 +385,5 @@ class Reports:
     def _news_of(report: Report) -> object:
         # of more topics than it names, others may be named each time
         every = report.forwards == len(report.sinks)
-        sinks = sorted((sink.topic, sink.circuit) for sink in report.sinks if every or sink.circuit != "closed")
-        return report.alive_s, report.shards, report.forwards, [(topic, how == "closed") for topic, how in sinks]
+        routes = sorted((route.topic, route.circuit) for route in report.sinks if every or route.circuit != "closed")
+        return report.alive_s, report.shards, report.forwards, [(topic, how == "closed") for topic, how in routes]

@@ -3,7 +3,7 @@
     mail                            a list here
     stream:mail                     a stream here
     webhook://                      the URL of each task
-    SCHEME://…                      something else, which ``shardq.features.sinks`` knows by the scheme
+    SCHEME://…                      something else, which a feature knows by the scheme
 
 A URL may hold a password. ``masked`` is the form for people: logs, stats, messages. No I/O.
 """

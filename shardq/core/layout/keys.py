@@ -91,7 +91,7 @@ class ControlKeys:
     schedules: str
     history: str
     changes: str
-    news: str  # the channel for changes of the members, the topology, routes, pauses, limits and schedules
+    news: str  # the channel for changes of the members, the topology and its settings, and news of features
     keyed: ClassVar[bool] = False
 
     def bucket(self, topic: str) -> str:

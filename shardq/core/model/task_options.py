@@ -1,6 +1,6 @@
 """The options of a push: the table of all, and the types in which they are written out for those who type them.
 
-One option is one row of ``OPTIONS``. The packer, the record, schedules, the commands and lines of JSON go by the rows.
+One option is one row of ``OPTIONS``. The packer, the record, the commands and lines of JSON go by the rows.
 The types here, and the signature of ``Engine.push``, have the same names by hand, so that editors complete them;
 ``tests/model/test_push_options.py`` compares them with the rows.
 """
@@ -27,8 +27,8 @@ from shardq.core.model.endpoints import checked_url
 
 
 class ContentOptions(TypedDict, total=False):
-    """The options that belong to the content of a task: they say neither when it is due nor under which id. Tasks of
-    schedules have them, too.
+    """The options that belong to the content of a task: they say neither when it is due nor under which id. Recurring
+    tasks have them, too.
     """
 
     headers: Mapping[str, str] | None

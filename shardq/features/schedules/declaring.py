@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardq.core.model.checks import shown_instant
-from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import Codec, decode_record, with_expiry
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
@@ -23,6 +22,7 @@ from shardq.errors import AnotherEngine, BadInput, PayloadNotDecodable, ServerFa
 from shardq.features.schedules import requests
 from shardq.features.schedules.entry import Declaration, Entry, Unreadable, declared, encode
 from shardq.features.schedules.every import Schedule
+from shardq.features.schedules.ids import schedule_id
 from shardq.features.schedules.occurrences import next_occurrence
 from shardq.features.schedules.pushing_ahead import cancel_held, dated, hold_back, read, read_all
 from shardq.features.schedules.requests import Change

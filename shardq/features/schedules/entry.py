@@ -17,7 +17,6 @@ import msgspec
 
 from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_AT_MS, check_key, check_topic, check_whole_id
-from shardq.core.model.ids import schedule_id
 from shardq.core.model.record import encoded_parts
 from shardq.errors import BadInput, PayloadNotDecodable
 from shardq.features.schedules.every import (
@@ -30,6 +29,7 @@ from shardq.features.schedules.every import (
     Timetable,
     timetable,
 )
+from shardq.features.schedules.ids import schedule_id
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 

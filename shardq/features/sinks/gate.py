@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from shardq.core.fleet.report import SinkStats
+from shardq.core.fleet.report import RouteStats
 from shardq.core.layout.topology import Route
 from shardq.features.sinks.base import Circuit
 
@@ -47,10 +47,10 @@ class Gate:
         """The time until the sink may be asked."""
         return self._circuit.pause_s()
 
-    def stats(self, defect: str = "") -> SinkStats:
+    def stats(self, defect: str = "") -> RouteStats:
         """``defect``: what fails for every route."""
         state, error = self._circuit.state, self.error or defect
-        return SinkStats(topic=self.topic, to=self.route.shown, circuit=state, error=error, **self.counts)
+        return RouteStats(topic=self.topic, to=self.route.shown, circuit=state, error=error, **self.counts)
 
     def is_down(self, reason: str, again_s: float = 0.0) -> None:
         """Opens it. What was under way then opens it no further."""

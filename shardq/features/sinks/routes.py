@@ -18,7 +18,7 @@ from typing import Any
 from shardq.core.calls.consume import SettleRetry
 from shardq.core.dispatcher.forwarding import RouteFault
 from shardq.core.drivers.sync import Driver
-from shardq.core.fleet.report import MOST_SINKS, SinkStats, first_sinks
+from shardq.core.fleet.report import MOST_ROUTES, RouteStats, first_routes
 from shardq.core.layout.topology import Route, Topology
 from shardq.core.locks import SignalSafeEvent
 from shardq.core.subscriber import Subscriber
@@ -342,24 +342,24 @@ class Routes:
 
     # ---- what it says of itself
 
-    def stats(self) -> tuple[SinkStats, ...]:
+    def stats(self) -> tuple[RouteStats, ...]:
         """The counters of each topic that this process serves, by topic."""
         self.follow()
         with self._lock:
             return tuple(self._stats_of(topic, route) for topic, route in sorted(self._routes.items()))
 
-    def _stats_of(self, topic: str, route: Route) -> SinkStats:
+    def _stats_of(self, topic: str, route: Route) -> RouteStats:
         served = self._served.get(topic)
-        return SinkStats(topic=topic, to=route.shown) if served is None else served.gate.stats(self._loop.defect)
+        return RouteStats(topic=topic, to=route.shown) if served is None else served.gate.stats(self._loop.defect)
 
-    def report(self) -> tuple[tuple[SinkStats, ...], int]:
+    def facts(self) -> Mapping[str, Any]:
         """The counters of the topics that a report names, and the number of all that this process serves."""
         self.follow()
         with self._lock:
             seen = [served.gate.stats(self._loop.defect) for served in self._served.values()]
             quiet = (topic for topic in self._routes if topic not in self._served)
-            seen += [self._stats_of(topic, self._routes[topic]) for topic in itertools.islice(quiet, MOST_SINKS)]
-            return first_sinks(seen), len(self._routes)
+            seen += [self._stats_of(topic, self._routes[topic]) for topic in itertools.islice(quiet, MOST_ROUTES)]
+            return {"sinks": first_routes(seen), "forwards": len(self._routes)}
 
     def faults(self) -> tuple[RouteFault, ...]:
         """The routes that can't be served now."""
