@@ -13,9 +13,10 @@ import click
 from shardq.cli.options import RATE, Given, Whole, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
-from shardq.cli.shards import NO_DISPATCHER, EngineView, resharding_column
+from shardq.cli.shards import EngineView, resharding_column
 from shardq.cli.table import ShardView, Table
 from shardq.core.drivers.sync import Driver
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize

@@ -18,6 +18,7 @@ from shardq.cli.output import complain, say, set_up_root, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, child, log_option
 from shardq.cli.session import opened
 from shardq.core.drivers import descriptors
+from shardq.core.fleet.member import NO_DISPATCHER, dispatchers
 from shardq.engine import Engine
 from shardq.engine.internals import Internals
 from shardq.errors import BadInput, MissingPackage, ServerFault, ShardqError
@@ -212,10 +213,8 @@ def _check_alone(host: str, of_proxies: dict[str, Any]) -> None:
 
 
 def _warn_of_dispatchers(engine: Engine) -> None:
-    from shardq.http.looks import NO_DISPATCHER  # as above
-
     try:
-        if not any(member.kind == "dispatcher" for member in engine.fleet()):
+        if not dispatchers(engine.fleet()):
             complain(NO_DISPATCHER)
     except ShardqError:  # health tells it
         pass

@@ -195,9 +195,6 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-NO_DISPATCHER = "they are not moved, because no dispatcher runs: start one with `shardq run`"
-
-
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """The sweep of one shard."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from shardq.core.fleet.member import NO_DISPATCHER, dispatchers
 from shardq.engine import forms
 from shardq.engine.engine_wide import Change
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
@@ -31,8 +32,6 @@ TEXT = b"text/plain; charset=utf-8"
 
 FRESH_S = 5.0
 """``/readyz`` tells of dispatchers by a look that is not older, if one succeeds."""
-
-NO_DISPATCHER = "no dispatcher runs: tasks are stored, and none becomes ready; start `shardq run`, or serve --dispatch"
 
 
 class AboutForm(msgspec.Struct):
@@ -220,16 +219,11 @@ class Probes:
 
     async def _look(self) -> None:
         try:
-            self._undispatched = "" if await is_dispatched(self._gateway.engine) else f"{NO_DISPATCHER}\n"
+            self._undispatched = "" if dispatchers(await self._gateway.engine.fleet()) else f"{NO_DISPATCHER}\n"
         except ShardqError:  # what is known stays
             pass
         finally:
             self._looked_at, self._looking = time.monotonic(), None
-
-
-async def is_dispatched(engine: AsyncEngine) -> bool:
-    """True if a dispatcher lives somewhere."""
-    return any(member.kind == "dispatcher" for member in await engine.fleet())
 
 
 def _told(reasons: list[str]) -> Answer:

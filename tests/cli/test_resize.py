@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Task
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from tests.cli.conftest import SHARDS
 from tests.cli.shell import LONGEST_S, ON_BOTH, Done, Shell
 from tests.support.waiting import wait_until
 
 TASKS = 600
-NOBODY = "they are not moved, because no dispatcher runs: start one with `shardq run`"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_dry_run_moves_nothing(shardq: Shell, full: Engine) -> None:
 
 def test_without_a_dispatcher_it_says_that_nobody_moves(shardq: Shell, full: Engine) -> None:
     done = shardq.run("resize", "8")
-    assert (done.code, done.err) == (0, NOBODY + "\n")
+    assert (done.code, done.err) == (0, NO_DISPATCHER + "\n")
     assert done.out == "8 shards are in force; `shardq shards` shows how far the moving of tasks is\n"
     again = shardq.run("resize", "8", "--json")
     assert again.object == {
@@ -105,7 +105,7 @@ def test_a_dispatcher_that_was_killed_is_no_dispatcher(shardq: Shell, full: Engi
     wait_until(lambda: len(shardq.run("shards", "--json").object["dispatchers"]) == 1, "it is a member")
     process.kill()
     wait_until(lambda: shardq.run("shards", "--json").object["dispatchers"] == [], "it is no member")
-    assert shardq.run("resize", "8").err == NOBODY + "\n"
+    assert shardq.run("resize", "8").err == NO_DISPATCHER + "\n"
 
 
 @pytest.mark.slow
@@ -115,14 +115,14 @@ def test_there_and_back_waiting(shardq: Shell, full: Engine) -> None:
     grown = shardq.run("resize", "8", "--wait")
     assert grown.code == 0
     # those that move stood still for seconds, if anything
-    assert set(grown.err.splitlines()) <= {NOBODY}
+    assert set(grown.err.splitlines()) <= {NO_DISPATCHER}
     moved = TASKS - sum(homes(full)[:SHARDS])
     assert grown.lines[-1] == f"8 shards are in force, and every task is where it belongs: {moved} moved"
     assert full.resize(dry_run=True).done()
     assert min(homes(full)) > 0
     back = shardq.run("resize", "3", "--wait", "--json")
     assert back.code == 0
-    assert set(back.err.splitlines()) <= {NOBODY}
+    assert set(back.err.splitlines()) <= {NO_DISPATCHER}
     assert {"shards": 3, "in_force": True, "done": True, "swept": 3, "of": 3}.items() <= back.object.items()
     assert back.object["dispatchers"] <= 1
     assert back.object["moved"] > TASKS / 2, "those of shards that are gone count too"

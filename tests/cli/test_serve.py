@@ -23,7 +23,7 @@ from cluster.server import Server
 from shardq import Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
-from shardq.http.looks import NO_DISPATCHER
+from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.http.tokens import Tokens
 from tests.cli.shell import LONGEST_S, SCRIPT, Shell, own
 from tests.support.slow_clients import SOON_S, ended, place_of, slow, usual_s
