@@ -110,7 +110,7 @@ def replay(given: Given, path: Path) -> int:
             if held is None:
                 raise SpoolFault(f"the spool {path} is being replayed by another process, for more than {LOCK_S:g} s")
             while not mover.run(lambda: ending.asked) and not mover.problem and not ending.asked:
-                mover.confirm(stopping=lambda: ending.asked)  # a window is full
+                mover.confirm(stopping=lambda: ending.asked)  # a chunk is full
             while mover.is_waiting and not mover.confirming.is_settled and not ending.asked:
                 mover.confirm(stopping=lambda: ending.asked)
             problem = mover.problem or str(mover.confirming.error or "")

@@ -1,7 +1,7 @@
 """export: prints an engine as lines. import: carries out the lines of an export, and pushes the tasks of a file,
-window by window, in bounded memory, and keeps account of each line.
+chunk by chunk, in bounded memory, and keeps account of each line.
 
-However an import ends, it goes on where it was: what is settled stands in ``FILE.progress``, and the window that may
+However an import ends, it goes on where it was: what is settled stands in ``FILE.progress``, and the chunk that may
 have been sent is sent again, which servers know. From a pipe it begins anew.
 """
 
@@ -41,10 +41,10 @@ from shardq.engine.tables import counted, ranges
 from shardq.errors import AccessDenied, Conflict, NotReplicated, ShardqError, Unanswered
 from shardq.features.listing.query import STATES
 from shardq.features.transfer.importing import (
+    CHUNK,
+    CHUNK_BYTES,
     KEPT_MEMORY_MS,
     SHOWN,
-    WINDOW,
-    WINDOW_BYTES,
     Importer,
     Item,
     Run,
@@ -220,7 +220,7 @@ class FileImport:
     """Lines that may be stored or not: their answer was lost, or not waited for."""
     _told: int = field(init=False, default=0)
     """Bad lines that were told."""
-    _window: list[Item] = field(init=False, default_factory=list)
+    _chunk: list[Item] = field(init=False, default_factory=list)
     _bytes: int = field(init=False, default=0)
     _read_bytes: int = field(init=False, default=0)
     _note: Path | None = field(init=False, default=None)
@@ -296,9 +296,9 @@ class FileImport:
                 if isinstance(item, str):
                     self._tell_bad(self.read, item)
                 else:
-                    self._window.append(item)
+                    self._chunk.append(item)
                     self._bytes += size
-                    if len(self._window) >= self._most or self._bytes >= WINDOW_BYTES:
+                    if len(self._chunk) >= self._most or self._bytes >= CHUNK_BYTES:
                         self._send()
             if self.strict and self.importer.bad:
                 return
@@ -306,27 +306,27 @@ class FileImport:
 
     @property
     def _most(self) -> int:
-        """The lines of a window: half a second of the rate."""
-        return WINDOW if self.rate is None else max(1, min(WINDOW, round(self.rate / 2)))
+        """The lines of a chunk: half a second of the rate."""
+        return CHUNK if self.rate is None else max(1, min(CHUNK, round(self.rate / 2)))
 
     def _send(self) -> None:
-        """Carries out the window, which settles every line that was read."""
-        window, self._window, self._bytes = self._window, [], 0
-        if window:
-            self._carry_out(window)
+        """Carries out the chunk, which settles every line that was read."""
+        chunk, self._chunk, self._bytes = self._chunk, [], 0
+        if chunk:
+            self._carry_out(chunk)
         self.settled, self.settled_bytes, self._is_again = self.read, self._read_bytes, False
         self._keep()
-        self._done += len(window)
+        self._done += len(chunk)
         if self.rate is not None:
             self.ending.wait(max(0.0, self._done / self.rate - (time.monotonic() - self._began)))
 
-    def _carry_out(self, window: list[Item]) -> None:
+    def _carry_out(self, chunk: list[Item]) -> None:
         # a signal that ends it right here leaves all of them in doubt
-        numbers = self.doubtful = [item.number for item in window]
+        numbers = self.doubtful = [item.number for item in chunk]
         said: list[Said] = []
         error: ShardqError | None = None
         try:
-            apart(lambda: self._sent(window, said))
+            apart(lambda: self._sent(chunk, said))
         except NotReplicated as exc:
             error = exc
         except AccessDenied:
@@ -348,19 +348,19 @@ class FileImport:
             self.settled = self.read  # who gives the rest to a pipe is told what is not stored of these
         raise error
 
-    def _sent(self, window: list[Item], said: list[Said]) -> None:
+    def _sent(self, chunk: list[Item], said: list[Said]) -> None:
         inside = Internals(self.engine)
         deadline = time.monotonic() + inside.options.timeout
 
         def steps() -> Operation[list[str]]:
-            said[:] = yield from self.importer.send(inside.cache, window, again=self._is_again)
+            said[:] = yield from self.importer.send(inside.cache, chunk, again=self._is_again)
             return [each.id for each in said]
 
         driver = inside.open_driver()
         if self.durability is None or self.dry_run:
             run(driver, steps(), deadline=deadline)
             return
-        ids = [id for item in window if (id := item.id)]
+        ids = [id for item in chunk if (id := item.id)]
         push_durably(driver, inside.cache, ids, steps(), self.durability, deadline)
 
     def _tell(self, said: list[Said]) -> None:

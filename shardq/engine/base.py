@@ -111,7 +111,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``timeout``: the seconds in which every call of the engine ends, with all of its retries, through failovers,
         moving slots and loading servers; a ``claim`` has its ``wait`` beside it. ``connect_timeout``: the seconds of
         them for a server that is not there when the engine opens. Calls that go through any number of tasks have the
-        timeout for each page, window or request. ``fsync``: how often an embedded server forces its writes to the disk,
+        timeout for each page, chunk or request. ``fsync``: how often an embedded server forces its writes to the disk,
         "everysec" or "always".
 
         ``shards``, ``max_attempts``, ``dead_age`` and ``dead_count`` count when the name is new; otherwise the stored

@@ -109,7 +109,7 @@ class Internals:
         return cold.store.drop(instant_ms(due_before, "due_before"), self._engine._options.timeout)
 
     def importer(self, **options: Any) -> Importer:
-        """An import into the engine, which the caller carries out window by window."""
+        """An import into the engine, which the caller carries out chunk by chunk."""
         return self._engine._importer(**options)
 
     def declare_recurring(self, functions: Iterable[Registered]) -> Any:

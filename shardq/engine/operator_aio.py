@@ -58,7 +58,7 @@ from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncSched
 from shardq.features.schedules.ids import schedule_id
 from shardq.features.sinks import registry
 from shardq.features.transfer.exporting import Export
-from shardq.features.transfer.importing import AsyncLines, Importer, Restored, Window
+from shardq.features.transfer.importing import AsyncLines, Importer, LineChunk, Restored
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
@@ -315,14 +315,14 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
         importer = self._importer(dry_run=dry_run)
         if True:  # ASYNC
             if isinstance(lines, AsyncIterable):
-                window = Window(importer)
+                chunk = LineChunk(importer)
                 async for line in lines:
-                    if window.take(line):
-                        await self._restore(importer, window)
-                await self._restore(importer, window)
+                    if chunk.take(line):
+                        await self._restore(importer, chunk)
+                await self._restore(importer, chunk)
                 lines = ()
-        window = Window(importer, lines)
-        while await self._restore(importer, window):
+        chunk = LineChunk(importer, lines)
+        while await self._restore(importer, chunk):
             pass
         restored = importer.so_far
         if restored.restored and not dry_run:
@@ -330,13 +330,13 @@ class AsyncOperatorCommands(AsyncTaskCommands, ABC):
             await self._carry_out(lambda cache: engine_wide.note(cache, f"restored {tasks} of an export"))
         return restored
 
-    async def _restore(self, importer: Importer, window: Window) -> bool:
-        """Carries out a window, and fills the next one meanwhile. Returns False if there was nothing in it."""
-        items = window.taken()
+    async def _restore(self, importer: Importer, chunk: LineChunk) -> bool:
+        """Carries out a chunk, and fills the next one meanwhile. Returns False if there was nothing in it."""
+        items = chunk.taken()
         if not items:
             return False
         try:
-            said = await self._carry_out(lambda cache: importer.send(cache, items, meanwhile=window.fill))
+            said = await self._carry_out(lambda cache: importer.send(cache, items, meanwhile=chunk.fill))
         except ShardqError as exc:
             exc.add_note("what was carried out before that is there; give all lines again, and it is kept")
             raise

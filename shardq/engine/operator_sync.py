@@ -58,7 +58,7 @@ from shardq.features.schedules.handle_sync import OwnedSchedules, ScheduleHandle
 from shardq.features.schedules.ids import schedule_id
 from shardq.features.sinks import registry
 from shardq.features.transfer.exporting import Export
-from shardq.features.transfer.importing import Importer, Lines, Restored, Window
+from shardq.features.transfer.importing import Importer, LineChunk, Lines, Restored
 from shardq.worker.handlers import Registered, recurring
 from shardq.worker.named import call_of
 
@@ -309,8 +309,8 @@ class OperatorCommands(TaskCommands, ABC):
         if isinstance(lines, bytes | str):
             raise BadInput("restore takes lines, one after the other: give a file that is open, or a list of lines")
         importer = self._importer(dry_run=dry_run)
-        window = Window(importer, lines)
-        while self._restore(importer, window):
+        chunk = LineChunk(importer, lines)
+        while self._restore(importer, chunk):
             pass
         restored = importer.so_far
         if restored.restored and not dry_run:
@@ -318,13 +318,13 @@ class OperatorCommands(TaskCommands, ABC):
             self._carry_out(lambda cache: engine_wide.note(cache, f"restored {tasks} of an export"))
         return restored
 
-    def _restore(self, importer: Importer, window: Window) -> bool:
-        """Carries out a window, and fills the next one meanwhile. Returns False if there was nothing in it."""
-        items = window.taken()
+    def _restore(self, importer: Importer, chunk: LineChunk) -> bool:
+        """Carries out a chunk, and fills the next one meanwhile. Returns False if there was nothing in it."""
+        items = chunk.taken()
         if not items:
             return False
         try:
-            said = self._carry_out(lambda cache: importer.send(cache, items, meanwhile=window.fill))
+            said = self._carry_out(lambda cache: importer.send(cache, items, meanwhile=chunk.fill))
         except ShardqError as exc:
             exc.add_note("what was carried out before that is there; give all lines again, and it is kept")
             raise

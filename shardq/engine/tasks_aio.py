@@ -293,10 +293,10 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def push_iter(self, tasks: Iterable[Task]) -> AsyncIterator[list[Receipt]]:
         """Stores any number of tasks in bounded memory, yielding the ids of those stored, in order.
 
-        Tasks are packed in windows of some thousand while the servers work on earlier ones; each window has the
-        engine's timeout for itself. If a task is wrong, or ``tasks`` raises (KeyboardInterrupt, too), the windows
-        before are stored and yielded, nothing of this window is sent, and the exception is raised. If a window is not
-        stored as a whole, no more input is read: the windows in flight are finished and yielded, then PushError tells
+        Tasks are packed in chunks of some thousand while the servers work on earlier ones; each chunk has the
+        engine's timeout for itself. If a task is wrong, or ``tasks`` raises (KeyboardInterrupt, too), the chunks
+        before are stored and yielded, nothing of this chunk is sent, and the exception is raised. If a chunk is not
+        stored as a whole, no more input is read: the chunks in flight are finished and yielded, then PushError tells
         the rest.
 
         >>> async for ids in engine.push_iter(shardq.Task(n) for n in range(10_000)):

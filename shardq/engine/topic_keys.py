@@ -110,12 +110,12 @@ def largest_keys(cache: TopologyCache, topic: str, limit: int) -> Operation[KeyL
     found = succeeded(answers)
     if not found:
         raise next(error for _, error in answers if isinstance(error, Exception))
-    window = cache.topology.settings_of(topic).limit or Limit()
+    bounds = cache.topology.settings_of(topic).limit or Limit()
     by_key: dict[str, KeyStats] = {}
     retrying: dict[str, tuple[ShardKeys, str]] = {}
     for shard_keys, tally in found.items():
         for each in tally.lanes:
-            stats = _stats_of(each, tally.now_ms, window)
+            stats = _stats_of(each, tally.now_ms, bounds)
             if each.retry_ms:
                 retrying[stats.key] = shard_keys, each.lane
             # while a key moves, two shards have some of it
@@ -147,12 +147,12 @@ def check_limit(limit: int) -> None:
         raise InvalidOption(f"limit={limit!r} is not possible; give the number of keys, from 1 to {MOST}")
 
 
-def _stats_of(lane: Tallied, now_ms: int, window: Limit) -> KeyStats:
-    why, until_ms = _why(lane, now_ms, window) if lane.held else (None, None)
-    out, most = lane.ready + lane.leased, window.per_key or 1
+def _stats_of(lane: Tallied, now_ms: int, bounds: Limit) -> KeyStats:
+    why, until_ms = _why(lane, now_ms, bounds) if lane.held else (None, None)
+    out, most = lane.ready + lane.leased, bounds.per_key or 1
     # the alarm of an empty key is that of its hold
-    has_next = lane.scheduled + lane.held > 0 and out < most and not _waits_for_consumers(lane, window)
-    next_ms = _next_turn(lane, now_ms, window) if has_next and lane.alarm_ms is not None else None
+    has_next = lane.scheduled + lane.held > 0 and out < most and not _waits_for_consumers(lane, bounds)
+    next_ms = _next_turn(lane, now_ms, bounds) if has_next and lane.alarm_ms is not None else None
     return KeyStats(
         key=key_of(lane.lane) or "",
         scheduled=lane.scheduled,
@@ -171,43 +171,43 @@ def _instant(ms: float | None) -> dt.datetime | None:
     return None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
 
 
-def _next_turn(lane: Tallied, now_ms: int, window: Limit) -> float:
+def _next_turn(lane: Tallied, now_ms: int, bounds: Limit) -> float:
     """An alarm may be too early: a look at it finds the rate, or the hold."""
-    return max(lane.alarm_ms or 0, lane.held_ms, _rested_ms(lane, now_ms, window))
+    return max(lane.alarm_ms or 0, lane.held_ms, _rested_ms(lane, now_ms, bounds))
 
 
-def _waits_for_consumers(lane: Tallied, window: Limit) -> bool:
+def _waits_for_consumers(lane: Tallied, bounds: Limit) -> bool:
     """True if as many tasks are ready as the rate allows: the next one comes when a consumer takes one of these."""
-    return window.per_key_rate is not None and lane.ready >= _most_ready(window.per_key_rate)
+    return bounds.per_key_rate is not None and lane.ready >= _most_ready(bounds.per_key_rate)
 
 
 def _most_ready(rate: float) -> float:
     return max(1, LATE_MS * rate // 1000)
 
 
-def _rested_ms(lane: Tallied, now_ms: int, window: Limit) -> float:
+def _rested_ms(lane: Tallied, now_ms: int, bounds: Limit) -> float:
     """The instant before which a rate lets nothing go; 0 without one."""
-    if not window.per_key_rate:
+    if not bounds.per_key_rate:
         return 0
-    interval_ms = 1000 / window.per_key_rate
-    turn_ms, most = lane.turn_ms, max(window.per_key or 1, _most_ready(window.per_key_rate))
+    interval_ms = 1000 / bounds.per_key_rate
+    turn_ms, most = lane.turn_ms, max(bounds.per_key or 1, _most_ready(bounds.per_key_rate))
     if turn_ms > now_ms + (most - 1) * interval_ms:  # of a clock that went back, as turn_of of lanes has it
         turn_ms = now_ms - interval_ms
     return turn_ms + (lane.ready + 1) * interval_ms
 
 
-def _why(lane: Tallied, now_ms: int, window: Limit) -> tuple[Why | None, float | None]:
+def _why(lane: Tallied, now_ms: int, bounds: Limit) -> tuple[Why | None, float | None]:
     if lane.held_ms > now_ms:
         return "hold", lane.held_ms
-    if lane.ready + lane.leased >= (window.per_key or 1):
+    if lane.ready + lane.leased >= (bounds.per_key or 1):
         return "per_key", None
-    if _waits_for_consumers(lane, window):
+    if _waits_for_consumers(lane, bounds):
         return "per_key_rate", None
     if lane.alarm_ms is None:
         return "resize", None
     if lane.retry_ms > now_ms:
         return "backoff", lane.retry_ms
-    if (next_ms := _rested_ms(lane, now_ms, window)) > now_ms:
+    if (next_ms := _rested_ms(lane, now_ms, bounds)) > now_ms:
         return "per_key_rate", next_ms
     return None, None
 
@@ -242,8 +242,8 @@ def find_stuck_keys(
             running[lane].append(task)
     wanted: dict[tuple[ShardKeys, str], Command[int | None]] = {}
     for lane, tasks in running.items():
-        window = topology.settings_of(topic_of(lane)).limit or Limit()
-        if len(tasks) >= (window.per_key or 1):
+        bounds = topology.settings_of(topic_of(lane)).limit or Limit()
+        if len(tasks) >= (bounds.per_key or 1):
             homes = map(cache.keys, topology.homes(lane))
             wanted |= {(keys, lane): lane_control.oldest_of(keys, lane).briefly() for keys in homes if keys in seen}
     oldest: dict[tuple[ShardKeys, str], int | None] = succeeded((yield Many(wanted)))

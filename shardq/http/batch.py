@@ -1,6 +1,6 @@
 """Many tasks pushed by one request: lines of JSON, answered line by line.
 
-The body is bounded, pushed in windows as it comes, and answered at its end. A client that sends all before it reads
+The body is bounded, pushed in chunks as it comes, and answered at its end. A client that sends all before it reads
 would else stand for ever, as soon as both directions are full. Input without end is a loop of the client's.
 """
 
@@ -28,11 +28,11 @@ MOST_LINES = 10_000
 
 MOST_BYTES = 16 << 20
 
-WINDOW, WINDOW_BYTES = 4000, 1 << 20
+CHUNK, CHUNK_BYTES = 4000, 1 << 20
 """Lines that are pushed together, or bytes of them, if that comes first."""
 
-WINDOWS, LEAST = 20_000, 100
-"""Lines that wait in the windows of all batches, which get smaller where there are many; and the least of one."""
+CHUNKS, LEAST = 20_000, 100
+"""Lines that wait in the chunks of all batches, which get smaller where there are many; and the least of one."""
 
 
 class BatchQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,19 +123,19 @@ async def _lines(body: Body, most: int) -> AsyncIterator[tuple[int, bytes]]:
 
 
 class _Batch:
-    """The lines of one request: a window that waits, and the answers so far."""
+    """The lines of one request: a chunk that waits, and the answers so far."""
 
     def __init__(self, ask: Ask, durability: Durability | None) -> None:
         self._ask = ask
         self._durability = durability
-        self._window: list[tuple[int, Task]] = []
+        self._chunk: list[tuple[int, Task]] = []
         self._bytes: list[tuple[int, Task]] = []
-        """Those of the window whose payload is bytes: they go one by one."""
+        """Those of the chunk whose payload is bytes: they go one by one."""
         self._said: dict[int, bytes] = {}
-        """The answers of the window."""
+        """The answers of the chunk."""
         self._size = 0
         self._down: Refusal | None = None
-        """Why no task of the last window is stored: no server takes any."""
+        """Why no task of the last chunk is stored: no server takes any."""
         self.answers: list[bytes] = []
         self.read = 0
         self.done = 0
@@ -145,8 +145,8 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        most = min(WINDOW, max(LEAST, WINDOWS // self._ask.gateway.batches))
-        return len(self._window) + len(self._bytes) >= most or self._size >= WINDOW_BYTES
+        most = min(CHUNK, max(LEAST, CHUNKS // self._ask.gateway.batches))
+        return len(self._chunk) + len(self._bytes) >= most or self._size >= CHUNK_BYTES
 
     @property
     def nothing_was_done(self) -> bool:
@@ -154,7 +154,7 @@ class _Batch:
         return not self.done and not self.unknown
 
     def take(self, number: int, line: bytes) -> None:
-        """Adds a line to the window."""
+        """Adds a line to the chunk."""
         self.read = number
         self._size += len(line)
         try:
@@ -165,7 +165,7 @@ class _Batch:
         except Refusal as exc:
             self.failed_at(number, exc)
         else:
-            (self._window if body.payload_base64 is UNSET else self._bytes).append((number, task))
+            (self._chunk if body.payload_base64 is UNSET else self._bytes).append((number, task))
 
     def failed_at(self, number: int, exc: Exception, id: str | UnsetType = UNSET) -> None:
         refusal = refusal_of(exc)
@@ -175,13 +175,13 @@ class _Batch:
         self._said[number] = _encode(msgspec.structs.replace(form, **refusal.more) if refusal.more else form)
 
     async def push(self) -> None:
-        """Pushes the window."""
-        ask, window = self._ask, self._window
-        if window:
+        """Pushes the chunk."""
+        ask, chunk = self._ask, self._chunk
+        if chunk:
             try:
-                await self._push(window)
+                await self._push(chunk)
             except BadInput:  # nothing was sent
-                await self._push(self._good(window))
+                await self._push(self._good(chunk))
         for number, task in self._bytes:
             try:
                 self._stored([number], [await Internals(ask.engine).push_bytes(task, self._durability)])
@@ -191,11 +191,11 @@ class _Batch:
         if self._down is not None:
             raise self._down
 
-    async def _push(self, window: list[tuple[int, Task]]) -> None:
+    async def _push(self, chunk: list[tuple[int, Task]]) -> None:
         """Raises the BadInput of a task."""
-        numbers = [number for number, _ in window]
+        numbers = [number for number, _ in chunk]
         try:
-            tasks = [task for _, task in window]
+            tasks = [task for _, task in chunk]
             self._stored(numbers, await self._ask.engine.push_many(tasks, durability=self._durability))
         except BadInput:
             raise
@@ -206,10 +206,10 @@ class _Batch:
                 self.failed_at(number, exc)
             self._down = refusal_of(exc)
 
-    def _good(self, window: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
-        """The tasks of a window that are not wrong."""
+    def _good(self, chunk: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
+        """The tasks of a chunk that are not wrong."""
         good: list[tuple[int, Task]] = []
-        for number, task in window:
+        for number, task in chunk:
             try:
                 Internals(self._ask.engine).check(task)
             except BadInput as exc:
@@ -243,12 +243,12 @@ class _Batch:
             self._down = refusal_of(next(iter(exc.failed.values())))
 
     def _close(self) -> None:
-        """Puts the answers of the window behind the others, in the order of the lines."""
+        """Puts the answers of the chunk behind the others, in the order of the lines."""
         if self._said:  # one piece: ten thousand would take three times the memory
             self.answers.append(b"\n".join([self._said[number] for number in sorted(self._said)]))
         assert self._ask.stream is not None
         self._ask.stream.give(self._size)
-        self._said, self._window, self._bytes, self._size = {}, [], [], 0
+        self._said, self._chunk, self._bytes, self._size = {}, [], [], 0
 
     def answer(self, *, is_whole: bool) -> Answer:
         self._close()

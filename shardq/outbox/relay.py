@@ -110,12 +110,12 @@ class OutboxRelay:
         self.problem: str = ""
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
-        window_ms = duration_ms(dedup, "dedup")
+        dedup_ms = duration_ms(dedup, "dedup")
         self._own = not isinstance(database, sa.Engine)
         self._database = database if isinstance(database, sa.Engine) else open_database(database)
         self._is_started = False
         self._is_ours = False  # true once the table is known to belong to the engine
-        self._rows = TableRows(self._database, outbox, batch=batch, keep=keep, memory_ms=window_ms)
+        self._rows = TableRows(self._database, outbox, batch=batch, keep=keep, memory_ms=dedup_ms)
         options = Internals(engine).options
         self._mover = Mover(
             self._rows,

@@ -21,7 +21,7 @@ from shardq.core.producer import commands_by_id
 from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import RUN, Entries, Packer
-from shardq.core.producer.stream import Stream, Window
+from shardq.core.producer.stream import Chunk, Stream
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, SpoolFault, Unanswered
 from shardq.features.listing import forecast, pages
@@ -90,7 +90,7 @@ class AsyncTaskStore:
         return await self.near.push(entries, deadline, durability)
 
     async def push_iter(self, tasks: Iterator[Task]) -> AsyncIterator[list[Receipt]]:
-        """Stores tasks without end, and yields their receipts. Each window has the engine's timeout for itself."""
+        """Stores tasks without end, and yields their receipts. Each chunk has the engine's timeout for itself."""
         driver = await self.opened(self.until())
         stream = Stream(self.cache(), self.packer, tasks, self.timeout)
         while not stream.exhausted:
@@ -98,7 +98,7 @@ class AsyncTaskStore:
                 yield receipts
 
     async def _send(self, driver: AsyncDriver, stream: Stream) -> AsyncIterator[list[Receipt]]:
-        """Sends a stream until it ends or halts, and yields the receipts of its windows in their order."""
+        """Sends a stream until it ends or halts, and yields the receipts of its chunks in their order."""
         async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
             stream.note(sent, result)
             async for receipts in self._finished(driver, stream):
@@ -108,15 +108,15 @@ class AsyncTaskStore:
         stream.check()
 
     async def _finished(self, driver: AsyncDriver, stream: Stream) -> AsyncIterator[list[Receipt]]:
-        for window in stream.finished():
-            if (receipts := await self._completed(driver, stream, window)) is not None:
+        for chunk in stream.finished():
+            if (receipts := await self._completed(driver, stream, chunk)) is not None:
                 left = time.monotonic()
                 yield receipts
                 stream.came_back(left)
 
-    async def _completed(self, driver: AsyncDriver, stream: Stream, window: Window) -> list[Receipt] | None:
-        """Ends a window. Returns None if it is not stored as a whole: the stream has its error."""
-        return await arun(driver, stream.completed(window), deadline=window.deadline)
+    async def _completed(self, driver: AsyncDriver, stream: Stream, chunk: Chunk) -> list[Receipt] | None:
+        """Ends a chunk. Returns None if it is not stored as a whole: the stream has its error."""
+        return await arun(driver, stream.completed(chunk), deadline=chunk.deadline)
 
     async def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
         """Cancels, reschedules or requeues one task. A cancel does not read ``due``, which is a due word."""
@@ -228,11 +228,11 @@ class AsyncSpoolStore(AsyncTaskStore):
         except AWAY:
             return None
 
-    async def _completed(self, driver: AsyncDriver, stream: Stream, window: Window) -> list[Receipt] | None:
-        receipts = await super()._completed(driver, stream, window)
+    async def _completed(self, driver: AsyncDriver, stream: Stream, chunk: Chunk) -> list[Receipt] | None:
+        receipts = await super()._completed(driver, stream, chunk)
         if receipts is None:
             try:
-                return await self._keep_rest(window.entries, window.taken_ms, stream.errors.pop())
+                return await self._keep_rest(chunk.entries, chunk.taken_ms, stream.errors.pop())
             except PushError as exc:
                 stream.errors.append(exc)
         return receipts

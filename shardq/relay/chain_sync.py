@@ -21,7 +21,7 @@ from shardq.core.producer import commands_by_id
 from shardq.core.producer.commands_by_id import Verb
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import RUN, Entries, Packer
-from shardq.core.producer.stream import Stream, Window
+from shardq.core.producer.stream import Chunk, Stream
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, SpoolFault, Unanswered
 from shardq.features.listing import forecast, pages
@@ -85,7 +85,7 @@ class TaskStore:
         return self.near.push(entries, deadline, durability)
 
     def push_iter(self, tasks: Iterator[Task]) -> Iterator[list[Receipt]]:
-        """Stores tasks without end, and yields their receipts. Each window has the engine's timeout for itself."""
+        """Stores tasks without end, and yields their receipts. Each chunk has the engine's timeout for itself."""
         driver = self.opened(self.until())
         stream = Stream(self.cache(), self.packer, tasks, self.timeout)
         while not stream.exhausted:
@@ -93,7 +93,7 @@ class TaskStore:
                 yield receipts
 
     def _send(self, driver: Driver, stream: Stream) -> Iterator[list[Receipt]]:
-        """Sends a stream until it ends or halts, and yields the receipts of its windows in their order."""
+        """Sends a stream until it ends or halts, and yields the receipts of its chunks in their order."""
         for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
             stream.note(sent, result)
             for receipts in self._finished(driver, stream):
@@ -103,15 +103,15 @@ class TaskStore:
         stream.check()
 
     def _finished(self, driver: Driver, stream: Stream) -> Iterator[list[Receipt]]:
-        for window in stream.finished():
-            if (receipts := self._completed(driver, stream, window)) is not None:
+        for chunk in stream.finished():
+            if (receipts := self._completed(driver, stream, chunk)) is not None:
                 left = time.monotonic()
                 yield receipts
                 stream.came_back(left)
 
-    def _completed(self, driver: Driver, stream: Stream, window: Window) -> list[Receipt] | None:
-        """Ends a window. Returns None if it is not stored as a whole: the stream has its error."""
-        return run(driver, stream.completed(window), deadline=window.deadline)
+    def _completed(self, driver: Driver, stream: Stream, chunk: Chunk) -> list[Receipt] | None:
+        """Ends a chunk. Returns None if it is not stored as a whole: the stream has its error."""
+        return run(driver, stream.completed(chunk), deadline=chunk.deadline)
 
     def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
         """Cancels, reschedules or requeues one task. A cancel does not read ``due``, which is a due word."""
@@ -218,11 +218,11 @@ class SpoolStore(TaskStore):
         except AWAY:
             return None
 
-    def _completed(self, driver: Driver, stream: Stream, window: Window) -> list[Receipt] | None:
-        receipts = super()._completed(driver, stream, window)
+    def _completed(self, driver: Driver, stream: Stream, chunk: Chunk) -> list[Receipt] | None:
+        receipts = super()._completed(driver, stream, chunk)
         if receipts is None:
             try:
-                return self._keep_rest(window.entries, window.taken_ms, stream.errors.pop())
+                return self._keep_rest(chunk.entries, chunk.taken_ms, stream.errors.pop())
             except PushError as exc:
                 stream.errors.append(exc)
         return receipts

@@ -3,7 +3,7 @@
 A row waits in its store, is *sent* when a server has answered, and is *confirmed* when the replicas of its shard have
 what it did, and the disk where the server has an append-only file. Only then it leaves its store.
 
-One question stands for all rows of a window. It begins after their answers, so it covers what they did; the one before
+One question stands for all rows of a chunk. It begins after their answers, so it covers what they did; the one before
 it was answered before they were sent, and if both tell the same history of the server, no failover and no restart lies
 between. Rows that are sent while a question is under way wait for the next one. If a shard does not confirm, all its
 rows here are sent once more, which is harmless: each is carried out at most once. From then on the shard is asked in
@@ -33,7 +33,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_recovery import call_shards
 from shardq.errors import AccessDenied, ShardqError, Unavailable
 
-WINDOW_ROWS, WINDOW_BYTES = 50_000, 16 << 20
+CHUNK_ROWS, CHUNK_BYTES = 50_000, 16 << 20
 """The most that one question stands for. As many rows more are sent while it is under way, and then none."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0  # between two questions to a shard that does not confirm
@@ -102,8 +102,8 @@ class Confirming:
 
     @property
     def is_full(self) -> bool:
-        """True while no more rows may be sent: a question is under way, and a window was sent since."""
-        return len(self._open) >= WINDOW_ROWS or self._open_bytes >= WINDOW_BYTES
+        """True while no more rows may be sent: a question is under way, and a chunk was sent since."""
+        return len(self._open) >= CHUNK_ROWS or self._open_bytes >= CHUNK_BYTES
 
     @property
     def is_asking(self) -> bool:

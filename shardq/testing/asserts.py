@@ -200,8 +200,8 @@ def assert_pushed(
     latest = _now(engine) + dt.timedelta(milliseconds=_ms(delay, "delay")) if due is None else due
     latest = EPOCH + instant_us(latest) * US
     slack_ms = (0 if _is_virtual(engine) else SLACK_S * 1000) if within is None else _ms(within, "within")
-    window = latest - dt.timedelta(milliseconds=slack_ms), latest
-    return _present(engine, _Wanted(("scheduled",), topic, payload, id, window))
+    between = latest - dt.timedelta(milliseconds=slack_ms), latest
+    return _present(engine, _Wanted(("scheduled",), topic, payload, id, between))
 
 
 @_on_either

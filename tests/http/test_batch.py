@@ -45,7 +45,7 @@ def test_lines_that_are_none(program: Program, engine: Engine) -> None:
 
 
 def test_windows_are_pushed_as_they_come(program: Program, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "WINDOW", 10)
+    monkeypatch.setattr(batch, "CHUNK", 10)
     *lines, end = program.batch([{"payload": n, "id": f"n-{n}", "delay": 60} for n in range(105)])
     assert [each["id"] for each in lines] == [f"n-{n}" for n in range(105)]
     assert end["done"] == engine.stats().scheduled == 105
@@ -55,7 +55,7 @@ def test_what_is_beyond_the_last_line_is_not_read(
     program: Program, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "MOST_LINES", 20)
-    monkeypatch.setattr(batch, "WINDOW", 10)
+    monkeypatch.setattr(batch, "CHUNK", 10)
     *lines, last, end = program.batch([{"payload": n, "delay": 60} for n in range(30)])
     assert (len(lines), last["status"], last["line"]) == (20, 413, 21)
     assert (end["done"], end["is_whole"]) == (20, False)

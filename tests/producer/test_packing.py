@@ -19,17 +19,17 @@ from shardq.core.model.ids import topic_of
 from shardq.core.model.record import JSON
 from shardq.core.producer.packing import (
     CALL_BYTES,
+    CHUNK,
     FIRST_OF_SHARD,
     FRESH,
     MOST_OF_SHARD,
     UNIQUE,
-    WINDOW,
     Entries,
     Packer,
     batches,
-    windows,
+    chunk_sizes,
 )
-from shardq.core.producer.stream import WINDOW_BYTES, Stream
+from shardq.core.producer.stream import CHUNK_BYTES, Stream
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import InvalidDelay, PayloadNotEncodable, PayloadTooLarge
 
@@ -145,9 +145,9 @@ def test_many_tasks_are_packed_as_each_of_them_is(many: list[Task]) -> None:
         (Task(Task("x")), BadInput),
     ],
 )
-@pytest.mark.parametrize("place", [0, 17, WINDOW, WINDOW + 17])
+@pytest.mark.parametrize("place", [0, 17, CHUNK, CHUNK + 17])
 def test_the_error_of_one_among_many_says_its_place(bad: Task, error: type[BadInput], place: int) -> None:
-    many = [Task("x", delay=5)] * (WINDOW + 100)
+    many = [Task("x", delay=5)] * (CHUNK + 100)
     many[place] = bad
     with pytest.raises(error, match=f"^task {place} of this call: "):
         packer().many(many)
@@ -178,7 +178,7 @@ def test_every_task_is_in_one_call_of_its_shard(count: int, shards: int, most: i
     entries = packer().many(Task(n, delay=n * 7919 % 1000) for n in range(count))
     whole = cache(shards)
     told: list[Any] = []
-    for batch in batches(whole, 1, entries.fresh, FRESH, most=most, sizes=windows(shards)):
+    for batch in batches(whole, 1, entries.fresh, FRESH, most=most, sizes=chunk_sizes(shards)):
         assert 0 < len(batch.ids) <= most
         assert {whole.topology.shard_of(id) for id in batch.ids} == {batch.keys.shard}
         told += [tuple(batch.words[at : at + FRESH]) for at in range(0, len(batch.words), FRESH)]
@@ -190,7 +190,7 @@ def test_ids_of_the_caller_keep_their_order_within_a_shard() -> None:
     """One id may come twice, and the rule of the second depends on the first."""
     entries = packer().many(Task(n, delay=n * 7919 % 1000, id=f"mine-{n % 300}") for n in range(5000))
     told: dict[str, list[Any]] = {}
-    for batch in batches(cache(4), 1, entries.unique, UNIQUE, sizes=windows(4)):
+    for batch in batches(cache(4), 1, entries.unique, UNIQUE, sizes=chunk_sizes(4)):
         for at in range(0, len(batch.words), UNIQUE):
             told.setdefault(str(batch.words[at]), []).append(batch.words[at + 2])
     expected: dict[str, list[Any]] = {}
@@ -203,13 +203,13 @@ def test_calls_are_bounded_in_bytes() -> None:
     large = Packer(JSON, max_payload=4 * CALL_BYTES)
     sizes = [CALL_BYTES // 10] * 95 + [3 * CALL_BYTES] * 5
     entries = large.many(Task("x" * size) for size in sizes)
-    calls = list(batches(cache(2), 1, entries.fresh, FRESH, sizes=windows(2)))
+    calls = list(batches(cache(2), 1, entries.fresh, FRESH, sizes=chunk_sizes(2)))
     assert sum(len(batch.ids) for batch in calls) == len(sizes)
     for batch in calls:
         assert len(batch.ids) == 1 or sum(len(record) for record in batch.words[2::FRESH]) <= CALL_BYTES  # type: ignore[arg-type, misc]
 
 
-# ---- the windows of push_iter
+# ---- the chunks of push_iter
 
 
 def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
@@ -232,9 +232,9 @@ def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("shards", [1, 16, 256])
 def test_windows_grow(shards: int) -> None:
-    sizes = list(taken(10, 3 * WINDOW, shards=shards))
-    assert sum(sizes) == 3 * WINDOW
-    first, largest = FIRST_OF_SHARD * shards, min(WINDOW, MOST_OF_SHARD * shards)
+    sizes = list(taken(10, 3 * CHUNK, shards=shards))
+    assert sum(sizes) == 3 * CHUNK
+    first, largest = FIRST_OF_SHARD * shards, min(CHUNK, MOST_OF_SHARD * shards)
     assert sizes[:3] == [min(first * times, largest) for times in (1, 2, 4)]
     assert sizes[-2] == max(sizes) == largest
 
@@ -244,4 +244,4 @@ def test_windows_of_large_payloads_are_smaller() -> None:
     first, *later = taken(size, 4000, shards=16)
     assert first == FIRST_OF_SHARD * 16
     assert sum(later) == 4000 - first
-    assert max(later) * size <= WINDOW_BYTES
+    assert max(later) * size <= CHUNK_BYTES

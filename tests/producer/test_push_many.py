@@ -13,7 +13,7 @@ from cluster.server import Server
 from shardq import Engine, PushError, ServerFault, Task, Unanswered, Unavailable
 from shardq.core.model.ids import Ids
 from shardq.core.producer import packing
-from shardq.core.producer.packing import MOST_OF_SHARD, windows
+from shardq.core.producer.packing import MOST_OF_SHARD, chunk_sizes
 from shardq.errors import InvalidDelay
 from tests.producer.gathered import calls_of
 from tests.support.engines import SHARDS, Engines
@@ -21,7 +21,7 @@ from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, counted, state_of
 from tests.support.waiting import wait_until
 
-WINDOW = MOST_OF_SHARD * SHARDS
+CHUNK = MOST_OF_SHARD * SHARDS
 """Of push_iter, when it has grown."""
 
 
@@ -123,13 +123,13 @@ def test_a_lost_answer_is_an_unknown_fate(engines: Engines, own_server: Server, 
 
 
 def test_push_iter_yields_all_ids_in_order(engine: Engine) -> None:
-    count = 2 * WINDOW + 123
+    count = 2 * CHUNK + 123
     parts = list(engine.push_iter(far(n, id=f"mine-{n}") if n % 2 else far(n) for n in range(count)))
     ids = list(itertools.chain(*parts))
     assert len(ids) == len(set(ids)) == count
     assert ids[1::2] == [f"mine-{n}" for n in range(1, count, 2)]
     assert engine.stats().scheduled == count
-    for n in (0, WINDOW, count - 1):
+    for n in (0, CHUNK, count - 1):
         task = engine.get(ids[n])
         assert task is not None
         assert task.payload == n
@@ -138,8 +138,8 @@ def test_push_iter_yields_all_ids_in_order(engine: Engine) -> None:
 def test_push_iter_sends_a_batch_once(engine: Engine, servers: Servers) -> None:
     """Only one whose answer was lost is looked after, task by task."""
     before = calls_of(servers)
-    assert sum(map(len, engine.push_iter(far(n) for n in range(WINDOW)))) == WINDOW
-    assert calls_of(servers) - before < WINDOW / 10
+    assert sum(map(len, engine.push_iter(far(n) for n in range(CHUNK)))) == CHUNK
+    assert calls_of(servers) - before < CHUNK / 10
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["no ids", "ids that come again"])
@@ -149,30 +149,30 @@ def test_push_iter_takes_no_more_than_it_can_send(engine: Engine, monkeypatch: p
 
     def tasks() -> Iterator[Task]:
         nonlocal taken
-        for n in range(8 * WINDOW):
+        for n in range(8 * CHUNK):
             taken += 1
-            yield far(n, id=f"mine-{n % WINDOW}", on_conflict="replace") if again else far(n)
+            yield far(n, id=f"mine-{n % CHUNK}", on_conflict="replace") if again else far(n)
 
     told = most = 0
     for ids in engine.push_iter(tasks()):
         most = max(most, taken - told)
         told += len(ids)
-    assert told == taken == 8 * WINDOW
+    assert told == taken == 8 * CHUNK
     # The window under way, the one being packed, and what the nodes may still have in their queues.
-    assert most <= 5 * WINDOW
+    assert most <= 5 * CHUNK
 
 
 def test_push_iter_may_be_left(engine: Engine) -> None:
-    parts = engine.push_iter(far(n) for n in range(10 * WINDOW))
+    parts = engine.push_iter(far(n) for n in range(10 * CHUNK))
     ids = next(iter(parts))
     parts.close()  # type: ignore[attr-defined]  # a generator
     assert state_of(engine, ids[0]) == "scheduled"
     assert engine.push("x", delay=FAR_S)
-    assert engine.stats().scheduled < 10 * WINDOW
+    assert engine.stats().scheduled < 10 * CHUNK
 
 
 def test_a_bad_task_in_the_middle_of_push_iter(engine: Engine) -> None:
-    before = sum(itertools.islice(windows(SHARDS), 2))
+    before = sum(itertools.islice(chunk_sizes(SHARDS), 2))
     bad = before + 17
     told: list[str] = []
     parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(2 * bad))
@@ -188,7 +188,7 @@ class CursorGone(Exception):
 
 
 def failing(error: BaseException) -> Iterator[Task]:
-    yield from (far(n) for n in range(4 * WINDOW))
+    yield from (far(n) for n in range(4 * CHUNK))
     raise error
 
 

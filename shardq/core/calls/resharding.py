@@ -34,7 +34,7 @@ BATCH = 250  # tasks moved by one script call: about a millisecond of each serve
 
 BATCH_BYTES = 1 << 20
 
-WINDOWS = 1000  # ends of dedup windows in one script call
+MOST_SEEN = 1000  # ends of dedup windows in one script call
 
 
 _PARCEL = re.compile(rb"[^|]*\|(\d{1,4})\|(?:due|first:\d{1,14}|dead)\|([^|]*)\|(\d{1,7})\|(\d{1,7})\|")
@@ -146,12 +146,12 @@ def stock(keys: ShardKeys, epoch: Epoch, cursor: str, *, count: int) -> Call[Rec
 def remember(keys: ShardKeys, epoch: Epoch, ends: Mapping[str, str], *, ahead_ms: int) -> Call[None]:
     """``ends``: id → end of its dedup window in ms. The later end of a window counts. ``ahead_ms``: of the shard they
     come from."""
-    return Call.of("remember", keys, [epoch, NOW, ahead_ms, *_windows(ends)], nothing)
+    return Call.of("remember", keys, [epoch, NOW, ahead_ms, *_seen_words(ends)], nothing)
 
 
 def forget(keys: ShardKeys, epoch: Epoch, ends: Mapping[str, str]) -> Call[None]:
     """Forgets windows that end at that time, or earlier."""
-    return Call.of("forget", keys, [epoch, NOW, *_windows(ends)], nothing)
+    return Call.of("forget", keys, [epoch, NOW, *_seen_words(ends)], nothing)
 
 
 def ahead(keys: ShardKeys) -> Command[int]:
@@ -159,7 +159,7 @@ def ahead(keys: ShardKeys) -> Command[int]:
     return Command(keys.slot, ("HGET", keys.meta, "ahead"), number_of)
 
 
-def _windows(ends: Mapping[str, str]) -> list[Word]:
+def _seen_words(ends: Mapping[str, str]) -> list[Word]:
     return [word for id, end in ends.items() for word in (end, id)]
 
 

@@ -37,7 +37,7 @@ from shardq.errors import ShardqError, Unanswered
 K = TypeVar("K")
 T = TypeVar("T")
 
-# The server works on what was sent while the caller packs thousands of tasks more: with 2 it ran dry at every window
+# The server works on what was sent while the caller packs thousands of tasks more: with 2 it ran dry at every chunk
 # of push_iter (245,000 tasks/s; with 16 or more 350,000-420,000).
 DEPTH = 16
 # Calls are sent beyond the second only up to this much unanswered: a slow server would only hold more memory.

@@ -2,7 +2,7 @@
 before anything is sent.
 
 An *entry* is a task made ready: its id, due word and record, and for a caller-given id also the conflict rule and dedup
-window. Its shard is chosen later, and again when the topology has changed.
+chunk. Its shard is chosen later, and again when the topology has changed.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ BATCH = 500
 """Tasks of one script call, which stores all of them or none: the server is held for a millisecond or two, and more at
 a time are no faster."""
 
-WINDOW = 64_000
-"""Tasks that are grouped by shard at a time, while the servers work on the window before; fewer where there are few
+CHUNK = 64_000
+"""Tasks that are grouped by shard at a time, while the servers work on the chunk before; fewer where there are few
 shards.
 """
 
 FIRST_OF_SHARD, MOST_OF_SHARD = 64, 1000
-"""Tasks for each shard in the first and in later windows. The servers wait for the first window; each is twice as large
+"""Tasks for each shard in the first and in later chunks. The servers wait for the first chunk; each is twice as large
 as the one before, until a shard gets two calls in a row, when its data is in the server's cache.
 """
 
@@ -298,9 +298,9 @@ class Batch(Routed[list[str]]):
         return self.words[:: self.width]  # type: ignore[return-value]  # the first word of each task is its id
 
 
-def windows(shards: int) -> Iterator[int]:
-    """The sizes of windows, without end."""
-    size, most = min(WINDOW, FIRST_OF_SHARD * shards), min(WINDOW, MOST_OF_SHARD * shards)
+def chunk_sizes(shards: int) -> Iterator[int]:
+    """The sizes of chunks, without end."""
+    size, most = min(CHUNK, FIRST_OF_SHARD * shards), min(CHUNK, MOST_OF_SHARD * shards)
     while True:
         yield size
         size = min(2 * size, most)
@@ -316,7 +316,7 @@ def batches(
     most: int = BATCH,
     look: bool = False,
 ) -> Iterator[Batch]:
-    """Groups the tasks of windows of these ``sizes`` by shard under the present topology; a call has at most ``most``
+    """Groups the tasks of chunks of these ``sizes`` by shard under the present topology; a call has at most ``most``
     tasks and 256 KiB. ``epoch`` was read before: a shard then refuses what a newer topology has routed meanwhile.
     ``look``: tasks whose ids are not there are not stored.
     """

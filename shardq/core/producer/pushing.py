@@ -15,7 +15,7 @@ from shardq.core.collector import uncollected
 from shardq.core.layout import destinations
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
-from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, windows
+from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, chunk_sizes
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
@@ -192,7 +192,7 @@ def complete(
                 break
             if width == UNIQUE and way == "push":
                 words = _without_cold(cache, results, words)
-            sizes = [len(words) // width] if in_order else windows(cache.topology.shards)
+            sizes = [len(words) // width] if in_order else chunk_sizes(cache.topology.shards)
             parts = batches(cache, epoch, words, width, most=most, sizes=sizes, look=way == "look")
             if in_doubt:
                 parts = _in_doubt(parts)

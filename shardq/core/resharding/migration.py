@@ -35,11 +35,11 @@ from shardq.errors import ShardqError
 GROUP = 1000
 """Tasks moved at a time. While they move, for some tens of milliseconds, they can't be dispatched."""
 
-WINDOW = 50_000
+CHUNK = 50_000
 """Tasks that wait for the disk together, where it takes its time: a second with ``appendfsync everysec``."""
 
 LONG_S = 0.02
-"""The time from which on the disk is waited for by windows, and not after each trip."""
+"""The time from which on the disk is waited for by chunks, and not after each trip."""
 
 PART_S = 0.1
 """With a rate limit, the part of a second that is moved at a time: a process that is stopped pauses no longer than
@@ -128,7 +128,7 @@ class MigrationPipeline:
     A task is taken only when its mark is safe at the target, and cleared only when it is itself: on the replicas, if
     there are any, and on the disk of a server with an append-only file, in one history from before it was written. What
     is not does not go on: it is not taken, or not cleared. Where the disk takes its time, marks and tasks wait for it
-    in windows, and no task is on its way meanwhile. A window is taken and cleared over many trips, and each of them
+    in chunks, and no task is on its way meanwhile. A chunk is taken and cleared over many trips, and each of them
     makes sure that the processes which confirmed it still serve.
 
     The next sweep finds what was taken by a process that has died: it is in ``moved``.
@@ -194,7 +194,7 @@ class MigrationPipeline:
             # A failover may undo a take: what was really taken is in moved.
             self._behind.add(self._source.shard)
             self._reserved, self._marked, self._taken = [], [], []
-        if not self._waits_long or self._waiting >= WINDOW:
+        if not self._waits_long or self._waiting >= CHUNK:
             yield from self._make_safe()
         return taken
 
@@ -358,7 +358,7 @@ def sweep(cache: TopologyCache, source: ShardKeys, numbers: MoveTokens, pace: Mo
         return False
     # No record of a misplaced task is here, and none can come: so there is no window of one either, and nothing to
     # take.
-    moved = yield from _move_windows(cache, topology, source)
+    moved = yield from _move_seen(cache, topology, source)
     if (yield from deliver_all(cache, source)) or not moved:
         return False
     yield resharding.swept(source, topology.stamp, topology.since)
@@ -413,7 +413,7 @@ def _holds_misplaced(topology: Topology, source: ShardKeys) -> Operation[bool]:
         size = next_page(size, page.bytes, most=resharding.SCAN)
 
 
-def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -> Operation[bool]:
+def _move_seen(cache: TopologyCache, topology: Topology, source: ShardKeys) -> Operation[bool]:
     """Moves the ends of dedup windows. Returns False if some may stay: those that the replicas of their targets lack,
     and those that another process of the server has in other places than the one that began the scan.
     """
@@ -425,7 +425,7 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
         cursor, ends = yield resharding.scan(source, source.seen, cursor or "0", count=resharding.SCAN)
         parts = [
             (cache.keys(home), {id: ends[id] for id in ids})
-            for home, ids in _batches(_misplaced_windows(topology, source, ends), resharding.WINDOWS)
+            for home, ids in _batches(_misplaced_seen(topology, source, ends), resharding.MOST_SEEN)
         ]
         homes = {keys.shard: keys for keys, _ in parts}.values()
         if new := [keys for keys in homes if not barrier.knows(keys.shard)]:
@@ -434,7 +434,7 @@ def _move_windows(cache: TopologyCache, topology: Topology, source: ShardKeys) -
         remembers = [resharding.remember(keys, topology.stamp, some, ahead_ms=ahead_ms) for keys, some in parts]
         values((yield Many(enumerate(remembers))))
         sent += parts
-        if sent and (cursor == "0" or sum(len(some) for _, some in sent) >= WINDOW):
+        if sent and (cursor == "0" or sum(len(some) for _, some in sent) >= CHUNK):
             behind = yield from barrier.behind({keys.shard: keys for keys, _ in sent}.values(), disk=True)
             all_moved = all_moved and not behind
             gone = [some for keys, some in sent if keys.shard not in behind]
@@ -447,7 +447,7 @@ def _misplaced(topology: Topology, source: ShardKeys, ids: Collection[str]) -> l
     return [(home, id) for home, id in zip(topology.shards_of(map(raw, ids)), ids, strict=True) if home != source.shard]
 
 
-def _misplaced_windows(topology: Topology, source: ShardKeys, members: Collection[str]) -> list[Misplaced]:
+def _misplaced_seen(topology: Topology, source: ShardKeys, members: Collection[str]) -> list[Misplaced]:
     """Members of ``seen``: ids, and ids with the nonce of a push, whose window only its resends know of."""
     homes = topology.shards_of([raw(member).partition(b"\n")[0] for member in members])
     return [(home, member) for home, member in zip(homes, members, strict=True) if home != source.shard]

@@ -220,9 +220,9 @@ def _note_pushes(wishes: dict[str, _Wish], note: Note, now: float, *, lost: bool
         wish = wishes[id] = _Wish(overrides=stored and (before is not None or words[at + 3] == b"replace"))
         if lost:
             dedup_ms = int(words[at + 4])
-            window_ms = max(1, dedup_ms - elapsed_ms) if dedup_ms else 0
+            seen_ms = max(1, dedup_ms - elapsed_ms) if dedup_ms else 0
             mode = "replace" if wish.overrides else "keep"
-            wish.push = [*_aged(words[at : at + 3], elapsed_ms), mode, window_ms]
+            wish.push = [*_aged(words[at : at + 3], elapsed_ms), mode, seen_ms]
 
 
 def _note_command(wishes: dict[str, _Wish], note: Note, now: float, *, lost: bool) -> None:

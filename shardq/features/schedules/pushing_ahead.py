@@ -134,13 +134,13 @@ def _push(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[dict[str,
     names: dict[str, str] = {}
     words: list[Word] = []
     for entry in entries:
-        declaration, window_ms = entry.declaration, dedup_ms(entry, entry.state.batch)
+        declaration, seen_ms = entry.declaration, dedup_ms(entry, entry.state.batch)
         good_ms = declaration.expires_ms or (BEGUN_MS if declaration.catch_up == "none" else None)
         for occurrence in entry.state.batch[entry.state.pushed :]:
             id, due = entry.id_of(occurrence), entry.pushed_due(occurrence)
             record = declaration.record if good_ms is None else with_expiry(declaration.record, due + good_ms)
             names[id] = entry.name
-            words += (id, max(due, 1), dated(cache, id, record), "keep", window_ms)
+            words += (id, max(due, 1), dated(cache, id, record), "keep", seen_ms)
     try:
         yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words), way="direct")
     except PushError as exc:

@@ -72,9 +72,9 @@ class Export:
         # what is exported by state has no windows of tasks that are gone
         query = self._query
         if query.states == STATES and query.tag is None and not query.failed:
-            windows = _Windows(self._cache)
-            while not windows.is_over:
-                yield self._seen(windows)
+            seen = _Seen(self._cache)
+            while not seen.is_over:
+                yield self._seen(seen)
         yield self._end()
 
     # ---- before the tasks
@@ -171,9 +171,9 @@ class Export:
 
     # ---- behind the tasks
 
-    def _seen(self, windows: _Windows) -> Operation[list[bytes]]:
+    def _seen(self, seen: _Seen) -> Operation[list[bytes]]:
         query = self._query
-        found = yield from windows.following()
+        found = yield from seen.following()
         return [
             _encode(SeenLine(seen=id, until=shown_instant(until_ms))) + b"\n"
             for id, until_ms in found.items()
@@ -230,7 +230,7 @@ class _Scan:
         return found
 
 
-class _Windows:
+class _Seen:
     """The dedup windows that are open, shard by shard."""
 
     def __init__(self, cache: TopologyCache) -> None:

@@ -1,9 +1,9 @@
-"""Carries out the lines of an export, and of files of tasks, a window at a time. Operations, for both drivers.
+"""Carries out the lines of an export, and of files of tasks, a chunk at a time. Operations, for both drivers.
 
-**Each line is carried out once, however often its window is sent.** An import has a nonce, and each task that it stores
+**Each line is carried out once, however often its chunk is sent.** An import has a nonce, and each task that it stores
 leaves a mark of it in its shard: ``adopt`` does that, and ``push_unique`` for an id of the caller's own. While the mark
 is there, the same task is known, whatever became of it since. A line without an id gets one that is made of the
-number of the import and its own, so it is the same each time. So a window whose answer was lost, or that a killed
+number of the import and its own, so it is the same each time. So a chunk whose answer was lost, or that a killed
 import had sent, is sent again as a whole.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 
 from shardq.core.calls import by_id, resharding
 from shardq.core.calls.request import Word
-from shardq.core.calls.resharding import WINDOWS
+from shardq.core.calls.resharding import MOST_SEEN
 from shardq.core.calls.transfer import id_in
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.lanes import beginning_of
@@ -62,10 +62,10 @@ MEMORY_MS = 600_000
 KEPT_MEMORY_MS = 86_400_000
 """The same of one that is gone on with from a file."""
 
-WINDOW = 4000
+CHUNK = 4000
 """Lines carried out at a time: over 16 shards some 250 in a call."""
 
-WINDOW_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 """Bytes of lines carried out at a time, at most."""
 
 SHOWN = 20
@@ -166,7 +166,7 @@ class Said(msgspec.Struct, frozen=True, gc=False):
 
 
 class Importer:
-    """One import: reads lines, and carries out windows of them."""
+    """One import: reads lines, and carries out chunks of them."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class Importer:
         again: bool = False,
         meanwhile: Callable[[], object] | None = None,
     ) -> Operation[list[Said]]:
-        """Carries out the lines of a window. Returns what became of the tasks, in the order of the lines; of a task
+        """Carries out the lines of a chunk. Returns what became of the tasks, in the order of the lines; of a task
         that is not stored the error. Nothing is counted: ``settled`` does. ``again``: an import that was killed may
         have sent them. ``meanwhile`` may be called while the servers work.
         """
@@ -373,10 +373,10 @@ class Importer:
             calls = {
                 (keys, at): (
                     keys,
-                    partial(resharding.remember, ends={id: left[id] for id in ids[at : at + WINDOWS]}, ahead_ms=0),
+                    partial(resharding.remember, ends={id: left[id] for id in ids[at : at + MOST_SEEN]}, ahead_ms=0),
                 )
                 for keys, ids in by_shard.items()
-                for at in range(0, len(ids), WINDOWS)
+                for at in range(0, len(ids), MOST_SEEN)
             }
             values((yield from call_shards(cache, calls)).items())
             if cache.topology.since == since:
@@ -417,7 +417,7 @@ class Importer:
         return said
 
 
-class Window:
+class LineChunk:
     """Lines as they come, until they are enough to be carried out together. ``lines``: where they come from; without,
     they are given to ``take``.
     """
@@ -433,7 +433,7 @@ class Window:
         """Of the last line; blank lines count."""
 
     def take(self, text: bytes | str) -> bool:
-        """Takes the next line. Returns True when the window is full."""
+        """Takes the next line. Returns True when the chunk is full."""
         if not isinstance(text, bytes | str):
             raise BadInput(f"a line can't be {type(text).__name__}; give bytes, or a str")
         self.number += 1
@@ -445,11 +445,11 @@ class Window:
             else:
                 self._items.append(item)
                 self._bytes += len(data)
-        self._is_full = len(self._items) >= WINDOW or self._bytes >= WINDOW_BYTES
+        self._is_full = len(self._items) >= CHUNK or self._bytes >= CHUNK_BYTES
         return self._is_full
 
     def fill(self) -> None:
-        """Takes lines until the window is full. An error of theirs is raised by ``taken``."""
+        """Takes lines until the chunk is full. An error of theirs is raised by ``taken``."""
         try:
             while not self._is_full and (line := next(self._lines, None)) is not None:
                 self.take(line)
@@ -457,7 +457,7 @@ class Window:
             self._error = exc
 
     def taken(self) -> list[Item]:
-        """The lines, which the window has no more; none at the end."""
+        """The lines, which the chunk has no more; none at the end."""
         self.fill()
         if self._error is not None:
             raise self._error
