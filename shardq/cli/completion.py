@@ -20,7 +20,7 @@ from shardq.cli.options import Given
 from shardq.cli.session import opened
 from shardq.engine import Engine
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 
 WITHIN_S = 1.5
 """For connecting, for each request, and for the search for engines."""

@@ -43,8 +43,8 @@ from shardq.core.threads import begun
 from shardq.engine import Engine, Stats, forms
 from shardq.engine.internals import Internals
 from shardq.engine.options import DEFAULT_SHARDS
-from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, counted, milliseconds
+from shardq.engine.wiring import connected
 
 LOOK_S = 0.25
 PLAIN_S = 1.0

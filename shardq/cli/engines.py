@@ -21,8 +21,8 @@ from shardq.core.model.checks import check_name
 from shardq.engine import Engine
 from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S
-from shardq.engine.parts import connected
 from shardq.engine.tables import Column, View, age, counted
+from shardq.engine.wiring import connected
 from shardq.errors import ShardqError
 
 

@@ -22,8 +22,8 @@ from shardq.engine.doctor import LOOKED_AT, OK, Wrong, find_all
 from shardq.engine.findings import TABLE
 from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
 from shardq.engine.servers import mute, unsaid
+from shardq.engine.wiring import connected
 from shardq.errors import BadInput, ShardqError
 
 WELL, NOT_WELL, UNKNOWN = 0, 1, 2

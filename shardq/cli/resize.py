@@ -22,8 +22,8 @@ from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
 from shardq.engine import Engine
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, Column, counted
+from shardq.engine.wiring import connected
 
 LOOK_S = 0.5
 """Between two looks of --wait; each asks every shard for a few counts."""

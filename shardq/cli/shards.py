@@ -25,8 +25,8 @@ from shardq.core.resharding.resizing import held_up
 from shardq.engine import Engine, Health, ShardStats, Stats
 from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S
-from shardq.engine.parts import connected
 from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
+from shardq.engine.wiring import connected
 from shardq.errors import ShardqError
 
 

@@ -96,7 +96,7 @@ def replay(given: Given, path: Path) -> int:
       1  something does: the reason is printed
     """
     from shardq.engine import Engine
-    from shardq.engine.parts import spool_mover
+    from shardq.engine.wiring import spool_mover
     from shardq.features.spool.spool import lock_of
 
     set_up_logging(verbose=given.verbose)

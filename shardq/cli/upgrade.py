@@ -7,8 +7,8 @@ from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.core.operation import run
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
 from shardq.engine.versions import upgrade as raise_format
+from shardq.engine.wiring import connected
 
 TIMEOUT_S = 30.0
 

@@ -166,13 +166,13 @@ class AsyncEngine(AsyncOperatorCommands):
                     await ended_in_thread(self._spool.resume)
                 # In a thread: starting an embedded server can take a moment.
                 settings, self._embedded = await made_in_thread(self._entered, self._not_entered)
-                driver = self._parts.async_driver(settings)
+                driver = self._factory.async_driver(settings)
                 driver.journal = self._journal
             else:
                 if self._spool is not None:
                     self._spool.resume()
                 settings, self._embedded = self._entered()
-                driver = self._parts.driver(settings)
+                driver = self._factory.driver(settings)
             try:
                 await driver.open(deadline)
                 topology = await arun(driver, self._options.create_topology(), deadline=deadline)
@@ -225,7 +225,7 @@ class AsyncEngine(AsyncOperatorCommands):
     if True:  # ASYNC
 
         async def _new_threads(self, settings: Settings, deadline: float) -> Threads:
-            return await made_in_thread(lambda: Threads.opened(self._parts.driver(settings), deadline), Threads.close)
+            return await made_in_thread(lambda: Threads.opened(self._factory.driver(settings), deadline), Threads.close)
 
         def _not_entered(self, entered: tuple[Settings, Embedded | None]) -> None:
             """Undoes ``_entered``."""
@@ -337,9 +337,9 @@ class AsyncEngine(AsyncOperatorCommands):
                 await self._declare_recurring(self._tasks.registered)
 
                 def started() -> Dispatcher:
-                    elsewhere, loader = self._new_routes(pollers, subscriber), self._new_loader(pollers)
+                    routes, loader = self._new_routes(pollers, subscriber), self._new_loader(pollers)
                     cache = self._map()
-                    dispatcher = self._parts.dispatcher(pollers, cache, subscriber, elsewhere=elsewhere, loader=loader)
+                    dispatcher = self._factory.dispatcher(pollers, cache, subscriber, elsewhere=routes, loader=loader)
                     dispatcher.start(deadline)
                     return dispatcher
 

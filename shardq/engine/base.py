@@ -43,9 +43,9 @@ from shardq.engine.options import (
     settings_given,
     topics_given,
 )
-from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.stats import Seen, Stats, stats_of
 from shardq.engine.topic_keys import find_stuck_keys
+from shardq.engine.wiring import DriverFactory, Running, Tracing
 from shardq.errors import AccessDenied, EngineClosed, InvalidOption, ServerFault, ShardqError
 from shardq.features import embedded
 from shardq.features.replay.journal import DEFAULT_BYTES, Journal
@@ -158,7 +158,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         """The functions that are pushed by name."""
         self._declared: dict[str, set[str]] = {}
         """Owner → the names of the schedules that were declared with it here."""
-        self._parts = PartsFactory()
+        self._factory = DriverFactory()
         self._tracing: Tracing | None = None
         """Traces what is pushed, if it is wanted."""
         self._embedded: embedded.Embedded | None = None
@@ -189,7 +189,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _spool_at(self, path: str | os.PathLike[str] | None, limit: int) -> Spool | None:
         if path is None:
             return None
-        from shardq.engine.parts import spool_mover  # here: they bring sqlite3
+        from shardq.engine.wiring import spool_mover  # here: they bring sqlite3
         from shardq.features.spool.spool import Spool
 
         options = self._options
@@ -369,7 +369,7 @@ class EngineBase(forks.OfOneProcess, ABC):
                 topic_attempts=topic_attempts,
                 decode=decode,
             )
-            if topic_attempts is None and self._parts.has_threads:  # a worker looks by itself
+            if topic_attempts is None and self._factory.has_threads:  # a worker looks by itself
                 claims.look = DispatcherLook()
             claims.log_if_all_forwarded()
             return claims

@@ -21,8 +21,8 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.engine_wide import use_cold
 from shardq.engine.options import DEFAULT_LEASE_S, Options
-from shardq.engine.parts import PartsFactory, Running, Tracing
 from shardq.engine.servers import Found
+from shardq.engine.wiring import DriverFactory, Running, Tracing
 from shardq.errors import InvalidOption
 from shardq.features.transfer.importing import Importer
 from shardq.worker.handlers import Registered
@@ -43,7 +43,7 @@ class Internals:
     def __init__(self, engine: EngineBase) -> None:
         self._engine = engine
         self.options: Options = engine._options
-        self.parts: PartsFactory = engine._parts
+        self.factory: DriverFactory = engine._factory
         self.running: Running = engine._running
 
     @property
@@ -99,7 +99,7 @@ class Internals:
         """Returns the part of a relay that carries out commands on ids which may be in the cold store."""
         from shardq.features.cold.relaying import ColdRelaying, RelayedRedis  # here: most programs have no relay
 
-        cold = None if self.parts.is_of_test else self._engine._cold_store
+        cold = None if self.factory.is_of_test else self._engine._cold_store
         return ColdRelaying(cold, RelayedRedis(packer, self.options.timeout, opened), use_cold)
 
     def drop_cold(self, due_before: float | dt.datetime) -> int:
@@ -129,7 +129,7 @@ class Internals:
             )
         options = self.options
         made = kind(options.url, name=options.name, codec=options.codec, max_payload=options.max_payload)
-        Internals(made).refit(self.parts, options)
+        Internals(made).refit(self.factory, options)
         return made
 
     def check(self, task: Task) -> None:
@@ -159,15 +159,15 @@ class Internals:
         receipt: Receipt = await engine._store.push_one(packer.one(task), engine._deadline(), durability)
         return receipt
 
-    def refit(self, parts: PartsFactory, options: Options) -> tuple[PartsFactory, Options]:
+    def refit(self, factory: DriverFactory, options: Options) -> tuple[DriverFactory, Options]:
         """Gives an engine that is not open other parts and options. Returns those it had."""
         engine = self._engine
         if self.is_open:
             raise InvalidOption(
                 f"{engine!r} is open, and can't go by another clock or to another server now: close() it"
             )
-        before = engine._parts, engine._options
-        engine._parts, engine._options = parts, options
+        before = engine._factory, engine._options
+        engine._factory, engine._options = factory, options
         engine._closed, engine._topics_of_shard = False, {}
         engine._forked()
         return before

@@ -104,7 +104,7 @@ class Engine(OperatorCommands):
             if self._spool is not None:
                 self._spool.resume()
             settings, self._embedded = self._entered()
-            driver = self._parts.driver(settings)
+            driver = self._factory.driver(settings)
             try:
                 driver.open(deadline)
                 topology = run(driver, self._options.create_topology(), deadline=deadline)
@@ -204,9 +204,9 @@ class Engine(OperatorCommands):
                 self._declare_recurring(self._tasks.registered)
 
                 def started() -> Dispatcher:
-                    elsewhere, loader = self._new_routes(pollers, subscriber), self._new_loader(pollers)
+                    routes, loader = self._new_routes(pollers, subscriber), self._new_loader(pollers)
                     cache = self._map()
-                    dispatcher = self._parts.dispatcher(pollers, cache, subscriber, elsewhere=elsewhere, loader=loader)
+                    dispatcher = self._factory.dispatcher(pollers, cache, subscriber, elsewhere=routes, loader=loader)
                     dispatcher.start(deadline)
                     return dispatcher
 

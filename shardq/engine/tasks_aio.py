@@ -25,7 +25,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
 from shardq.engine.engine_wide import note, use_cold
 from shardq.engine.options import check_reason, checked_id, moved_due
-from shardq.engine.parts import Tracing
+from shardq.engine.wiring import Tracing
 from shardq.errors import ColdTopic, InvalidOption
 from shardq.features.history import History, read_history
 from shardq.features.listing import ends
@@ -199,7 +199,7 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         self._store: AsyncTaskStore = self._redis
         if self._spool is not None:
             self._store = AsyncSpoolStore(self._store, self._spool)
-        if cold is not None and not self._parts.is_of_test:
+        if cold is not None and not self._factory.is_of_test:
             from shardq.features.cold.storing_aio import AsyncColdStore  # here: most engines have none
 
             self._store = AsyncColdStore(self._store, cold, use_cold, lambda: self._running.loader())

@@ -28,7 +28,7 @@ from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
 from shardq.engine import Engine
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 from shardq.errors import ShardqError
 from shardq.features.sinks.base import Circuit
 from shardq.integrations.delaying import as_payload

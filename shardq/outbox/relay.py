@@ -21,8 +21,8 @@ from shardq.core.producer.packing import Packer
 from shardq.core.threads import Loop
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
-from shardq.engine.parts import Target
 from shardq.engine.stats import RelayStats
+from shardq.engine.wiring import Target
 from shardq.errors import BadInput, ShardqError
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
 from shardq.relay.confirming import TOLD_S
@@ -120,10 +120,10 @@ class OutboxRelay:
         self._mover = Mover(
             self._rows,
             Packer(options.codec, max_payload=options.max_payload),
-            lambda: Target(Internals(engine).options, Internals(engine).parts.driver),
+            lambda: Target(Internals(engine).options, Internals(engine).factory.driver),
             log,
             timeout=options.timeout,
-            has_threads=lambda: Internals(engine).parts.has_threads,
+            has_threads=lambda: Internals(engine).factory.has_threads,
             elsewhere=lambda packer, servers: Internals(engine).cold_relaying(packer, servers.opened),
         )
         self._causes: set[str] = set()
@@ -163,7 +163,7 @@ class OutboxRelay:
         return moved
 
     def _check_owner(self) -> None:
-        if not self._is_ours and not Internals(self.engine).parts.is_of_test:
+        if not self._is_ours and not Internals(self.engine).factory.is_of_test:
             with self._database.begin() as connection:
                 self.outbox.assign(connection, self.engine)
             self._is_ours = True
@@ -244,7 +244,7 @@ class OutboxRelay:
         begins anew.
         """
         self._loop.stop()
-        if self._is_started and not Internals(self.engine).parts.has_threads:
+        if self._is_started and not Internals(self.engine).factory.has_threads:
             self.close()
         self._is_started = False
         self._loop.join()
@@ -258,7 +258,7 @@ class OutboxRelay:
         self._loop = self._new_loop()
         Internals(self.engine).running.relays.add(self)
         self._is_started = True
-        if not Internals(self.engine).parts.has_threads:
+        if not Internals(self.engine).factory.has_threads:
             return  # the clock of a test says when: catch_up()
         self._loop.start()
 
@@ -267,7 +267,7 @@ class OutboxRelay:
 
         >>> relay.catch_up()
         """
-        while self._is_started and not Internals(self.engine).parts.has_threads and self.step():
+        while self._is_started and not Internals(self.engine).factory.has_threads and self.step():
             pass
 
     def __enter__(self) -> Self:

@@ -33,7 +33,7 @@ from shardq.delivery.runners import conclude
 from shardq.engine.base import EngineBase
 from shardq.engine.internals import Internals
 from shardq.engine.options import Options
-from shardq.engine.parts import PartsFactory
+from shardq.engine.wiring import DriverFactory
 from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
 from shardq.worker.base import WorkerBase, lifecycle_of, plan_of
@@ -58,8 +58,8 @@ class Adopted(Generic[E]):
         self.time = time
         self.real_time = real_time
         self.pollers: VirtualPollers = VirtualPollers(engine, time)
-        self._before: tuple[PartsFactory, Options] | None = None
-        self._parts: PartsFactory | None = None
+        self._before: tuple[DriverFactory, Options] | None = None
+        self._factory: DriverFactory | None = None
         self._rested = False
 
     @property
@@ -71,7 +71,7 @@ class Adopted(Generic[E]):
         """True if something may be stored under its name."""
         return self._rested or Internals(self.engine).has_opened
 
-    def begin(self, parts: PartsFactory, *, url: str, name: str, shards: int | None) -> None:
+    def begin(self, factory: DriverFactory, *, url: str, name: str, shards: int | None) -> None:
         if self.engine in _adopted:
             raise InvalidOption(
                 f"{self.engine!r} goes by a clock already: close() that before you adopt the engine again"
@@ -79,7 +79,7 @@ class Adopted(Generic[E]):
         options = dataclasses.replace(Internals(self.engine).options, url=url, access=Access(), name=name)
         if shards is not None:
             options = dataclasses.replace(options, shards=shards)
-        self._parts, self._before = parts, Internals(self.engine).refit(parts, options)
+        self._factory, self._before = factory, Internals(self.engine).refit(factory, options)
         _adopted[self.engine] = self
 
     def move_rows(self) -> None:
@@ -89,9 +89,9 @@ class Adopted(Generic[E]):
 
     def rest(self) -> None:
         """Lets an engine that is closed be opened again at its next use, in another loop."""
-        if self._parts is not None and Internals(self.engine).has_opened:
+        if self._factory is not None and Internals(self.engine).has_opened:
             self._rested = True
-            Internals(self.engine).refit(self._parts, Internals(self.engine).options)
+            Internals(self.engine).refit(self._factory, Internals(self.engine).options)
 
     def end(self) -> None:
         """Makes the engine what it was. It is closed."""

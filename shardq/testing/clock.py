@@ -20,7 +20,7 @@ from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, context_of
 from shardq.testing.clock_base import ClockBase, Steps
-from shardq.testing.virtual_parts import ClockParts
+from shardq.testing.virtual_drivers import VirtualDriverFactory
 from shardq.worker.lifecycle import Calls, acarry_out, carry_out
 
 
@@ -57,8 +57,8 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
             if runner is not None:
                 runner.close()
 
-    def _parts(self, adopted: Adopted[Engine]) -> ClockParts:
-        return ClockParts(None if self.real_time else adopted.pollers, self._pushed)
+    def _factory(self, adopted: Adopted[Engine]) -> VirtualDriverFactory:
+        return VirtualDriverFactory(None if self.real_time else adopted.pollers, self._pushed)
 
     def _pushed(self) -> None:
         """Handles what was pushed inline. What a handler pushes is handled when it has ended."""
@@ -149,8 +149,8 @@ class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[D
         elif self._adopted:
             asyncio.run(self.close())
 
-    def _parts(self, adopted: Adopted[AsyncEngine]) -> ClockParts:
-        return ClockParts(None if self.real_time else adopted.pollers, self._pushed, self._entered)
+    def _factory(self, adopted: Adopted[AsyncEngine]) -> VirtualDriverFactory:
+        return VirtualDriverFactory(None if self.real_time else adopted.pollers, self._pushed, self._entered)
 
     async def _entered(self) -> None:
         """Sees to it that the engines are closed when the running loop ends."""

@@ -28,7 +28,7 @@ from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, BoundWorker, context_of, remove
 from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
-from shardq.testing.virtual_parts import ClockParts
+from shardq.testing.virtual_drivers import VirtualDriverFactory
 from shardq.worker.base import WorkerBase, engine_of
 from shardq.worker.lifecycle import Calls
 
@@ -122,7 +122,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
             )
         adopted = Adopted(engine, self._time, real_time=self.real_time)
         name = f"test-{uuid.uuid4().hex[:16]}"
-        adopted.begin(self._parts(adopted), url=self.url, name=name, shards=shards)
+        adopted.begin(self._factory(adopted), url=self.url, name=name, shards=shards)
         self._adopted.append(adopted)
         if not self.real_time and self._now_ms not in clocks:
             clocks.append(self._now_ms)  # from now on, pushes into an outbox count by it, and expiries are checked
@@ -368,7 +368,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
     # ---- what differs
 
     @abstractmethod
-    def _parts(self, adopted: Adopted[E]) -> ClockParts: ...
+    def _factory(self, adopted: Adopted[E]) -> VirtualDriverFactory: ...
 
     @abstractmethod
     def _carry_out(self, steps: Steps[Any]) -> Any:

@@ -1,8 +1,8 @@
 """Virtual time for one engine: the now of its scripts' calls, and what its pollers do, without threads.
 
 Every script takes its now as an argument (``lua/README.md``, *Calling a script*), which engines leave empty. Here it is
-filled in, wherever ``virtual_parts`` send a call. ``VirtualPollers`` dispatches a shard when time has moved, and before
-something is claimed from it, so the state is that of pollers that are never late. It serves schedules, too.
+filled in, wherever ``virtual_drivers`` send a call. ``VirtualPollers`` dispatches a shard when time has moved, and
+before something is claimed from it, so the state is that of pollers that are never late. It serves schedules, too.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from shardq.core.operation import run
 from shardq.engine.doctor import OK, Wrong, find_all
 from shardq.engine.findings import EXAMPLES, SEVERITIES, TABLE, Finding, FirstSeen, found, in_order
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 from tests.engine.faults import FAULTS, ON_TUNED, SEEN_S, Fault, Looked
 from tests.support.pages import PACKAGE
 from tests.support.waiting import wait_until

@@ -20,7 +20,7 @@ from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import patterns
 from shardq.core.model.record import JSON, encode_record
 from shardq.engine.internals import Internals
-from shardq.engine.parts import spool_mover
+from shardq.engine.wiring import spool_mover
 from shardq.errors import SpoolFault
 from shardq.outbox import OutboxRelay
 from shardq.relay import table_rows

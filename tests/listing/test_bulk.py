@@ -17,7 +17,7 @@ from shardq.core.model.task import State
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 from shardq.features.listing import pages
 from shardq.features.listing.bulk import Bulk, bulk_query
 from tests.support.listed import listed

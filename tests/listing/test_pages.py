@@ -23,7 +23,7 @@ from shardq.core.model.record import codec_named
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing import pages
 from shardq.features.listing.query import Query

@@ -13,7 +13,7 @@ from shardq import outbox
 from shardq.core.calls.request import Command
 from shardq.core.layout.keys import shard_keys
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 from tests.support.pages import page
 
 

@@ -18,7 +18,7 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.topology_upkeep import open_shards
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 from shardq.errors import AnotherEngine, ShardqError
 from tests.cli.shell import Shell
 from tests.support.engines import Engines

@@ -21,7 +21,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
 from shardq.engine.internals import Internals
-from shardq.engine.parts import spool_mover
+from shardq.engine.wiring import spool_mover
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
 from shardq.features.spool.spool import lock_of

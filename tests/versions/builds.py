@@ -14,7 +14,7 @@ from shardq import Engine
 from shardq.core.layout import formats
 from shardq.core.operation import run
 from shardq.engine.internals import Internals
-from shardq.engine.parts import connected
+from shardq.engine.wiring import connected
 
 PRESENT = formats.FORMAT
 NEXT = PRESENT + 1

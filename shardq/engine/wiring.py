@@ -1,5 +1,5 @@
-"""The parts of an engine: the factory of its drivers and dispatcher, the interface of its tracing, the parts that run
-in this process, and the connections of a thread that works for it. ``shardq.testing`` puts in a factory of its own.
+"""Makes the drivers and the dispatcher of an engine (``shardq.testing`` puts in a factory of its own), and knows what
+runs for it in this process. The interface of its tracing, and the connections of a thread that works for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shardq.worker.report import Outcomes
 
 
-class PartsFactory:
+class DriverFactory:
     """The factory of an engine's drivers and dispatcher. They go by the servers' clock."""
 
     has_threads = True

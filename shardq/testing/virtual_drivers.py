@@ -1,4 +1,4 @@
-"""The parts of an engine under a test's clock: drivers that stamp virtual time into the calls they send."""
+"""Drivers of an engine under a test's clock: they stamp virtual time into the calls that they send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.operation import arun, run
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.parts import PartsFactory
+from shardq.engine.wiring import DriverFactory
 from shardq.errors import ShardqError
 from shardq.testing.virtual import VirtualPollers
 
@@ -142,8 +142,8 @@ class IdleDispatcher(Dispatcher):
         self._unlearn()
 
 
-class ClockParts(PartsFactory):
-    """The parts of an engine that goes by a clock.
+class VirtualDriverFactory(DriverFactory):
+    """Makes the drivers and the dispatcher of an engine that goes by a clock.
 
     ``pollers``: those of its virtual time; None: it goes by the servers' clock. ``pushed`` is called after pushes.
     ``entered``, of an engine for asyncio, is awaited in each loop that it is opened in; ``pushed`` is awaited then, and
