@@ -26,8 +26,7 @@ from shardq.delivery.batch import Batch
 from shardq.delivery.calling import checked_results
 from shardq.delivery.functions import check_result
 from shardq.delivery.handler import Handler
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess, EngineBase
 from shardq.errors import BadInput, InvalidOption, MissingPackage
 from shardq.version import __version__
 
@@ -70,7 +69,7 @@ def instrument(
     if traces not in get_args(Traces):
         raise InvalidOption(f"traces={traces!r} is not possible; use 'one' or 'linked'")
     instrumentation = Instrumentation(engine.name, tracer_provider, traces)
-    Internals(engine).trace_by(instrumentation)
+    EngineAccess(engine).trace_by(instrumentation)
     return instrumentation
 
 

@@ -12,6 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "shardq"
 FACES = {"shardq", "shardq.__main__"}
 """The package's face names what is public; ``python -m shardq`` is the command."""
 
+AROUND = "shardq.engine.around"
+"""The one file of the engine that what is around it imports, beside the names of ``shardq``."""
+
 NAMED_BY_THE_CORE = {"sink": 10, "schedul": 9, "spool": 5, "webhook": 24, "outbox": 0, "dashboard": 2}
 """The beginning of a feature's name → how many lines of the core have it: names of keys and scripts, fields of what
 processes report, and what a user writes. A number that fell is to fall here, too. None is to rise: the core knows what
@@ -87,6 +90,18 @@ def test_there_is_no_circle() -> None:
     while top := left.keys() - set().union(*left.values()):
         left = {name: others for name, others in left.items() if name not in top}
     assert {name: sorted(others & left.keys()) for name, others in left.items()} == {}
+
+
+def test_what_is_around_the_engine_imports_one_file_of_it() -> None:
+    rows = places()
+    inside = {name for name in modules() if name == "shardq.engine" or name.startswith("shardq.engine.")}
+    against = [
+        f"{name} imports {other}; take it from {AROUND}, or a public name from shardq"
+        for name, others in sorted(imports().items())
+        if name not in ("shardq.core", "shardq.features") and place_of(name, rows) > rows["shardq.engine"]
+        for other in sorted(others & inside - {AROUND})
+    ]
+    assert against == []
 
 
 def test_every_module_has_a_place() -> None:

@@ -25,7 +25,7 @@ from shardq.core.calls.request import Command, Word, pack
 from shardq.core.dispatcher.poller import LONGEST_SLEEP_S
 from shardq.core.layout.keys import shard_keys
 from shardq.core.operation import run
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.features.history.recorder import counted
 
 PER_ENGINE = 50
@@ -151,14 +151,14 @@ def of_a_row(stand: Stand, sizes: Sizes) -> float:
     with stand.engine(shards=sizes.shards) as engine:
         engine.push_many(Task("x", topic=f"topic-{number}") for number in range(sizes.topics))
         stand.reset_stats()
-        run(stand.driver, counted(Internals(engine).cache))
+        run(stand.driver, counted(EngineAccess(engine).cache))
         return _scripts(stand)
 
 
 def of_a_heartbeat(stand: Stand, members: int) -> float:
     """Measures what a member that knows all the others is answered."""
     with stand.engine(shards=1) as engine:
-        keys, word = Internals(engine).cache.control, ""
+        keys, word = EngineAccess(engine).cache.control, ""
         beat = partial(control.heartbeat, keys, alive_ms=ALIVE_MS, others_ms=ALIVE_MS, epoch=engine.topology.stamp)
         for number in range(members):
             word = stand.driver.call(beat(f"a-host-of-some-length-{number}")).word

@@ -7,14 +7,12 @@ import datetime as dt
 import click
 import msgspec
 
+from shardq import Engine
 from shardq.cli.options import INSTANT, Given, command, shared
 from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.core.model.printable import quoted
-from shardq.engine import Engine
-from shardq.engine.health import of_cold
-from shardq.engine.internals import Internals
-from shardq.engine.tables import counted
+from shardq.engine.around import EngineAccess, counted, of_cold
 from shardq.features.cold.report import ColdStats
 
 
@@ -74,7 +72,7 @@ def load(given: Given) -> int:
     """
     with opened(given) as engine:
         _table(engine)
-        report = Internals(engine).load_cold()
+        report = EngineAccess(engine).load_cold()
         given.answer({"loaded": report.loaded, "problems": report.problems}, f"{counted(report.loaded, 'task')} loaded")
         if not given.json:
             for problem in report.problems:
@@ -91,7 +89,7 @@ def drop(given: Given, due_before: float | dt.datetime) -> None:
     """
     with opened(given) as engine:
         _table(engine)
-        count = Internals(engine).drop_cold(due_before)
+        count = EngineAccess(engine).drop_cold(due_before)
         given.answer({"dropped": count}, f"{counted(count, 'task')} dropped")
 
 

@@ -15,12 +15,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from shardq import Engine
 from shardq.cli.engines import names
 from shardq.cli.options import Given
 from shardq.cli.session import opened
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
-from shardq.engine.wiring import connected
+from shardq.engine.around import EngineAccess, connected
 
 WITHIN_S = 1.5
 """For connecting, for each request, and for the search for engines."""
@@ -54,7 +53,9 @@ def _topics(given: Given) -> Iterable[str]:
 
 
 def _engines(given: Given) -> Iterable[str]:
-    with connected(Internals(Engine(given.engine_url, timeout=WITHIN_S, connect_timeout=WITHIN_S)).options) as driver:
+    with connected(
+        EngineAccess(Engine(given.engine_url, timeout=WITHIN_S, connect_timeout=WITHIN_S)).options
+    ) as driver:
         return names(driver, until=time.monotonic() + WITHIN_S)
 
 

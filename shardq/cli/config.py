@@ -18,6 +18,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from shardq import Engine
 from shardq.cli.options import TIME, Given, Whole, command, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
@@ -25,10 +26,17 @@ from shardq.cli.table import show
 from shardq.core.layout.topology import EngineSettings, TopicSettings
 from shardq.core.model.checks import MAX_ATTEMPTS, check_name
 from shardq.core.model.ids import shown_topic
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
-from shardq.engine.options import DEFAULT_NAME, DEFAULT_SHARDS, topics_given
-from shardq.engine.tables import Column, View, age, counted, topic_settings
+from shardq.engine.around import (
+    DEFAULT_NAME,
+    DEFAULT_SHARDS,
+    Column,
+    EngineAccess,
+    View,
+    age,
+    counted,
+    topic_settings,
+    topics_given,
+)
 from shardq.errors import BadInput
 
 FILE = "pyproject.toml"
@@ -285,7 +293,7 @@ def _settings(given: Given, root: click.Context) -> Iterator[Setting]:
         typed = {"url": given.url, "name": given.name}.get(name)
         value, origin = (typed, f"--{name}") if typed else _found(given, root, option, TABLE)
         if name == "url" and value is not None:
-            value = Internals(Engine(value)).options.safe_url
+            value = EngineAccess(Engine(value)).options.safe_url
         yield Setting(name, value, DEFAULTS[name], origin, str(option.envvar))
     for section in WITH_SETTINGS:
         command = root.command.get_command(root, section)

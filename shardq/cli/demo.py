@@ -27,6 +27,7 @@ from typing import Self
 import click
 
 import shardq
+from shardq import Engine, Stats
 from shardq.cli.demo_server import own_server
 from shardq.cli.options import Decimal, Given, Whole, command, sharing
 from shardq.cli.output import complain, say, set_up_logging, tell
@@ -40,11 +41,17 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.model.task import Delivery, Task
 from shardq.core.threads import begun
-from shardq.engine import Engine, Stats, forms
-from shardq.engine.internals import Internals
-from shardq.engine.options import DEFAULT_SHARDS
-from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, counted, milliseconds
-from shardq.engine.wiring import connected
+from shardq.engine.around import (
+    COUNTS,
+    DEFAULT_SHARDS,
+    DISPATCHED,
+    LATENESS,
+    EngineAccess,
+    connected,
+    counted,
+    forms,
+    milliseconds,
+)
 
 LOOK_S = 0.25
 PLAIN_S = 1.0
@@ -92,7 +99,7 @@ def demo(given: Given, tasks: int, seconds: float, shards: int) -> int:
         name = f"demo-{secrets.token_hex(4)}"
         timeout = TIMEOUT_S if given.url else OWN_TIMEOUT_S
         engine = stack.enter_context(Engine(url, name=name, shards=shards, timeout=timeout))
-        driver = stack.enter_context(connected(Internals(engine).options))
+        driver = stack.enter_context(connected(EngineAccess(engine).options))
         # entered last, so that it ends first: the pollers stop before their keys go
         stack.callback(_remove_keys, engine, driver, shards)
         clocks = {shard: Clock(driver, shard_keys(name, shard).slot) for shard in range(shards)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import click
 
+from shardq import Engine
 from shardq.cli.options import Given, command, sharing
 from shardq.cli.output import complain, say, set_up_logging, tell
 from shardq.cli.table import show
@@ -18,11 +19,7 @@ from shardq.core.layout.formats import WrittenBeforeFirst
 from shardq.core.layout.keys import control_keys, engine_named, patterns, topologies
 from shardq.core.layout.slots import SLOTS
 from shardq.core.model.checks import check_name
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
-from shardq.engine.options import STATS_TIMEOUT_S
-from shardq.engine.tables import Column, View, age, counted
-from shardq.engine.wiring import connected
+from shardq.engine.around import STATS_TIMEOUT_S, Column, EngineAccess, View, age, connected, counted
 from shardq.errors import ShardqError
 
 
@@ -78,8 +75,8 @@ def engines(given: Given, remove: str | None, yes: bool) -> int:
     set_up_logging(verbose=given.verbose)
     if yes and remove is None:
         raise click.UsageError("--yes goes with --remove NAME")
-    url = Internals(Engine(given.engine_url)).options.url
-    with connected(Internals(Engine(url, timeout=STATS_TIMEOUT_S)).options) as driver:
+    url = EngineAccess(Engine(given.engine_url)).options.url
+    with connected(EngineAccess(Engine(url, timeout=STATS_TIMEOUT_S)).options) as driver:
         if remove is not None:
             return _remove(given, driver, url, remove, yes=yes)
         found = [_look(url, name) for name in sorted(names(driver))]

@@ -10,7 +10,7 @@ from shardq.cli.options import INSTANT, MANY, TIME, Given, command, content_opti
 from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.cli.table import show
-from shardq.engine import forms, tables
+from shardq.engine.around import forms, tables
 from shardq.features.schedules import Every
 from shardq.features.schedules.every import check_schedule_name
 

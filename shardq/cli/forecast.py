@@ -15,8 +15,7 @@ import msgspec
 from shardq.cli.options import RATE, Given, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
-from shardq.engine.findings import named
-from shardq.engine.tables import milliseconds
+from shardq.engine.around import milliseconds, named
 from shardq.features.history import History, first_known, incidents, resizes
 from shardq.features.listing import Forecast
 from shardq.features.listing.forecast import LABELS, STEPS, Horizon, exceeded, judged

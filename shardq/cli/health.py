@@ -12,18 +12,27 @@ from typing import Any, TypeVar
 
 import click
 
+from shardq import Health
 from shardq.cli.options import TIME, Given, Whole, command, shared
 from shardq.cli.output import complain, in_options, say, tell
 from shardq.cli.session import looking, opened
 from shardq.core.drivers.sync import Driver
 from shardq.core.operation import run
-from shardq.engine import Health, forms
-from shardq.engine.doctor import LOOKED_AT, OK, Wrong, find_all
-from shardq.engine.findings import TABLE
-from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
-from shardq.engine.internals import Internals
-from shardq.engine.servers import mute, unsaid
-from shardq.engine.wiring import connected
+from shardq.engine.around import (
+    LOOKED_AT,
+    MAX_DEAD,
+    MAX_LATE_S,
+    MAX_READY_AGE_S,
+    OK,
+    TABLE,
+    EngineAccess,
+    Wrong,
+    connected,
+    find_all,
+    forms,
+    mute,
+    unsaid,
+)
 from shardq.errors import BadInput, ShardqError
 
 WELL, NOT_WELL, UNKNOWN = 0, 1, 2
@@ -181,7 +190,7 @@ def doctor(given: Given, everything: bool, fix: bool, timeout: float) -> int:
     mute()  # it shows all findings by itself
 
     def look() -> int:
-        with opened(given) if fix else looking(given) as engine, connected(Internals(engine).options) as driver:
+        with opened(given) if fix else looking(given) as engine, connected(EngineAccess(engine).options) as driver:
             code = WELL
             for check, found in find_all(engine, driver, everything=everything):
                 code = max(code, _tell(given, driver, check, found, fix=fix))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from shardq import Engine
 from shardq.cli.options import DUE, Given, Read, Whole, command, packed, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
@@ -23,8 +24,7 @@ from shardq.core.model.ids import quoted_topic
 from shardq.core.model.printable import printable
 from shardq.core.model.quantities import Bound
 from shardq.core.model.task import TaskInfo
-from shardq.engine import Engine, forms
-from shardq.engine.tables import Column, age, instant, process
+from shardq.engine.around import Column, age, forms, instant, process
 from shardq.features.listing import line
 from shardq.features.listing.query import ENDED, MAX_LIMIT, STATES
 

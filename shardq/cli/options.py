@@ -22,7 +22,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import MAX_ATTEMPTS, OnConflict
 from shardq.core.model.quantities import due_range, expiry, instant, rate, seconds, size
 from shardq.core.model.task_options import CONTENT, OPTIONS, Kind, Option, TaskOptions
-from shardq.engine.options import DEFAULT_NAME
+from shardq.engine.around import DEFAULT_NAME
 from shardq.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from shardq import Engine
 from shardq.cli.options import Decimal, Given, Whole, command, joined, packed, shared, sharing
 from shardq.cli.output import complain, say, set_up_logging
 from shardq.cli.serving import Ending, http, served
 from shardq.cli.session import opened
 from shardq.core.layout.words import number_of
 from shardq.core.model.checks import shown_instant
-from shardq.engine import Engine
-from shardq.engine.tables import counted
+from shardq.engine.around import counted
 from shardq.errors import ShardqError
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, NAME
 

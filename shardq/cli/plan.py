@@ -11,7 +11,7 @@ import msgspec
 
 from shardq.cli.options import NO_SERVER, RATE, SIZE, TIME, Decimal, Given, Whole, command, sharing
 from shardq.cli.output import say, tell
-from shardq.engine.tables import counted
+from shardq.engine.around import counted
 from shardq.features.planning import Load, NotPossible, Plan, measured
 from shardq.features.planning import plan as planned
 

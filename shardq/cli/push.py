@@ -12,7 +12,7 @@ from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.core.model.task import Receipt
 from shardq.core.producer.durable import Durability
-from shardq.engine import forms
+from shardq.engine.around import forms
 from shardq.errors import NotReplicated
 
 durable: Final = click.option(

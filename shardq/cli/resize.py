@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
+from shardq import Engine
 from shardq.cli.options import RATE, Given, Whole, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import opened
@@ -20,10 +21,7 @@ from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.slots import MAX_SHARDS
 from shardq.core.resharding import Resize
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
-from shardq.engine.tables import COUNTS, Column, counted
-from shardq.engine.wiring import connected
+from shardq.engine.around import COUNTS, Column, EngineAccess, connected, counted
 
 LOOK_S = 0.5
 """Between two looks of --wait; each asks every shard for a few counts."""
@@ -51,7 +49,7 @@ def resize(given: Given, shards: int, rate: float | None, wait: bool, dry_run: b
     """
     if dry_run and wait:
         raise click.UsageError("--dry-run moves nothing, so there is nothing to --wait for")
-    with opened(given) as engine, connected(Internals(engine).options) as driver:
+    with opened(given) as engine, connected(EngineAccess(engine).options) as driver:
         if dry_run:
             _show_preview(given, engine, driver, engine.resize(shards, dry_run=True), rate)
             return

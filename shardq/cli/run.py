@@ -10,6 +10,7 @@ from functools import partial
 import click
 import msgspec
 
+from shardq import Engine, Health
 from shardq.cli.options import MANY, Given, Whole, command, setting, shared
 from shardq.cli.output import complain, going_on, say, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, check_one_process, child, http, log_option, served
@@ -17,9 +18,7 @@ from shardq.cli.session import Ended, Looker, Told, opened
 from shardq.cli.table import ShardView
 from shardq.core.drivers import descriptors
 from shardq.core.layout.slots import MAX_SHARDS
-from shardq.engine import Engine, Health, forms
-from shardq.engine.internals import Internals
-from shardq.engine.tables import COUNTS, DISPATCHED, LATENESS, POLLER, counted
+from shardq.engine.around import COUNTS, DISPATCHED, LATENESS, POLLER, EngineAccess, counted, forms
 from shardq.worker.supervisor import ProcessSupervisor
 
 LIVE_S = 1.0
@@ -167,7 +166,7 @@ def _reporter(given: Given, engine: Engine, stack: ExitStack, processes: int) ->
         return lambda seen, trouble: tell(forms.serving(seen) if seen else {"error": trouble}), PLAIN_S
     with going_on():
         within = "" if processes == 1 else f" in {processes} processes"
-        where = f"{counted(engine.topology.shards, 'shard')} at {Internals(engine).options.safe_url}"
+        where = f"{counted(engine.topology.shards, 'shard')} at {EngineAccess(engine).options.safe_url}"
         say(f"serving {engine.name!r}{within}: {where}; Ctrl-C ends it")
     own = (*LATENESS, POLLER) if processes == 1 else ()  # what only a process knows that polls
     view = stack.enter_context(ShardView(*COUNTS, DISPATCHED, *own))

@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
+from shardq import Engine
 from shardq.cli.options import Given, Read, Whole, command, setting, shared
 from shardq.cli.output import complain, say, set_up_root, tell
 from shardq.cli.serving import MAX_PROCESSES, Ending, Shutdown, child, log_option
 from shardq.cli.session import opened
 from shardq.core.drivers import descriptors
 from shardq.core.fleet.member import NO_DISPATCHER, dispatchers
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess
 from shardq.errors import BadInput, MissingPackage, ServerFault, ShardqError
 from shardq.worker.supervisor import ProcessSupervisor
 
@@ -148,9 +148,9 @@ def serve(
 
         def begun(stack: ExitStack, taken: socket.socket) -> None:
             """Serves from now on, in this process."""
-            from shardq.engine import AsyncEngine  # here: the help needs no asyncio
+            from shardq import AsyncEngine  # here: the help needs no asyncio
 
-            options = Internals(engine).options
+            options = EngineAccess(engine).options
             ours = AsyncEngine(
                 options.url,
                 name=options.name,

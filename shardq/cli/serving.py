@@ -26,7 +26,7 @@ from shardq.errors import BadInput, ShardqError
 from shardq.worker.supervisor import Work, ending_signals
 
 if TYPE_CHECKING:
-    from shardq.engine import AsyncEngine, Engine
+    from shardq import AsyncEngine, Engine
     from shardq.metrics.http import Duty
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from shardq import Engine
 from shardq.cli.options import Given
 from shardq.cli.output import complain, going_on, set_up_logging
 from shardq.cli.serving import Ending
@@ -19,10 +20,14 @@ from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import control_keys
 from shardq.core.threads import Loop
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
-from shardq.engine.options import DEFAULT_CONNECT_TIMEOUT_S, DEFAULT_TIMEOUT_S, STATS_TIMEOUT_S
-from shardq.engine.servers import find_failed, lost
+from shardq.engine.around import (
+    DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_S,
+    STATS_TIMEOUT_S,
+    EngineAccess,
+    find_failed,
+    lost,
+)
 from shardq.errors import ServerFault, ShardqError, Unavailable
 
 AWAITED_S = 0.5
@@ -36,7 +41,7 @@ def looking(given: Given) -> Iterator[Engine]:
         try:
             yield engine
         except ServerFault as exc:
-            raise _with_lost(Internals(engine).open_driver(), exc) from exc
+            raise _with_lost(EngineAccess(engine).open_driver(), exc) from exc
 
 
 @contextmanager
@@ -65,14 +70,14 @@ def opened(
     until = min(timeout, DEFAULT_CONNECT_TIMEOUT_S)
     cold = given.cold_url
     asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until, cold=cold)
-    settings, server = Internals(asked).options.enter()
+    settings, server = EngineAccess(asked).options.enter()
     try:
         exists = _exists(settings, name)
         where = f"the embedded server in {server.path}" if server else settings.safe_url
         if not exists and wait:
             _await(settings, name, where)
         elif not exists and not create:
-            unasked = " (neither --url nor $SHARDQ_URL is given)" if Internals(asked).options.url is None else ""
+            unasked = " (neither --url nor $SHARDQ_URL is given)" if EngineAccess(asked).options.url is None else ""
             raise ShardqError(
                 f"there is no engine named {name!r} at {where}{unasked}; give another --name or --url; "
                 "the first push makes a new one, as does `shardq run --create`"
@@ -86,7 +91,7 @@ def opened(
         # the engine enters the embedded server by itself, so that it can restart one that dies meanwhile
         shards = shards or (None if exists else given.settings.get("shards"))
         with Engine(
-            Internals(asked).options.url,
+            EngineAccess(asked).options.url,
             name=name,
             shards=shards,
             codec=codec,

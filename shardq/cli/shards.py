@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardq import Engine, Health, Stats
 from shardq.cli.options import Given, command, shared
 from shardq.cli.output import complain, say, tell
 from shardq.cli.session import looking
@@ -22,11 +23,21 @@ from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.layout.words import number_of
 from shardq.core.resharding.resizing import held_up
-from shardq.engine import Engine, Health, ShardStats, Stats
-from shardq.engine.internals import Internals
-from shardq.engine.options import STATS_TIMEOUT_S
-from shardq.engine.tables import COUNTS, DEAD, NODE, Column, ShardColumn, counted, dispatcher_column, number, of_shard
-from shardq.engine.wiring import connected
+from shardq.engine.around import (
+    COUNTS,
+    DEAD,
+    NODE,
+    STATS_TIMEOUT_S,
+    Column,
+    EngineAccess,
+    ShardColumn,
+    ShardStats,
+    connected,
+    counted,
+    dispatcher_column,
+    number,
+    of_shard,
+)
 from shardq.errors import ShardqError
 
 
@@ -41,7 +52,7 @@ def shards(given: Given) -> None:
       shardq shards
       shardq shards --json | jq .fullest_to_mean
     """
-    with looking(given) as engine, connected(Internals(engine).options) as driver:
+    with looking(given) as engine, connected(EngineAccess(engine).options) as driver:
         spread = Spread(EngineView.look(engine, driver), driver.nodes())
     if given.json:
         tell(spread.shown())

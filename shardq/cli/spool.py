@@ -16,8 +16,7 @@ from shardq.cli.output import complain, set_up_logging
 from shardq.cli.serving import Ending
 from shardq.core.layout.words import shown_id
 from shardq.core.model.checks import shown_instant
-from shardq.engine.internals import Internals
-from shardq.engine.tables import counted
+from shardq.engine.around import EngineAccess, counted
 from shardq.errors import ShardqError, SpoolFault
 from shardq.features.embedded import locks
 
@@ -95,14 +94,14 @@ def replay(given: Given, path: Path) -> int:
       0  nothing waits any more
       1  something does: the reason is printed
     """
-    from shardq.engine import Engine
-    from shardq.engine.wiring import spool_mover
+    from shardq import Engine
+    from shardq.engine.around import spool_mover
     from shardq.features.spool.spool import lock_of
 
     set_up_logging(verbose=given.verbose)
     with opened_spool(path) as file, Ending() as ending:
         engine, shards = file.owner()
-        options = Internals(Engine(given.engine_url, name=engine, shards=shards or None)).options
+        options = EngineAccess(Engine(given.engine_url, name=engine, shards=shards or None)).options
         if options.is_embedded:
             raise click.UsageError("give the server as --url, or as $SHARDQ_URL")
         lock = locks.alone(lock_of(path.absolute()), deadline=time.monotonic() + LOCK_S)

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from shardq import Engine, Health, Stats
 from shardq.cli.cold import shown as shown_cold
 from shardq.cli.config import settings_shown
 from shardq.cli.forecast import print_timeline
@@ -26,12 +27,24 @@ from shardq.core.fleet.member import NO_DISPATCHER
 from shardq.core.fleet.report import together
 from shardq.core.layout.destinations import named
 from shardq.core.model.ids import shown_topic
-from shardq.engine import Engine, Health, Stats, forms, tables
-from shardq.engine.findings import reds
-from shardq.engine.health import of_spool, with_findings
-from shardq.engine.servers import unsaid
-from shardq.engine.stats import largest
-from shardq.engine.tables import COUNTS, DEAD, DISPATCHED, FIRST_DUE, NODE, ShardColumn, counted, instant, per_second
+from shardq.engine.around import (
+    COUNTS,
+    DEAD,
+    DISPATCHED,
+    FIRST_DUE,
+    NODE,
+    ShardColumn,
+    counted,
+    forms,
+    instant,
+    largest,
+    of_spool,
+    per_second,
+    reds,
+    tables,
+    unsaid,
+    with_findings,
+)
 from shardq.features.listing.forecast import STEPS, Horizon
 
 

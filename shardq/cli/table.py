@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from shardq import Stats
 from shardq.cli.options import Given
 from shardq.cli.output import complain, say, shown, tell
 from shardq.core.model.printable import printable
-from shardq.engine.stats import Stats
-from shardq.engine.tables import DISPATCHED, PER_SECOND, SHARD, Column, ShardColumn, ShardRow, View, is_failing
+from shardq.engine.around import DISPATCHED, PER_SECOND, SHARD, Column, ShardColumn, ShardRow, View, is_failing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

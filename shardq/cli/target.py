@@ -15,15 +15,15 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from shardq import Engine
 from shardq.cli.output import complain
-from shardq.engine import Engine
-from shardq.engine.base import EngineBase
+from shardq.engine.around import EngineBase
 from shardq.errors import BadInput, ShardqError
 from shardq.worker import NamedTask, Worker
 from shardq.worker.base import WorkerBase, choose_topics, engine_of, plan_of
 
 if TYPE_CHECKING:
-    from shardq.engine import AsyncEngine
+    from shardq import AsyncEngine
     from shardq.worker import AsyncWorker
 
 ANY = (WorkerBase, EngineBase)

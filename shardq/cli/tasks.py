@@ -14,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 
+from shardq import Engine
 from shardq.cli.listing import Filter, filter_options
 from shardq.cli.options import Given, command, due_options, joined, shared
 from shardq.cli.output import complain, say, tell
@@ -22,9 +23,7 @@ from shardq.cli.session import opened
 from shardq.cli.table import progress
 from shardq.core.model.ids import full_id
 from shardq.core.producer.commands_by_id import Verb
-from shardq.engine import Engine, forms
-from shardq.engine.internals import Internals
-from shardq.engine.tables import counted
+from shardq.engine.around import EngineAccess, counted, forms
 from shardq.errors import ShardqError
 from shardq.features.listing import line
 from shardq.features.listing.bulk import DONE, STATES, BulkResult
@@ -149,7 +148,7 @@ class BulkCommand:
     def _question(self, engine: Engine) -> str:
         what = "dead tasks" if self.verb == "requeue" else "tasks"
         count = f"{self._so_far.matched:,} {self.filter.of(what)}"
-        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {Internals(engine).options.safe_url}?"
+        return f"{self.verb.capitalize()} {count}, of {engine.name!r} at {EngineAccess(engine).options.safe_url}?"
 
     def _told(self, *, whole: bool) -> int:
         result = self._so_far

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardq import Engine
 from shardq.cli.options import TIME, Given, command, shared
 from shardq.cli.serving import Ending
 from shardq.cli.session import Looker, looking
@@ -24,10 +25,18 @@ from shardq.cli.table import Table
 from shardq.cli.top_keys import KEYS, VIEWS, Keyboard, State
 from shardq.core.fleet import Lateness
 from shardq.core.model.printable import printable
-from shardq.engine import Engine, tables
-from shardq.engine.internals import Internals
-from shardq.engine.snapshot import Snapshot, SnapshotReader, Snapshots
-from shardq.engine.tables import Column, View, age, counted, milliseconds
+from shardq.engine.around import (
+    Column,
+    EngineAccess,
+    Snapshot,
+    SnapshotReader,
+    Snapshots,
+    View,
+    age,
+    counted,
+    milliseconds,
+    tables,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,7 +80,7 @@ class _Loop:
         self._state = state
         self._snapshots = Snapshots()
         self._screen = Screen(
-            f"{engine.name}: {counted(engine.topology.shards, 'shard')} at {Internals(engine).options.safe_url}"
+            f"{engine.name}: {counted(engine.topology.shards, 'shard')} at {EngineAccess(engine).options.safe_url}"
         )
         self._looker = Looker(engine, SnapshotReader(engine, timeline=True, dead=DEAD).read, self._told, every_s)
         self._news: deque[tuple[Snapshot | None, str]] = deque()

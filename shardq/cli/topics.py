@@ -11,16 +11,14 @@ from typing import Any, Literal
 import click
 import msgspec
 
+from shardq import Engine
 from shardq.cli.options import INSTANT, RATE, TIME, Given, Whole, command, joined, shared
 from shardq.cli.output import complain, in_options, say
 from shardq.cli.session import looking, opened
 from shardq.cli.table import show
 from shardq.core.model.checks import check_topic, instant_ms, shown_instant
 from shardq.core.model.ids import quoted_topic
-from shardq.engine import Engine, forms, tables
-from shardq.engine.internals import Internals
-from shardq.engine.options import MAX_LENGTH, MOST_OF_KEY, route_of
-from shardq.engine.topic_keys import MOST
+from shardq.engine.around import MAX_LENGTH, MOST, MOST_OF_KEY, EngineAccess, forms, route_of, tables
 from shardq.errors import ShardqError
 
 
@@ -264,7 +262,7 @@ def purge(given: Given, topic: str | None, everything: bool, yes: bool) -> int:
 
 
 def _question(engine: Engine, topic: str | None) -> str:
-    where = f"of {engine.name!r} at {Internals(engine).options.safe_url}"
+    where = f"of {engine.name!r} at {EngineAccess(engine).options.safe_url}"
     if topic is not None:
         return f"Remove all tasks of the topic {quoted_topic(topic)} {where}?"
     seen = engine.stats()

@@ -21,6 +21,7 @@ from typing import Any
 import click
 import msgspec
 
+from shardq import Engine
 from shardq.cli.feed import Feed, Source, opened_source
 from shardq.cli.listing import Filter, filter_options
 from shardq.cli.options import RATE, Given, command, shared, task_options
@@ -35,9 +36,7 @@ from shardq.core.model.printable import printable_json
 from shardq.core.model.task import Outcome, Task
 from shardq.core.operation import Operation, run
 from shardq.core.producer.durable import Durability, push_durably
-from shardq.engine import Engine, forms
-from shardq.engine.internals import Internals
-from shardq.engine.tables import counted, ranges
+from shardq.engine.around import EngineAccess, counted, forms, ranges
 from shardq.errors import AccessDenied, Conflict, NotReplicated, ShardqError, Unanswered
 from shardq.features.listing.query import STATES
 from shardq.features.transfer.importing import (
@@ -147,7 +146,7 @@ def import_lines(
         try:
             with progress("importing", size=source.size, bar=True) as show:
                 show(advance=work.settled_bytes)
-                limit = longest(Internals(engine).options.max_payload)
+                limit = longest(EngineAccess(engine).options.max_payload)
                 feed = Feed(source, limit=limit, ending=ending, advance=lambda size: show(advance=size))
                 work.carry_out(feed, limit)
             whole = feed.exhausted and not (strict and work.importer.bad)
@@ -236,7 +235,7 @@ class FileImport:
             self._note = Path(f"{self.source.file}.progress")
             run = Run.new(memory_ms=KEPT_MEMORY_MS)
         found = self._found()
-        self.importer = Internals(self.engine).importer(
+        self.importer = EngineAccess(self.engine).importer(
             defaults=self.defaults, run=found.run if found else run, dry_run=self.dry_run
         )
         if found is not None:
@@ -251,7 +250,7 @@ class FileImport:
 
     @property
     def _engine_id(self) -> str:
-        return Internals(self.engine).cache.topology.engine
+        return EngineAccess(self.engine).cache.topology.engine
 
     def _found(self) -> Progress | None:
         """The note of an import of this file that has not ended."""
@@ -349,7 +348,7 @@ class FileImport:
         raise error
 
     def _sent(self, chunk: list[Item], said: list[Said]) -> None:
-        inside = Internals(self.engine)
+        inside = EngineAccess(self.engine)
         deadline = time.monotonic() + inside.options.timeout
 
         def steps() -> Operation[list[str]]:

@@ -6,9 +6,8 @@ from shardq.cli.options import Given, command, shared
 from shardq.cli.output import say, tell
 from shardq.cli.session import opened
 from shardq.core.operation import run
-from shardq.engine.internals import Internals
-from shardq.engine.versions import upgrade as raise_format
-from shardq.engine.wiring import connected
+from shardq.engine.around import EngineAccess, connected
+from shardq.engine.around import upgrade as raise_format
 
 TIMEOUT_S = 30.0
 
@@ -26,8 +25,8 @@ def upgrade(given: Given) -> None:
     example:
       shardq upgrade
     """
-    with opened(given) as engine, connected(Internals(engine).options) as driver:
-        cache = Internals(engine).cache
+    with opened(given) as engine, connected(EngineAccess(engine).options) as driver:
+        cache = EngineAccess(engine).cache
         before = cache.topology.format
         now = run(driver, raise_format(cache), TIMEOUT_S)
     if given.json:

@@ -34,8 +34,7 @@ from shardq.cli.target import LoadFailed, Target, engine_behind
 from shardq.core.locks import LOOK_S, SignalSafeEvent
 from shardq.core.model.ids import shown_topic
 from shardq.core.threads import begun
-from shardq.engine.internals import Internals
-from shardq.engine.tables import counted
+from shardq.engine.around import EngineAccess, counted
 from shardq.errors import BadInput
 from shardq.worker import Worker
 from shardq.worker.base import plan_of
@@ -171,14 +170,14 @@ def _say(given: Given, worker: Worker | AsyncWorker, *, processes: int, quiet: b
     batches = {topic: handler.batching.size for topic, handler in handlers.items() if handler.batching is not None}
     with going_on():
         if given.json:
-            served = {"name": engine.name, "url": Internals(engine).options.safe_url, "topics": list(handlers)}
+            served = {"name": engine.name, "url": EngineAccess(engine).options.safe_url, "topics": list(handlers)}
             tell(served | {"batches": batches, "concurrency": worker.concurrency, "processes": processes})
             return
         where = "" if processes == 1 else f" in each of {processes} processes"
         of = {topic: f" (batches of {size:,})" for topic, size in batches.items()}
         names = ", ".join(shown_topic(topic) + of.get(topic, "") for topic in handlers)
         say(
-            f"serving {names} of {engine.name!r} at {Internals(engine).options.safe_url}: "
+            f"serving {names} of {engine.name!r} at {EngineAccess(engine).options.safe_url}: "
             f"{counted(worker.concurrency, 'handler')} at once{where}; Ctrl-C ends it"
         )
 

@@ -12,15 +12,15 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shardq import Engine
 from shardq.dashboard import bulk, overview, shards, tasks, topics
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
 from shardq.dashboard.web import FILES, HERE, STATIC, Dashboard, page, refused
-from shardq.engine.sync import Engine
 from shardq.errors import ShardqError
 from shardq.http.problems import refusal_of
 
 if TYPE_CHECKING:
-    from shardq.engine.aio import AsyncEngine
+    from shardq import AsyncEngine
 
 
 def pages(

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from shardq import Engine
 from shardq.core.model.printable import printable, quoted
 from shardq.dashboard.snapshots import Caller
 from shardq.dashboard.tasks import METHODS, VERBS, TaskFilter, due_of
 from shardq.dashboard.web import Form, action, dashboard_of, done, page, rendered
-from shardq.engine.sync import Engine
 from shardq.errors import BadInput, InvalidOption, ShardqError
 from shardq.features.listing.bulk import DONE, BulkResult
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from shardq.core.layout.words import UNDECODABLE, UNENCODABLE
 from shardq.core.model.ids import shown_topic
 from shardq.core.model.printable import printable
-from shardq.engine.tables import age, counted, instant, number, per_second
+from shardq.engine.around import age, counted, instant, number, per_second
 
 MOST = 14_000
 """Bytes of a payload, as a page has them, that a task's page shows: with the longest headers, tags and reason it stays

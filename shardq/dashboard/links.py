@@ -13,9 +13,10 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from shardq import Finding
 from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.dashboard.formats import lines
-from shardq.engine.findings import TABLE, Finding
+from shardq.engine.around import TABLE
 
 PAGES = {
     "/": "Overview",

@@ -18,10 +18,7 @@ from shardq.dashboard.formats import size
 from shardq.dashboard.links import link_of
 from shardq.dashboard.snapshots import OVER_S
 from shardq.dashboard.web import dashboard_of, drawn, live_page, newest, page, rate_of, rendered
-from shardq.engine import tables
-from shardq.engine.engine_wide import KEPT
-from shardq.engine.snapshot import NodeSnapshot, Snapshot
-from shardq.engine.tables import Column
+from shardq.engine.around import KEPT, Column, NodeSnapshot, Snapshot, tables
 from shardq.errors import ShardqError
 from shardq.features.history import first_known
 from shardq.features.listing.forecast import LABELS, NAMES, STEPS, Horizon, check_horizon, exceeded, judged

@@ -22,9 +22,7 @@ from shardq.core.resharding import Progress
 from shardq.dashboard import drawing
 from shardq.dashboard.snapshots import COLUMNS, Caller
 from shardq.dashboard.web import Form, action, dashboard_of, done, drawn, live_page, newest, rate_of
-from shardq.engine import tables
-from shardq.engine.stats import ShardStats
-from shardq.engine.tables import Column
+from shardq.engine.around import Column, ShardStats, tables
 from shardq.errors import ChangeUnderWay, InvalidOption, InvalidShardCount, ShardqError
 
 PER_PAGE = 100

@@ -19,17 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 
-from shardq.engine.engine_wide import drawn_of_a_shard, whole_of_a_shard
-from shardq.engine.snapshot import Snapshot, Snapshots, behind
-from shardq.engine.stats import ShardStats, Stats
-from shardq.engine.sync import Engine
-from shardq.engine.topic_keys import KeyList
+from shardq import Engine, Stats
+from shardq.engine.around import KeyList, ShardStats, Snapshot, Snapshots, behind, drawn_of_a_shard, whole_of_a_shard
 from shardq.errors import ShardqError
 from shardq.features.history import History
 from shardq.features.listing.forecast import Forecast, Horizon
 
 if TYPE_CHECKING:
-    from shardq.engine.aio import AsyncEngine
+    from shardq import AsyncEngine
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from shardq import Engine, Stats
 from shardq.core.model.ids import DEFAULT_TOPIC
 from shardq.core.model.printable import printable, quoted
 from shardq.core.model.quantities import Bound, due_range, expiry
@@ -24,9 +25,7 @@ from shardq.dashboard.formats import fitting, line, lines, named, shown
 from shardq.dashboard.links import link_of
 from shardq.dashboard.snapshots import Caller
 from shardq.dashboard.web import Form, action, dashboard_of, done, newest, page, path_of, rendered
-from shardq.engine.stats import Stats
-from shardq.engine.sync import Engine
-from shardq.engine.tables import counted, instant
+from shardq.engine.around import counted, instant
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable
 from shardq.features.listing.bulk import STATES as STATES_OF
 from shardq.features.listing.query import ENDED, STATES, TaskPage, grouped

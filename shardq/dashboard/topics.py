@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from shardq import Engine
 from shardq.core.fleet.lateness import Lateness
 from shardq.core.model.checks import check_topic
 from shardq.core.model.ids import shown_topic
@@ -30,9 +31,7 @@ from shardq.dashboard.web import (
     rate_of,
     rendered,
 )
-from shardq.engine import tables
-from shardq.engine.sync import Engine
-from shardq.engine.tables import Column
+from shardq.engine.around import Column, tables
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.schedules.every import check_schedule_name
 

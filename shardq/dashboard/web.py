@@ -21,16 +21,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from shardq import Engine
 from shardq.core.model.quantities import rate
 from shardq.dashboard import formats
 from shardq.dashboard.links import PAGES, link_of, told
 from shardq.dashboard.snapshots import Caller, SharedSnapshots
-from shardq.engine.sync import Engine
-from shardq.engine.tables import Column, View
+from shardq.engine.around import Column, View
 from shardq.errors import InvalidOption, ShardqError
 
 if TYPE_CHECKING:
-    from shardq.engine.aio import AsyncEngine
+    from shardq import AsyncEngine
 
 T = TypeVar("T")
 Row = TypeVar("Row")

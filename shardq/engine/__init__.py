@@ -3,7 +3,7 @@
 Both are written once, for asyncio, and generated for threads; what differs stands in sections beside what agrees.
 ``aio`` opens, starts, stops and closes the engine; ``tasks_aio`` has the commands on tasks, ``operator_aio`` those on
 the whole engine and on schedules. ``base`` is what both share without waiting, ``wiring`` makes its drivers and its
-dispatcher, and knows what runs in this process.
+dispatcher, and knows what runs in this process. What is around the engine imports ``around``, and no other file here.
 ``options`` checks what is given; ``engine_wide`` holds the operations on all shards; ``stats`` is what an engine tells;
 ``findings`` is the table of all that can be wrong, ``health``, ``servers``, ``deaf`` and ``doctor`` look for it.
 ``snapshot`` and ``tables`` serve what shows an engine.

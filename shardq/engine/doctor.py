@@ -27,12 +27,11 @@ from shardq.core.resharding.repair import find_faults, restore
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_recovery import call_shard
 from shardq.core.topology_upkeep import bring_strays_home, find_strays, open_shards
+from shardq.engine.access import EngineAccess
 from shardq.engine.findings import EXAMPLES, TABLE, Finding, found, listed, named
-from shardq.engine.internals import Internals
 from shardq.engine.options import STATS_TIMEOUT_S
 from shardq.engine.sync import Engine
 from shardq.errors import ShardqError
-from shardq.version import __version__
 
 LOOKED_AT = 100
 """The ids of each shard and state that are looked at, unless all are."""
@@ -95,13 +94,13 @@ OK = {
 
 def find_all(engine: Engine, driver: Driver, *, everything: bool) -> Iterator[tuple[str, list[Wrong]]]:
     """Each check with what it found, in their order."""
-    cache = Internals(engine).cache
+    cache = EngineAccess(engine).cache
     # first: every other look tells a shard the topology that it missed
     told = _carried_out(driver, "epochs", find_epochs(cache))
     told += _carried_out(driver, "epochs", find_outside(cache, everything=everything))
     health = engine.health()
     slots = {driver.node_of(keys.slot): keys.slot for keys in cache.span()}
-    settings = run(driver, Internals(engine).find_settings(driver), STATS_TIMEOUT_S)
+    settings = run(driver, EngineAccess(engine).find_settings(driver), STATS_TIMEOUT_S)
     servers = [*settings, *run(driver, find_early(slots), STATS_TIMEOUT_S)]
     # what needs the pollers of a process is told of this one
     deeper = {"strays", *(each.name for each in servers)}
@@ -139,6 +138,8 @@ def find_versions(cache: TopologyCache) -> Operation[list[Wrong]]:
     """Finds processes of other builds than this one, and an older format than it writes."""
     members = yield from fleet(cache.control)
     told, stored = [], cache.topology.format
+    from shardq.version import __version__  # here: it takes a while to load
+
     others = Counter(member.version or "unknown" for member in members if member.version != __version__)
     if others:
         counts = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))

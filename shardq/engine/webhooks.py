@@ -8,8 +8,8 @@ from shardq.core.model.checks import is_seconds
 from shardq.core.model.printable import quoted
 from shardq.core.model.record import Builtin, record_encoder
 from shardq.core.model.task import Delivery
+from shardq.engine.access import EngineAccess
 from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from shardq.features.sinks.base import Message
 from shardq.features.sinks.egress import WEBHOOK
@@ -41,7 +41,7 @@ class Webhooks:
             )
         if not isinstance(http, bool):
             raise InvalidOption(f"http can't be {quoted(http)}; give True if URLs may be http://, or False")
-        options = Internals(engine).options
+        options = EngineAccess(engine).options
         sinks = options.egress.sinks
         if sinks is not None and not any(scheme == WEBHOOK for scheme, _ in sinks):
             raise InvalidOption(

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.middleware import Middleware
 
+from shardq import AsyncEngine
 from shardq.core.model.printable import printable, quoted
 from shardq.dashboard.application import pages
 from shardq.dashboard.web import Dashboard
-from shardq.engine.aio import AsyncEngine
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess, EngineBase
 from shardq.errors import InvalidOption
 from shardq.features.transfer.lines import longest
 from shardq.http import looks
@@ -33,7 +32,7 @@ from shardq.http.tokens import Caller, Tokens
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from shardq.engine.sync import Engine
+    from shardq import Engine
 
 access: logging.Logger = logging.getLogger("shardq.http.access")
 
@@ -87,11 +86,11 @@ class Door:
         self.pages = pages(engine, read_only=read_only, behind_tls=behind_tls, guard=guard)
         """The dashboard."""
         self._is_beside = not isinstance(engine, AsyncEngine)
-        made = engine if isinstance(engine, AsyncEngine) else Internals(engine).for_asyncio(AsyncEngine)
+        made = engine if isinstance(engine, AsyncEngine) else EngineAccess(engine).for_asyncio(AsyncEngine)
         self.gateway = Gateway(made, Room())
         self._guard = ApiGuard(tokens, hosts)
         self._read_only = read_only
-        self._most_bytes = longest(Internals(engine).options.max_payload)
+        self._most_bytes = longest(EngineAccess(engine).options.max_payload)
         self._probes = looks.Probes(engine, self.gateway)
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from shardq.core.model.task import Outcome, Receipt, State, Task
 from shardq.core.producer.durable import Durability
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess
 from shardq.errors import BadInput, PushError, ServerFault, ShardqError, Unanswered
 from shardq.features.transfer.lines import UNREADABLE, longest
 from shardq.http.bounds import Body
@@ -80,7 +80,7 @@ async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
     batch = _Batch(ask, query.durability)
     ask.gateway.batches += 1
     try:
-        most = longest(Internals(ask.engine).options.max_payload)
+        most = longest(EngineAccess(ask.engine).options.max_payload)
         async for number, line in _lines(ask.stream, most):
             if number > MOST_LINES:
                 raise Refusal(413, f"a batch may have {MOST_LINES:,} lines; send the rest in another one")
@@ -184,7 +184,7 @@ class _Batch:
                 await self._push(self._good(chunk))
         for number, task in self._bytes:
             try:
-                self._stored([number], [await Internals(ask.engine).push_bytes(task, self._durability)])
+                self._stored([number], [await EngineAccess(ask.engine).push_bytes(task, self._durability)])
             except ShardqError as exc:
                 self.failed_at(number, exc)
         self._close()
@@ -211,7 +211,7 @@ class _Batch:
         good: list[tuple[int, Task]] = []
         for number, task in chunk:
             try:
-                Internals(self._ask.engine).check(task)
+                EngineAccess(self._ask.engine).check(task)
             except BadInput as exc:
                 self.failed_at(number, exc)
             else:

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from shardq import AsyncEngine
 from shardq.core.consumer.aio import AsyncConsumer
 from shardq.core.consumer.background import BackgroundTasks
 from shardq.core.consumer.claim_state import Claims
@@ -31,8 +32,7 @@ from shardq.core.layout.words import UNENCODABLE
 from shardq.core.model.record import JSON, RAW, Builtin, Codec, EncodedPayload, as_stored, decode_payload
 from shardq.core.model.task import Delivery
 from shardq.core.operation import Operation, arun
-from shardq.engine.aio import AsyncEngine
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess
 from shardq.errors import PayloadNotDecodable
 from shardq.features.listing import line
 from shardq.http.problems import Refusal
@@ -132,7 +132,7 @@ class Work:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine: AsyncEngine = engine
-        self._internals = Internals(engine)
+        self._internals = EngineAccess(engine)
         self._idle: dict[object, list[_Pooled]] = {}
         """By what they claim, the kind that was used last at the end."""
         self._idle_count = 0

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from shardq.core.model.ids import DEFAULT_TOPIC, shown_topic, topic_of
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess
 from shardq.features.transfer.lines import UNREADABLE
 from shardq.http.bounds import Body, Room
 from shardq.http.problems import Refusal
@@ -26,7 +26,7 @@ from shardq.http.tokens import Caller, Role
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-    from shardq.engine.aio import AsyncEngine
+    from shardq import AsyncEngine
     from shardq.http.claims import Work
 
 JSON = b"application/json"
@@ -88,7 +88,7 @@ class Ask:
     async def know_routes(self) -> None:
         """Learns where topics are forwarded to, as it is by now or was a second ago."""
         if time.monotonic() - self.gateway.refreshed_at >= FRESH_S:
-            await Internals(self.engine).refresh()
+            await EngineAccess(self.engine).refresh()
             self.gateway.refreshed_at = time.monotonic()
 
     def check(self, role: Role | Collection[Role], topic: str | None) -> None:

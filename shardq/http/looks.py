@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from shardq.core.fleet.member import NO_DISPATCHER, dispatchers
-from shardq.engine import forms
-from shardq.engine.engine_wide import Change
-from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S
-from shardq.engine.internals import Internals
-from shardq.engine.stats import largest
-from shardq.engine.tables import MOST_TOPICS
+from shardq.engine.around import (
+    MAX_DEAD,
+    MAX_LATE_S,
+    MAX_READY_AGE_S,
+    MOST_TOPICS,
+    Change,
+    EngineAccess,
+    forms,
+    largest,
+)
 from shardq.errors import ShardqError
 from shardq.features.listing.forecast import Horizon
 from shardq.http.exchange import Answer, Ask, Gateway, Route
@@ -25,8 +29,7 @@ from shardq.metrics.http import metrics_of, not_alive
 from shardq.version import __version__
 
 if TYPE_CHECKING:
-    from shardq.engine.aio import AsyncEngine
-    from shardq.engine.sync import Engine
+    from shardq import AsyncEngine, Engine
 
 TEXT = b"text/plain; charset=utf-8"
 
@@ -209,7 +212,7 @@ class Probes:
         """Ready is what takes pushes: a missing dispatcher makes none of them fail, so it is told, and no reason."""
         if self.stopping:
             return _told(["stopping"])
-        if not (is_open := Internals(self._gateway.engine).is_open):
+        if not (is_open := EngineAccess(self._gateway.engine).is_open):
             self._looked_at = float("-inf")
         if self._looking is None and time.monotonic() - self._looked_at >= FRESH_S:
             self._looking = asyncio.create_task(self._look())

@@ -13,8 +13,7 @@ from shardq.core.model.ids import shown_topic
 from shardq.core.model.quantities import due_range, instant, seconds
 from shardq.core.model.task import Outcome, State, Task
 from shardq.core.producer.durable import Durability
-from shardq.engine import forms
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess, forms
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.listing import line
 from shardq.features.listing.query import Due
@@ -98,7 +97,7 @@ def task_in(ask: Ask, body: Any) -> Task:
 
 def _check_hook(ask: Ask, topic: str) -> None:
     """A producer may not have requests sent anywhere: only a topic that an operator has made for it has URLs."""
-    engine = Internals(ask.engine)
+    engine = EngineAccess(ask.engine)
     route = engine.cache.topology.settings_of(topic).route if engine.has_opened else None
     if route is None or not destinations.is_of_urls(route.to):
         raise Refusal(
@@ -116,9 +115,9 @@ async def push(ask: Ask, body: Any, query: None) -> Answer:
         await ask.know_routes()
     task = task_in(ask, body)
     if body.payload_base64 is not UNSET:
-        receipt = await Internals(ask.engine).push_bytes(task, body.durability)
+        receipt = await EngineAccess(ask.engine).push_bytes(task, body.durability)
     else:
-        receipt = await Internals(ask.engine).push(task, body.durability)
+        receipt = await EngineAccess(ask.engine).push(task, body.durability)
     return Answer(forms.receipt(receipt), STATUSES.get(receipt.outcome, 201))
 
 

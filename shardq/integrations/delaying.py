@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
+from shardq import Engine
 from shardq.core.drivers.clients import read
 from shardq.core.layout.destinations import masked
 from shardq.core.layout.topology import Topology
@@ -18,9 +19,7 @@ from shardq.core.layout.words import UNDECODABLE
 from shardq.core.model.checks import check_id, check_seconds, check_topic
 from shardq.core.model.record import JSON, RAW
 from shardq.core.model.task import TaskInfo
-from shardq.engine.internals import Internals
-from shardq.engine.options import Options
-from shardq.engine.sync import Engine
+from shardq.engine.around import EngineAccess, Options
 from shardq.errors import BadInput, InvalidOption
 
 MAX_JOB_ID = 150
@@ -53,7 +52,7 @@ class Delaying(ABC):
     def __init__(self, engine: Engine, *, above: float) -> None:
         if not isinstance(engine, Engine):
             raise InvalidOption(f"delay_through takes a shardq.Engine, not {type(engine).__name__}")
-        self._options = Internals(engine).options
+        self._options = EngineAccess(engine).options
         check_codec(self._options)
         check_seconds(above, "above")
         self.engine = engine

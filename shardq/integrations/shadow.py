@@ -24,11 +24,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from shardq import Engine
 from shardq.core.calls.request import Command
 from shardq.core.layout.slots import slot_of
-from shardq.engine import Engine
-from shardq.engine.internals import Internals
-from shardq.engine.wiring import connected
+from shardq.engine.around import EngineAccess, connected
 from shardq.errors import ShardqError
 from shardq.features.sinks.base import Circuit
 from shardq.integrations.delaying import as_payload
@@ -117,7 +116,7 @@ class Shadow:
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self._engine = engine
-        self._options = Internals(engine).options
+        self._options = EngineAccess(engine).options
         self._topic = f"shadow.{re.sub('[^A-Za-z0-9_.-]+', '-', name)[:50]}"
         self._key = f"shadow:{engine.name}:{self._topic}"
         self._circuit = Circuit()

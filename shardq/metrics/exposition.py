@@ -14,20 +14,16 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
+from shardq import Engine
 from shardq.core.fleet.lateness import OTHERS, Lateness
 from shardq.core.fleet.report import RouteStats, together
 from shardq.core.model.printable import quoted
-from shardq.engine.base import EngineBase
-from shardq.engine.findings import TABLE
-from shardq.engine.health import with_findings
-from shardq.engine.internals import Internals
-from shardq.engine.snapshot import Snapshot, SnapshotReader
-from shardq.engine.sync import Engine
+from shardq.engine.around import TABLE, EngineAccess, EngineBase, Snapshot, SnapshotReader, with_findings
 from shardq.errors import InvalidOption
 from shardq.worker.report import DOUBLINGS, SIZE_DOUBLINGS, Durations, Sizes
 
 if TYPE_CHECKING:
-    from shardq.engine.aio import AsyncEngine
+    from shardq import AsyncEngine
 
 log: logging.Logger = logging.getLogger("shardq.metrics")
 
@@ -145,7 +141,7 @@ class Collector(PrometheusCollector):
         self._snapshots = _ScrapedSnapshots(engine)
         self._sink_topics: set[str] = set()
         """The topics of sinks with series of their own, where there are many."""
-        Internals(engine).running.outcomes()
+        EngineAccess(engine).running.outcomes()
 
     def describe(self) -> Iterable[Family]:
         """Tells a registry the names, without asking the servers."""
@@ -165,8 +161,8 @@ class Collector(PrometheusCollector):
 
     def _add_own(self, samples: _Samples) -> None:
         """Adds what this process has done."""
-        samples.add("pushed_total", Internals(self._engine).pushed)
-        running = Internals(self._engine).running
+        samples.add("pushed_total", EngineAccess(self._engine).pushed)
+        running = EngineAccess(self._engine).running
         dispatcher = running.dispatcher
         lateness, waits = dispatcher.lateness() if dispatcher else {}, running.key_waits()
         for topic in {**lateness, **waits}:
@@ -252,7 +248,7 @@ class _ScrapedSnapshots:
         if isinstance(engine, Engine):
             return SnapshotReader(engine, resharding=True).read()
         # An event loop may be busy, or wait for this very scrape: an engine for threads reads in its place.
-        options = Internals(engine).options
+        options = EngineAccess(engine).options
         with Engine(
             options.url,
             name=options.name,
@@ -264,7 +260,7 @@ class _ScrapedSnapshots:
         ) as beside:
             snapshot = SnapshotReader(beside, resharding=True).read()
         return dataclasses.replace(
-            snapshot, health=with_findings(snapshot.health, Internals(engine).running.findings())
+            snapshot, health=with_findings(snapshot.health, EngineAccess(engine).running.findings())
         )
 
 

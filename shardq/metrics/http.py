@@ -17,16 +17,15 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
+from shardq import Engine
 from shardq.core.dispatcher.poller import STUCK_S
 from shardq.core.model.printable import printable, quoted
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
-from shardq.engine.sync import Engine
+from shardq.engine.around import EngineAccess, EngineBase
 from shardq.errors import InvalidOption
 from shardq.http.listener import Listener, listening, url_of
 
 if TYPE_CHECKING:
-    from shardq.engine.aio import AsyncEngine
+    from shardq import AsyncEngine
 
 log: logging.Logger = logging.getLogger("shardq.metrics")
 
@@ -140,24 +139,24 @@ class ProbeServer:
 
 def not_alive(engine: EngineBase) -> Iterator[str]:
     """The reasons why only a new process would help, a sentence each."""
-    dispatcher = Internals(engine).running.dispatcher
+    dispatcher = EngineAccess(engine).running.dispatcher
     for shard, report in (dispatcher.reports() if dispatcher else {}).items():
         if report.state == "stopped":
             yield f"the poller of shard {shard} has ended"
         elif report.state != "failing" and report.idle_s > STUCK_S:
             yield f"the poller of shard {shard} has completed no step for {report.idle_s:,.0f} s"
-    for processor in Internals(engine).running.processors:
+    for processor in EngineAccess(engine).running.processors:
         for reason in processor.ended:
             yield f"worker: {reason}"
 
 
 def not_ready(engine: EngineBase, duty: Duty) -> Iterator[str]:
     """The reasons why the process does not serve now, a sentence each."""
-    if not Internals(engine).is_open:
+    if not EngineAccess(engine).is_open:
         yield "not connected yet, or stopping: the number of shards is not known"
         return
     if duty == "pollers":
-        dispatcher = Internals(engine).running.dispatcher
+        dispatcher = EngineAccess(engine).running.dispatcher
         if dispatcher is None:
             yield "no pollers run: they are starting, or stopping"
             return
@@ -167,14 +166,14 @@ def not_ready(engine: EngineBase, duty: Duty) -> Iterator[str]:
             elif report.state == "starting":
                 yield f"the poller of shard {shard} has not completed its first step"
     elif duty == "relay":
-        relays = [relay.stats() for relay in list(Internals(engine).running.relays)]
+        relays = [relay.stats() for relay in list(EngineAccess(engine).running.relays)]
         if not relays:
             yield "no outbox relay runs: it is starting, or stopping"
         for relay in relays:
             if relay.problem:
                 yield f"rows of the outbox {relay.table} can't be moved: {relay.problem}"
     else:
-        processors = [processor for processor in Internals(engine).running.processors if processor.at_work]
+        processors = [processor for processor in EngineAccess(engine).running.processors if processor.at_work]
         if not processors:
             yield "no worker runs: it is starting, or stopping"
         for processor in processors:

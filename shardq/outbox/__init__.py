@@ -12,7 +12,7 @@
 from shardq.core.lazy import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
-    from shardq.engine.stats import RelayStats
+    from shardq.engine.around import RelayStats
     from shardq.outbox.relay import OutboxRelay
     from shardq.relay.table import (
         Outbox,

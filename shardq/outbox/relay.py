@@ -19,10 +19,7 @@ from shardq.core.model.checks import duration_ms
 from shardq.core.model.printable import quoted
 from shardq.core.producer.packing import Packer
 from shardq.core.threads import Loop
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
-from shardq.engine.stats import RelayStats
-from shardq.engine.wiring import Target
+from shardq.engine.around import EngineAccess, EngineBase, RelayStats, Target
 from shardq.errors import BadInput, ShardqError
 from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
 from shardq.relay.confirming import TOLD_S
@@ -33,7 +30,7 @@ from shardq.relay.table import Outbox, default_outbox
 from shardq.relay.table_rows import CLAIM_S, TableRows, log
 
 if TYPE_CHECKING:
-    from shardq.engine import AsyncEngine, Engine
+    from shardq import AsyncEngine, Engine
 
 POLL_S = 0.2  # between two looks at a database that does not tell of new rows
 LISTEN_S = 5.0  # the same where it tells: a notice may be lost with its connection
@@ -116,21 +113,21 @@ class OutboxRelay:
         self._is_started = False
         self._is_ours = False  # true once the table is known to belong to the engine
         self._rows = TableRows(self._database, outbox, batch=batch, keep=keep, memory_ms=dedup_ms)
-        options = Internals(engine).options
+        options = EngineAccess(engine).options
         self._mover = Mover(
             self._rows,
             Packer(options.codec, max_payload=options.max_payload),
-            lambda: Target(Internals(engine).options, Internals(engine).factory.driver),
+            lambda: Target(EngineAccess(engine).options, EngineAccess(engine).factory.driver),
             log,
             timeout=options.timeout,
-            has_threads=lambda: Internals(engine).factory.has_threads,
-            elsewhere=lambda packer, servers: Internals(engine).cold_relaying(packer, servers.opened),
+            has_threads=lambda: EngineAccess(engine).factory.has_threads,
+            elsewhere=lambda packer, servers: EngineAccess(engine).cold_relaying(packer, servers.opened),
         )
         self._causes: set[str] = set()
         """The problems that the log has said since rows were last moved without a problem."""
         self._notices: Notices | None = None
         self._loop = self._new_loop()
-        Internals(engine).running.relays.add(self)
+        EngineAccess(engine).running.relays.add(self)
 
     def __repr__(self) -> str:
         state = "running" if self._notices else "stopped"
@@ -163,7 +160,7 @@ class OutboxRelay:
         return moved
 
     def _check_owner(self) -> None:
-        if not self._is_ours and not Internals(self.engine).factory.is_of_test:
+        if not self._is_ours and not EngineAccess(self.engine).factory.is_of_test:
             with self._database.begin() as connection:
                 self.outbox.assign(connection, self.engine)
             self._is_ours = True
@@ -172,7 +169,7 @@ class OutboxRelay:
 
     def run(self) -> None:
         """Moves rows until ``stop()`` is called. What fails is logged once, and tried again. It may be called again."""
-        Internals(self.engine).running.relays.add(self)
+        EngineAccess(self.engine).running.relays.add(self)
         try:
             self._loop.run()
         finally:
@@ -244,7 +241,7 @@ class OutboxRelay:
         begins anew.
         """
         self._loop.stop()
-        if self._is_started and not Internals(self.engine).factory.has_threads:
+        if self._is_started and not EngineAccess(self.engine).factory.has_threads:
             self.close()
         self._is_started = False
         self._loop.join()
@@ -256,9 +253,9 @@ class OutboxRelay:
         if self._loop.is_alive:
             raise BadInput(f"{self!r} runs already; stop() it before you start it again")
         self._loop = self._new_loop()
-        Internals(self.engine).running.relays.add(self)
+        EngineAccess(self.engine).running.relays.add(self)
         self._is_started = True
-        if not Internals(self.engine).factory.has_threads:
+        if not EngineAccess(self.engine).factory.has_threads:
             return  # the clock of a test says when: catch_up()
         self._loop.start()
 
@@ -267,7 +264,7 @@ class OutboxRelay:
 
         >>> relay.catch_up()
         """
-        while self._is_started and not Internals(self.engine).factory.has_threads and self.step():
+        while self._is_started and not EngineAccess(self.engine).factory.has_threads and self.step():
             pass
 
     def __enter__(self) -> Self:
@@ -286,7 +283,7 @@ class OutboxRelay:
     def close(self) -> None:
         """Closes its connections. ``run`` does so at its end; call it when ``step`` was called without ``run``."""
         self._forget_notices()
-        Internals(self.engine).running.relays.discard(self)
+        EngineAccess(self.engine).running.relays.discard(self)
         self._finish()
         if self._own:
             self._database.dispose()

@@ -20,8 +20,7 @@ from shardq.core.model.record import Codec
 from shardq.core.model.task import Task
 from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import each_task
-from shardq.engine.internals import Internals
-from shardq.engine.options import checked_id, moved_due
+from shardq.engine.around import EngineAccess, checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
 from shardq.outbox.rows import LONGEST_ID, LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     Target = sa.Connection | Session | scoped_session[Any]
     AsyncTarget = AsyncConnection | AsyncSession | async_scoped_session[Any]
 
-    from shardq.engine.base import EngineBase
+    from shardq.engine.around import EngineBase
 
     Owner: TypeAlias = EngineBase | str  # a name alone: of an engine that is not embedded
 
@@ -194,7 +193,7 @@ class Outbox:
         ...     shardq.outbox.default_outbox.assign(connection, "orders")
         """
         name = engine if isinstance(engine, str) else engine.name
-        embedded = not isinstance(engine, str) and Internals(engine).options.is_embedded
+        embedded = not isinstance(engine, str) and EngineAccess(engine).options.is_embedded
         check_name(name)
         written = sa.select(self.owner.c.name, self.owner.c.embedded)
         found = connection.execute(written).first()

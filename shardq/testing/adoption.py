@@ -30,10 +30,7 @@ from shardq.delivery.in_flight import InFlight
 from shardq.delivery.job import Job, Lot, Unit
 from shardq.delivery.prefetch import BatchRoom
 from shardq.delivery.runners import conclude
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
-from shardq.engine.options import Options
-from shardq.engine.wiring import DriverFactory
+from shardq.engine.around import DriverFactory, EngineAccess, EngineBase, Options
 from shardq.errors import InvalidOption
 from shardq.testing.virtual import VirtualPollers, VirtualTime
 from shardq.worker.base import WorkerBase, lifecycle_of, plan_of
@@ -69,34 +66,34 @@ class Adopted(Generic[E]):
     @property
     def has_tasks(self) -> bool:
         """True if something may be stored under its name."""
-        return self._rested or Internals(self.engine).has_opened
+        return self._rested or EngineAccess(self.engine).has_opened
 
     def begin(self, factory: DriverFactory, *, url: str, name: str, shards: int | None) -> None:
         if self.engine in _adopted:
             raise InvalidOption(
                 f"{self.engine!r} goes by a clock already: close() that before you adopt the engine again"
             )
-        options = dataclasses.replace(Internals(self.engine).options, url=url, access=Access(), name=name)
+        options = dataclasses.replace(EngineAccess(self.engine).options, url=url, access=Access(), name=name)
         if shards is not None:
             options = dataclasses.replace(options, shards=shards)
-        self._factory, self._before = factory, Internals(self.engine).refit(factory, options)
+        self._factory, self._before = factory, EngineAccess(self.engine).refit(factory, options)
         _adopted[self.engine] = self
 
     def move_rows(self) -> None:
         """Does what the threads of the engine's outbox relays do that were started."""
-        for relay in list(Internals(self.engine).running.relays):
+        for relay in list(EngineAccess(self.engine).running.relays):
             relay.catch_up()
 
     def rest(self) -> None:
         """Lets an engine that is closed be opened again at its next use, in another loop."""
-        if self._factory is not None and Internals(self.engine).has_opened:
+        if self._factory is not None and EngineAccess(self.engine).has_opened:
             self._rested = True
-            Internals(self.engine).refit(self._factory, Internals(self.engine).options)
+            EngineAccess(self.engine).refit(self._factory, EngineAccess(self.engine).options)
 
     def end(self) -> None:
         """Makes the engine what it was. It is closed."""
         if self._before is not None:
-            Internals(self.engine).refit(*self._before)
+            EngineAccess(self.engine).refit(*self._before)
             self._before = None
         _adopted.pop(self.engine, None)
 
@@ -241,7 +238,7 @@ class BoundWorker:
 
     def _open(self) -> None:
         plan = self._plan = plan_of(self._worker)
-        claims = self._claims = Internals(self.adopted.engine).planned_claims(plan)
+        claims = self._claims = EngineAccess(self.adopted.engine).planned_claims(plan)
         self.adopted.pollers.handlers.add(claims.name)
         by_part: dict[str, list[str]] = {}
         for topic, handler in plan.handlers.items():

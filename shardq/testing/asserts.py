@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from shardq import AsyncEngine, Engine
 from shardq.core.calls import observe
 from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.calls.request import Command
@@ -27,10 +28,7 @@ from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.record import Codec, decode_record, encode_record
 from shardq.core.model.task import Delivery, State
 from shardq.core.operation import Many, Operation, Pause, arun, run, values
-from shardq.engine.aio import AsyncEngine
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
-from shardq.engine.sync import Engine
+from shardq.engine.around import EngineAccess, EngineBase
 from shardq.errors import InvalidOption, PayloadNotDecodable
 from shardq.testing.adoption import adopted_of
 from shardq.testing.virtual import EPOCH, US, instant_us
@@ -137,7 +135,7 @@ def _on_either(steps_of: Callable[Concatenate[EngineBase, P], Operation[T]]) -> 
         if adopted_of(engine) is not None:
             engine.start()
         try:
-            return run(Internals(engine).open_driver(), steps)
+            return run(EngineAccess(engine).open_driver(), steps)
         except AssertionError as exc:
             raise exc.with_traceback(None) from None
 
@@ -146,7 +144,7 @@ def _on_either(steps_of: Callable[Concatenate[EngineBase, P], Operation[T]]) -> 
         if adopted_of(engine) is not None:
             await engine.start()
         try:
-            return await arun(await Internals(engine).open_driver(), steps)
+            return await arun(await EngineAccess(engine).open_driver(), steps)
         except AssertionError as exc:
             raise exc.with_traceback(None) from None
 
@@ -242,11 +240,11 @@ def drain(engine: EngineBase, *, topic: str | None = None) -> Operation[list[Del
     >>> [delivery] = shardq.testing.drain(engine)
     """
     yield from _caught_up(engine)
-    cache, topics = Internals(engine).cache, [topic or ""]
+    cache, topics = EngineAccess(engine).cache, [topic or ""]
     if topic is None:
         known = values((yield Many({keys.shard: observe.dispatched(keys) for keys in cache.span()})))
         topics = sorted({"", *(name for names in known.values() for name in names)})
-    claims, deliveries = Internals(engine).claims(topics), list[Delivery]()
+    claims, deliveries = EngineAccess(engine).claims(topics), list[Delivery]()
     while some := (yield from claim(claims, ClaimNotes(), 1000, cache.topology.span())):
         yield from settle(claims, acks_of(some))
         deliveries += some
@@ -272,7 +270,7 @@ def _look(
     while True:
         yield from _caught_up(engine)
         found = yield from _read(engine)
-        matching = wanted.among(found, Internals(engine).options.codec)
+        matching = wanted.among(found, EngineAccess(engine).options.codec)
         if matching or time.monotonic() >= until:
             return matching, found
         yield Pause(LOOK_S)
@@ -316,7 +314,7 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
     """Reads all tasks without claiming them: ready ones first, then leased, held, scheduled by due time, and dead."""
     found: list[StoredTask] = []
     now = _now(engine)
-    for keys in Internals(engine).cache.span():
+    for keys in EngineAccess(engine).cache.span():
         # In this order, so that a task that is dispatched meanwhile is met in its earlier state. The records come last:
         # a task that is done by then is not met at all.
         reads: list[tuple[str | int, ...]] = [
@@ -335,7 +333,7 @@ def _read(engine: EngineBase) -> Operation[list[StoredTask]]:
             name = id.decode()
             task = StoredTask(name, topic_of(name), state, due_at, None, reason=reason)
             try:
-                stored = decode_record(record, own=Internals(engine).options.codec, id=name)
+                stored = decode_record(record, own=EngineAccess(engine).options.codec, id=name)
             except PayloadNotDecodable as exc:
                 found.append(replace(task, payload=exc))
             else:

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine
 from functools import partial
 from typing import Any, Self
 
+from shardq import AsyncEngine, Engine
 from shardq.core.consumer.policy import Retry
 from shardq.core.model.task import AsyncReceipt, Delivery, Receipt
 from shardq.core.operation import arun, run
 from shardq.delivery.batch import Batch
 from shardq.delivery.job import Unit
-from shardq.engine.aio import AsyncEngine
-from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, context_of
 from shardq.testing.clock_base import ClockBase, Steps

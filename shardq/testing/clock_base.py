@@ -23,8 +23,7 @@ from shardq.core.operation import Many, Operation, values
 from shardq.delivery.batch import Batch
 from shardq.delivery.functions import check_result
 from shardq.delivery.job import Job, Lot, Unit
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess, EngineBase
 from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, BoundWorker, context_of, remove
 from shardq.testing.virtual import EPOCH, US, VirtualTime, instant_us, moved
@@ -166,8 +165,8 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
                 if each.has_tasks:
                     yield engine.open
                     yield engine.stop
-                    driver = yield Internals(engine).open_driver
-                    yield partial(self._run, driver, remove(Internals(engine).cache))
+                    driver = yield EngineAccess(engine).open_driver
+                    yield partial(self._run, driver, remove(EngineAccess(engine).cache))
             finally:
                 try:
                     yield engine.close
@@ -215,7 +214,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
         handled: list[Delivery] = []
         for bound in self._bound:
             if not bound.is_declared:
-                yield partial(Internals(bound.adopted.engine).declare_recurring, bound.functions)
+                yield partial(EngineAccess(bound.adopted.engine).declare_recurring, bound.functions)
                 bound.is_declared = True
         if self.real_time:
             yield from self._wait(target_us, handled)
@@ -301,7 +300,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
     def _on(self, adopted: Adopted[E], operation: Operation[T]) -> Steps[T]:
         """Carries out an operation on an engine, which is opened, and has pollers in real time."""
         engine: Any = adopted.engine
-        driver = yield Internals(engine).open_driver
+        driver = yield EngineAccess(engine).open_driver
         if self.real_time:
             yield engine.start
         return (yield partial(self._run, driver, operation))  # type: ignore[no-any-return]
@@ -393,7 +392,7 @@ class ClockBase(ABC, Generic[E, R, Handled, Closed]):
 
 def _is_dispatched(engine: EngineBase, target_ms: int) -> Operation[bool]:
     """True if no shard has a scheduled task that is due by then."""
-    cache = Internals(engine).cache
+    cache = EngineAccess(engine).cache
     calls = {keys.shard: observe.peek(keys, cache.topology.stamp, ()) for keys in cache.span()}
     counts: dict[int, observe.ShardCounts] = values((yield Many(calls)))
     return all(each.head_ms is None or each.head_ms > target_ms for each in counts.values())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from shardq.engine import AsyncEngine, Engine
+    from shardq import AsyncEngine, Engine
     from shardq.testing import AsyncClock, Clock
 
 ENVIRONMENT = "SHARDQ_TEST_URL"
@@ -90,7 +90,7 @@ def shardq_engine(request: pytest.FixtureRequest, shardq_clock: Clock) -> Engine
     """An engine of the test's own, under a new name, which goes by ``shardq_clock``. It has one shard, so that tasks
     become ready in the order of their due times; ``@pytest.mark.shardq(shards=16, codec="msgpack")`` has other options.
     """
-    from shardq.engine import Engine
+    from shardq import Engine
 
     return shardq_clock.adopt(Engine(shardq_clock.url, **_engine_options(request)))
 
@@ -110,7 +110,7 @@ def shardq_async_engine(request: pytest.FixtureRequest, shardq_async_clock: Asyn
     """Like ``shardq_engine``, for tests on asyncio, whatever runs them: pytest-asyncio, anyio, or
     ``asyncio.run`` in the test. It opens itself at its first use.
     """
-    from shardq.engine import AsyncEngine
+    from shardq import AsyncEngine
 
     return shardq_async_clock.adopt(AsyncEngine(shardq_async_clock.url, **_engine_options(request)))
 

@@ -25,8 +25,7 @@ from shardq.core.operation import Many, Operation, values
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import edit_topology, without_ended_pauses
 from shardq.core.topology_recovery import REFUSALS, Recovery
-from shardq.engine.base import EngineBase
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess, EngineBase
 from shardq.errors import InvalidOption, NaiveDatetime
 from shardq.features.schedules.known import KnownSchedules
 
@@ -97,7 +96,7 @@ class VirtualPollers:
 
     @property
     def cache(self) -> TopologyCache:
-        return Internals(self.engine).cache
+        return EngineAccess(self.engine).cache
 
     @property
     def has_routes(self) -> bool:
@@ -127,7 +126,7 @@ class VirtualPollers:
         # a settle that schedules nothing again; a claim of a bound worker, whose token is its name and a number
         only_acks = name == "settle" and _is_of_acks(words)
         is_handled = name == "claim" and str(words[5]).rpartition(":")[0] in self.handlers
-        if Internals(self.engine).has_opened and self.cache.topology.is_keyed:
+        if EngineAccess(self.engine).has_opened and self.cache.topology.is_keyed:
             changes = name not in CHANGES_NO_INSTANT - FREEING
         else:
             changes = name not in CHANGES_NO_INSTANT and not only_acks and not is_handled

@@ -17,7 +17,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.operation import arun, run
 from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.wiring import DriverFactory
+from shardq.engine.around import DriverFactory
 from shardq.errors import ShardqError
 from shardq.testing.virtual import VirtualPollers
 

@@ -10,7 +10,7 @@ from typing import Any
 from shardq import Engine
 from shardq.core.layout.keys import shard_keys
 from shardq.core.model.record import codec_named, decode_record
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.support.servers import Servers
 
 
@@ -21,7 +21,7 @@ def lines(objects: Iterable[Any]) -> str:
 def stored(engine: Engine) -> Counter[Any]:
     """Returns the payloads of all tasks, and how often each is stored."""
     found = Counter[Any]()
-    with Servers(str(Internals(engine).options.url)) as servers:
+    with Servers(str(EngineAccess(engine).options.url)) as servers:
         for shard in engine.stats().shards:
             keys = shard_keys(engine.name, shard.shard)
             records = servers.ask(keys.slot, "HVALS", keys.task)

@@ -13,7 +13,7 @@ from shardq import BadInput, Engine
 from shardq.cli.app import app
 from shardq.cli.options import Given
 from shardq.engine import tables
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.cli.shell import Shell
 from tests.support.waiting import wait_until
 
@@ -24,7 +24,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
 
     def run(*words: str) -> str:
         """What a command prints; the error that it meets is raised."""
-        given = ["--url", Internals(engine).options.url or "", "--name", engine.name]
+        given = ["--url", EngineAccess(engine).options.url or "", "--name", engine.name]
         done = CliRunner().invoke(app, [*words, *given], obj=Given(), standalone_mode=False)
         if isinstance(done.exception, BadInput):
             raise done.exception
@@ -51,7 +51,7 @@ def test_forward_to_a_url(engine: Engine, own_server: Server, monkeypatch: pytes
     down = wait_until(lambda: problem in (told := run("stats")) and told, "stats of another process tell it")
     wait_until(lambda: problem in run("health"), "so does health")
     wait_until(lambda: re.search(r"mail 1 \((open|half-open)\)", run("fleet")), "and the list of processes")
-    with Engine(Internals(engine).options.url, name=engine.name) as other:
+    with Engine(EngineAccess(engine).options.url, name=engine.name) as other:
         topics = tables.topics(other.health())
     ((cell, red),) = [(topics.columns[-1].cell(row), topics.red(row)) for row in topics.rows if row[0] == "mail"]
     assert re.fullmatch(rf"to {re.escape(shown)} by LPUSH, circuit (open|half-open)", cell)

@@ -10,7 +10,7 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.layout.slots import slot_of
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.cli.shell import Shell
 from tests.support.servers import Servers
 from tests.support.states import claim, put, state_of
@@ -195,7 +195,7 @@ def test_json_is_stored_as_it_was_written(shardq: Shell, engine: Engine) -> None
     engine.forward("t", to=to)
     engine.start()
     shardq.run("push", '{"n": 1.00,   "big": 123456789012345678901234567890}', "--topic", "t")
-    with Servers(str(Internals(engine).options.url)) as servers:
+    with Servers(str(EngineAccess(engine).options.url)) as servers:
         (payload,) = wait_until(lambda: servers.ask(slot_of(to), "LRANGE", to, 0, -1), "it is forwarded")
         servers.ask(slot_of(to), "DEL", to)
     assert payload == b'{"n": 1.00,   "big": 123456789012345678901234567890}'

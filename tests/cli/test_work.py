@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from shardq import Engine, Task
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.cli.shell import LONGEST_S, Shell
 from tests.support.states import claim, counted, state_of
 from tests.support.waiting import wait_until
@@ -163,7 +163,7 @@ def test_a_second_signal_ends_it_at_once(shardq: Shell, engine: Engine, tmp_path
     told = json.loads(served(process))
     assert told == {
         "name": engine.name,
-        "url": Internals(engine).options.safe_url,
+        "url": EngineAccess(engine).options.safe_url,
         "topics": [""],
         "batches": {},
         "concurrency": 16,

@@ -16,7 +16,7 @@ from shardq import Delivery, Engine, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.delivery.linger import Linger
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.worker.base import plan_of
 from tests.support.engines import Engines
 from tests.support.proxies import Proxy
@@ -148,7 +148,7 @@ def test_a_handler_of_batches_that_lingers_looks_at_the_others(own: Engine, engi
     """Also at the first look, before anybody knows which server is silent."""
     worker = own.worker(lease=LEASE_S, topics=[""])
     worker.on("", batch=1000, linger=5)(lambda batch: None)
-    internals = Internals(own)
+    internals = EngineAccess(own)
     driver, claims = internals.open_driver(), internals.planned_claims(plan_of(worker))
     linger = Linger(driver, claims, lambda _: None, size=1000, linger_s=5)  # type: ignore[arg-type, return-value]  # it waits for nothing here
     for _ in range(2):

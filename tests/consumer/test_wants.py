@@ -12,7 +12,7 @@ from shardq.core.consumer.claim_state import ClaimNotes, Claims
 from shardq.core.consumer.claiming import claim, give_back_leases
 from shardq.core.consumer.settling import back_unbegun
 from shardq.core.operation import run
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.support.waiting import wait_until
 
 EACH = 50
@@ -24,7 +24,7 @@ def test_of_each_topic_no_more_than_is_wanted(running: Engine) -> None:
     running.push_many([Task(n, topic=topic) for topic in ("a", "b", "c", "paused") for n in range(EACH)])
     running.pause("paused")
     running.limit("c", concurrency=2)
-    internals = Internals(running)
+    internals = EngineAccess(running)
     claims = Claims(internals.cache, [], name="me", lease_ms=15_000, ready_counts=ReadyCounts())
     driver = internals.open_driver()
 

@@ -13,7 +13,7 @@ import pytest
 from shardq import Batch, Engine, Task
 from shardq.core.operation import run
 from shardq.delivery.linger import Linger
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.worker.base import plan_of
 from tests.support.engines import Engines
 from tests.support.states import counted, make_ready
@@ -160,7 +160,7 @@ def test_the_wait_is_that_of_the_list_and_not_of_who_looks(url: str, name: str) 
         engine.start()
         worker = engine.worker()
         worker.on("events", batch=10, linger=5)(lambda batch: None)
-        internals = Internals(engine)
+        internals = EngineAccess(engine)
         driver = internals.open_driver()
         linger = Linger(driver, internals.planned_claims(plan_of(worker)), lambda _: None, size=10, linger_s=5)  # type: ignore[arg-type, return-value]  # it waits for nothing here
 

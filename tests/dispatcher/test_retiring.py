@@ -13,7 +13,7 @@ from shardq.core.dispatcher import retiring
 from shardq.core.dispatcher.retiring import Retirer, retire
 from shardq.core.model.ids import topic_of
 from shardq.core.operation import run
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
@@ -40,7 +40,7 @@ def unlisted(servers: Servers, name: str) -> list[str]:
 
 def test_a_push_at_that_instant_keeps_its_topic(engine: Engine, servers: Servers, name: str) -> None:
     """Between any two of the calls by which topics are retired."""
-    driver, cache = Internals(engine).open_driver(), Internals(engine).cache
+    driver, cache = EngineAccess(engine).open_driver(), EngineAccess(engine).cache
     draw, pending, retired = random.Random(1), list[str](), 0
 
     def push_and_cancel() -> None:
@@ -60,7 +60,7 @@ def test_a_push_at_that_instant_keeps_its_topic(engine: Engine, servers: Servers
 def test_the_first_of_the_dispatchers_retires(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retiring, "EVERY_S", 0.2)
     engine.cancel(engine.push("x", topic="mail", delay=FAR_S))
-    driver, cache = Internals(engine).open_driver(), Internals(engine).cache
+    driver, cache = EngineAccess(engine).open_driver(), EngineAccess(engine).cache
     beside = [SimpleNamespace(process=process, members=("b", "a"), clock_ms=lambda: 0.0) for process in ("a", "b")]
     first, second = (Retirer(driver, cache, each) for each in beside)
     second.loop.start()

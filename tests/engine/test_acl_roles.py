@@ -26,7 +26,7 @@ from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.slots import slot_of
 from shardq.core.operation import run
 from shardq.core.roles import FSYNCED, ROLES
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import AccessDenied, DurabilityUnavailable
 from shardq.features.history.recorder import counted
 from shardq.http import app
@@ -222,7 +222,7 @@ def test_a_dispatcher_does_its_work(
     monkeypatch.setattr(retiring, "IDLE_MS", 0)
     admin.purge(topic="lapses")
     with Engine(address, name=name) as another:
-        driver, cache = Internals(another).open_driver(), Internals(another).cache
+        driver, cache = EngineAccess(another).open_driver(), EngineAccess(another).cache
         assert None not in run(driver, counted(cache)).values()
         for _ in range(4):  # the consumer may be noted as one that waits
             run(driver, retiring.retire(cache))
@@ -386,7 +386,7 @@ def test_a_role_may_do_nothing_else(
     url = user(*rules([role], name=name))
     login, _, _ = url.partition("://")[2].partition("@")
     username, _, password = login.partition(":")
-    with Engine(Internals(admin).options.url, name=f"{name}-other", shards=1) as other:
+    with Engine(EngineAccess(admin).options.url, name=f"{name}-other", shards=1) as other:
         forbidden = [
             *(
                 ("FLUSHALL",),

@@ -19,7 +19,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncConsumer, AsyncEngine, AsyncResize, AsyncWorker, Engine, Task
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import UnknownSchedule
 from shardq.features.schedules.handle_aio import AsyncOwnedSchedules, AsyncScheduleHandle
 from tests.support.cancelling import CANCELLED, DURABLE, SOON_S, Make, cuts, maker, quiet, run, until
@@ -55,7 +55,7 @@ def make(server: Server, name: str) -> Make:
 
 def stored(engine: AsyncEngine) -> Counter[Any]:
     """Counts the payloads that are stored."""
-    with Engine(Internals(engine).options.url, name=engine.name) as other:
+    with Engine(EngineAccess(engine).options.url, name=engine.name) as other:
         return Counter(task.payload for task in listed(other) if task.topic != "after")
 
 

@@ -15,9 +15,9 @@ import pytest
 from cluster.server import Server
 from shardq import Engine
 from shardq.core.operation import run
+from shardq.engine.access import EngineAccess
 from shardq.engine.doctor import OK, Wrong, find_all
 from shardq.engine.findings import EXAMPLES, SEVERITIES, TABLE, Finding, FirstSeen, found, in_order
-from shardq.engine.internals import Internals
 from shardq.engine.wiring import connected
 from tests.engine.faults import FAULTS, ON_TUNED, SEEN_S, Fault, Looked
 from tests.support.pages import PACKAGE
@@ -49,7 +49,7 @@ def findings(looked: Looked) -> dict[str, list[Wrong]]:
     if not bounds.pop("deep", False):
         wrong = list(map(Wrong, looked.engine.health(**bounds).findings))
     else:
-        with connected(Internals(looked.engine).options) as driver:
+        with connected(EngineAccess(looked.engine).options) as driver:
             wrong = [each for _, some in find_all(looked.engine, driver, everything=False) for each in some]
     told: dict[str, list[Wrong]] = {}
     for each in wrong:
@@ -58,7 +58,7 @@ def findings(looked: Looked) -> dict[str, list[Wrong]]:
 
 
 def mend(engine: Engine, wrong: list[Wrong]) -> None:
-    with connected(Internals(engine).options) as driver:
+    with connected(EngineAccess(engine).options) as driver:
         for each in wrong:
             assert each.mend is not None
             assert run(driver, each.mend(), None).left == 0

@@ -25,7 +25,7 @@ from cluster.server import Server
 from shardq import BadInput, Engine
 from shardq.core.drivers.clients import read
 from shardq.core.drivers.settings import Tls
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import InvalidOption, InvalidUrl, Unavailable
 from tests.support import certificates
 from tests.support.engines import SHARDS, Engines
@@ -227,7 +227,7 @@ def test_an_engine_goes_where_the_client_goes_and_shares_no_connection(
     found = engine.get(id)
     assert found is not None
     assert found.payload == "hi"
-    assert PASSWORD not in repr(engine) + Internals(engine).options.safe_url
+    assert PASSWORD not in repr(engine) + EngineAccess(engine).options.safe_url
     databases = set().union(*(each.ask("INFO", "keyspace") for each in at.servers))
     assert databases == {f"db{at.words.get('db', 0)}"}
     if len(at.servers) > 1:

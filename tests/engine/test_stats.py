@@ -11,8 +11,8 @@ from shardq.core.calls import observe
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Limit, Route
+from shardq.engine.access import EngineAccess
 from shardq.engine.engine_wide import drawn_of_a_shard, whole_of_a_shard
-from shardq.engine.internals import Internals
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S, STATES, claim, put, ready_of, state_of
 from tests.support.waiting import wait_until
@@ -158,7 +158,7 @@ def test_a_topic_with_one_task_is_always_listed(engines: Engines, url: str, name
     wait_until(lambda: not engine.topology.priors, "all are where they belong", timeout=60)
     moved = {topic for topic in rare if engine.topology.shard_of(engine.tasks(topic=topic)[0].id)}
     assert moved
-    driver = Driver(Internals(engine).options.settings(url))
+    driver = Driver(EngineAccess(engine).options.settings(url))
     driver.open()
     try:
         second = driver.call(observe.peek(shard_keys(name, 1), engine.topology.stamp, []))

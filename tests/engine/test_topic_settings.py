@@ -14,7 +14,7 @@ import pytest
 from shardq import Engine
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.topology import NO_SETTINGS, Limit, Route, TopicSettings
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import InvalidOption
 from tests.support.engines import SHARDS, Engines
 from tests.support.servers import Servers, keys_of
@@ -118,7 +118,7 @@ def test_only_changes_of_the_same_history_are_added(
     other = engines.opened(url, name=engine.name)
     other.limit("lost", rate=2)
     assert known(other).keys() == {"kept", "lost"}
-    Internals(other).cache.before = None
+    EngineAccess(other).cache.before = None
     for key, dump in dumps.items():
         servers.ask(keys.slot, "RESTORE", key, 0, dump, "REPLACE")
     for shard in keys_of(engine.name, SHARDS):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import control_keys
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import ShardqError
 from shardq.features.cold import sqlite
 from shardq.features.cold.databases import open_store
@@ -366,7 +366,7 @@ class ColdWay(DispatcherWay):
 
     def _loader(self) -> LoaderReport | None:
         assert self._engine is not None, "it runs"
-        return Internals(self._engine).running.loader()
+        return EngineAccess(self._engine).running.loader()
 
     def stop(self) -> None:
         if self._engine is not None:

@@ -19,7 +19,7 @@ from cluster.server import Server
 from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import patterns
 from shardq.core.model.record import JSON, encode_record
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import spool_mover
 from shardq.errors import SpoolFault
 from shardq.outbox import OutboxRelay
@@ -87,7 +87,7 @@ def test_commands_of_a_spool(single: Server, tmp_path: Path) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(file.close)
             engine = stack.enter_context(Engine(single.url, name=name, shards=1))
-            options = Internals(engine).options
+            options = EngineAccess(engine).options
             mover = stack.enter_context(contextlib.closing(spool_mover(file, options)))
             assert mover.run(lambda: False), mover.problem
             mover.confirm()

@@ -27,7 +27,7 @@ from shardq.core.calls import listing
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.topology_recovery import call_every_shard
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.features.history.recorder import Recorder
 from shardq.http import app
 from tests.fuzz import asgi, command
@@ -254,16 +254,16 @@ class World:
             raise AssertionError("a scrape says that the engine can't be read")
 
     def _recorded(self) -> None:
-        dispatcher = Internals(self.engine).running.dispatcher
+        dispatcher = EngineAccess(self.engine).running.dispatcher
         assert dispatcher is not None
         (recorder,) = [each for each in dispatcher.beside if isinstance(each, Recorder)]
         recorder.step()
 
     def _trimmed(self) -> None:
-        dispatcher = Internals(self.engine).running.dispatcher
+        dispatcher = EngineAccess(self.engine).running.dispatcher
         assert dispatcher is not None
         make = partial(listing.trim, age_ms=10**12, keep=10**9)
-        for _, result in run(dispatcher.driver, call_every_shard(Internals(self.engine).cache, make), 5.0):
+        for _, result in run(dispatcher.driver, call_every_shard(EngineAccess(self.engine).cache, make), 5.0):
             assert not isinstance(result, ShardqError), result
 
     def lives(self) -> None:
@@ -272,7 +272,7 @@ class World:
         lasting = [thread for thread in self._threads if not thread.name.startswith("shardq-poller-")]
         ended = [thread.name for thread in lasting if not thread.is_alive()]
         assert not ended, ended
-        dispatcher = Internals(self.engine).running.dispatcher
+        dispatcher = EngineAccess(self.engine).running.dispatcher
         assert dispatcher is not None
         states = [report.state for report in dispatcher.reports().values()]
         states += [each.loop.state for each in dispatcher.beside]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from shardq import Engine
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.features.history import LENGTH, MINUTES, Row, State, hour_at, merged, minute_at, requests
 
 PER_MINUTE = 1000
@@ -44,7 +44,7 @@ def seed_a_day(engine: Engine, per_minute: Callable[[int], int] = lambda minute:
     parts = [(0, State(minute=now - 1, shards={}).packed())]
     parts += [(minute_at(row.number), row.packed()) for row in rows]
     parts += [(hour_at(row.number), row.packed()) for row in hours.values()]
-    keys, driver, seen = Internals(engine).cache.control, Internals(engine).open_driver(), b""
+    keys, driver, seen = EngineAccess(engine).cache.control, EngineAccess(engine).open_driver(), b""
     for start in range(0, len(parts), 400):
         assert driver.call(requests.write(keys, 0, seen, parts[start : start + 400], length=LENGTH))
         seen = driver.call(requests.read(keys, 0, 4))

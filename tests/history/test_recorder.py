@@ -15,7 +15,7 @@ import redis
 from shardq import Engine, Task
 from shardq.core.calls.request import Command
 from shardq.core.drivers.sync import Driver
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.features.history import LENGTH, STATE_BYTES, State, recorder, requests
 from shardq.features.history.recorder import Recorder
 from shardq.features.listing.forecast import Horizon
@@ -53,7 +53,7 @@ def threads(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
 
 def recorder_of(engine: Engine, clock: Clock, name: str = "a") -> Recorder:
     peers = SimpleNamespace(process=name, members=("a", "b", "c"), clock_ms=clock)
-    return Recorder(Internals(engine).open_driver(), Internals(engine).cache, peers)
+    return Recorder(EngineAccess(engine).open_driver(), EngineAccess(engine).cache, peers)
 
 
 def dispatch(engine: Engine, count: int) -> None:
@@ -63,8 +63,8 @@ def dispatch(engine: Engine, count: int) -> None:
 
 
 def stored(engine: Engine) -> bytes:
-    driver: Driver = Internals(engine).open_driver()
-    return driver.call(requests.read(Internals(engine).cache.control, 0, LENGTH + 1))
+    driver: Driver = EngineAccess(engine).open_driver()
+    return driver.call(requests.read(EngineAccess(engine).cache.control, 0, LENGTH + 1))
 
 
 def recorded(engine: Engine, horizon: Horizon) -> list[int]:
@@ -133,8 +133,8 @@ def test_the_key_has_its_whole_length_from_the_first_row_on(threads: Engine, clo
         assert writer.step()
         assert len(stored(threads)) == LENGTH
         clock.past(1)
-    keys = Internals(threads).cache.control
-    used = Internals(threads).open_driver().call(Command(keys.slot, ("MEMORY", "USAGE", keys.history), int))
+    keys = EngineAccess(threads).cache.control
+    used = EngineAccess(threads).open_driver().call(Command(keys.slot, ("MEMORY", "USAGE", keys.history), int))
     assert used <= 200_000
 
 
@@ -158,13 +158,13 @@ def test_a_state_of_another_version_begins_anew(threads: Engine, clock: Clock) -
     body = b"\x93a state of tomorrow"
     minute = struct.pack(">I", int(clock() // 60_000) - 2)
     call = requests.write(
-        Internals(threads).cache.control,
+        EngineAccess(threads).cache.control,
         0,
         stored(threads)[:4],
         [(0, minute + struct.pack(">I", len(body)) + body)],
         length=LENGTH,
     )
-    assert Internals(threads).open_driver().call(call)
+    assert EngineAccess(threads).open_driver().call(call)
     assert writer.step()
     assert State.of(stored(threads)[:STATE_BYTES]) is not None
     assert recorded(threads, "day") == []

@@ -12,7 +12,7 @@ from shardq import Delivery, Engine, Task
 from shardq.core.dispatcher import membership
 from shardq.core.fleet import report
 from shardq.core.fleet.lateness import Lateness
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.keys.account import TOPIC
 from tests.metrics.scraping import registry_of, scraped, total
 from tests.support.engines import Engines
@@ -29,7 +29,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waits(engine: Engine) -> Lateness:
     """How long tasks waited, as this process has counted: those that an ack handed their key to, too."""
-    return Internals(engine).running.key_waits().get(TOPIC, Lateness())
+    return EngineAccess(engine).running.key_waits().get(TOPIC, Lateness())
 
 
 def counted(engine: Engine, count: int) -> tuple[int, int]:

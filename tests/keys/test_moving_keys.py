@@ -23,8 +23,8 @@ from shardq.core.resharding.lane_keeper import move_closed, open_arrived
 from shardq.core.resharding.migration import MoveRate, MoveTokens, sweep
 from shardq.core.resharding.moving_lanes import Lanes
 from shardq.core.resharding.resizing import forget_priors
+from shardq.engine.access import EngineAccess
 from shardq.engine.doctor import Mended, find_orphans
-from shardq.engine.internals import Internals
 from shardq.errors import ChangeUnderWay
 from tests.keys.account import TOPIC
 from tests.support.servers import Servers, keys_of
@@ -182,7 +182,7 @@ def test_what_is_restored(moving: Moving, servers: Servers, driver: Driver) -> N
     moving.engine.stop()
     servers.ask(home.slot, "HDEL", home.gates, of_key(TOPIC, moving.key))
     servers.ask(home.slot, "HSET", home.task, moving.id("lost"), encode_record(JSON, "lost"))
-    cache = Internals(moving.engine).cache
+    cache = EngineAccess(moving.engine).cache
     (found,) = run(driver, find_orphans(cache, [cache.keys(home.shard)], everything=True), 5.0)
     assert found.mend is not None
     assert run(driver, found.mend(), 5.0) == Mended(1)
@@ -272,7 +272,7 @@ def test_a_hold_in_the_last_instant_of_a_change(url: str, name: str, servers: Se
         engine.limit(TOPIC, per_key=1)
         key = Moving.moving_key()
         engine.resize(AFTER)
-        cache = Internals(engine).cache
+        cache = EngineAccess(engine).cache
         for keys in cache.span():
             assert run(driver, sweep(cache, keys, MoveTokens("test"), MoveRate()), 5.0)
         engine.hold(TOPIC, key=key, until=time.time() + 600)
@@ -299,7 +299,7 @@ def test_a_hold_that_is_set_while_its_shard_is_swept(running: Engine, servers: S
     taker.bury(claim(taker, 1), "of no use")
     running.stop()
     running.resize(AFTER)
-    cache, numbers = Internals(running).cache, MoveTokens("test")
+    cache, numbers = EngineAccess(running).cache, MoveTokens("test")
     source, target = map(cache.keys, running.topology.homes(id))
 
     def all_else() -> None:

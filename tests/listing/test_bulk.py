@@ -16,7 +16,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.task import State
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import connected
 from shardq.features.listing import pages
 from shardq.features.listing.bulk import Bulk, bulk_query
@@ -102,7 +102,7 @@ def test_a_task_that_is_leased_meanwhile_is_left_alone(running: Engine) -> None:
             leased.extend(delivery.id for delivery in claim(consumer, 1))
 
     bulk = Bulk(TopologyCache(running.name, running.topology), "cancel", bulk_query("cancel", topic="mail"))
-    with connected(Internals(running).options) as driver:
+    with connected(EngineAccess(running).options) as driver:
         while run(Between(driver, lease_one), bulk.following()):
             pass
     assert bulk.so_far == BulkResult(matched=3, done=2, others={Outcome.RUNNING: 1}, running=tuple(leased))
@@ -185,7 +185,7 @@ def test_what_falls_due_again_before_the_ready_ones_are_met_counts_once(running:
         bulk_query("reschedule", state=None, topic=""),
         due=-1,
     )
-    with connected(Internals(running).options) as driver:
+    with connected(EngineAccess(running).options) as driver:
         while run(driver, bulk.following()):
             wait_until(lambda: running.stats().ready == bulk.so_far.done, "what was rescheduled is ready")
     assert bulk.so_far == BulkResult(matched=1500, done=1500)
@@ -200,7 +200,7 @@ def test_none_is_missed_where_a_resize_ends_between_a_page_and_its_records(runni
             consumer.bury(delivery, "of no use")
     cache = TopologyCache(running.name, running.topology)
     query = bulk_query("cancel", state=state)
-    with connected(Internals(running).options) as driver:
+    with connected(EngineAccess(running).options) as driver:
         entries, _ = run(driver, pages.following(cache, query, query.first, 1000))
         assert {entry.id for entry in entries} == set(ids)
         running.resize(running.topology.shards * 4)

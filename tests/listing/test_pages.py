@@ -22,7 +22,7 @@ from shardq.core.drivers.sync import Driver
 from shardq.core.model.record import codec_named
 from shardq.core.operation import Histories, run
 from shardq.core.topology_cache import TopologyCache
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import connected
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing import pages
@@ -304,7 +304,7 @@ def test_the_work_of_a_page_is_bounded(many: Engine, state: str) -> None:
         many.stop()
     cache, raw = TopologyCache(many.name, many.topology), codec_named("json")
     shards = len(cache.span())
-    with connected(Internals(many).options) as driver:
+    with connected(EngineAccess(many).options) as driver:
         for topic, limit in ((None, 1), (None, 100), (None, 1000), ("mail", 100), ("none", 100)):
             query, cursor, calls, found = Query.checked(state=state, topic=topic), None, 0, 0
             while calls < 30:
@@ -334,7 +334,7 @@ def test_lists_that_are_empty_cost_a_page_next_to_nothing(many: Engine) -> None:
     wait_until(lambda: many.stats().ready == 5, "all are ready")
     many.stop()
     cache, raw = TopologyCache(many.name, many.topology), codec_named("json")
-    with connected(Internals(many).options) as driver:
+    with connected(EngineAccess(many).options) as driver:
         names = [word for n in range(5000) for word in (f"t{n}", 1)]
         for keys in cache.span():
             driver.call(Command(keys.slot, ("HSET", keys.topics, *names), int))

@@ -17,8 +17,8 @@ from cluster.ports import free_port
 from cluster.server import Server
 from shardq import AsyncEngine, Backoff, Batch, Bury, Delivery, Engine, Retry, Snooze, Task, Worker
 from shardq.core.dispatcher import poller
+from shardq.engine.access import EngineAccess
 from shardq.engine.findings import TABLE, found
-from shardq.engine.internals import Internals
 from shardq.errors import InvalidOption
 from shardq.metrics import exposition
 from shardq.metrics.exposition import FRESH_S, METRICS
@@ -303,7 +303,7 @@ def test_an_asyncio_engine_tells_the_problems_of_its_own_process(
             registry = registry_of(engine)
             await engine.start()
             own = [found("worker", worker="a worker of this process", problem="its thread has ended")]
-            monkeypatch.setattr(Internals(engine).running, "findings", lambda: own)
+            monkeypatch.setattr(EngineAccess(engine).running, "findings", lambda: own)
             seen = await asyncio.to_thread(scraped, registry)
             assert (total(seen, "shardq_healthy"), total(seen, "shardq_finding", name="worker", severity="red")) == (
                 0,

@@ -12,7 +12,7 @@ import shardq
 from bench.consuming import working
 from cluster.server import Server
 from shardq import Delivery, Engine
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import InvalidOption
 from shardq.metrics import http
 from shardq.metrics.http import Address
@@ -83,7 +83,7 @@ def test_an_outage_is_no_reason_to_restart(own_server: Server, name: str) -> Non
         own_server.pause()
         try:
             # rung, so that pollers do not sleep through the outage
-            for poller in list(Internals(engine).running.dispatcher._pollers.values()):  # type: ignore[union-attr]
+            for poller in list(EngineAccess(engine).running.dispatcher._pollers.values()):  # type: ignore[union-attr]
                 poller.rung(None)
             wait_until(lambda: got(f"{server.url}/readyz")[0] == 503, "it is not ready")
             assert "can't be dispatched" in got(f"{server.url}/readyz")[1]

@@ -12,7 +12,7 @@ import shardq
 from shardq import outbox
 from shardq.core.calls.request import Command
 from shardq.core.layout.keys import shard_keys
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import connected
 from tests.support.pages import page
 
@@ -30,7 +30,7 @@ def test_a_moved_row_takes_what_the_page_says(url: str, name: str, said: str, id
         tasks = [shardq.Task(n, topic="mail", id=id and id.format(n)) for n in range(rows)]
         outbox.push_many(connection, tasks)
     engine, seen = shardq.Engine(url, name=name, shards=1), shard_keys(name, 0).seen
-    with closing(outbox.OutboxRelay(engine, database)) as relay, connected(Internals(engine).options) as driver:
+    with closing(outbox.OutboxRelay(engine, database)) as relay, connected(EngineAccess(engine).options) as driver:
         while relay.step():
             pass
         taken = driver.call(Command(shard_keys(name, 0).slot, ["MEMORY", "USAGE", seen, "SAMPLES", "0"], int))

@@ -15,7 +15,7 @@ from shardq.core.calls.request import Call, Word
 from shardq.core.model.record import JSON, encode_record
 from shardq.core.producer.gathering import FEW, Gatherer
 from shardq.core.producer.packing import BATCH, CALL_BYTES, Entries, Packer
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import OutOfMemory
 from tests.producer.gathered import (
     MANY,
@@ -190,7 +190,7 @@ def test_ids_that_are_taken(url: str, name: str) -> None:
             await engine.push("before", id=f"made-{n}", delay=FAR_S)
         packer = Packer(JSON, max_payload=1 << 20)
         deadline = time.monotonic() + 30
-        gatherer = Gatherer(await Internals(engine).open_driver(), Internals(engine).cache, packer)
+        gatherer = Gatherer(await EngineAccess(engine).open_driver(), EngineAccess(engine).cache, packer)
         words: list[list[Word]] = [[f"made-{n}", -3_600_000, encode_record(JSON, n)] for n in range(50)]
         # FEW others are under way, so that all of these are gathered
         others = [asyncio.create_task(gatherer.push(packer.one(Task("x", delay=FAR_S)), deadline)) for _ in range(FEW)]
@@ -208,7 +208,7 @@ def test_ids_that_are_taken(url: str, name: str) -> None:
 def test_one_with_no_time_left_takes_none_of_the_others(url: str, name: str) -> None:
     async def main(engine: AsyncEngine) -> None:
         packer = Packer(JSON, max_payload=1 << 20)
-        gatherer = Gatherer(await Internals(engine).open_driver(), Internals(engine).cache, packer)
+        gatherer = Gatherer(await EngineAccess(engine).open_driver(), EngineAccess(engine).cache, packer)
         ends = [time.monotonic() + 30] * MANY
         ends[MANY // 2] = time.monotonic()
         told = await outcomes([gatherer.push(packer.one(Task(n, delay=FAR_S)), end) for n, end in enumerate(ends)])

@@ -15,7 +15,7 @@ import redis
 from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Outcome, Task
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.failover.conftest import Service
 from tests.support.engines import Engines
 from tests.support.servers import keys_of
@@ -255,7 +255,7 @@ def test_a_master_that_was_emptied_before_its_replica_took_over(own_cluster: Clu
 
 def looked(engine: Engine) -> None:
     """Returns when every master was looked at once more."""
-    replayer = Internals(engine).running.replayer
+    replayer = EngineAccess(engine).running.replayer
     assert replayer is not None
     now, asked = time.monotonic(), replayer._looked
     wait_until(lambda: asked and all(at > now for at in dict(asked).values()), "every master is looked at")

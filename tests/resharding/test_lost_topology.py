@@ -10,7 +10,7 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.keys import control_keys
 from shardq.core.layout.topology import Stamp
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.resharding.conftest import SHARDS
 from tests.support.servers import Servers, keys_of
 from tests.support.states import FAR_S, claim
@@ -90,7 +90,7 @@ def test_the_announcement_is_lost(engine: Engine, control: Control, ids: list[st
     before = control.read()
     engine.resize(8)
     control.lose(before)
-    with Engine(Internals(engine).options.url, name=engine.name, timeout=10.0) as other:
+    with Engine(EngineAccess(engine).options.url, name=engine.name, timeout=10.0) as other:
         assert [id for id in ids[::10] if not other.cancel(id)] == []
     assert control.shards == 8
 

@@ -17,7 +17,7 @@ from shardq import Engine, Outcome, Task
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.operation import run
 from shardq.core.topology_upkeep import open_shards
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import connected
 from shardq.errors import AnotherEngine, ShardqError
 from tests.cli.shell import Shell
@@ -334,8 +334,8 @@ def test_an_address_that_leads_to_another_engine_while_shards_are_opened(server_
             return [sorted(other.ask("KEYS", "*")), *(other.ask("HGETALL", shard_keys(name, n).meta) for n in range(4))]
 
         before = there()
-        cache = Internals(engine).cache
-        with connected(Internals(innocent).options) as driver, pytest.raises(AnotherEngine):
+        cache = EngineAccess(engine).cache
+        with connected(EngineAccess(innocent).options) as driver, pytest.raises(AnotherEngine):
             run(driver, open_shards(cache, cache.span()), 10.0)
         assert there() == before
 

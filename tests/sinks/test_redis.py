@@ -11,7 +11,7 @@ from cluster.cluster import Cluster
 from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.slots import slot_of
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from tests.sinks.seen import ids_in, left, sink_stats
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
@@ -52,7 +52,7 @@ def test_a_stream_is_trimmed(feeding: Engine, sink: Server) -> None:
         feeding.forward("events", to=to, maxlen=100)
         ids = feeding.push_many([Task(n, topic="events") for n in range(1000)])
         wait_until(lambda: left(feeding) == 0, "all have arrived")
-        with Servers(Internals(feeding).options.url or "") as servers:
+        with Servers(EngineAccess(feeding).options.url or "") as servers:
             kept = (
                 ids_in(sink, "events")
                 if "#" in to

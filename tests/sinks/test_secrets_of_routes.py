@@ -13,7 +13,7 @@ from shardq.core.layout.topology import Route
 from shardq.core.operation import run
 from shardq.core.topology_edits import edit_topology
 from shardq.engine import engine_wide
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import InvalidUrl
 from tests.sinks.seen import left, sink_stats
 from tests.sinks.test_http import Endpoint
@@ -30,7 +30,7 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 def stored(engine: Engine, topic: str, to: str) -> None:
     """Sets a route as one who may write to Redis does, and asks nobody."""
     edit = partial(engine_wide.with_route, topic=topic, route=Route(to))
-    run(Internals(engine).open_driver(), edit_topology(Internals(engine).cache, edit))
+    run(EngineAccess(engine).open_driver(), edit_topology(EngineAccess(engine).cache, edit))
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "SHARDQ_URL"])

@@ -20,7 +20,7 @@ import pytest
 
 from cluster.server import Server
 from shardq import Engine, PushError, Task, Unanswered
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import spool_mover
 from shardq.errors import InvalidOption, SpoolFault, SpoolFull
 from shardq.features.embedded import locks
@@ -315,7 +315,7 @@ def test_what_cant_be_noted_is_not_replayed(own_server: Server, path: Path, name
     file = SpoolFile(path, engine=name)
     file.add([[Command("cancel", engine.push("here", delay=FAR_S))]])
     write_protect(path)
-    mover = spool_mover(file, Internals(engine).options)
+    mover = spool_mover(file, EngineAccess(engine).options)
     with pytest.raises(SpoolFault, match="attempt to write a readonly database"):
         mover.run(lambda: False)
     mover.close()

@@ -13,7 +13,7 @@ import redis
 
 import shardq
 from shardq.core.layout.keys import shard_keys
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.testing import AsyncClock, Clock
 from tests.support.listed import listed
 
@@ -428,7 +428,7 @@ def test_an_engine_of_the_program_is_given_back_as_it_was(url: str, name: str) -
         engine.push("in the test", delay=60)
         clock.advance(minutes=2)
         shardq.testing.assert_ready(engine, "in the test")
-    assert (engine.name, Internals(engine).options.shards) == (name, 2)
+    assert (engine.name, EngineAccess(engine).options.shards) == (name, 2)
     with engine:
         with Clock(url) as clock, pytest.raises(shardq.errors.InvalidOption, match="is open"):
             clock.adopt(engine)

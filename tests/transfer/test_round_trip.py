@@ -13,7 +13,7 @@ import pytest
 
 from shardq import AsyncEngine, Engine, Task
 from shardq.core.operation import run
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.transfer.importing import Run
 from tests.support.listed import listed
@@ -251,7 +251,7 @@ def test_lines_that_are_wrong_and_lines_that_are_missing(source: Engine, target:
 def test_what_is_done_is_not_made_again(source: Engine, target: Engine) -> None:
     """A window whose answer was lost is sent again, while workers run."""
     source.push_many([Task(n, delay=FAR_S) for n in range(50)])
-    inside = Internals(target)
+    inside = EngineAccess(target)
     importer = inside.importer(run=Run.new())
     lines = [*source.export(), *(b'{"payload": 1, "delay": 3600}\n', b'{"payload": 1, "delay": 3600, "id": "own"}\n')]
     items = [importer.read(number, line) for number, line in enumerate(lines, 1)]

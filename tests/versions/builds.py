@@ -13,7 +13,7 @@ from typing import Any, Self
 from shardq import Engine
 from shardq.core.layout import formats
 from shardq.core.operation import run
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.engine.wiring import connected
 
 PRESENT = formats.FORMAT
@@ -24,8 +24,8 @@ PLANTED = "planted"
 
 def carried_out(engine: Engine, make: Callable[[Any], Any]) -> Any:
     """An operation that no method of an engine has."""
-    with connected(Internals(engine).options) as driver:
-        return run(driver, make(Internals(engine).cache), 30.0)
+    with connected(EngineAccess(engine).options) as driver:
+        return run(driver, make(EngineAccess(engine).cache), 30.0)
 
 
 class Process:

@@ -41,10 +41,10 @@ try:
 except ImportError as _exc:
     raise MissingPackage("shardq.integrations.celery needs Celery: pip install 'shardq[celery]'") from _exc
 
+from shardq import Engine
 from shardq.core.layout.topology import Route
 from shardq.core.model.checks import OnConflict
 from shardq.core.model.ids import full_id
-from shardq.engine import Engine
 from shardq.integrations.celery.messages import (
     OWN_TOPICS,
     PREFIX,

@@ -36,7 +36,7 @@ from kombu.transport import redis, virtual
 from kombu.utils.json import dumps, loads
 
 from shardq.core.layout.topology import Route
-from shardq.engine.options import Options
+from shardq.engine.around import Options
 from shardq.errors import InvalidOption
 from shardq.features.sinks.registry import KOMBU
 

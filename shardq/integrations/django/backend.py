@@ -23,10 +23,10 @@ from django.core.signals import setting_changed
 from django.db import transaction
 from django.utils import timezone
 
+from shardq import Engine
 from shardq.core.model.checks import MAX_PAYLOAD, duration_ms
 from shardq.core.model.task import Task, TaskInfo
-from shardq.engine import Engine
-from shardq.engine.base import EngineBase
+from shardq.engine.around import EngineBase
 from shardq.errors import BadInput, InvalidOption, PayloadNotDecodable, Unanswered, Unavailable
 from shardq.integrations.django import contract
 from shardq.integrations.django.calls import Call, as_django, aware, payload_of, topic_of, wrong_queue

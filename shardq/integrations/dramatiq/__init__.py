@@ -12,9 +12,9 @@ import uuid
 from typing import Any
 from urllib.parse import quote
 
+from shardq import Engine
 from shardq.core.drivers.settings import bracketed
 from shardq.core.model.task import Outcome
-from shardq.engine.sync import Engine
 from shardq.errors import InvalidOption, MissingPackage, ShardqError
 from shardq.features.sinks.redis import DRAMATIQ_HEADER
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id, url_of

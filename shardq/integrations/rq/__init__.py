@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from shardq.engine.sync import Engine
+from shardq import Engine
 from shardq.errors import InvalidOption, MissingPackage
 from shardq.features.sinks.redis import RQ_FIELD, RQ_NET_S, Ticket
 from shardq.integrations.delaying import RoutedDelaying, as_payload, task_id, url_of

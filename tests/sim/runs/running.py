@@ -18,7 +18,7 @@ from shardq.core.dispatcher import Dispatcher
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.core.model.record import decode_record
 from shardq.core.scripts import Script, script
-from shardq.engine.internals import Internals
+from shardq.engine.access import EngineAccess
 from shardq.errors import ShardqError
 from shardq.worker.report import ALIVE_S
 from tests.judge.history import Book
@@ -325,7 +325,7 @@ class Run:
         )
         if self.plan.keeps_ends:
             # the engine is made with it
-            cast(dict[str, float], Internals(engine).options.given)["done_age"] = 3600.0
+            cast(dict[str, float], EngineAccess(engine).options.given)["done_age"] = 3600.0
         return engine
 
     def _witness(self, process: Process, engine: Engine, timeout: float | None = None) -> Witness:

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from shardq.cli import main
-from shardq.engine.internals import Internals
+from shardq.engine.around import EngineAccess
 from shardq.errors import ShardqError
 from shardq.integrations.django.backend import backend_named
 
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         except (ShardqError, ImproperlyConfigured) as exc:
             raise CommandError(str(exc)) from exc
         # What the environment says counts for less than the settings, and more than nothing.
-        if (server := Internals(engine).options.url) is not None:
+        if (server := EngineAccess(engine).options.url) is not None:
             os.environ["SHARDQ_URL"] = server
         os.environ["SHARDQ_NAME"] = engine.name
         if (url := _database_url(own.database)) is not None:

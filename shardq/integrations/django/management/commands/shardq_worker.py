@@ -17,8 +17,7 @@ from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
 from shardq.core.model.quantities import seconds
-from shardq.engine.internals import Internals
-from shardq.engine.options import DEFAULT_LEASE_S
+from shardq.engine.around import DEFAULT_LEASE_S, EngineAccess
 from shardq.errors import BadInput, ShardqError
 from shardq.integrations.django.backend import ShardqBackend, backend_named
 from shardq.integrations.django.calls import wrong_queue
@@ -121,7 +120,7 @@ class Command(BaseCommand):
                     engine.start()  # with --processes here, in the parent
                 where = "" if options["processes"] == 1 else f" in each of {options['processes']} processes"
                 self.stdout.write(
-                    f"serving {', '.join(queues)} of {engine.name!r} at {Internals(engine).options.safe_url}: "
+                    f"serving {', '.join(queues)} of {engine.name!r} at {EngineAccess(engine).options.safe_url}: "
                     f"{worker.concurrency} tasks at once{where}; Ctrl-C ends it"
                 )
                 self.stdout.flush()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shardq.worker.handlers import Plan
 
 
-class Internals:
+class EngineAccess:
     """The view of an engine for metrics, traces, the outbox, the CLI, integrations and tests with a clock of their own.
     Programs need none of it.
     """
@@ -129,7 +129,7 @@ class Internals:
             )
         options = self.options
         made = kind(options.url, name=options.name, codec=options.codec, max_payload=options.max_payload)
-        Internals(made).refit(self.factory, options)
+        EngineAccess(made).refit(self.factory, options)
         return made
 
     def check(self, task: Task) -> None:
@@ -160,7 +160,7 @@ class Internals:
         return receipt
 
     def refit(self, factory: DriverFactory, options: Options) -> tuple[DriverFactory, Options]:
-        """Gives an engine that is not open other parts and options. Returns those it had."""
+        """Gives an engine that is not open another factory and other options. Returns those it had."""
         engine = self._engine
         if self.is_open:
             raise InvalidOption(
