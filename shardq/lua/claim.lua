@@ -27,10 +27,10 @@
 -- ARGV 9.. for each list: its topic, how many of it at most, attempts allowed to a task that brings no limit of its own
 --         ('': the dispatcher says), the number of the first permit, or '' for a topic that needs none. A task with a
 --         permit is leased under the token, '#' and the number of its permit, the next one under the next number
--- RETURNS {'ok', {what is left in each list, …}, {processes waiting for each list, …}, entries dropped, the ids with a line
---         feed between them, {record, …}, {position, failures, lapses, …} only for tasks (from 1) that have either, the
---         instant of the leases in µs, where the engine has keys} |
---         {'stale', epoch} | {'behind', epoch} | {'missing'}
+-- RETURNS {'ok', name, value, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}: left, {what is left in each list, …};
+--         crowds, {processes waiting for each list, …}; dropped, entries; ids, with a line feed between them; records,
+--         {record, …}; pasts, {position, failures, lapses, …} only for tasks (from 1) that have either; where the engine has
+--         keys, leased_us, the instant of the leases
 -- ATOMIC a task is in the answer and leased, or still in its list
 -- COST O(n log M), n the entries looked at: at most 1,000, and about 1 MiB of records; where the limit of keys was lowered, also
 --         what is out of the keys that are met, about 20,000 at most. Ghosts and expired tasks are
@@ -262,5 +262,7 @@ end
 local first = keyed and rings(lanes) or math.huge
 if given > 0 and lease_ms <= STEP_MS then first = math.min(first, now_ms + lease_ms) end
 if first < math.huge then rouse(first) end
-local leased_us = keyed and steady_ms * 1000 + now_us % 1000 or nil
-return {'ok', lengths, crowds, looked - given, table.concat(ids_given, '\n'), records_given, pasts, leased_us}
+return {
+  'ok', 'left', lengths, 'crowds', crowds, 'dropped', looked - given, 'ids', table.concat(ids_given, '\n'),
+  'records', records_given, 'pasts', pasts, keyed and 'leased_us' or nil, keyed and steady_ms * 1000 + now_us % 1000 or nil,
+}

@@ -26,11 +26,12 @@
 -- ARGV 7 the caller, by a name of this connection alone, or '' without routed topics. A caller that moves something of a
 --         routed topic rings the bell when another called last: that one sleeps, and this one may be about to leave
 -- ARGV 8.. topics whose lists are given, at most 64; a paused one has '!' in front, a routed one '>': these wake nobody
--- RETURNS {'ok', moved, reaped, buried, lateness of the oldest moved in ms, of the newest, next instant of interest in ms or '',
---         now_us, {topic, how many of it were moved, …}, topic whose list was needed and not given, or '>' and a routed topic whose
---         list is not empty now, or '!' and one of which all drawn processes are gone, and more are there, …, and where lanes gave
---         something {topic, bin, how many of its tasks with a key waited so long from their due time on, …}} | {'stale', epoch} | {'behind', epoch} | {'missing'};
---         the latenesses are those of tasks without a key, -1 when none moved
+-- RETURNS {'ok', name, value, …} | {'stale', epoch} | {'behind', epoch} | {'missing'}: moved, reaped, buried; oldest, newest,
+--         the lateness of these two that were moved without a key in ms, -1 when none was; next_ms, the next instant of
+--         interest or ''; now_us; by_topic, {topic, how many of it were moved, …}; lacking, {topic whose list was needed and
+--         not given, …}; unheard, {topic of which all drawn processes are gone, and more are there, …}; routed, {routed topic
+--         whose list is not empty now, …}; waits, {topic, bin, how many of its tasks with a key waited so long from their due
+--         time on, …} where lanes gave something
 -- ATOMIC every id moved is in its list and nowhere else; a list that refuses leaves its ids due, as of now
 -- COST O(n + log N + routed topics)
 local limit = tonumber(ARGV[3])
@@ -342,20 +343,24 @@ if moved + reaped + buried > 0 then
 elseif wake_at ~= meta[2] then
   redis.pcall('HSET', KEYS[1], 'wake_at', wake_at)
 end
+local unheard, filled = {}, {}
 for _, topic in ipairs(in_turn) do
-  if waiting[topic] and draw(topic, waiting[topic], arrived[topic], ARGV[5]) then lacking[#lacking + 1] = '!' .. topic end
+  if waiting[topic] and draw(topic, waiting[topic], arrived[topic], ARGV[5]) then unheard[#unheard + 1] = topic end
 end
 if routed then
   local came = false
   for _, topic in ipairs(routed) do
     came = came or arrived[topic]
     -- a list of another type counts as not empty: forward meets the error
-    if redis.pcall('LLEN', lists[topic]) ~= 0 then lacking[#lacking + 1] = '>' .. topic end
+    if redis.pcall('LLEN', lists[topic]) ~= 0 then filled[#filled + 1] = topic end
   end
   if redis.call('HGET', KEYS[1], 'poller') ~= ARGV[7] then
     redis.pcall('HSET', KEYS[1], 'poller', ARGV[7])
     if came then redis.pcall('SPUBLISH', ARGV[6], '') end
   end
 end
-if #waits > 0 then lacking[#lacking + 1] = waits end
-return {'ok', moved, reaped, buried, oldest, newest, wake_at, string.format('%.0f', now_us), moved_by_topic, unpack(lacking)}
+return {
+  'ok', 'moved', moved, 'reaped', reaped, 'buried', buried, 'oldest', oldest, 'newest', newest, 'next_ms', wake_at,
+  'now_us', string.format('%.0f', now_us), 'by_topic', moved_by_topic, 'lacking', lacking, 'unheard', unheard,
+  'routed', filled, waits[1] and 'waits' or nil, waits[1] and waits or nil,
+}

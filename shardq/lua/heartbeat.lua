@@ -14,18 +14,24 @@
 -- ARGV 8 report of this process, or '' for the one before
 -- ARGV 9 shards that this process can't reach, as n,n,… or ''
 -- ARGV 10 word of the members that the caller knows, or ''
--- RETURNS {'ok', now_us, {member, …; empty when their word is ARGV 10}, epoch of the topology or '' when there is none,
---         {field, value, … of the topology; empty when its epoch is ARGV 5}, 1 when this process was no member before, else 0,
---         {process, its ARGV 9, … and under '' the word; empty like the members}, word of the members, which is another one after
---         each change of who they are and of what they can't reach, '' when there is none, ms until which the first of the other
---         members counts as alive, '' without others}
+-- RETURNS {'ok', name, value, …}: now_us; members, {member, …; empty when their word is ARGV 10}; epoch of the topology, or ''
+--         when there is none; topology, {field, value, …; empty when its epoch is ARGV 5}; joined, 1 when this process was no
+--         member before, else 0; unreached, {process, its ARGV 9, … and under '' the word; empty like the members}; word of the
+--         members, which is another one after each change of who they are and of what they can't reach, '' when there is none;
+--         others_ms, until which the first of the other members counts as alive, '' without others
 -- ATOMIC a member that is removed leaves no report, and no unreached shards
 -- COST O(log members + what has changed), O(members) for a caller that knows another word
 local now_us = clock_us(ARGV[2])
 local now_ms = math.floor(now_us / 1000)
+local function told(members, epoch, topology, joined, unreached, word, others)
+  return {
+    'ok', 'now_us', string.format('%.0f', now_us), 'members', members, 'epoch', epoch, 'topology', topology,
+    'joined', joined, 'unreached', unreached, 'word', word, 'others_ms', others,
+  }
+end
 local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''
 local topology = epoch ~= ARGV[5] and redis.call('HGETALL', KEYS[1]) or {}
-if another(epoch, ARGV[5]) then return {'ok', string.format('%.0f', now_us), {}, epoch, topology, 0, {}, '', ''} end
+if another(epoch, ARGV[5]) then return told({}, epoch, topology, 0, {}, '', '') end
 local joined, changed = 0
 if ARGV[6] == 'leave' then
   changed = redis.call('ZREM', KEYS[2], ARGV[1]) == 1
@@ -77,4 +83,4 @@ if word == '' or word ~= ARGV[10] then
   members, unreached = redis.call('ZRANGE', KEYS[2], 0, -1), redis.call('HGETALL', KEYS[4])
 end
 local others = first[1] ~= ARGV[1] and first[2] or first[4] or ''
-return {'ok', string.format('%.0f', now_us), members, epoch, topology, joined, unreached, word, others}
+return told(members, epoch, topology, joined, unreached, word, others)

@@ -50,7 +50,7 @@ def answered(client: socket.socket) -> tuple[int, bytes]:
 def test_a_client_that_sends_all_before_it_reads_is_answered(
     program: Program, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "WINDOW", 500)
+    monkeypatch.setattr(batch, "CHUNK", 500)
     body = b"".join(b'{"payload": %d, "delay": 60, "id": "n-%d"}\n' % (n, n) for n in range(2000))
     with connected(program) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

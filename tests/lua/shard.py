@@ -188,6 +188,12 @@ class User:
         return text(command("EVAL", call.script.text, len(call.keys), *call.keys, *call.words))
 
 
+def named(answer: list[Any]) -> dict[str, Any]:
+    """Name → value, of an answer by name."""
+    assert answer[0] == "ok"
+    return dict(zip(answer[1::2], answer[2::2], strict=True))
+
+
 class Listener:
     """A subscription to sharded channels of this shard. Context manager."""
 

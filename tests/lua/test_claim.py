@@ -11,7 +11,7 @@ from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, named, record
 
 A, B, C = record("a"), record("b"), record("c")
 LIMITED = record("d", max_attempts=7)
@@ -286,10 +286,11 @@ def test_claim(
 
 def test_the_bare_answer(shard: Shard, keys: ShardKeys) -> None:
     shard.seed({"meta": meta(), "ready/": ["a", "b"], "task": {"a": A, "b": B}, "lease": {"a": "1:2::"}})
-    answer = shard.ask(claim(keys, {"": 1}))
-    assert answer == ["ok", [1], [0], 0, "a", [A], [1, 1, 2]]
-    assert shard.ask(claim(keys, {"": 1}, token="new")) == ["ok", [0], [0], 0, "b", [B], []]
-    assert shard.ask(claim(keys, {"": 1}, token="newer")) == ["ok", [0], [0], 0, "", [], []]
+    none = {"left": [0], "crowds": [0], "dropped": 0, "ids": "", "records": [], "pasts": []}
+    first = named(shard.ask(claim(keys, {"": 1})))
+    assert first == none | {"left": [1], "ids": "a", "records": [A], "pasts": [1, 1, 2]}
+    assert named(shard.ask(claim(keys, {"": 1}, token="new"))) == none | {"ids": "b", "records": [B]}
+    assert named(shard.ask(claim(keys, {"": 1}, token="newer"))) == none
 
 
 def test_twice_gives_what_is_next_and_then_nothing(shard: Shard, keys: ShardKeys) -> None:

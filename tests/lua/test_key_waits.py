@@ -117,7 +117,18 @@ def test_what_stays_is_not_counted(shard: Shard, keys: ShardKeys) -> None:
 @pytest.mark.parametrize("keyed", [False, True])
 def test_without_keys_it_answers_no_word_more(shard: Shard, name: str, keyed: bool) -> None:
     shard.seed({"meta": meta(), "due": {"a": T - 30, "w/b": T}})
-    assert shard.run(raw(shard_keys(name, 1, keyed=keyed), "", "w")) == [
-        *(b"ok", 2, 0, 0, 30, 0, b"", b"%d" % (T * 1000)),
-        [b"", 1, b"w", 1],
+    answer = shard.run(raw(shard_keys(name, 1, keyed=keyed), "", "w"))
+    names = [
+        "moved",
+        "reaped",
+        "buried",
+        "oldest",
+        "newest",
+        "next_ms",
+        "now_us",
+        "by_topic",
+        "lacking",
+        "unheard",
+        "routed",
     ]
+    assert list(map(bytes.decode, answer[1::2])) == names

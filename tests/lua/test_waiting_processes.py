@@ -13,7 +13,7 @@ from shardq.core.calls import consume
 from shardq.core.calls.consume import Claim
 from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, record
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, at, meta, named, record
 from tests.lua.test_dispatch import dispatch
 
 A = record("a")
@@ -248,7 +248,7 @@ def test_who_may_not_wait_or_wake_is_served_all_the_same(shard: Shard, keys: Sha
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
         assert asker.ask(claim(keys))[0] == "ok"
-        assert asker.ask(dispatch(keys, ["mail"], routed=["mail"]))[-1] == ">mail"
+        assert named(asker.ask(dispatch(keys, ["mail"], routed=["mail"])))["routed"] == ["mail"]
         assert asker.ask(consume.wake(keys, EPOCH, "mail").at(NOW)) == ["ok", 0]
     shard.do("ACL", "DELUSER", user)
 
@@ -259,5 +259,5 @@ def test_who_may_not_note_who_polls(shard: Shard, keys: ShardKeys, wake_at: str 
     user = f"u{uuid.uuid4().hex}"
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", "-hset", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
-        assert asker.ask(dispatch(keys, ["mail"], routed=["mail"]))[-1] == ">mail"
+        assert named(asker.ask(dispatch(keys, ["mail"], routed=["mail"])))["routed"] == ["mail"]
     shard.do("ACL", "DELUSER", user)

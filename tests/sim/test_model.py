@@ -46,9 +46,9 @@ def shard() -> Shard:
 def test_a_task_goes_its_way(shard: Shard) -> None:
     before = shard.space.dump()
     shard.push("a")
-    assert shard.ask(dispatch.dispatch(KEYS, EPOCH, [""], limit=10, max_attempts=3).at(NOW))[1] == 1
+    assert shard.ask(dispatch.dispatch(KEYS, EPOCH, [""], limit=10, max_attempts=3).at(NOW))[2] == 1
     claim = consume.claim(KEYS, EPOCH, {"": 5}, max=5, lease_ms=9000, token="p:1").at(NOW)
-    assert shard.ask(claim)[4] == b"a"
+    assert shard.ask(claim)[8] == b"a"
     assert shard.ask(consume.settle(KEYS, EPOCH, [consume.SettleAck("a", "p:1")]).at(NOW)) == [b"ok"]
     left = dict(shard.space.dump())
     assert left.keys() - dict(before).keys() == {KEYS.topics.encode()}

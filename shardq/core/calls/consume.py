@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, nothing, with_ends
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, by_name, nothing, with_ends
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.topology import DEFAULT_ATTEMPTS, Limit
 from shardq.core.layout.words import FOREIGN, id_of, is_foreign
@@ -72,20 +72,20 @@ def claim(
 
 
 def _claim(token: str, permits: Mapping[str, int], answer: list[Any]) -> Claim:
-    left, crowds, dropped, text, records, pasts, *leased_us = body(answer)
-    past = iter(pasts)
+    told = by_name(answer)
+    text, records, past = told["ids"], told["records"], iter(told["pasts"])
     ids = text.decode(errors=FOREIGN).split("\n") if records else []
     return Claim(
         ids,
         records,
         dict(_tokens(token, permits, ids)) if permits else {},
         {position - 1: (failures, lapses) for position, failures, lapses in zip(past, past, past, strict=True)},
-        left,
-        crowds,
-        dropped,
+        told["left"],
+        told["crowds"],
+        told["dropped"],
         frozenset() if text.isascii() else frozenset(position for position, id in enumerate(ids) if is_foreign(id)),
         # no script gives more than MAX_CLAIM, nor takes less than a microsecond
-        leased_us[0] * MAX_CLAIM if leased_us else 0,
+        told.get("leased_us", 0) * MAX_CLAIM,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, by_name
 from shardq.core.layout.keys import ControlKeys, ShardKeys
 from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Stamp, Topology
@@ -280,16 +280,17 @@ def heartbeat(
     words: list[Word] = [process, NOW, alive_ms, others_ms, epoch, stay, keys.news, report, shards, word]
 
     def decode(answer: list[Any]) -> HeartbeatAnswer:
-        _, now_us, members, epoch, topology, joined, unreached, present, others = answer
+        told = by_name(answer)
+        present, unreached = text_of(told["word"]), pairs(told["unreached"])
         return HeartbeatAnswer(
-            now_us=int(now_us),
-            members=None if word and text_of(present) == word else list(map(text_of, members)),
-            stamp=Stamp.of(epoch),
-            topology=pairs(topology),
-            joined=bool(joined),
-            unreached={text_of(name): _shards(shards) for name, shards in pairs(unreached).items() if name},
-            word=text_of(present),
-            others_ms=number_of(others) if others else None,
+            now_us=int(told["now_us"]),
+            members=None if word and present == word else list(map(text_of, told["members"])),
+            stamp=Stamp.of(told["epoch"]),
+            topology=pairs(told["topology"]),
+            joined=bool(told["joined"]),
+            unreached={text_of(name): _shards(shards) for name, shards in unreached.items() if name},
+            word=present,
+            others_ms=number_of(told["others_ms"]) if told["others_ms"] else None,
         )
 
     return Call.of("heartbeat", keys, words, decode)

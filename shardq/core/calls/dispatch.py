@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from shardq.core.calls.consume import KeyWaits, key_waits_of
-from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body
+from shardq.core.calls.request import NOW, Call, Command, Epoch, Word, body, by_name
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.slots import slot_of
 from shardq.core.layout.topology import Stamp
@@ -91,22 +91,21 @@ def dispatch(
 
 
 def _dispatched(answer: list[Any]) -> Dispatched:
-    moved, reaped, buried, oldest, newest, next_ms, now_us, by_topic, *rest = body(answer)
-    waits = rest.pop() if rest and isinstance(rest[-1], list) else []
-    topics = [topic.decode() for topic in rest]
+    told = by_name(answer)
+    by_topic, next_ms = told["by_topic"], told["next_ms"]
     return Dispatched(
-        moved=moved,
-        reaped=reaped,
-        buried=buried,
-        oldest_ms=oldest,
-        newest_ms=newest,
+        moved=told["moved"],
+        reaped=told["reaped"],
+        buried=told["buried"],
+        oldest_ms=told["oldest"],
+        newest_ms=told["newest"],
         next_us=number_of(next_ms) * 1000 if next_ms else None,
-        now_us=int(now_us),
+        now_us=int(told["now_us"]),
         by_topic=tuple(zip(map(bytes.decode, by_topic[0::2]), by_topic[1::2], strict=True)),
-        lacking=tuple(topic for topic in topics if topic[:1] not in (">", "!")),
-        unheard=tuple(topic[1:] for topic in topics if topic.startswith("!")),
-        routed=tuple(topic[1:] for topic in topics if topic.startswith(">")),
-        waits=key_waits_of(waits),
+        lacking=tuple(map(bytes.decode, told["lacking"])),
+        unheard=tuple(map(bytes.decode, told["unheard"])),
+        routed=tuple(map(bytes.decode, told["routed"])),
+        waits=key_waits_of(told.get("waits", ())),
     )
 
 

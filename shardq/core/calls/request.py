@@ -207,8 +207,8 @@ def body(answer: list[Any]) -> list[Any]:
 
 def by_name(answer: list[Any]) -> dict[str, Any]:
     """Returns what follows ``ok`` as name → value: an answer of more than five values has their names."""
-    words = iter(body(answer))
-    return {name.decode(): value for name, value in zip(words, words, strict=True)}
+    words = answer[1:] if answer[0] == b"ok" else body(answer)
+    return dict(zip(map(bytes.decode, words[::2]), words[1::2], strict=True))
 
 
 PAGE_BYTES = 1 << 20  # the bytes of records that a script reads at a time, which may have 1 MiB each

@@ -84,7 +84,7 @@ def simulated(hub: hubs.Hub, net: network.Network, seed: int, *, clashing: bool 
         *((sockets, "new_socket", lambda family: network.Socket(net)), (os, "write", network.write)),
         *((select, "poll", network.Poll), (selectors, "PollSelector", network.Selector)),
         *((packing, "new_nonce", new_nonce), (migration, "GROUP", group), (resharding, "BATCH", batch)),
-        *((resharding, size, PAGE) for size in ("PAGE", "SCAN", "WINDOWS") if batch < resharding.BATCH),
+        *((resharding, size, PAGE) for size in ("PAGE", "SCAN", "MOST_SEEN") if batch < resharding.BATCH),
         (NodeRouter.carry, "__defaults__", (hub.sleep,)),  # that is `time.sleep`, as it was when it was defined
         (socket.socket, "shutdown", network.shutdown),
         *((socket, "socketpair", network.socketpair), (socket, "gethostname", lambda: hub.current.process.name)),
