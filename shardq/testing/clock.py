@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from shardq import AsyncEngine, Engine
 from shardq.core.consumer.policy import Retry
+from shardq.core.drivers.conversations import adrive, drive
 from shardq.core.model.task import AsyncReceipt, Delivery, Receipt
 from shardq.core.operation import arun, run
 from shardq.delivery.batch import Batch
@@ -20,7 +21,7 @@ from shardq.errors import InvalidOption
 from shardq.testing.adoption import Adopted, context_of
 from shardq.testing.clock_base import ClockBase, Steps
 from shardq.testing.virtual_drivers import VirtualDriverFactory
-from shardq.worker.lifecycle import Calls, acarry_out, carry_out
+from shardq.worker.lifecycle import Calls
 
 
 class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
@@ -67,17 +68,7 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
                     self._carry_out(self._catch_up([], inline=True))
 
     def _carry_out(self, steps: Steps[Any]) -> Any:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    outcome = step()
-                except BaseException as exc:  # noqa: BLE001  thrown into the steps
-                    step = steps.throw(exc)
-                else:
-                    step = steps.send(outcome)
-        except StopIteration as stop:
-            return stop.value
+        return drive(steps, lambda step: step(), thrown=BaseException)
 
     def _carry_out_alone(self, steps: Steps[Any]) -> Any:
         with self._lock:
@@ -94,7 +85,11 @@ class Clock(ClockBase[Engine, Receipt, list[Delivery], None]):
         async def wait(work: Awaitable[object]) -> None:
             await work
 
-        carry_out(calls, lambda work: self._awaited(wait(work), "what the worker calls", contextvars.Context(), work))
+        drive(
+            calls,
+            lambda work: self._awaited(wait(work), "what the worker calls", contextvars.Context(), work),
+            thrown=BaseException,
+        )
 
     def _awaited(
         self, waiting: Coroutine[Any, Any, Any], what: str, context: contextvars.Context, within: Awaitable[Any]
@@ -176,17 +171,7 @@ class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[D
                 await self._carry_out_alone(self._catch_up([], inline=True))
 
     async def _carry_out(self, steps: Steps[Any]) -> Any:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    outcome = await step()
-                except BaseException as exc:  # noqa: BLE001  thrown into the steps
-                    step = steps.throw(exc)
-                else:
-                    step = steps.send(outcome)
-        except StopIteration as stop:
-            return stop.value
+        return await adrive(steps, lambda step: step(), thrown=BaseException)
 
     async def _carry_out_alone(self, steps: Steps[Any]) -> Any:
         async with self._lock:
@@ -204,7 +189,7 @@ class AsyncClock(ClockBase[AsyncEngine, AsyncReceipt, Coroutine[Any, Any, list[D
         return await _within_limit(loop.create_task(run(), context=context), unit.handler.timeout)
 
     async def _called(self, calls: Calls) -> None:
-        await acarry_out(calls)
+        await adrive(calls, lambda call: call, thrown=BaseException)
 
     def _is_cancelled(self, exc: BaseException) -> bool:
         task = asyncio.current_task()

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Unpack
 
+from shardq.core.drivers.conversations import adrive
 from shardq.core.model.task import AsyncReceipt
 from shardq.worker.base import WorkerBase, WorkerOptions
 from shardq.worker.handlers import Plan, Registry
-from shardq.worker.lifecycle import acarry_out
 from shardq.worker.processor import Processor
 from shardq.worker.supervisor import ending_signals
 
@@ -63,7 +63,7 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
                     # First: its threads may be at a handler, which asks for `healthy`, before the last of them has
                     # begun.
                     self._at_work = processor
-                    await acarry_out(self._lifecycle.begin())
+                    await adrive(self._lifecycle.begin(), lambda call: call, thrown=BaseException)
                     if not self._stop.is_set():
                         processor.start()
                         await ended.wait()
@@ -72,7 +72,7 @@ class AsyncWorker(WorkerBase[AsyncReceipt]):
                     try:
                         await self._stopped(processor)
                     finally:
-                        await acarry_out(self._lifecycle.end())
+                        await adrive(self._lifecycle.end(), lambda call: call, thrown=BaseException)
 
     async def _stopped(self, processor: Processor) -> None:
         """Stops, and can't be cancelled: held tasks must be given back. A cancellation ends the grace."""

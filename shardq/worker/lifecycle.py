@@ -1,7 +1,7 @@
 """A worker's ``@worker.on_startup`` and ``@worker.on_shutdown``: called before its first task, and after its last.
 
-A worker of threads and one of asyncio call them by the same steps, which yield what coroutine functions returned.
-``carry_out`` and ``acarry_out`` wait for that, on the event loop of the handlers.
+A worker of threads and one of asyncio call them by the same steps, which yield what coroutine functions returned: it is
+waited for on the event loop of the handlers. Both drive them with every error thrown in: the calls know what it means.
 """
 
 from __future__ import annotations
@@ -67,32 +67,3 @@ def _check(function: object, of: str) -> None:
         raise InvalidOption(
             f"@worker.{of} can't be {quoted(function)}: {exc}; it is called without arguments"
         ) from None
-
-
-def carry_out(calls: Calls, wait: Callable[[Awaitable[object]], object]) -> None:
-    """``wait`` waits for the end of an awaitable."""
-    try:
-        awaitable = next(calls)
-        while True:
-            try:
-                wait(awaitable)
-            except BaseException as exc:  # noqa: BLE001  the calls know what it means
-                awaitable = calls.throw(exc)
-            else:
-                awaitable = next(calls)
-    except StopIteration:
-        return
-
-
-async def acarry_out(calls: Calls) -> None:
-    try:
-        awaitable = next(calls)
-        while True:
-            try:
-                await awaitable
-            except BaseException as exc:  # noqa: BLE001  the calls know what it means
-                awaitable = calls.throw(exc)
-            else:
-                awaitable = next(calls)
-    except StopIteration:
-        return

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Unpack
 
+from shardq.core.drivers.conversations import drive
 from shardq.core.model.task import Receipt
 from shardq.worker.base import WorkerBase, WorkerOptions
 from shardq.worker.handlers import Plan, Registry
-from shardq.worker.lifecycle import carry_out
 from shardq.worker.supervisor import ProcessSupervisor, ending_signals
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ class Worker(WorkerBase[Receipt]):
         try:
             # First: its threads may be at a handler, which asks for `healthy`, before the last of them has begun.
             self._at_work = processor
-            carry_out(self._lifecycle.begin(), wait)
+            drive(self._lifecycle.begin(), wait, thrown=BaseException)
             if not self._stop.is_set():
                 processor.start()
                 self._stop.wait()
         finally:
             self._at_work = None
-            processor.stop(self.grace, self._hurry, lambda: carry_out(self._lifecycle.end(), wait))
+            processor.stop(self.grace, self._hurry, lambda: drive(self._lifecycle.end(), wait, thrown=BaseException))
 
 
 @contextlib.contextmanager

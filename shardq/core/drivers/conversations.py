@@ -24,15 +24,23 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def drive(steps: Generator[S, Any, T], carry_out: Callable[[S], Any], step: S | None = None) -> T:
-    """Carries out one step after the other. Returns the result. ``step``: the first one, if it was taken already."""
+def drive(
+    steps: Generator[S, Any, T],
+    carry_out: Callable[[S], Any],
+    step: S | None = None,
+    *,
+    thrown: type[BaseException] = ShardqError,
+) -> T:
+    """Carries out one step after the other. Returns the result. ``step``: the first one, if it was taken already.
+    ``thrown``: the errors of a step that the generator is to know.
+    """
     try:
         if step is None:
             step = next(steps)
         while True:
             try:
                 outcome = carry_out(step)
-            except ShardqError as exc:
+            except thrown as exc:
                 step = steps.throw(exc)
             else:
                 step = steps.send(outcome)
@@ -40,14 +48,16 @@ def drive(steps: Generator[S, Any, T], carry_out: Callable[[S], Any], step: S | 
         return stop.value  # type: ignore[no-any-return]  # a generator's value is untyped at StopIteration
 
 
-async def adrive(steps: Generator[S, Any, T], carry_out: Callable[[S], Awaitable[Any]]) -> T:
+async def adrive(
+    steps: Generator[S, Any, T], carry_out: Callable[[S], Awaitable[Any]], *, thrown: type[BaseException] = ShardqError
+) -> T:
     """The same on asyncio."""
     try:
         step = next(steps)
         while True:
             try:
                 outcome = await carry_out(step)
-            except ShardqError as exc:
+            except thrown as exc:
                 step = steps.throw(exc)
             else:
                 step = steps.send(outcome)
