@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,8 @@ def modules() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in found.items()}
 
 
-def imports() -> dict[str, set[str]]:
+@functools.cache
+def imports() -> Mapping[str, set[str]]:
     """Module → the modules of the package that it imports, wherever in its code."""
     known = modules()
     return {name: set(_imported(path, known)) - {name} for name, path in known.items() if name not in FACES}
