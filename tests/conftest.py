@@ -5,7 +5,7 @@ every test on every kind found. Tests share these servers, and stay apart by ``n
 server takes ``own_server`` or ``own_cluster``, one that freezes nodes and lets them go on ``lasting_cluster``.
 
 ``engines`` makes engines of both kinds: a test that takes it, or ``engine``, runs for threads and for asyncio. With
-``url`` it runs on the diagonal, ``DIAGONAL``; one marked ``square`` runs in all four ways.
+``url`` it runs on the diagonal, ``DIAGONAL``, or in one of its ways, ``ONE_WAY``; one marked ``square`` in all four.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ DIAGONAL = [("sync", "single"), ("asyncio", "cluster")]
 """The ways of a test of both engines on both kinds of servers. Drivers are tried in all four, scripts on one server,
 and each of them once on a cluster. What lies between is the same for threads and asyncio, on one server and on many.
 """
+
+ONE_WAY = ("delivery", "dispatcher", "fleet", "history", "keys", "schedules", "versions", "webhooks")
+"""Folders of what scripts, pollers and loops of threads do, whoever asks for it: each of their tests takes one way."""
 
 # Engines warn of servers that keep nothing on their disks: these would write a snapshot, but the time never comes.
 _UNSUSPECTED = {"save": "31536000 1000000000"}
@@ -152,7 +155,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds = list(found()) if kind == "all" else [kind]
         metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
     if metafunc.definition.get_closest_marker("square") is None:
-        diagonal(metafunc, ("engines", "url"), DIAGONAL)
+        folder = metafunc.definition.path.relative_to(ROOT / "tests").parts[0]
+        diagonal(metafunc, ("engines", "url"), DIAGONAL, one=folder in ONE_WAY)
 
 
 @pytest.hookimpl(wrapper=True)
