@@ -95,6 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Ordering())
     if config.getoption("--browser") == "required":
         try:
             browser.needed()
@@ -117,6 +118,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Before -m chooses by these marks."""
     tiers.mark(items)
+
+
+class Ordering:
+    """The last that looks at the tests that are chosen."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if (processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))) > 1:
+            items[:] = tiers.spread(items, processes)
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -160,15 +170,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fails a test that is too long for each change. Makes captured logs valid Unicode: a test process can't send
-    others to the process that reports.
-    """
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Makes captured logs valid Unicode: a test process can't send others to the process that reports."""
     report = yield
-    if report.passed and (why := tiers.too_long(item, call)):
-        report.outcome, report.longrepr = "failed", why
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
 
