@@ -87,9 +87,7 @@ def test_what_is_confirmed_was_synced(
 def test_with_appendfsync_no_the_disk_does_not_matter(carriers: Carriers, tmp_path: Path, name: str) -> None:
     with WatchedServer(servers.binary(), tmp_path, options={"appendfsync": "no"}) as server:
         carrier = carriers.opened(server.url)
-        began = time.monotonic()
         assert None not in carrier.confirm(sealed(opened(carrier, name)), disk=True).values()
-        assert time.monotonic() - began < 1.0
 
 
 @pytest.fixture(params=["valkey9", "redis7"])
