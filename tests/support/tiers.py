@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -66,18 +67,19 @@ def mark(items: Iterable[pytest.Item]) -> None:
 def spread(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """The order in which all processes begin together, and end so: each is given a run of tests at first, and what one
     has left the others take over. Slow tests mostly wait, so they lie among quick ones, which mostly work, and not at
-    the end, where others would wait for them.
+    the end, where others would wait for them. Those of a file stay together, as they may share a server.
     """
-    slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
+    runs: list[list[list[pytest.Item]]] = [[] for _ in range(processes)]
+    for _, of_file in groupby((item for item in items if item.get_closest_marker("slow")), lambda item: item.path):
+        min(runs, key=lambda files: sum(map(len, files))).append(list(of_file))
     ordered = list[pytest.Item]()
-    for number in range(processes):
-        first, last = (len(quick) * end // processes for end in (number, number + 1))
-        some, waiting = quick[first:last], slow[number::processes]
-        step = SPREAD * len(some) / max(1, len(waiting))
-        for place, item in enumerate(waiting):
-            ordered += [*some[round(place * step) : round((place + 1) * step)], item]
-        ordered += some[round(len(waiting) * step) :]
+    for number, files in enumerate(runs):
+        some = quick[number * len(quick) // processes : (number + 1) * len(quick) // processes]
+        step = SPREAD * len(some) / max(1, len(files))
+        for place, slow in enumerate(files):
+            ordered += [*some[round(place * step) : round((place + 1) * step)], *slow]
+        ordered += some[round(len(files) * step) :]
     return ordered
 
 
