@@ -105,8 +105,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out the tests on brokers that no package brings, unless `make test-brokers` asks for them, and those in a
-    browser where there is none; ``pytest_terminal_summary`` says so.
+    browser where there is none; ``pytest_terminal_summary`` says so. `make test` loads none that it leaves out whole.
     """
+    if config.getoption("markexpr") == tiers.AT_EACH_CHANGE and tiers.is_of_a_tool_alone(collection_path):
+        return True
     if collection_path == Path(__file__).parent / "brokers":
         return None if config.getoption("--brokers") else True
     if config.getoption("--browser") == "required" or not collection_path.match(f"*/{browser.FOLDER}"):
@@ -138,6 +140,8 @@ def pytest_collection(session: pytest.Session) -> None:
         return
     roots = [Path(each) for each in session.config.args]
     files = [path for root in roots if root.is_dir() for path in sorted(root.rglob("test_*.py"))]
+    if session.config.getoption("markexpr") == tiers.AT_EACH_CHANGE:
+        files = [path for path in files if not tiers.is_of_a_tool_alone(path.absolute())]
     for path in files[int(worker.removeprefix("gw")) :: int(count)]:
         with contextlib.suppress(Exception):  # the collection tells it, if it is one of its files
             importlib.import_module(".".join(path.absolute().relative_to(ROOT).with_suffix("").parts))

@@ -8,6 +8,7 @@ it is in a folder of its own, or marked so by hand. ``make test-all`` runs all.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,20 @@ def promises() -> set[tuple[str, str]]:
     pages = [ROOT / "README.md", *(ROOT / "shardq").rglob("*.md")]
     texts = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     return set(_NAMED.findall(texts))
+
+
+@functools.cache
+def promised_files() -> set[str]:
+    return {file for file, _ in promises()}
+
+
+def is_of_a_tool_alone(path: Path) -> bool:
+    """True for a file of tests of a tool that promises nothing: `make test` need not load it."""
+    if not path.match("test_*.py") or not any(path.is_relative_to(ROOT / "tests" / folder) for folder in TOOLS):
+        return False
+    return str(path.relative_to(ROOT / "tests")) not in promised_files() and "mark.promise" not in path.read_text(
+        encoding="utf-8"
+    )
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
