@@ -39,7 +39,6 @@ def test_the_files_of_a_kind(tmp_path: Path, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.promise
 @pytest.mark.timeout(600)  # an environment is installed
-@pytest.mark.slow
 def test_the_image_is_made_of_what_is_written_alone(tmp_path: Path) -> None:
     """Docker can't run here, so its steps do: they need no checkout, and bring what the application needs."""
     shell = Shell(tmp_path, {})
