@@ -30,8 +30,9 @@ LOWEST_TESTS := tests/model tests/layout tests/drivers tests/engine/test_codecs.
 # What another Python changes, in less than that: the standard library's part in payloads, times, locks and clients.
 HIGHEST_TESTS := tests/model tests/layout $(patsubst %,tests/testing/test_%.py,clock async_clock virtual) \
   tests/engine/test_codecs.py tests/engine/test_redis_clients.py
-# Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own.
-JOBS ?= 6
+# Tests mostly wait: for leases, for elections, for servers that start. So a few at once, each with servers of its own;
+# slow ones wait the most.
+JOBS ?= $(if $(REST),10,8)
 # On a busy machine one in some thousands loses a race of its own: what failed is run again at the end, once and alone.
 TOGETHER := --numprocesses $(JOBS) --dist worksteal -p no:benchmark -p tests.support.again
 # The tests for each change: tests/support/tiers.py says which they are.

@@ -5,7 +5,7 @@ every test on every kind found. Tests share these servers, and stay apart by ``n
 server takes ``own_server`` or ``own_cluster``, one that freezes nodes and lets them go on ``lasting_cluster``.
 
 ``engines`` makes engines of both kinds: a test that takes it, or ``engine``, runs for threads and for asyncio. With
-``url`` it runs on the diagonal, ``DIAGONAL``; one marked ``square`` runs in all four ways.
+``url`` it runs on the diagonal, ``DIAGONAL``, or in one of its ways, ``ONE_WAY``; one marked ``square`` in all four.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ DIAGONAL = [("sync", "single"), ("asyncio", "cluster")]
 and each of them once on a cluster. What lies between is the same for threads and asyncio, on one server and on many.
 """
 
+ONE_WAY = ("delivery", "dispatcher", "fleet", "history", "keys", "schedules", "versions", "webhooks")
+"""Folders of what scripts, pollers and loops of threads do, whoever asks for it: each of their tests takes one way."""
+
 # Engines warn of servers that keep nothing on their disks: these would write a snapshot, but the time never comes.
 _UNSUSPECTED = {"save": "31536000 1000000000"}
 
@@ -92,6 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Ordering())
     if config.getoption("--browser") == "required":
         try:
             browser.needed()
@@ -101,8 +105,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out the tests on brokers that no package brings, unless `make test-brokers` asks for them, and those in a
-    browser where there is none; ``pytest_terminal_summary`` says so.
+    browser where there is none; ``pytest_terminal_summary`` says so. `make test` loads none that it leaves out whole.
     """
+    if config.getoption("markexpr") == tiers.AT_EACH_CHANGE and tiers.is_of_a_tool_alone(collection_path):
+        return True
     if collection_path == Path(__file__).parent / "brokers":
         return None if config.getoption("--brokers") else True
     if config.getoption("--browser") == "required" or not collection_path.match(f"*/{browser.FOLDER}"):
@@ -116,6 +122,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers.mark(items)
 
 
+class Ordering:
+    """The last that looks at the tests that are chosen."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if (processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))) > 1:
+            items[:] = tiers.spread(items, processes)
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Every process of a run loads all tests. On a new machine each would compile all of them, half a minute of work:
     so each begins with other files, and finds what the others have compiled by then.
@@ -125,6 +140,8 @@ def pytest_collection(session: pytest.Session) -> None:
         return
     roots = [Path(each) for each in session.config.args]
     files = [path for root in roots if root.is_dir() for path in sorted(root.rglob("test_*.py"))]
+    if session.config.getoption("markexpr") == tiers.AT_EACH_CHANGE:
+        files = [path for path in files if not tiers.is_of_a_tool_alone(path.absolute())]
     for path in files[int(worker.removeprefix("gw")) :: int(count)]:
         with contextlib.suppress(Exception):  # the collection tells it, if it is one of its files
             importlib.import_module(".".join(path.absolute().relative_to(ROOT).with_suffix("").parts))
@@ -152,19 +169,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds = list(found()) if kind == "all" else [kind]
         metafunc.parametrize("server_binary", kinds, indirect=True, scope="session")
     if metafunc.definition.get_closest_marker("square") is None:
-        diagonal(metafunc, ("engines", "url"), DIAGONAL)
+        folder = metafunc.definition.path.relative_to(ROOT / "tests").parts[0]
+        diagonal(metafunc, ("engines", "url"), DIAGONAL, one=folder in ONE_WAY)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fails a test that is too long for each change. Makes captured logs valid Unicode: a test process can't send
-    others to the process that reports.
-    """
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Makes captured logs valid Unicode: a test process can't send others to the process that reports."""
     report = yield
-    if report.passed and (why := tiers.too_long(item, call)):
-        report.outcome, report.longrepr = "failed", why
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
 

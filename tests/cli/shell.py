@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,24 +136,15 @@ class Shell:
         """The command on a terminal of that size, where ``answer`` is typed; ``out`` is all that was to be seen there,
         without colours.
         """
-        ours, theirs = pty.openpty()
-        try:
-            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            process = subprocess.Popen(
-                [SCRIPT, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=self.environment
-            )
-            os.close(theirs)
-            if answer:
-                os.write(ours, f"{answer}\n".encode())
-            seen = b""
-            try:
-                while chunk := os.read(ours, 1 << 16):
-                    seen += chunk
-            except OSError:  # how Linux says that the other end is closed
-                pass
-            return Done(process.wait(LONGEST_S), _ESCAPES.sub("", seen.decode()).replace("\r", "\n"), "")
-        finally:
-            os.close(ours)
+        code, seen = forked.run_on_terminal(
+            words,
+            answer=f"{answer}\n".encode() if answer else b"",
+            columns=columns,
+            rows=rows,
+            environment=self.environment,
+            timeout=LONGEST_S,
+        )
+        return Done(code, _ESCAPES.sub("", seen.decode()).replace("\r", "\n"), "")
 
     def end(self) -> None:
         for process in self._started:

@@ -130,9 +130,16 @@ def test_a_signal_while_the_server_says_nothing(
     for command in some:
         words = [str(file) if word == FILE else word for word in command.split()]
         running.append(shell.start(*words, "--json", "--url", own_server.url, "--name", "paused"))
-    for process in running:
-        wait_until(lambda: _connected(process, own_server.port), "it waits for the server", timeout=60)  # noqa: B023
-        process.send_signal(number)
+    untold = list(running)
+
+    def told() -> bool:
+        # each at once: a command that waits for long ends by itself
+        for process in [each for each in untold if _connected(each, own_server.port)]:
+            process.send_signal(number)
+            untold.remove(process)
+        return not untold
+
+    wait_until(told, "all of them wait for the server", timeout=60)
     for command, process in zip(some, running, strict=True):
         out, err = process.communicate(timeout=LONGEST_S)
         assert (process.returncode, out, err.strip()) == (code, "", ""), command

@@ -92,7 +92,7 @@ def test_slots_that_move(calm_cluster: Cluster, name: str) -> None:
                 assert goes_its_way(engine, beside=shard)
                 so_far = len(flow.done)
                 move.finish()
-                wait_until(lambda: len(flow.done) > so_far + 500, "the flow goes on", timeout=30)  # noqa: B023
+                wait_until(lambda: len(flow.done) > so_far + 100, "the flow goes on", timeout=30)  # noqa: B023
                 flow.check()
         stats = engine.stats()
         assert {shard.shard: shard.node for shard in stats.shards} == {

@@ -19,7 +19,7 @@ from shardq.http.claims import NOTHING, ClaimBody, Work
 from shardq.http.report import GatewayReport
 from shardq.http.settling import Do, SettleItem, Wanted
 from tests.http.workers import Gateway, Worker, answer_of, done, gateway_of
-from tests.support.states import FAR_S, ready_of
+from tests.support.states import FAR_S, ready_of, state_of
 from tests.support.waiting import wait_until
 
 
@@ -231,6 +231,8 @@ def test_every_settlement(worker: Worker, engine: Engine) -> None:
     }
     answer = worker.settle(*(done(tasks[do], do, **more.get(do, {})) for do in dos))
     assert answer == {"done": 6, "lost": [], "dead": [], "failed": [], "unknown": [], "error": ""}
+    # a task that is given back is dispatched anew
+    wait_until(lambda: state_of(engine, "mail-a/back") == "ready", "it is ready again")
     found = {do: engine.get(f"mail-a/{do}") for do in dos}
     assert found["ack"] is None
     states = {do: (info.state, info.attempt, info.reason) for do, info in found.items() if info}

@@ -111,9 +111,13 @@ def test_a_hold_that_moves_keeps_no_more_than_it_was_asked_for(running: Engine, 
         stored.hold(f"k{n}", 1.0)
     for n in range(20):
         running.push(n, topic=TOPIC, key=f"k{n}")
-    assert running.resize(running.topology.shards * 2).wait(60)
+    change = running.resize(running.topology.shards * 2)
+    # where a hold is over before its key has moved, its task is ready, and does not move
     consumer = running.consumer(TOPIC, lease=60)
-    assert sorted(each.payload for each in claim(consumer, 20)) == list(range(20))
+    given = claim(consumer, 20)
+    assert sorted(each.payload for each in given) == list(range(20))
+    consumer.ack(given)
+    assert change.wait(60)
     wait_until(lambda: stored.count() == 0, "no hold is known any more")
 
 

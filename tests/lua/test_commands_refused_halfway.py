@@ -53,11 +53,8 @@ def test_what_reads_is_known(single: Server) -> None:
 
 
 SAMPLES = on_a_shard(KEYS, EPOCH)
-REFUSALS = {
-    f"{name} without {command}": (number, command)
-    for name, number in NUMBERS.items()
-    for command in writes(SAMPLES[number].script.name)
-}
+REFUSED = {name: writes(SAMPLES[number].script.name) for name, number in NUMBERS.items()}
+OF_EACH_CALL = pytest.mark.parametrize("sample", NUMBERS)
 
 
 STATES: dict[str, State] = {
@@ -126,10 +123,15 @@ def removes(call: Call[Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("before", STATES.values(), ids=STATES)
-@pytest.mark.parametrize(("number", "command"), REFUSALS.values(), ids=REFUSALS)
+@OF_EACH_CALL
 def test_without_a_permission_no_id_is_lost(
-    modelled: ModelledShard, keys: ShardKeys, number: int, command: str, before: State
+    modelled: ModelledShard, keys: ShardKeys, sample: str, before: State
 ) -> None:
+    for command in REFUSED[sample]:
+        _refused(modelled, keys, NUMBERS[sample], command, before)
+
+
+def _refused(modelled: ModelledShard, keys: ShardKeys, number: int, command: str, before: State) -> None:
     call = on_a_shard(keys, EPOCH)[number]
     modelled.seed(before)
     error = modelled.refusal(call, without=command)
@@ -138,61 +140,56 @@ def test_without_a_permission_no_id_is_lost(
     state = modelled.state()
     forwarded = len(state.get("ready/theirs", []))
     given = claimed(modelled, keys, "now", now_us=at(0))
-    assert not given.keys() & state.get("due", {}).keys(), "early"
+    assert not given.keys() & state.get("due", {}).keys(), f"early without {command}"
     given += drained(modelled, keys)
     wanted = ids_of(before) - removes(call)
     lost = wanted - given.keys()
+    without = f"without {command}"
     # a payload in a foreign list has left us, and so has a task on its way to another shard
     gone = {"ready"} if forwarded else set(state.get("moved", {}))
-    assert lost <= gone
-    assert not gone & given.keys(), "here and there"
-    assert [id for id, times in given.items() if times > 1] == []
+    assert lost <= gone, without
+    assert not gone & given.keys(), f"here and there, {without}"
+    assert [id for id, times in given.items() if times > 1] == [], without
     # nobody is told an id that a push did not store
-    assert given.keys() - wanted <= removes(call) | NEW
+    assert given.keys() - wanted <= removes(call) | NEW, without
 
 
-@pytest.mark.parametrize(("number", "command"), REFUSALS.values(), ids=REFUSALS)
-def test_without_a_permission_a_second_try_is_good(
-    modelled: ModelledShard, keys: ShardKeys, number: int, command: str
-) -> None:
+@OF_EACH_CALL
+def test_without_a_permission_a_second_try_is_good(modelled: ModelledShard, keys: ShardKeys, sample: str) -> None:
     """When it is permitted again, the same call leads to what it would have led to; no record stays without a place."""
-    call = on_a_shard(keys, EPOCH)[number]
-    modelled.seed(FULL)
-    if modelled.refusal(call, without=command):
-        modelled.ask(call)
-    drained(modelled, keys)
-    left = modelled.state()
-    assert left.get("task", {}).keys() <= left.get("dead", {}).keys()
-    assert not {"due", "leased", "ready/", "ready/mail", "ghost"} & left.keys()
+    for command in REFUSED[sample]:
+        call = on_a_shard(keys, EPOCH)[NUMBERS[sample]]
+        modelled.seed(FULL)
+        if modelled.refusal(call, without=command):
+            modelled.ask(call)
+        drained(modelled, keys)
+        left = modelled.state()
+        assert left.get("task", {}).keys() <= left.get("dead", {}).keys(), command
+        assert not {"due", "leased", "ready/", "ready/mail", "ghost"} & left.keys(), command
 
-
-TYPED = {
-    f"{name} with another type of {key.rpartition('}:')[2]}": (number, index)
-    for name, number in NUMBERS.items()
-    for index, key in enumerate(SAMPLES[number].keys)
-}
 
 # dispatch does all it can before it fails: what is due moves though dead, or a list, is broken
 GOES_ON = {"dispatch"}
 
 
-@pytest.mark.parametrize(("number", "index"), TYPED.values(), ids=TYPED)
-def test_a_key_of_another_type_loses_no_id(modelled: ModelledShard, keys: ShardKeys, number: int, index: int) -> None:
-    call = on_a_shard(keys, EPOCH)[number]
-    broken = call.keys[index]
-    modelled.seed(FULL)
-    modelled.do("DEL", broken)
-    modelled.do("SET", broken, "not ours")
-    before = modelled.state()
-    error = modelled.refusal(call)
-    after = modelled.state()
-    assert re.search("^$|WRONGTYPE", error)
-    if error and call.script.name not in GOES_ON:
-        assert after == before
-    # unmark removes its key whole, whatever it is, and so does a ring of ends that turns
-    is_whole = call.script.name == "unmark" or "}:ends/" in broken
-    assert is_whole or after[broken.removeprefix(modelled.prefix)] == "a string"
-    assert _placed(before) <= _placed(after) | removes(call) | set(after.get("ready/theirs", []))
+@OF_EACH_CALL
+def test_a_key_of_another_type_loses_no_id(modelled: ModelledShard, keys: ShardKeys, sample: str) -> None:
+    for index in range(len(SAMPLES[NUMBERS[sample]].keys)):
+        call = on_a_shard(keys, EPOCH)[NUMBERS[sample]]
+        broken = call.keys[index]
+        modelled.seed(FULL)
+        modelled.do("DEL", broken)
+        modelled.do("SET", broken, "not ours")
+        before = modelled.state()
+        error = modelled.refusal(call)
+        after = modelled.state()
+        assert re.search("^$|WRONGTYPE", error), broken
+        if error and call.script.name not in GOES_ON:
+            assert after == before, broken
+        # unmark removes its key whole, whatever it is, and so does a ring of ends that turns
+        is_whole = call.script.name == "unmark" or "}:ends/" in broken
+        assert is_whole or after[broken.removeprefix(modelled.prefix)] == "a string"
+        assert _placed(before) <= _placed(after) | removes(call) | set(after.get("ready/theirs", [])), broken
 
 
 def _placed(state: State) -> set[str]:

@@ -5,6 +5,7 @@ The heads of the functions in ``lua/common/`` are compared in ``test_heads_of_co
 
 from __future__ import annotations
 
+import functools
 import re
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from shardq.core.scripts import script
 from tests.lua.contract import FOLDER, NAMES, TYPES, Contract, Slot, contract, touched, without_comments
 from tests.lua.samples import FULL, NUMBERS, WHOLE, named, on_a_meta, on_a_shard, on_the_whole
 from tests.lua.shard import EPOCH, ON_BOTH, Shard
+from tests.support.rows import each_row
 
 PARTS = sorted(file.name.removesuffix(".lua") for file in (FOLDER / "common").iterdir())
 
@@ -41,11 +43,10 @@ def kind_of(key: str) -> str:
     return "bucket" if name == "rate" else name
 
 
-@pytest.fixture(params=NAMES)
-def each(request: pytest.FixtureRequest) -> Contract:
-    return contract(request.param)
+OF_EACH_SCRIPT = each_row("each", {name: contract(name) for name in NAMES})
 
 
+@OF_EACH_SCRIPT
 def test_the_head_is_whole(each: Contract) -> None:
     assert each.title == each.name
     assert each.purpose.endswith(".")
@@ -59,6 +60,7 @@ def test_the_head_is_whole(each: Contract) -> None:
 
 
 @pytest.mark.parametrize("what", ["keys", "words"])
+@OF_EACH_SCRIPT
 def test_numbers_follow_each_other(each: Contract, what: str) -> None:
     slots: list[Slot] = getattr(each, what)
     single = [slot for slot in slots if not slot.many]
@@ -79,6 +81,7 @@ LANES = [
 ]
 
 
+@OF_EACH_SCRIPT
 def test_the_keys_of_lanes_follow_the_others(each: Contract) -> None:
     assert bool(each.lanes) == ("lane" in each.uses)
     names = [(name, type) for _, name, type in each.lanes]
@@ -89,6 +92,7 @@ def test_the_keys_of_lanes_follow_the_others(each: Contract) -> None:
     assert [number for number, *_ in each.lanes] == [f"{begin + n}{behind}" for n in range(len(names))]
 
 
+@OF_EACH_SCRIPT
 def test_the_ring_of_ends_follows_all_others(each: Contract) -> None:
     assert bool(each.ends) == ("ends" in each.uses)
     runs, single = sum(key.many for key in each.keys), sum(not key.many for key in each.keys)
@@ -96,6 +100,7 @@ def test_the_ring_of_ends_follows_all_others(each: Contract) -> None:
     assert each.ends in ([], [f"{single + len(each.lanes) + 1}{behind}.."])
 
 
+@OF_EACH_SCRIPT
 def test_every_key_has_a_type_and_a_name_of_ours(each: Contract) -> None:
     assert {key.type for key in each.keys} <= TYPES
     names = {kind_of(key) for key in key_names(KEYS) + key_names(CONTROL)}
@@ -103,6 +108,7 @@ def test_every_key_has_a_type_and_a_name_of_ours(each: Contract) -> None:
 
 
 @pytest.mark.parametrize(("what", "slots"), [("KEYS", "keys"), ("ARGV", "words")])
+@OF_EACH_SCRIPT
 def test_the_body_touches_what_is_declared_and_all_of_it(each: Contract, what: str, slots: str) -> None:
     declared: list[Slot] = getattr(each, slots)
     numbers = touched(each.whole, what)
@@ -117,10 +123,12 @@ def test_the_body_touches_what_is_declared_and_all_of_it(each: Contract, what: s
 ENTRANCES = {"guard", "control"}
 
 
+@functools.cache
 def part(name: str) -> str:
     return without_comments((FOLDER / "common" / f"{name}.lua").read_text(encoding="utf-8"))
 
 
+@OF_EACH_SCRIPT
 def test_it_uses_what_it_says_and_no_other_part(each: Contract) -> None:
     assert set(each.uses) <= set(PARTS)
     for name in set(PARTS) - ENTRANCES:
@@ -139,6 +147,7 @@ def test_every_part_is_used_by_a_script() -> None:
     assert {part for name in NAMES for part in contract(name).uses} == set(PARTS)
 
 
+@OF_EACH_SCRIPT
 def test_the_guard_comes_first(each: Contract) -> None:
     """open makes what the guard asks for; the topology is guarded where its epoch counts; the rest has no epoch."""
     entrance = next((part for part in each.uses if part not in ("epoch", "clock")), "")  # which control uses
@@ -164,6 +173,7 @@ def test_the_guard_comes_first(each: Contract) -> None:
         assert not ENTRANCES & set(each.uses)
 
 
+@OF_EACH_SCRIPT
 def test_a_part_that_rings_has_the_bell_where_it_looks_for_it(each: Contract) -> None:
     if "rouse" in each.uses:
         assert each.words[2].name == "bell"
@@ -172,7 +182,7 @@ def test_a_part_that_rings_has_the_bell_where_it_looks_for_it(each: Contract) ->
 CALL = re.compile(r"redis\.(\w+)\((.*)")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", {name: name for name in NAMES})
 def test_commands_are_literal_and_keys_are_given(name: str) -> None:
     for line in script(name).text.splitlines():
         for function, arguments in CALL.findall(re.sub(r"--.*", "", line)):
@@ -193,7 +203,7 @@ def test_every_script_has_a_sample() -> None:
     assert sorted({call.script.name for call in ALL}) == NAMES
 
 
-@pytest.mark.parametrize("call", ALL, ids=named(ALL))
+@each_row("call", dict(zip(named(ALL), ALL, strict=True)))
 def test_a_call_gives_what_its_script_asks_for(call: Call[Any]) -> None:
     asked = contract(call.script.name)
     assert {slot_of(key) for key in call.keys} == {call.slot}

@@ -12,10 +12,12 @@ from shardq.core.layout.topology import Stamp
 from tests.lua.modelled import ModelledShard
 from tests.lua.samples import FULL, NUMBERS, on_a_shard
 from tests.lua.shard import EPOCH, Shard
+from tests.support.rows import each_row
 
-pytestmark = pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+OF_EACH_SCRIPT = each_row("number", NUMBERS)
 
 
+@OF_EACH_SCRIPT
 def test_a_shard_without_meta_is_left_alone(modelled: ModelledShard, keys: ShardKeys, number: int) -> None:
     call = on_a_shard(keys, EPOCH)[number]
     before = {name: value for name, value in FULL.items() if name != "meta"}
@@ -26,6 +28,7 @@ def test_a_shard_without_meta_is_left_alone(modelled: ModelledShard, keys: Shard
     assert modelled.state() == before
 
 
+@OF_EACH_SCRIPT
 def test_a_meta_without_an_epoch_is_no_meta(modelled: ModelledShard, keys: ShardKeys, number: int) -> None:
     before = FULL | {"meta": {"wake_at": "5"}}
     modelled.seed(before)
@@ -34,6 +37,7 @@ def test_a_meta_without_an_epoch_is_no_meta(modelled: ModelledShard, keys: Shard
 
 
 @pytest.mark.parametrize(("epoch", "stored"), [("2:a:b", "3:b:b"), ("9:a:b", "10:b:b")])
+@OF_EACH_SCRIPT
 def test_an_older_epoch_is_stale(
     modelled: ModelledShard, keys: ShardKeys, number: int, epoch: str, stored: str
 ) -> None:
@@ -41,6 +45,7 @@ def test_an_older_epoch_is_stale(
 
 
 @pytest.mark.parametrize(("epoch", "stored"), [("4:c:b", "3:a:b"), ("10:c:b", "9:a:b")])
+@OF_EACH_SCRIPT
 def test_a_shard_that_missed_a_change_is_behind(
     modelled: ModelledShard, keys: ShardKeys, number: int, epoch: str, stored: str
 ) -> None:
@@ -48,6 +53,7 @@ def test_a_shard_that_missed_a_change_is_behind(
 
 
 @pytest.mark.parametrize(("epoch", "stored"), [("3:c:b", "3:a:b"), ("3:a:b", "4:c:b"), ("9:a:x", "3:a:b")])
+@OF_EACH_SCRIPT
 def test_another_change_of_the_epoch_and_another_engine_are_stale(
     modelled: ModelledShard, keys: ShardKeys, number: int, epoch: str, stored: str
 ) -> None:
@@ -73,6 +79,7 @@ def refused(
     assert modelled.state() == before
 
 
+@OF_EACH_SCRIPT
 def test_by_the_clock_of_the_server(shard: Shard, keys: ShardKeys, number: int) -> None:
     """Without an explicit now every script takes the server's own."""
     call = on_a_shard(keys, EPOCH)[number]

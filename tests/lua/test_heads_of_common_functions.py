@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import pytest
-
 from tests.lua.contract import FOLDER, without_comments
+from tests.support.rows import each_row
 
 FILES = sorted(file.name for file in (FOLDER / "common").iterdir())
 
@@ -37,10 +36,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.fixture(params=[function for _, function in FUNCTIONS], ids=[f"{file}-{each.name}" for file, each in FUNCTIONS])
-def function(request: pytest.FixtureRequest) -> Function:
-    assert isinstance(request.param, Function)
-    return request.param
+OF_EACH_FUNCTION = each_row("function", {f"{file}-{each.name}": each for file, each in FUNCTIONS})
 
 
 def test_no_function_is_overlooked() -> None:
@@ -49,11 +45,13 @@ def test_no_function_is_overlooked() -> None:
         assert text.count("function") == sum(of == file for of, _ in FUNCTIONS), file
 
 
+@OF_EACH_FUNCTION
 def test_the_head_names_the_parameters(function: Function) -> None:
     titles = re.findall(r"^-- (\w+\([^)]*\)): \S", function.head, re.MULTILINE)
     assert titles == [f"{function.name}({', '.join(function.parameters)})"]
 
 
+@OF_EACH_FUNCTION
 def test_the_head_says_what_is_returned(function: Function) -> None:
     said = re.findall(r"^-- RETURNS (.+)$", function.head, re.MULTILINE)
     assert len(said) == 1

@@ -17,6 +17,7 @@ from shardq.core.model.record import codec_named, decode_record, encode_record
 from shardq.core.producer.packing import place_ms
 from tests.lua.contract import FOLDER, NAMES, Contract, contract
 from tests.support.heads import encode_head
+from tests.support.rows import each_row
 
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
 
@@ -55,19 +56,22 @@ def keys_of(name: str) -> list[tuple[str, str, str]]:
     return re.findall(r"^-- KEYS (\S+)(?: or \d+)? (\w+) ([A-Z]+)", contract(name).head, re.MULTILINE)
 
 
+OF_EACH_SCRIPT = each_row("name", {name: name for name in NAMES})
+
+
 def test_every_script_has_one_row() -> None:
     assert sorted(SCRIPTS) == NAMES
     assert len(rows("script", width=4)) == len(SCRIPTS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@OF_EACH_SCRIPT
 def test_a_row_has_the_keys_of_its_script_in_order(name: str) -> None:
     cell = SCRIPTS[name][1].replace(" *lanes*", "".join(f" `{key}`" for key in LANES))
     keys = re.findall(r"`(\w+)`(…?)", cell)
     assert keys == [(key, "…" if number.endswith("..") else "") for number, key, _ in keys_of(name)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@OF_EACH_SCRIPT
 def test_a_row_has_the_arguments_of_its_script(name: str) -> None:
     asked: Contract = contract(name)
     words = asked.words[2:] if {"guard", "control"} & set(asked.uses) else asked.words

@@ -80,6 +80,7 @@ class Committing:
         self.handled: set[str] = set()
         self._database, self._engine = database, engine
         self._rows, self._payload = rows, payload
+        self._enough = threading.Event()
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=each) for each in (self._commit, self._handle)]
 
@@ -89,22 +90,23 @@ class Committing:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._enough.set()
         self._ended.set()
         for each in self._threads:
             each.join()
 
     def _commit(self) -> None:
-        while not self._ended.wait(0.02):
+        while not self._enough.wait(0.02):
             self.committed += _fill(self._database, self._rows, self._payload, delay=LATER_S)
 
     def stop_committing(self) -> None:
-        self._ended.set()
+        self._enough.set()
         self._threads[0].join()
-        self._ended.clear()
 
     def _handle(self) -> None:
-        consumer = self._engine.consumer()
-        while not self._ended.is_set() or self._threads[0].is_alive():
+        # an answer that was lost with its server leaves a lease to run out
+        consumer = self._engine.consumer(lease=20)
+        while not self._ended.is_set():
             try:
                 deliveries = consumer.claim(500, wait=0.1)
                 self.handled.update(each.id for each in deliveries)

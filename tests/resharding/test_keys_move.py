@@ -16,14 +16,14 @@ from shardq.errors import ChangeUnderWay
 from tests.resharding.conftest import SHARDS
 from tests.support.waiting import wait_until
 
-KEYS = 60
+KEYS, PUSHED = 60, 600
 
 
 @pytest.mark.parametrize(("url", "shards"), [("single", 16), ("single", 2), ("cluster", 16)], indirect=["url"])
 def test_a_key_goes_on_in_its_order_one_at_a_time(engine: Engine, shards: int) -> None:
     engine.limit("w", per_key=1)
     engine.start()
-    engine.push_many([Task(0, topic="plain", delay=3600) for _ in range(2000)])
+    engine.push_many([Task(0, topic="plain", delay=3600) for _ in range(1000)])
     pushed, begun = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     out, twice, lock, ended = Counter[str](), set[str](), threading.Lock(), threading.Event()
 
@@ -47,15 +47,15 @@ def test_a_key_goes_on_in_its_order_one_at_a_time(engine: Engine, shards: int) -
         worker.start()
     try:
         # also while nothing is at the new shards, and with a backlog at the old ones
-        for n in range(1200):
+        for n in range(PUSHED):
             key = f"k{n % KEYS}"
             pushed[key].append(n)
             engine.push(n, topic="w", key=key)
-            if n == 400:
+            if n == PUSHED // 3:
                 change = engine.resize(shards)
                 with pytest.raises(ChangeUnderWay, match="one change at a time"):
                     engine.resize(shards + 1)
-        wait_until(lambda: sum(map(len, begun.values())) == 1200, "all are given out", timeout=30)
+        wait_until(lambda: sum(map(len, begun.values())) == PUSHED, "all are given out", timeout=60)
     finally:
         ended.set()
         for worker in workers:

@@ -30,8 +30,8 @@ class Connection:
     def __init__(self, server: NastyServer, sock: socket.socket) -> None:
         self.server, self.sock = server, sock
 
-    def read(self) -> None:
-        """Reads a whole request."""
+    def read(self) -> bytes:
+        """Reads a whole request, and returns it."""
         data = b""
         while (end := data.find(b"\r\n\r\n") + 4) < 4:
             data += self._received()
@@ -39,6 +39,7 @@ class Connection:
         while found is not None and len(data) < end + int(found[1]):
             data += self._received()
         self.server.requests.append(data)
+        return data
 
     def hang(self) -> None:
         """Says nothing until the client has closed it."""

@@ -7,11 +7,19 @@ encoding of its streams, its script, signals while it loads) is tested with real
 from __future__ import annotations
 
 import atexit
+import fcntl
 import multiprocessing
 import os
+import pty
+import select
+import struct
 import sys
-from collections.abc import Mapping, Sequence
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 IN, OUT, ERR = ("stdin", "stdout", "stderr")
@@ -37,25 +45,62 @@ def run(
 ) -> tuple[int, bytes, bytes]:
     """The exit code and the output of ``shardq WORDS``. ``folder``: an empty one, for the streams."""
     (folder / IN).write_bytes(stdin)
-    process = CONTEXT.Process(
-        target=_command, args=(list(words), dict(environment), cwd or Path.cwd(), folder), daemon=True
-    )
+    with _running(words, environment, cwd, [folder / name for name in (IN, OUT, ERR)]) as process:
+        process.join(timeout)
+        return _code(process, words, timeout), (folder / OUT).read_bytes(), (folder / ERR).read_bytes()
+
+
+def run_on_terminal(
+    words: Sequence[str], *, answer: bytes, columns: int, rows: int, environment: Mapping[str, str], timeout: float
+) -> tuple[int, bytes]:
+    """The exit code of ``shardq WORDS``, and all that was to be seen on its terminal, where ``answer`` is typed."""
+    ours, theirs = pty.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.write(ours, answer)
+        seen, deadline = b"", time.monotonic() + timeout
+        with _running(words, environment, None, [Path(os.ttyname(theirs))] * 3) as process:
+            ended = False
+            # what it has written before its end is there to be read
+            while time.monotonic() < deadline:
+                readable, _, _ = select.select([ours], [], [], 0 if ended else 0.02)
+                if readable:
+                    seen += os.read(ours, 1 << 16)
+                elif ended:
+                    break
+                else:
+                    ended = process.exitcode is not None
+            return _code(process, words, timeout), seen
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@contextmanager
+def _running(
+    words: Sequence[str], environment: Mapping[str, str], cwd: Path | None, streams: list[Path]
+) -> Iterator[BaseProcess]:
+    arguments = (list(words), dict(environment), cwd or Path.cwd(), streams)
+    process = CONTEXT.Process(target=_command, args=arguments, daemon=True)
     process.start()
     try:
-        process.join(timeout)
-        if process.exitcode is None:
-            raise TimeoutError(f"shardq {' '.join(words)} has not ended within {timeout:g} s")
-        return process.exitcode, (folder / OUT).read_bytes(), (folder / ERR).read_bytes()
+        yield process
     finally:
         process.kill()
         process.join()
         process.close()
 
 
-def _command(words: list[str], environment: dict[str, str], cwd: Path, folder: Path) -> None:
+def _code(process: BaseProcess, words: Sequence[str], timeout: float) -> int:
+    if process.exitcode is None:
+        raise TimeoutError(f"shardq {' '.join(words)} has not ended within {timeout:g} s")
+    return process.exitcode
+
+
+def _command(words: list[str], environment: dict[str, str], cwd: Path, streams: list[Path]) -> None:
     """In the process: as if it had just begun."""
-    for number, (name, mode) in enumerate(((IN, "r"), (OUT, "w"), (ERR, "w"))):
-        with (folder / name).open(mode) as stream:
+    for number, (path, mode) in enumerate(zip(streams, "rww", strict=True)):
+        with path.open(mode) as stream:
             os.dup2(stream.fileno(), number)
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)

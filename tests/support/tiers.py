@@ -8,9 +8,11 @@ it is in a folder of its own, or marked so by hand. ``make test-all`` runs all.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -26,11 +28,13 @@ SLOW = frozenset({"own_server", "own_cluster", "replica", "lasting_cluster"})
 TOOLS = ("bench", "chaos", "judge", "sim/branches", "sim/mutants")
 """The folders of tests of tools: what they guard is not shipped, but for a promise that a page names."""
 
-TOLD_S, QUICK_S = 2.0, 0.5
-"""A test that is not slow and takes longer is named in the end; so is a slow one that takes less than the other."""
+TOLD_S, QUICK_S = 5.0, 0.5
+"""A test that is not slow and takes longer is named in the end; so is a slow one that takes less than the other. A busy
+machine makes five seconds of one.
+"""
 
-LONGEST_S = 20.0
-"""One that takes so long fails. A machine that does other things makes one of a second no slower than that."""
+SPREAD = 0.6
+"""The part of what a process is given first in which its slow tests lie."""
 
 _NAMED = re.compile(r"`(?:tests/)?([\w/]+\.py)::(\w+)")
 
@@ -42,26 +46,56 @@ def promises() -> set[tuple[str, str]]:
     return set(_NAMED.findall(texts))
 
 
+@functools.cache
+def promised_files() -> set[str]:
+    return {file for file, _ in promises()}
+
+
+def is_of_a_tool_alone(path: Path) -> bool:
+    """True for a file of tests of a tool that promises nothing: `make test` need not load it."""
+    if not path.match("test_*.py") or not any(path.is_relative_to(ROOT / "tests" / folder) for folder in TOOLS):
+        return False
+    return str(path.relative_to(ROOT / "tests")) not in promised_files() and "mark.promise" not in path.read_text(
+        encoding="utf-8"
+    )
+
+
 def mark(items: Iterable[pytest.Item]) -> None:
     """Marks tests as slow and as those of tools, and the first case of each promise as promised."""
     named, seen = promises(), set[tuple[str, str]]()
-    tools = [ROOT / "tests" / folder for folder in TOOLS]
+    files = dict[Path, tuple[str, bool]]()
     for item in items:
         if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
-        place = str(item.path.relative_to(ROOT / "tests")), getattr(item, "originalname", item.name)
+        if item.path not in files:
+            file = item.path.relative_to(ROOT / "tests")
+            files[item.path] = str(file), any(file.is_relative_to(folder) for folder in TOOLS)
+        file_name, of_a_tool = files[item.path]
+        place = file_name, getattr(item, "originalname", item.name)
         if place not in seen and (place in named or item.get_closest_marker("promise")):
             seen.add(place)
             item.add_marker("promised")
-        elif any(item.path.is_relative_to(folder) for folder in tools):
+        elif of_a_tool:
             item.add_marker("tool")
 
 
-def too_long(item: pytest.Item, call: pytest.CallInfo[None]) -> str:
-    """Why a test is not one for each change, or ''."""
-    if call.when != "call" or call.duration <= LONGEST_S or item.get_closest_marker("slow"):
-        return ""
-    return f"this took {call.duration:.0f} s, and runs at each change: mark it slow, or make it quicker"
+def spread(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """The order in which all processes begin together, and end so: each is given a run of tests at first, and what one
+    has left the others take over. Slow tests mostly wait, so they lie among quick ones, which mostly work, and not at
+    the end, where others would wait for them. Those of a file stay together, as they may share a server.
+    """
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    runs: list[list[list[pytest.Item]]] = [[] for _ in range(processes)]
+    for _, of_file in groupby((item for item in items if item.get_closest_marker("slow")), lambda item: item.path):
+        min(runs, key=lambda files: sum(map(len, files))).append(list(of_file))
+    ordered = list[pytest.Item]()
+    for number, files in enumerate(runs):
+        some = quick[number * len(quick) // processes : (number + 1) * len(quick) // processes]
+        step = SPREAD * len(some) / max(1, len(files))
+        for place, slow in enumerate(files):
+            ordered += [*some[round(place * step) : round((place + 1) * step)], *slow]
+        ordered += some[round(len(files) * step) :]
+    return ordered
 
 
 def told(stats: Mapping[str, Sequence[object]]) -> list[str]:

@@ -8,7 +8,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_POLL_S = 0.005
+_FIRST_S, _LAST_S = 0.005, 0.05
+
+_OF_ALL = 0.05
+"""A pause is this much of what was waited for so far: to ask more often costs CPU, of which others have less then."""
 
 
 def wait_until(predicate: Callable[[], T], sentence: str, *, timeout: float = 30.0) -> T:
@@ -19,12 +22,13 @@ def wait_until(predicate: Callable[[], T], sentence: str, *, timeout: float = 30
     >>> wait_until(lambda: 6 * 7, "the answer is known")
     42
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
-        last = time.monotonic() > deadline
+        waited = time.monotonic() - began
+        last = waited > timeout
         answer = predicate()
         if answer:
             return answer
         if last:
             raise AssertionError(f"{timeout:g} s were not enough until {sentence}; the last answer: {answer!r}")
-        time.sleep(_POLL_S)
+        time.sleep(min(max(_FIRST_S, waited * _OF_ALL), _LAST_S))

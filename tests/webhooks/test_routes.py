@@ -237,8 +237,8 @@ def test_a_failing_endpoint_is_tried_by_the_schedule_then_dead(posting: Engine) 
             wait_until(lambda: len(server.requests) > failures, "it is tried again")  # noqa: B023  at once
         for _ in range(6):
             wait_until(waiting(posting, id), "it waits for the next attempt")
-            posting.reschedule(id, delay=0)
             before = len(server.requests)
+            posting.reschedule(id, delay=0)
             wait_until(lambda: len(server.requests) > before, "it is tried again")  # noqa: B023  at once
             wait_until(lambda: state_of(posting, id) in ("scheduled", "dead"), "it is settled")
         wait_until(lambda: state_of(posting, id) == "dead", "ten attempts, three days")

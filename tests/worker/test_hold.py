@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -17,6 +18,8 @@ from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
 from tests.worker.flavours import Flavour, handler
+
+HELD_S, WORK_S = 2, 0.03
 
 
 def test_the_key_waits_and_others_go_on(engines: Engines, running: Engine, flavour: Flavour) -> None:
@@ -111,25 +114,34 @@ def test_without_a_key_the_topic_waits_for_the_whole_fleet(
 ) -> None:
     seen: list[tuple[float, int, int]] = []
 
-    def send(delivery: Delivery) -> None:
+    def begun(delivery: Delivery) -> None:
         seen.append((time.time(), delivery.payload, delivery.attempt))
         if len(seen) == 1:
-            raise Hold(1)
+            raise Hold(HELD_S)
+
+    def send(delivery: Delivery) -> None:
+        begun(delivery)
+        time.sleep(WORK_S)
+
+    async def send_later(delivery: Delivery) -> None:
+        begun(delivery)
+        await asyncio.sleep(WORK_S)
 
     worker = running.worker(concurrency=1)
-    worker.on("mail", max_attempts=1)(handler(flavour, send))
+    worker.on("mail", max_attempts=1)(send if flavour == "function" else send_later)
     running.push_many([Task(n, topic="mail") for n in range(20)])
     with engines.working(worker):
-        wait_until(lambda: running.topology.pauses, "the topic is paused")
+        until = wait_until(lambda: running.topology.pauses.get("mail", 0), "the topic is paused") / 1000
+        known = time.time()
         consumer = other.consumer(["mail", ""])
         other.push("open")
         assert [each.topic for each in claim(consumer, 1)] == [""]
         assert consumer.claim(1) == [], "it is paused for others, too"
-        until = running.topology.pauses["mail"] / 1000
         wait_until(lambda: len(seen) == 21, "all are handled afterwards")
-    assert len([at for at, *_ in seen if at < until]) <= 5, "what was claimed and not begun goes back"
+    # what was begun before the pause was known may be any number: the hold is settled beside the work
+    assert len([at for at, *_ in seen if known < at < until]) <= 2, "what was claimed and not begun goes back"
     assert {attempt for *_, attempt in seen} == {1}
-    assert abs(until - seen[0][0] - 1) < 1
+    assert HELD_S - 0.1 < until - seen[0][0] < HELD_S + 10
 
 
 def test_a_pause_that_lasts_longer_stays(running: Engine) -> None:

@@ -168,6 +168,7 @@ def to(page: Page, name: str) -> None:
     raise AssertionError(f"no key press came to {name}")
 
 
+@pytest.mark.slow
 def test_dead_tasks_are_requeued_with_progress(engine: Engine, visit: Visiting) -> None:
     bury(engine, ["TimeoutError"] * 1500)
     page = visit().page
@@ -179,6 +180,7 @@ def test_dead_tasks_are_requeued_with_progress(engine: Engine, visit: Visiting) 
     assert engine.stats(shards=False).dead == 0
 
 
+@pytest.mark.slow
 def test_marked_tasks_of_a_list_are_run_now(engine: Engine, visit: Visiting) -> None:
     engine.push_many([Task(n, delay=FAR_S, topic="mail") for n in range(5)])
     page = visit(width=360).page
