@@ -6,6 +6,7 @@ the query and the answer are; they are checked before the handler runs.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -35,6 +36,11 @@ NDJSON = b"application/x-ndjson"
 FRESH_S = 1.0
 """What is known of routes is not older, where URLs are to be pushed."""
 
+TURNS = 8
+"""Batches whose lines are read and pushed at one time: a line takes ten times its bytes then. Others keep theirs as
+they came.
+"""
+
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}")
 
@@ -50,6 +56,8 @@ class Gateway:
     """When the topology was read."""
     batches: int = 0
     """Batches that are read now."""
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TURNS))
+    """Those of batches whose lines are pushed now."""
     work: Work | None = None
     """What it does for workers, from the first of their calls on."""
 
