@@ -41,6 +41,9 @@ TURNS = 8
 they came.
 """
 
+LOOP_TURNS = 5
+"""Turns of the loop until the end of a connection, which is there to be read, has been told to the request."""
+
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}")
 
@@ -120,6 +123,8 @@ class Answer(NamedTuple):
     media: bytes = b""
     """The type of the answer, if it is not that of the route."""
     headers: Mapping[str, str] = MappingProxyType({})
+    undo: Callable[[], Awaitable[object]] | None = None
+    """Called if the client goes before all of the answer is on its way."""
 
 
 Handler = Callable[[Ask, Any, Any], Awaitable[Answer]]
@@ -164,6 +169,21 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").strip().partition("\n")[0]
+
+
+async def client_gone(receive: Receive) -> None:
+    """Returns when the client has gone. The body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def told_soon(gone: asyncio.Future[None]) -> bool:
+    """True if the client is known to have gone."""
+    for _ in range(LOOP_TURNS):
+        if gone.done():
+            break
+        await asyncio.sleep(0)
+    return gone.done()
 
 
 def query_in(text: bytes, path: dict[str, str], form: Any) -> Any:

@@ -88,6 +88,7 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport, self._tell)
+        transport.set_write_buffer_limits(0)  # who waits for what was sent waits for all of it
         transport.max_size = READ  # type: ignore[attr-defined]  # 256 KiB by itself, of each connection
 
     def connection_lost(self, exc: Exception | None) -> None:
