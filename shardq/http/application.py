@@ -207,6 +207,8 @@ class Door:
                 if not body.is_empty:
                     raise Refusal(400, "this address takes no body; leave it out")
                 return await route.handler(ask, None, query)
+            if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+                raise Refusal(415, "send this without Content-Encoding: bodies are read as they come")
             kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != route.media:
                 raise Refusal(415, f"send this with Content-Type: {route.media.decode()}")
