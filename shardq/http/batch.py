@@ -7,6 +7,7 @@ would else stand for ever, as soon as both directions are full. Input without en
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -33,6 +34,10 @@ WINDOW, WINDOW_BYTES = 4000, 1 << 20
 BLOCKS, BLOCK, LEAST = 4 << 20, 1 << 19, 1 << 16
 """Bytes that all batches gather together before they push; of one batch, where there are few; and where there are many.
 """
+
+
+TURN_S = 5.0
+"""When no turn has ended for so long, servers are silent: those that wait go on, so that all learn of it in time."""
 
 
 class BatchQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -120,18 +125,17 @@ async def _blocks(ask: Ask) -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def _turn(ask: Ask) -> AsyncIterator[None]:
-    """Waits until it is this batch's turn to push, but no longer than a call may take: when the servers are silent,
-    nobody else's turn ends either.
-    """
-    turns, has_it = ask.gateway.turns, False
-    with suppress(TimeoutError):
-        async with asyncio.timeout(Internals(ask.engine).options.timeout):
-            has_it = await turns.acquire()
+    """Waits until it is this batch's turn to push. Where servers are silent no turn ends, and none is waited for."""
+    gateway, began = ask.gateway, time.monotonic()
+    turn = asyncio.ensure_future(gateway.turns.acquire())
     try:
+        while not turn.done() and (left_s := max(began, gateway.turn_ended_at) + TURN_S - time.monotonic()) > 0:
+            await asyncio.wait({turn}, timeout=left_s)
         yield
     finally:
-        if has_it:
-            turns.release()
+        if not turn.cancel():  # it has it
+            gateway.turns.release()
+            gateway.turn_ended_at = time.monotonic()
 
 
 class _Batch:

@@ -61,6 +61,8 @@ class Gateway:
     """Batches that are read now."""
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TURNS))
     """Those of batches whose lines are pushed now."""
+    turn_ended_at: float = float("-inf")
+    """When the last of them was over."""
     work: Work | None = None
     """What it does for workers, from the first of their calls on."""
 

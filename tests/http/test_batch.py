@@ -101,12 +101,13 @@ def test_few_batches_are_pushed_at_one_time(
     assert engine.stats().scheduled == 60
 
 
-def test_a_batch_waits_no_longer_for_its_turn_than_a_call_may_take(
-    url: str, engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch
+def test_no_batch_waits_for_its_turn_where_no_turn_ends(
+    served_engine: AsyncEngine, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where servers are silent no turn ends: all say so at the same time."""
+    """Where servers are silent, all say so at the same time."""
     monkeypatch.setattr(exchange, "TURNS", 0)
-    with calling(AsyncEngine(url, name=name, timeout=0.5)) as program:
+    monkeypatch.setattr(batch, "TURN_S", 0.3)
+    with calling(served_engine) as program:
         assert program.batch([{"payload": 1, "delay": 60}])[-1]["done"] == 1
 
 
