@@ -32,7 +32,9 @@ from shardq.worker.handlers import Plan
 
 if True:  # ASYNC
     import asyncio
+    from collections.abc import Callable
     from functools import partial
+    from typing import TypeVar
 
     from shardq.core.consumer.aio import Trip
     from shardq.core.consumer.background import BackgroundTasks
@@ -41,10 +43,15 @@ if True:  # ASYNC
     from shardq.core.drivers.aio import OTHER_LOOP
     from shardq.core.drivers.settings import Settings
     from shardq.core.drivers.sync import Driver
+    from shardq.core.operation import Operation
+    from shardq.core.producer.durable import push_together
     from shardq.core.producer.gathering import Gatherer
+    from shardq.core.producer.shared_barriers import Outcomes
     from shardq.engine.loop_threads import Threads, ended_in_thread, made_in_thread
     from shardq.errors import EngineClosed
     from shardq.features.embedded import Embedded
+
+    T = TypeVar("T")
 else:
     import math
     from contextlib import AbstractContextManager
@@ -410,14 +417,32 @@ class AsyncEngine(AsyncOperatorCommands):
         driver, cache = await self._open_driver(deadline), self._map()
         steps = pushing.push(cache, self._packer, entries)
         if True:  # ASYNC
-            # in a thread: a WAIT on the loop's shared connections would delay every other caller
+            return await self._in_thread(push_durably, driver, entries, steps, durability, deadline)
+        else:
+            return push_durably(driver, cache, entries.ids, steps, durability, deadline)
+
+    if True:  # ASYNC
+
+        async def _push_together(self, entries: Entries, deadline: float, durability: Durability) -> Outcomes:
+            driver = await self._open_driver(deadline)
+            steps = pushing.push(self._map(), self._packer, entries)
+            return await self._in_thread(push_together, driver, entries, steps, durability, deadline)
+
+        async def _in_thread(
+            self,
+            push: Callable[..., T],
+            driver: AsyncDriver,
+            entries: Entries,
+            steps: Operation[list[Receipt]],
+            durability: Durability,
+            deadline: float,
+        ) -> T:
+            """A durable push: a WAIT on the loop's shared connections would delay every other caller."""
             driver.check_open()
             async with self._held(deadline):
                 threads = await self._open_threads(deadline)
-            push = partial(push_durably, threads.driver, cache, entries.ids, steps, durability, deadline)
-            return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, push)
-        else:
-            return push_durably(driver, cache, entries.ids, steps, durability, deadline)
+            begun = partial(push, threads.driver, self._map(), entries.ids, steps, durability, deadline)
+            return await asyncio.get_running_loop().run_in_executor(threads.durable_pushes, begun)
 
     if TYPE_CHECKING or True:  # ASYNC
         pass

@@ -385,6 +385,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         return Importer(
             self._packer,
             max_payload=self._options.max_payload,
+            codec=self._options.codec,
             given=partial(topics_given, egress=self._options.egress),
             given_of_engine=lambda settings: settings_given(*map(settings.get, EngineSettings.__struct_fields__)),
             **options,

@@ -36,7 +36,9 @@ from shardq.relay.chain_aio import AsyncSpoolStore, AsyncTaskStore, Progress
 from shardq.worker.named import TaskDecorator
 
 if True:  # ASYNC
+    from shardq.core.producer.durable import DURABILITIES
     from shardq.core.producer.gathering import Gatherer
+    from shardq.core.producer.shared_barriers import Outcomes, SharedBarriers
 else:
     from shardq.core.operation import run
 
@@ -76,11 +78,15 @@ class AsyncRedisStore(AsyncTaskStore):
         if True:  # ASYNC
             self.gatherer: Gatherer
             """The pushes that go by the driver."""
+            self.barriers: Mapping[Durability, SharedBarriers] = {}
+            """Durable pushes, by what they wait for."""
 
     def use(self, driver: AsyncDriver) -> None:
         """Sends commands by this driver from now on."""
         if True:  # ASYNC
             self.gatherer = Gatherer(driver, self.cache(), self.packer)
+            together = self._engine._push_together
+            self.barriers = {each: SharedBarriers(each, together) for each in DURABILITIES}
         self.driver = driver
 
     async def opened(self, deadline: float) -> AsyncDriver:
@@ -110,6 +116,10 @@ class AsyncRedisStore(AsyncTaskStore):
 
     async def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
         if durability is not None:
+            if True:  # ASYNC
+                if not entries.hooked and durability in DURABILITIES:
+                    await self.opened(deadline)
+                    return await self.barriers[durability].push(entries, deadline)
             [receipt] = await self._engine._push_durably(entries, deadline, durability)
             return receipt
         if True:  # ASYNC
@@ -184,6 +194,11 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
 
     @abstractmethod
     async def _open_driver(self, deadline: float) -> AsyncDriver: ...
+
+    if True:  # ASYNC
+
+        @abstractmethod
+        async def _push_together(self, entries: Entries, deadline: float, durability: Durability) -> Outcomes: ...
 
     @abstractmethod
     async def _push_durably(self, entries: Entries, deadline: float, durability: Durability) -> list[Receipt]: ...

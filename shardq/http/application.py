@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +24,7 @@ from shardq.errors import InvalidOption
 from shardq.features.transfer.lines import longest
 from shardq.http import looks
 from shardq.http.bounds import Body, Room
-from shardq.http.exchange import Answer, Ask, Gateway, body_in, query_in
+from shardq.http.exchange import Answer, Ask, Gateway, body_in, client_gone, query_in, told_soon
 from shardq.http.guard import ApiGuard, Hosts, PageGuard
 from shardq.http.problems import AGAIN_S, RETRIED, TYPE, Refusal, form_of, refusal_of
 from shardq.http.routes import find
@@ -39,6 +40,9 @@ access: logging.Logger = logging.getLogger("shardq.http.access")
 API = "/v1"
 
 READ_ONLY = "this is read-only: it shows the engine, and changes nothing"
+
+AT_ONCE = 16 << 10
+"""An answer of so many bytes fits into the buffers of the system."""
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -143,10 +147,11 @@ class Door:
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         exchange = _Exchange(scope, receive, headers, request_id)
+        undo: Callable[[], Awaitable[object]] | None = None
         try:
             answer = await (self._probed(exchange, probe) if probe else self._called(exchange, path))
             status, media, more = answer.status, answer.media or exchange.media, answer.headers
-            value = answer.value
+            value, undo = answer.value, answer.undo
             body = value if isinstance(value, bytes) else msgspec.json.encode(value)
         except Exception as exc:  # noqa: BLE001  each has an answer, and a fault of ours is logged there
             refusal = refusal_of(exc)
@@ -165,7 +170,14 @@ class Door:
         if exchange.is_cut:
             sent.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": sent})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        if undo is not None and len(body) > AT_ONCE:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            if await _left_behind(receive, send):
+                await undo()
+            body_left = b""
+        else:
+            body_left = b"" if scope["method"] == "HEAD" else body
+        await send({"type": "http.response.body", "body": body_left})
         if access.isEnabledFor(logging.INFO):
             _log(exchange, path, status, len(body), time.perf_counter() - began)
 
@@ -194,6 +206,8 @@ class Door:
                 if not body.is_empty:
                     raise Refusal(400, "this address takes no body; leave it out")
                 return await route.handler(ask, None, query)
+            if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+                raise Refusal(415, "send this without Content-Encoding: bodies are read as they come")
             kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != route.media:
                 raise Refusal(415, f"send this with Content-Type: {route.media.decode()}")
@@ -201,6 +215,16 @@ class Door:
                 ask.stream = body
                 return await route.handler(ask, None, query)
             return await route.handler(ask, body_in(await body.whole(), route.body), query)
+
+
+async def _left_behind(receive: Receive, send: Send) -> bool:
+    """Waits until the answer is on its way. True if its client has gone before that."""
+    await send({"type": "http.response.body", "body": b"", "more_body": True})  # returns when nothing is left behind
+    gone = asyncio.ensure_future(client_gone(receive))
+    try:
+        return await told_soon(gone)
+    finally:
+        gone.cancel()
 
 
 class _Exchange:

@@ -6,9 +6,10 @@ would else stand for ever, as soon as both directions are full. Input without en
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
-from itertools import count
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +20,6 @@ from shardq.core.producer.durable import Durability
 from shardq.engine.around import EngineAccess
 from shardq.errors import BadInput, PushError, ServerFault, ShardqError, Unanswered
 from shardq.features.transfer.lines import UNREADABLE, longest
-from shardq.http.bounds import Body
 from shardq.http.exchange import NDJSON, Answer, Ask, Route, told
 from shardq.http.problems import Refusal, refusal_of
 from shardq.http.tasks import LineBody, task_in
@@ -31,8 +31,13 @@ MOST_BYTES = 16 << 20
 CHUNK, CHUNK_BYTES = 4000, 1 << 20
 """Lines that are pushed together, or bytes of them, if that comes first."""
 
-CHUNKS, LEAST = 20_000, 100
-"""Lines that wait in the chunks of all batches, which get smaller where there are many; and the least of one."""
+BLOCKS, BLOCK, LEAST = 4 << 20, 1 << 19, 1 << 16
+"""Bytes that all batches gather together before they push; of one batch, where there are few; and where there are many.
+"""
+
+
+TURN_S = 5.0
+"""When no turn has ended for so long, servers are silent: those that wait go on, so that all learn of it in time."""
 
 
 class BatchQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,20 +79,14 @@ async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
     """Pushes up to 10,000 tasks, in lines of 16 MiB together: a line of JSON for each, as POST /v1/tasks takes them.
     The answer has a line for each, in their order, and a last one with the counts.
     """
-    assert ask.stream is not None
     with suppress(ServerFault):  # a spool may take them, unless they have URLs
         await ask.know_routes()
     batch = _Batch(ask, query.durability)
     ask.gateway.batches += 1
     try:
-        most = longest(EngineAccess(ask.engine).options.max_payload)
-        async for number, line in _lines(ask.stream, most):
-            if number > MOST_LINES:
-                raise Refusal(413, f"a batch may have {MOST_LINES:,} lines; send the rest in another one")
-            batch.take(number, line)
-            if batch.is_full:
-                await batch.push()
-        await batch.push()
+        async for block in _blocks(ask):
+            async with _turn(ask):
+                await batch.push(block)
     except Refusal as exc:
         if batch.nothing_was_done:
             raise
@@ -98,28 +97,45 @@ async def push(ask: Ask, body: None, query: BatchQuery) -> Answer:
     return batch.answer(is_whole=True)
 
 
-async def _lines(body: Body, most: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Yields the lines that are not empty, with their numbers. ``most``: the bytes of one."""
-    numbers, parts, size = count(1), list[bytes](), 0
-    async for piece in body.pieces():
-        *lines, rest = piece.split(b"\n")
-        if lines and parts:
-            lines[0] = b"".join([*parts, lines[0]])
-            parts, size = [], 0
-        for line in lines:
-            number = next(numbers)
-            if line.strip():
-                yield number, line
-            else:
-                body.give(len(line))
-            body.give(1)
-        size += len(rest)
-        if size > most:
-            raise Refusal(413, f"a line may have {most:,} bytes, and line {next(numbers)} has more")
-        if rest:
-            parts.append(rest)
-    if (rest := b"".join(parts)).strip():
-        yield next(numbers), rest
+async def _blocks(ask: Ask) -> AsyncIterator[bytes]:
+    """Yields whole lines, many together. Raises Refusal for a line that is too long."""
+    most = longest(EngineAccess(ask.engine).options.max_payload)
+    assert ask.stream is not None
+    parts, size, tail, lines = list[bytes](), 0, 0, 0
+    async for piece in ask.stream.pieces():
+        parts.append(piece)
+        size += len(piece)
+        begun = len(piece) - piece.rfind(b"\n") - 1  # of the last line
+        tail = begun if begun < len(piece) else tail + begun
+        del piece
+        least = min(BLOCK, max(LEAST, BLOCKS // ask.gateway.batches))
+        if size > tail and (size >= least or tail > most):
+            text = b"".join(parts)
+            parts, block = [text[size - tail :]], text[: size - tail]
+            size = tail
+            del text
+            lines += block.count(b"\n")
+            yield block
+            del block
+        if tail > most:
+            raise Refusal(413, f"a line may have {most:,} bytes, and line {lines + 1:,} has more")
+    if size:
+        yield b"".join(parts)
+
+
+@asynccontextmanager
+async def _turn(ask: Ask) -> AsyncIterator[None]:
+    """Waits until it is this batch's turn to push. Where servers are silent no turn ends, and none is waited for."""
+    gateway, began = ask.gateway, time.monotonic()
+    turn = asyncio.ensure_future(gateway.turns.acquire())
+    try:
+        while not turn.done() and (left_s := max(began, gateway.turn_ended_at) + TURN_S - time.monotonic()) > 0:
+            await asyncio.wait({turn}, timeout=left_s)
+        yield
+    finally:
+        if not turn.cancel():  # it has it
+            gateway.turns.release()
+            gateway.turn_ended_at = time.monotonic()
 
 
 class _Batch:
@@ -136,6 +152,8 @@ class _Batch:
         self._size = 0
         self._down: Refusal | None = None
         """Why no task of the last chunk is stored: no server takes any."""
+        self._number = 0
+        """Of the line, also if it is empty."""
         self.answers: list[bytes] = []
         self.read = 0
         self.done = 0
@@ -145,8 +163,7 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        most = min(CHUNK, max(LEAST, CHUNKS // self._ask.gateway.batches))
-        return len(self._chunk) + len(self._bytes) >= most or self._size >= CHUNK_BYTES
+        return len(self._chunk) + len(self._bytes) >= CHUNK or self._size >= CHUNK_BYTES
 
     @property
     def nothing_was_done(self) -> bool:
@@ -174,8 +191,27 @@ class _Batch:
         form = LineForm(line=number, id=id, error=refusal.detail, code=refusal.code, status=refusal.status)
         self._said[number] = _encode(msgspec.structs.replace(form, **refusal.more) if refusal.more else form)
 
-    async def push(self) -> None:
-        """Pushes the chunk."""
+    async def push(self, lines: bytes) -> None:
+        """Pushes these lines."""
+        at = 0
+        while at < len(lines):  # one by one: all at once would take their bytes a second time
+            end = lines.find(b"\n", at)
+            line = lines[at : end if end >= 0 else None]
+            at += len(line) + 1
+            self._number += 1
+            if not line.strip():
+                continue
+            if self._number > MOST_LINES:
+                await self._push_chunk()
+                raise Refusal(413, f"a batch may have {MOST_LINES:,} lines; send the rest in another one")
+            self.take(self._number, line)
+            if self.is_full:
+                await self._push_chunk()
+        await self._push_chunk()
+        assert self._ask.stream is not None
+        self._ask.stream.give(len(lines))
+
+    async def _push_chunk(self) -> None:
         ask, chunk = self._ask, self._chunk
         if chunk:
             try:
@@ -246,8 +282,6 @@ class _Batch:
         """Puts the answers of the chunk behind the others, in the order of the lines."""
         if self._said:  # one piece: ten thousand would take three times the memory
             self.answers.append(b"\n".join([self._said[number] for number in sorted(self._said)]))
-        assert self._ask.stream is not None
-        self._ask.stream.give(self._size)
         self._said, self._chunk, self._bytes, self._size = {}, [], [], 0
 
     def answer(self, *, is_whole: bool) -> Answer:

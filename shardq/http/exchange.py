@@ -6,6 +6,7 @@ the query and the answer are; they are checked before the handler runs.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -35,6 +36,14 @@ NDJSON = b"application/x-ndjson"
 FRESH_S = 1.0
 """What is known of routes is not older, where URLs are to be pushed."""
 
+TURNS = 8
+"""Batches whose lines are read and pushed at one time: a line takes ten times its bytes then. Others keep theirs as
+they came.
+"""
+
+LOOP_TURNS = 5
+"""Turns of the loop until the end of a connection, which is there to be read, has been told to the request."""
+
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}")
 
@@ -50,6 +59,10 @@ class Gateway:
     """When the topology was read."""
     batches: int = 0
     """Batches that are read now."""
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TURNS))
+    """Those of batches whose lines are pushed now."""
+    turn_ended_at: float = float("-inf")
+    """When the last of them was over."""
     work: Work | None = None
     """What it does for workers, from the first of their calls on."""
 
@@ -112,6 +125,8 @@ class Answer(NamedTuple):
     media: bytes = b""
     """The type of the answer, if it is not that of the route."""
     headers: Mapping[str, str] = MappingProxyType({})
+    undo: Callable[[], Awaitable[object]] | None = None
+    """Called if the client goes before all of the answer is on its way."""
 
 
 Handler = Callable[[Ask, Any, Any], Awaitable[Answer]]
@@ -156,6 +171,21 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").strip().partition("\n")[0]
+
+
+async def client_gone(receive: Receive) -> None:
+    """Returns when the client has gone. The body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def told_soon(gone: asyncio.Future[None]) -> bool:
+    """True if the client is known to have gone."""
+    for _ in range(LOOP_TURNS):
+        if gone.done():
+            break
+        await asyncio.sleep(0)
+    return gone.done()
 
 
 def query_in(text: bytes, path: dict[str, str], form: Any) -> Any:

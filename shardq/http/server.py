@@ -37,6 +37,9 @@ MOST_HEAD = 32 << 10
 PART = 64 << 10
 """The bytes of a body for which a client has ``listener.REQUEST_S``."""
 
+READ = 32 << 10
+"""The bytes of a body that are read at once; no more are read while so many wait for their handler."""
+
 KEEP_ALIVE = (b"keep-alive", b"timeout=60")
 """Told to clients, whose pools then let a connection go before we do."""
 
@@ -85,6 +88,8 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport, self._tell)
+        transport.set_write_buffer_limits(0)  # who waits for what was sent waits for all of it
+        transport.max_size = READ  # type: ignore[attr-defined]  # 256 KiB by itself, of each connection
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -132,6 +137,8 @@ class _Connection(HttpToolsProtocol):
             self._part = 0
             self._listener.answered(self._socket)  # its time begins anew
         super().on_body(body)
+        if len(self.cycle.body) >= READ and self.cycle.more_body:
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         self._in_head, self._head = True, 0

@@ -17,7 +17,7 @@ from shardq.engine.around import EngineAccess, forms
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.listing import line
 from shardq.features.listing.query import Due
-from shardq.features.transfer.lines import PUSH_FIELDS, options_of
+from shardq.features.transfer.lines import PUSH_FIELDS, options_of, payload_in
 from shardq.http.exchange import Answer, Ask, Route, path_topic
 from shardq.http.problems import Refusal
 
@@ -76,7 +76,10 @@ def task_in(ask: Ask, body: Any) -> Task:
         if (value := getattr(body, name)) is not None:
             fields[name] = value
     if body.payload is not UNSET:
-        fields["payload"] = body.payload
+        try:
+            fields["payload"] = payload_in(body.payload, Internals(ask.engine).options.codec)
+        except msgspec.MsgspecError as exc:
+            raise InvalidOption(f"the payload can't be read by a worker in Python: {exc}") from None
         if body.payload_base64 is not UNSET:
             raise InvalidOption("payload and payload_base64 were given; give one of them")
     elif body.payload_base64 is not UNSET:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,14 +13,12 @@ from msgspec import Meta
 from shardq.core.model.checks import duration_ms
 from shardq.errors import InvalidOption
 from shardq.http.claims import NOTHING, ClaimBody, Claimed, Seconds, Work
-from shardq.http.exchange import Answer, Ask, Gateway, Route
+from shardq.http.exchange import Answer, Ask, Gateway, Route, client_gone, told_soon
 from shardq.http.problems import Refusal
 from shardq.http.receipts import is_of, read
 from shardq.http.settling import MOST_RECEIPTS, SettleBody, Settled, SettleItem, Wanted, decision_of
 
 if TYPE_CHECKING:
-    from starlette.types import Receive
-
     from shardq.core.model.task import Delivery
 
 CLOSED = {"Connection": "close"}
@@ -29,9 +28,6 @@ SETTLE_BYTES = 8 << 20
 
 MOMENT_S = 0.05
 """A client that has asked so lately has hardly gone."""
-
-TURNS = 5
-"""Turns of the loop until the end of a connection, which is there to be read, has been told to the request."""
 
 
 class ExtendBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,19 +48,19 @@ async def claim(ask: Ask, body: ClaimBody, query: None) -> Answer:
     for topic in body.topics:
         ask.check("worker", topic)
     work, began = work_of(ask.gateway), time.monotonic()
-    gone = asyncio.ensure_future(_gone(ask.receive))
+    gone = asyncio.ensure_future(client_gone(ask.receive))
     try:
         handed = await work.claim(ask.caller.name, body, gone)
         if handed.tasks and time.monotonic() - began > MOMENT_S:
-            for _ in range(TURNS):
-                await asyncio.sleep(0)
+            await told_soon(gone)
         if gone.done():
             await work.undone(handed)
             handed = NOTHING
     finally:
         gone.cancel()
     # no await from here to where it is sent
-    return Answer(handed.body, headers=CLOSED if work.is_ending else {})
+    undo = partial(work.undone, handed) if handed.tasks else None
+    return Answer(handed.body, headers=CLOSED if work.is_ending else {}, undo=undo)
 
 
 async def settle(ask: Ask, body: list[SettleItem], query: None) -> Answer:
@@ -87,12 +83,6 @@ def work_of(gateway: Gateway) -> Work:
     if gateway.work is None:
         gateway.work = Work(gateway.engine)
     return gateway.work
-
-
-async def _gone(receive: Receive) -> None:
-    """Returns when the client has gone. The body was read before."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _lease(ask: Ask, receipt: str, place: int) -> Delivery:

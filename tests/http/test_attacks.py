@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import logging
 import socket
@@ -164,6 +165,14 @@ def test_web_pages_can_do_nothing_at_an_open_door(program: Program, engine: Engi
     assert answer.status_code == 405
     assert not any(name.startswith("access-control") for name in answer.headers)
     assert engine.stats().scheduled == 0
+
+
+def test_a_body_that_is_compressed_is_refused_in_words(program: Program) -> None:
+    body = gzip.compress(b'{"payload": 1, "delay": 60}')
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = program.post("/v1/tasks", content=body, headers=headers)
+    assert (answer.status_code, "Content-Encoding" in answer.json()["detail"]) == (415, True)
+    assert program.post("/v1/tasks", json={"payload": 1}, headers={"Content-Encoding": "identity"}).status_code == 201
 
 
 def test_a_door_behind_a_proxy_is_known_by_its_name(served_engine: AsyncEngine) -> None:

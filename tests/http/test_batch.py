@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from cluster.server import Server
 from shardq import AsyncEngine, Engine
-from shardq.http import batch
+from shardq.http import batch, exchange
 from tests.http.calling import Program, calling
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -60,6 +63,52 @@ def test_what_is_beyond_the_last_line_is_not_read(
     assert (len(lines), last["status"], last["line"]) == (20, 413, 21)
     assert (end["done"], end["is_whole"]) == (20, False)
     assert engine.stats().scheduled == 20
+
+
+def test_what_was_read_before_a_refusal_is_pushed_and_answered(
+    program: Program, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "MOST_LINES", 20)
+    monkeypatch.setattr(batch, "WINDOW", 15)
+    *lines, end = program.batch([{"payload": n, "delay": 60} for n in range(30)])
+    assert [each["line"] for each in lines] == [*range(1, 22)]
+    assert (end["lines"], end["done"], end["failed"]) == (20, 20, 1)
+    assert engine.stats().scheduled == 20
+
+
+def test_few_batches_are_pushed_at_one_time(
+    served_engine: AsyncEngine, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line takes ten times its bytes while it is pushed: 200 clients with 1,500 lines each took 136 MiB."""
+    monkeypatch.setattr(exchange, "TURNS", 2)
+    pushed, now, most = AsyncEngine.push_many, 0, 0
+
+    async def counted(*given: Any, **options: Any) -> Any:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.02)  # others come meanwhile
+        try:
+            return await pushed(*given, **options)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(AsyncEngine, "push_many", counted)
+    with calling(served_engine) as program, ThreadPoolExecutor(12) as clients:
+        told = clients.map(lambda n: program.batch([{"payload": n, "delay": 60}] * 5)[-1]["done"], range(12))
+        assert list(told) == [5] * 12
+    assert most == 2
+    assert engine.stats().scheduled == 60
+
+
+def test_no_batch_waits_for_its_turn_where_no_turn_ends(
+    served_engine: AsyncEngine, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where servers are silent, all say so at the same time."""
+    monkeypatch.setattr(exchange, "TURNS", 0)
+    monkeypatch.setattr(batch, "TURN_S", 0.3)
+    with calling(served_engine) as program:
+        assert program.batch([{"payload": 1, "delay": 60}])[-1]["done"] == 1
 
 
 def test_a_batch_that_says_it_is_too_large_is_refused_unread(program: Program, engine: Engine) -> None:

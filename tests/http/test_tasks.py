@@ -7,11 +7,12 @@ import datetime as dt
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
-from shardq import Engine, Task
+from shardq import AsyncEngine, Engine, Task
 from shardq.core.model.task_options import OPTIONS
-from tests.http.calling import Program
+from tests.http.calling import Program, calling
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
 
@@ -53,6 +54,53 @@ def test_a_whole_id_has_its_topic_and_its_key(program: Program, engine: Engine) 
     refused = program.push(1, id="hook/customer-7/order-2", topic="mail")
     assert refused.status_code == 400
     assert "another topic" in refused.json()["detail"]
+
+
+UNREADABLE = (
+    b"1e999",
+    b"[1, -1e400]",
+    b"1" + b"0" * 5000,
+    b"NaN",
+    b"-Infinity",
+    b'"\\ud800"',
+    b'"\\udc00 \\u0041"',
+    b'{"\\ud800": 1}',
+    b"01",
+    b"[" * 5000 + b"]" * 5000,
+)
+READABLE = (b'{"a": 1, "a": 2}', b"1" + b"0" * 400, b"1e-999", b"-0", b'"\\u0000"', b"[0.1000000000000000055]")
+
+
+def test_what_a_worker_could_not_read_is_refused_and_all_else_is_stored_byte_for_byte(
+    program: Program, engine: Engine
+) -> None:
+    for text in UNREADABLE:
+        line = b'{"payload": %b, "delay": 60}' % text
+        alone = program.post("/v1/tasks", content=line, headers={"Content-Type": "application/json"})
+        assert (alone.status_code, alone.headers["content-type"]) == (400, "application/problem+json"), text[:30]
+        bad, _ = program.batch(line)
+        assert (bad["status"], bad["error"]) == (400, alone.json()["detail"].replace("body", "line")), text[:30]
+    restored = engine.restore(b'{"payload": %b, "delay": 60}' % text for text in UNREADABLE)
+    assert (restored.bad, restored.pushed) == (len(UNREADABLE), 0)
+    assert engine.stats().scheduled == 0
+    for n, text in enumerate(READABLE):
+        line = b'{"payload": %b, "delay": 60, "id": "n-%d"}' % (text, n)
+        assert program.post("/v1/tasks", content=line, headers={"Content-Type": "application/json"}).status_code == 201
+        assert (info := engine.get(f"n-{n}", decode=False))
+        assert info.payload == text
+        assert (info := engine.get(f"n-{n}"))
+        assert info.payload == msgspec.json.decode(text)
+
+
+def test_payloads_become_those_of_the_engines_codec(url: str, engine: Engine, name: str) -> None:
+    """The text of JSON is nothing that MessagePack could read."""
+    with calling(AsyncEngine(url, name=name, codec="msgpack")) as program:
+        assert program.push({"n": 1}, id="alone", delay=60).status_code == 201
+        assert program.batch([{"payload": {"n": 1}, "id": "many", "delay": 60}])[-1]["done"] == 1
+        with Engine(url, name=name, codec="msgpack") as other:
+            assert other.restore([b'{"payload": {"n": 1}, "id": "restored", "delay": 60}']).pushed == 1
+    found = [engine.get(id) for id in ("alone", "many", "restored")]
+    assert [info and (info.payload, info.codec) for info in found] == [({"n": 1}, "msgpack")] * 3
 
 
 def test_payloads_are_stored_byte_for_byte(program: Program, engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -173,6 +174,35 @@ def test_a_client_that_goes_as_its_task_comes_loses_no_attempt(
     monkeypatch.undo()
     [task] = gateway.worker("biller").claim(wait=20)
     assert (task["attempt"], task["lapses"]) == (1, 0)
+
+
+def test_what_a_client_did_not_take_is_given_back(gateway: Gateway, engine: Engine) -> None:
+    """One that dies, or is ended, while it reads a large answer. Its leases would else run for an hour."""
+    for _ in range(12):
+        engine.push("x" * 900_000, topic="mail")
+    wait_until(lambda: ready_of(engine, "mail") == 12, "all are ready")
+    with gateway.connected() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        gateway.ask(client, "claim", {"topics": ["mail"], "max": 100, "lease": 3600})
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+        wait_until(lambda: engine.stats().leased == 12, "it has them")
+    wait_until(lambda: engine.stats().leased == 0, "they are given back")
+    tasks = gateway.worker("biller").claim(max=100, wait=20)
+    assert [task["attempt"] for task in tasks] == [1] * 12
+
+
+def test_what_a_client_takes_slowly_stays_its_own(gateway: Gateway, engine: Engine) -> None:
+    for _ in range(12):
+        engine.push("x" * 900_000, topic="mail")
+    wait_until(lambda: ready_of(engine, "mail") == 12, "all are ready")
+    with gateway.connected() as client:
+        gateway.ask(client, "claim", {"topics": ["mail"], "max": 100, "lease": 3600})
+        wait_until(lambda: engine.stats().leased == 12, "it has them")
+        time.sleep(0.3)  # the client is slow
+        _, answer = answer_of(client)
+    assert len(answer["tasks"]) == 12
+    assert gateway.worker("biller").claim(wait=0.5) == []
+    assert engine.stats().leased == 12
 
 
 def test_too_many_claims_are_refused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,17 +62,24 @@ class Gateway:
         self._made.append(Worker(base_url=self.url, headers=headers, timeout=60, trust_env=False))
         return self._made[-1]
 
-    def waiting(self, service: str = "mailer", **options: Any) -> socket.socket:
-        """A claim that waits, on a connection of its own."""
-        before = self.work.waits
-        body = json.dumps({"topics": ["mail"], "wait": 30} | options).encode()
+    def connected(self) -> socket.socket:
         host, port = self.url.removeprefix("http://").split(":")
-        client = socket.create_connection((host, int(port)), timeout=60)
+        return socket.create_connection((host, int(port)), timeout=60)
+
+    def ask(self, client: socket.socket, call: str, value: Any, service: str = "mailer") -> None:
+        """Sends a request, and reads no answer."""
+        body = json.dumps(value).encode()
         head = (
-            f"POST /v1/claim HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {SECRETS[service]}\r\n"
+            f"POST /v1/{call} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {SECRETS[service]}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         client.sendall(head.encode() + body)
+
+    def waiting(self, service: str = "mailer", **options: Any) -> socket.socket:
+        """A claim that waits, on a connection of its own."""
+        before = self.work.waits
+        client = self.connected()
+        self.ask(client, "claim", {"topics": ["mail"], "wait": 30} | options, service)
         wait_until(lambda: self.work.waits > before and self._is_registered("mail"), "the claim waits")
         return client
 

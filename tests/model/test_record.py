@@ -19,13 +19,18 @@ from shardq.core.model.record import (
     RAW,
     Builtin,
     Codec,
+    assembled,
     codec_named,
+    dated,
     decode_payload,
     decode_record,
     encode_record,
     encoded_parts,
+    last_reason,
     record_encoder,
+    with_expiry,
 )
+from shardq.core.model.task_options import Content
 from shardq.errors import InvalidOption, PayloadNotDecodable, PayloadNotEncodable, PayloadTooLarge
 from tests.support.heads import encode_head
 
@@ -286,3 +291,12 @@ def test_a_consumer_reads_what_everybody_reads(codec: Builtin, head: bytes | Non
                 decode_payload(record[:length])
         else:
             assert decode_payload(record[:length]) == (whole.payload, whole.content.headers, whole.content.tags)
+
+
+def test_the_reason_stays_in_the_first_place() -> None:
+    """Settle's script looks for it there: behind other names it would be read as none, and written a second time."""
+    record = assembled(b"1", "json", Content(tags=["a"]), expires_ms=5, reason=b"Refused: no")
+    for changed in (with_expiry(record, -7), dated(with_expiry(record, -7), 100), with_expiry(record, 9)):
+        assert changed[4:7] == b"\xa1e\xda"
+        assert last_reason(changed) == "Refused: no"
+        assert decode_record(changed).content.tags == ("a",)

@@ -11,8 +11,9 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, Task
+from shardq.core.producer import shared_barriers
 from shardq.core.producer.durable import Durability
-from shardq.errors import DurabilityUnavailable, NotReplicated
+from shardq.errors import Conflict, DurabilityUnavailable, NotReplicated, PushError
 from tests.support.engines import SHARDS, Engines
 from tests.support.states import FAR_S
 from tests.support.waiting import wait_until
@@ -132,3 +133,69 @@ def test_the_program_may_use_every_thread_of_its_loop(own_server: Server, name: 
             await in_use
 
     asyncio.run(main())
+
+
+def waits(server: Server) -> int:
+    stats = server.ask("INFO", "commandstats")
+    return int(stats["cmdstat_wait"]["calls"])
+
+
+def test_coroutines_that_wait_at_the_same_time_share_barriers(own_server: Server, replica: Server, name: str) -> None:
+    async def run() -> None:
+        async with AsyncEngine(own_server.url, name=name, shards=SHARDS, timeout=20.0) as engine:
+            await engine.push(0, id="taken", delay=FAR_S, durability="replicated")
+            before = waits(own_server)
+            pushes = [engine.push(n, id=f"n-{n}", delay=FAR_S, durability="replicated") for n in range(100)]
+            pushes += [engine.push(n, delay=FAR_S, durability="replicated") for n in range(100)]
+            kept = [engine.push(n, id="taken", delay=FAR_S, durability="replicated") for n in range(3)]
+            refused = engine.push(1, id="taken", delay=FAR_S, on_conflict="reject", durability="replicated")
+            receipts = await asyncio.gather(*pushes, *kept, refused, return_exceptions=True)
+            assert [str(each) for each in receipts[:100]] == [f"n-{n}" for n in range(100)]
+            assert [getattr(each, "outcome", each) for each in receipts[:-1]] == ["pushed"] * 200 + ["kept"] * 3
+            assert isinstance(receipts[-1], PushError)
+            assert isinstance(receipts[-1].failed["taken"], Conflict)
+            assert receipts[-1].ids == ["taken"]
+            assert waits(own_server) - before < 50
+            assert (await engine.stats()).scheduled == 201
+
+    asyncio.run(run())
+
+
+def test_each_that_shares_a_barrier_learns_that_its_own_task_is_not_confirmed(
+    own_server: Server, replica: Server, name: str
+) -> None:
+    async def run() -> None:
+        async with AsyncEngine(own_server.url, name=name, shards=SHARDS) as engine:
+            await engine.push(0, id="first", delay=FAR_S, durability="replicated")
+            replica.pause()
+            pushes = [engine.push(n, id=f"n-{n}", delay=FAR_S, durability="replicated") for n in range(40)]
+            told = await asyncio.gather(*pushes, return_exceptions=True)
+            assert [type(each) for each in told] == [NotReplicated] * 40
+            assert [each.ids for each in told if isinstance(each, NotReplicated)] == [[f"n-{n}"] for n in range(40)]
+            replica.resume()
+            assert (await engine.stats()).scheduled == 41
+
+    asyncio.run(run())
+
+
+def test_a_push_that_is_cancelled_before_its_turn_is_not_stored(
+    own_server: Server, replica: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_barriers, "AT_ONCE", 1)
+
+    async def run() -> None:
+        async with AsyncEngine(own_server.url, name=name, shards=SHARDS) as engine:
+            await engine.push(0, id="first", delay=FAR_S, durability="replicated")
+            replica.pause()
+            under_way = asyncio.create_task(engine.push(1, delay=FAR_S, durability="replicated"))
+            await asyncio.sleep(0.1)  # it is sent
+            waiting = asyncio.create_task(engine.push(2, delay=FAR_S, durability="replicated"))
+            await asyncio.sleep(0.1)
+            waiting.cancel()
+            with pytest.raises(NotReplicated):
+                await under_way
+            replica.resume()
+            await engine.push(3, delay=FAR_S, durability="replicated")
+            assert (await engine.stats()).scheduled == 3
+
+    asyncio.run(run())

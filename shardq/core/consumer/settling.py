@@ -39,7 +39,7 @@ from shardq.core.model.checks import due_spec, reason_text
 from shardq.core.model.ends import end_word
 from shardq.core.model.ids import topic_of
 from shardq.core.model.task import Delivery
-from shardq.core.operation import Operation, values
+from shardq.core.operation import Operation, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_recovery import Request, call_shards
 from shardq.errors import InvalidOption, LeaseLost, SettleError, ShardqError, Unanswered
@@ -61,12 +61,13 @@ OTHERS_PER_CALL = 200
 def settle(claims: Claims, settlements: SettlementsByShard) -> Operation[dict[str, SettleStatus]]:
     """Settles deliveries of any number of shards. Returns, by id, those that were not simply done.
 
-    Where some shards fail the rest is settled: raises SettleError, or the shards' own error when nothing was settled.
+    Where some shards fail the rest is settled: raises SettleError; or the shards' own error where nothing was settled,
+    and it is unknown of all if it was, or of none.
     """
     statuses, done, errors = yield from settle_each(claims, settlements)
     if errors:
         first = next(iter(errors.values()))
-        if not done:
+        if not done and len({isinstance(error, Unanswered) for error in errors.values()}) == 1:
             raise first
         raise SettleError(
             settled=[item.id for item in done if statuses.get(item.id, "dead") == "dead"],
@@ -159,7 +160,8 @@ def _settle_others(
 
 
 def extend(claims: Claims, leases: Mapping[int, Sequence[Leased]], lease_ms: int) -> Operation[dict[str, SettleStatus]]:
-    """Moves the deadlines of leases. Returns, by id, those that are no longer held.
+    """Moves the deadlines of leases. Returns, by id, those that are no longer held. Where some shards fail, it raises
+    Unanswered if others have done it, or may have.
 
     Permits are renewed first, so that none lapses under a lease. A lease that was over, and whose place another has
     got, is not extended.
@@ -175,13 +177,29 @@ def extend(claims: Claims, leases: Mapping[int, Sequence[Leased]], lease_ms: int
         for shard, held in leases.items()
         for number, some in enumerate(_slices([item for item in held if item.token not in taken], consume.MAX_CLAIM))
     }
-    results = values((yield from call_shards(claims.cache, requests)).items())
-    statuses |= {id: status for result in results.values() for id, status in result.items()}
+    results = yield from call_shards(claims.cache, requests)
+    errors = [result for result in results.values() if isinstance(result, ShardqError)]
+    if errors:
+        raise _of_all(errors, is_part_done=len(errors) < len(results))
+    statuses |= {id: status for result in succeeded(results.items()).values() for id, status in result.items()}
     if permits:
         yield from claims.limiter.released(permits_of([item for item in items if item.id in statuses]))
         if time.monotonic() - began > LATE_S:
             yield from claims.limiter.renewed(permits_of([item for item in items if item.id not in statuses]), lease_ms)
     return statuses
+
+
+def _of_all(errors: Sequence[ShardqError], *, is_part_done: bool) -> ShardqError:
+    """The error of leases that were extended together: one of those that say that nothing was written, if that is so
+    of all.
+    """
+    lost = next((error for error in errors if isinstance(error, Unanswered)), None)
+    if lost is not None or not is_part_done:
+        return lost or errors[0]
+    partly = Unanswered(f"some of these leases are extended and some are not; extend all of them again: {errors[0]}")
+    partly.last = errors[0]
+    partly.__cause__ = errors[0]
+    return partly
 
 
 def _slices(items: Sequence[T], most: int) -> Sequence[Sequence[T]]:

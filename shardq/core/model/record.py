@@ -143,11 +143,14 @@ class UnreadableRecord(PayloadNotDecodable):
     """The record itself can't be read, whatever its codec."""
 
 
+_NO_REASON = msgspec.Raw()
+
+
 class _Head(StoredContent, omit_defaults=True):
     expires: int | None = msgspec.field(default=None, name="x")
     nonce: int | None = msgspec.field(default=None, name="n")
     pushed: int | None = msgspec.field(default=None, name="p")
-    reason: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="e")
+    reason: msgspec.Raw = msgspec.field(default=_NO_REASON, name="e")
     """Its text may be cut anywhere, or be none: it must not make the record unreadable."""
 
 
@@ -271,7 +274,17 @@ def _with_expiry_moved(record: bytes, moved: Callable[[int], int]) -> bytes:
     if head is None or head.expires is None or head.expires > 0:
         return record
     head.expires = moved(head.expires)
-    return _headed(record[:1], _encode_head(head), encoded)
+    return _headed(record[:1], _encoded_again(head), encoded)
+
+
+def _encoded_again(head: _Head) -> bytes:
+    """A head that was read, with its reason in the first place, where settle's script looks for it."""
+    reason, head.reason = bytes(head.reason), _NO_REASON
+    return _reason_first(reason, _encode_head(head)) if reason else _encode_head(head)
+
+
+def _reason_first(reason: bytes, head: bytes) -> bytes:
+    return bytes([head[0] + 1]) + b"\xa1e" + reason + head[1:]
 
 
 def assembled(
@@ -288,8 +301,7 @@ def assembled(
     head = encode_head(content, expires=expires_ms)
     if reason:
         # as settle's script puts it there: the first name, with a length of two bytes
-        noted = b"\xa1e\xda" + len(reason).to_bytes(2, "big") + reason
-        head = bytes([head[0] + 1]) + noted + head[1:] if head else b"\x81" + noted
+        head = _reason_first(b"\xda" + len(reason).to_bytes(2, "big") + reason, head or _EMPTY)
     number = CODECS[codec]
     if head is None:
         return bytes([VERSION << 4 | number]) + payload
@@ -352,7 +364,7 @@ def with_expiry(record: bytes, expires_ms: int) -> bytes:
     number, head, encoded = _parts(record)
     head = head or _Head()
     head.expires = expires_ms
-    return _headed(bytes([VERSION << 4 | _HEADED | number]), _encode_head(head), encoded)
+    return _headed(bytes([VERSION << 4 | _HEADED | number]), _encoded_again(head), encoded)
 
 
 def _headed(first: bytes, head: bytes, encoded: bytes) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from shardq.core.calls import node_info
 from shardq.core.calls.request import Behind, Call, Command, Missing, Stale
@@ -23,12 +23,14 @@ from shardq.core.drivers.retry import Deadline, Spare
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.topology import Stamp
 from shardq.core.model.printable import quoted
+from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation, run
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import (
     DurabilityUnavailable,
     InvalidOption,
     NotReplicated,
+    PushError,
     ServerFault,
     ShardqError,
     Unanswered,
@@ -40,6 +42,7 @@ T = TypeVar("T")
 Id = TypeVar("Id", bound=str)
 
 Durability = Literal["replicated", "fsynced"]
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 WAIT_MS = 2000
 """The time that replicas have to confirm. They do in a round trip; a replica that needs longer is no good copy now."""
@@ -51,7 +54,7 @@ PUSHES = ("push", "push_unique", "adopt")
 
 
 def check_durability(durability: str | None) -> None:
-    if durability not in (None, "replicated", "fsynced"):
+    if durability not in (None, *DURABILITIES):
         raise InvalidOption(f"durability={quoted(durability)} is not possible; use 'replicated', 'fsynced', or None")
 
 
@@ -76,6 +79,50 @@ def push_durably(
         receipts = run(confirming, operation, deadline=deadline)
         confirming.wait_for_copies(receipts)
     return receipts
+
+
+def push_together(
+    driver: Driver,
+    cache: TopologyCache,
+    ids: list[str],
+    operation: Operation[list[Receipt]],
+    durability: Durability,
+    deadline: float,
+) -> list[Receipt | ShardqError]:
+    """The same for the tasks of several callers, no id of which is there twice. Returns what became of each, in their
+    order, once all that is stored was to be confirmed.
+    """
+    outcomes: list[Receipt | ShardqError] = []
+
+    def stored() -> Operation[list[Receipt]]:
+        try:
+            outcomes.extend((yield from operation))
+        except PushError as exc:
+            outcomes.extend(_of_one(exc, id) for id in exc.ids)
+        return [each for each in outcomes if isinstance(each, Receipt)]
+
+    try:
+        push_durably(driver, cache, ids, stored(), durability, deadline)
+    except NotReplicated as exc:
+        refusal = _refusal(exc.__cause__)
+        return [
+            NotReplicated([each], exc.reached, durability, refusal) if isinstance(each, Receipt) else each
+            for each in outcomes
+        ]
+    return outcomes
+
+
+def _of_one(exc: PushError, id: str) -> Receipt | PushError:
+    """What became of one of these tasks."""
+    if isinstance(id, Receipt):
+        return id
+    failed = {id: exc.failed[id]} if id in exc.failed else {}
+    return PushError(ids=[id], stored=[], failed=failed, unknown=[] if failed else [id])
+
+
+def _refusal(cause: BaseException | None) -> str:
+    """Why copies can't be asked for; empty if they only did not answer."""
+    return "" if cause is None or isinstance(cause, Unavailable | Unanswered) else str(cause)
 
 
 class Confirming:
@@ -163,8 +210,7 @@ class Confirming:
             if reached < wanted:
                 missing = reached if missing is None else min(reached, missing)
         if missing is not None:
-            refusal = "" if cause is None or isinstance(cause, Unavailable | Unanswered) else str(cause)
-            raise NotReplicated(receipts, missing, self._durability, refusal) from cause
+            raise NotReplicated(receipts, missing, self._durability, _refusal(cause)) from cause
 
     def _reached(self, push: Call[object], wanted: int) -> int:
         slot = push.slot

@@ -28,6 +28,7 @@ from shardq.core.layout.lanes import beginning_of
 from shardq.core.layout.topology import NO_SETTINGS, EngineSettings, Limit, TopicSettings, Topology
 from shardq.core.model.checks import instant_ms
 from shardq.core.model.ids import full_id, new_nonce, new_number, spell
+from shardq.core.model.record import Codec
 from shardq.core.model.task import Task
 from shardq.core.operation import Operation, values
 from shardq.core.producer import pushing
@@ -173,6 +174,7 @@ class Importer:
         packer: Packer,
         *,
         max_payload: int,
+        codec: Codec,
         given: GivenSettings,
         given_of_engine: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         defaults: Task | None = None,
@@ -181,6 +183,7 @@ class Importer:
     ) -> None:
         self._packer = packer
         self._max_payload = max_payload
+        self._codec = codec
         self._given = given
         self._given_of_engine = given_of_engine
         self._defaults = defaults or Task(None)
@@ -212,7 +215,7 @@ class Importer:
     def read(self, number: int, text: bytes) -> Item | str:
         """Reads a line. Returns what is wrong with a bad one."""
         try:
-            line = read(text.decode(), defaults=self._defaults, max_payload=self._max_payload)
+            line = read(text.decode(), defaults=self._defaults, max_payload=self._max_payload, codec=self._codec)
             if isinstance(line, AsItWas):
                 self.tasks += 1
                 return Item(number, line)

@@ -32,7 +32,7 @@ from shardq.core.model.checks import OnConflict, check_payload_size, check_whole
 from shardq.core.model.ids import topic_of
 from shardq.core.model.printable import quoted
 from shardq.core.model.quantities import expiry, instant, seconds
-from shardq.core.model.record import CODECS, JSON, MSGPACK, RAW, assembled
+from shardq.core.model.record import CODECS, JSON, MSGPACK, RAW, Codec, assembled
 from shardq.core.model.task import Attempt, EndedState, State, Task
 from shardq.core.model.task_options import OPTIONS, Content, Kind
 from shardq.errors import BadInput
@@ -81,9 +81,18 @@ _READERS = {option.name: _TEXTS[option.kind] for option in OPTIONS if option.kin
 _decode_push = msgspec.json.Decoder(PushLine).decode
 
 
-def task_of(text: str, defaults: Task) -> Task:
+def payload_in(text: msgspec.Raw, codec: Codec) -> Any:
+    """The payload that is stored of this JSON by an engine of this codec: by its own the text, byte for byte. Raises
+    what ``reason_of`` tells if no worker in Python could read it, such as 1e999, and the text itself is JSON.
+    """
+    value = msgspec.json.decode(text)
+    return text if codec is JSON else value
+
+
+def task_of(text: str, defaults: Task, codec: Codec = JSON) -> Task:
     """The task of a line. ``defaults`` has the options that lines leave out."""
     line = _decode_push(text)
+    line.payload = payload_in(line.payload, codec)
     fields = options_of({name: value for name, value in msgspec.structs.asdict(line).items() if value is not None})
     if "delay" in fields or "at" in fields:
         fields = {"delay": None, "at": None} | fields  # its own due time stands in place of that of the options
@@ -307,7 +316,7 @@ class ToPush(msgspec.Struct, frozen=True):
 Line = AsItWas | ToPush | HeadLine | TopicLine | ScheduleLine | SeenLine | EndLine
 
 
-def read(text: str, *, defaults: Task, max_payload: int) -> Line:
+def read(text: str, *, defaults: Task, max_payload: int, codec: Codec = JSON) -> Line:
     """Reads a line. Raises what ``reason_of`` tells."""
     # as an export has it: most lines are read by this alone
     if text.startswith('{"id":') and '"state":' in text:
@@ -320,7 +329,7 @@ def read(text: str, *, defaults: Task, max_payload: int) -> Line:
     if mark == "state":
         return AsItWas(adopted(text, max_payload))
     if not mark:
-        return ToPush(task_of(text, defaults))
+        return ToPush(task_of(text, defaults, codec))
     line: Line = msgspec.json.decode(text, type=_FORMS[mark])
     if isinstance(line, HeadLine) and line.shardq != VERSION:
         raise BadInput(
