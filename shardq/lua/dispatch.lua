@@ -71,9 +71,15 @@ for i = 1, plain do
   local group = group_of(topic_of(ids[i]))
   group[#group + 1] = ids[i]
 end
-local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, rung, changed, later, silent, met, waits = 0, {}, {}, {}, {}, {}, {}
-if keyed then rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit) end
+-- leases and windows go by the steady clock
+local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
+local lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+local next_lapse = tonumber(lapsed[2] or 'never') or math.huge
+local alarms, rung, lanes = KEYS[11 + 2 * topics], {}, {}
+if LANES then rung = redis.call('ZRANGEBYSCORE', alarms, '-inf', now_ms, 'LIMIT', 0, limit) end
+-- most calls meet no lane, and ask nothing of them
+local keyed = LANES and (#rung > 0 or next_lapse <= steady_ms) and lanes_from(9 + 2 * topics, 2)
+local given, changed, later, silent, met, waits = 0, {}, {}, {}, {}, {}
 if #rung > 0 then
   -- turns_of(lane, ready): how many of a lane with a rate, of which so many are ready, have a turn by now. Their last turn is set anew
   -- where that is too long ago to be made up for.
@@ -252,11 +258,7 @@ local function at_a_rate(id)
   local lane = keyed and lane_of(id)
   return lane and select(2, window_of(lane)) > 0
 end
--- leases and windows go by the steady clock
 local reaped, buried = 0, 0
-local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
-local lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
-local next_lapse = tonumber(lapsed[2] or 'never') or math.huge
 if next_lapse <= steady_ms and not failure then
   -- 200 a call: each costs a few commands
   local late = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', steady_ms), 'LIMIT', 0, 200)
@@ -311,7 +313,9 @@ if keyed then
     redis.call('ZREM', KEYS[LANES + 2], unpack(silent))
   end
   rings(lanes)
-  local first = redis.call('ZRANGE', KEYS[LANES + 2], 0, 0, 'WITHSCORES')
+end
+if LANES then
+  local first = redis.call('ZRANGE', alarms, 0, 0, 'WITHSCORES')
   next_alarm = math.max(now_ms, tonumber(first[2] or 'never') or math.huge)
 end
 if failure then return failure end
