@@ -133,3 +133,11 @@ def test_holds_are_read_whole_where_that_is_less(keys: ShardKeys, holds: int, la
     assert {lane.decode(): float(at) for lane, at in zip(told[::2], told[1::2], strict=True)} == {
         f"w/{number}/": T + (900 if 1 <= number <= holds else 5) for number in range(lanes)
     }
+
+
+def test_of_many_that_enter_a_lane_the_first_rings_without_a_look(keys: ShardKeys) -> None:
+    watched = Watched(keys, {"meta": meta()})
+    words = [word for at in (T + 9, T + 5, T + 7) for word in (f"w/k/{at}", at, record("a"))]
+    made = lines(watched.made(by_id.push(keys, EPOCH, words).at(NOW)))
+    assert not [line for line in made if line.startswith("ZRANGEBYLEX")]
+    assert f"ZADD alarms LT {T + 5} w/k/" in made
