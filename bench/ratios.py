@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from statistics import median, quantiles
 
 import redis.asyncio
@@ -56,6 +57,10 @@ MEMORY = "memory: bare ZSET and HASH ÷ a pending task"
 
 PROMPT = f"{BEHIND:,} tasks of each shard at full speed ÷ p99 of lateness at half of it"
 
+KEYED: dict[str, Callable[[keys.Costs], float]] = {
+    f"{verb} with keys ÷ without, the server's CPU time": attrgetter(verb) for verb in keys.Costs._fields
+}
+
 EXACT = (MEMORY,)
 """Ratios that hardly differ from run to run."""
 
@@ -76,6 +81,11 @@ def measured(stand: Stand, only: Container[str]) -> Iterator[tuple[str, float]]:
             ours.append(rate(stand))
             theirs.append(beside(stand))
         yield name, median(ours) / median(theirs)
+    if wanted := [name for name in KEYED if name in only]:
+        stand.say(f"keys, {ROUNDS} rounds")
+        found = _with_keys(stand)
+        for name in wanted:
+            yield name, KEYED[name](found)
     if PROMPT in only:
         stand.say("lateness")
         yield PROMPT, median(_prompt(stand) for _ in range(ROUNDS))
@@ -217,12 +227,11 @@ def _few_consumers(stand: Stand) -> float:
     return drained(stand, DRAINED, FEW).rate
 
 
-def _keyed_push(stand: Stand) -> float:
-    return 1 / keys.cost_of_a_push(stand, keyed=True)
-
-
-def _keyed_handling(stand: Stand) -> float:
-    return 1 / keys.cost_of_handling(stand, keyed=True)
+def _with_keys(stand: Stand) -> keys.Costs:
+    """The cost without keys ÷ with, of each."""
+    rounds = [(keys.costs(stand, keyed=False), keys.costs(stand, keyed=True)) for _ in range(ROUNDS)]
+    without, keyed = (zip(*each, strict=True) for each in zip(*rounds, strict=True))
+    return keys.Costs(*(median(plain) / median(one) for plain, one in zip(without, keyed, strict=True)))
 
 
 def _prompt(stand: Stand) -> float:
@@ -261,14 +270,6 @@ async def _async_sets(url: str) -> float:
         return await _by_coroutines(lambda: client.set(f"guard-{next(numbers)}", value), time.process_time)
 
 
-def _plain_push(stand: Stand) -> float:
-    return 1 / keys.cost_of_a_push(stand, keyed=False)
-
-
-def _plain_handling(stand: Stand) -> float:
-    return 1 / keys.cost_of_handling(stand, keyed=False)
-
-
 def _c_push(stand: Stand) -> float:
     return limit.push_rate(stand, COUNT)
 
@@ -301,8 +302,6 @@ _PAIRS: tuple[tuple[str, Rate, Rate], ...] = (
     ("worker with batches of 500 ÷ worker", _worker_of_batches, _worker),
     ("pushes of 200 coroutines ÷ of one", _push_async, _push_alone),
     ("200 consumers in four processes ÷ 20 in one", _many_consumers, _few_consumers),
-    ("push with a key ÷ without, the server's CPU time", _keyed_push, _plain_push),
-    ("dispatch, claim and ack with keys ÷ without, the server's CPU time", _keyed_handling, _plain_handling),
 )
 
 
@@ -322,7 +321,7 @@ _SCALES = {
 BOUNDED = tuple(_SCALES)
 """Ratios of a bound and a count. They are nothing to learn: below 1 is too many."""
 
-NAMES = (*(name for name, _, _ in _PAIRS), PROMPT, MEMORY, *BOUNDED)
+NAMES = (*(name for name, _, _ in _PAIRS), *KEYED, PROMPT, MEMORY, *BOUNDED)
 
 
 def _per_s(count: int, work: Callable[[], object]) -> float:

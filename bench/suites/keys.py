@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.children import Child
 from bench.consuming import CLAIM
@@ -122,24 +123,49 @@ def _work(stand: Stand, waves: Waves, *, per_key: int | None, holds: int = 0) ->
     return whole
 
 
-GUARDED = 20_000, 3
-"""Keys, and tasks of each, whose cost the guard compares with that of tasks without keys."""
+GUARDED = 10_000, 3
+"""Keys, and tasks of each, whose costs the guard compares with those of tasks without keys."""
 
 
-def cost_of_a_push(stand: Stand, *, keyed: bool) -> float:
-    """The CPU time of the server for a push."""
-    return _guarded(stand, keyed=keyed).pushed.server_s
+class Costs(NamedTuple):
+    """The CPU time of the server for one of each."""
+
+    push: float
+    dispatch: float
+    claim: float
+    ack: float
 
 
-def cost_of_handling(stand: Stand, *, keyed: bool) -> float:
-    """The CPU time of the server from the due time to the last acknowledgement: dispatch, claim, ack."""
-    return _guarded(stand, keyed=keyed).taken.server_s
-
-
-def _guarded(stand: Stand, *, keyed: bool) -> _Work:
+def costs(stand: Stand, *, keyed: bool) -> Costs:
+    """All fall due at one instant. With keys, dispatch gives the first of each, and acknowledgements the others."""
     keys, each = GUARDED
-    waves = [[(key, number) for number in range(each) for key in range(keys)]]
-    return _work(stand, waves, per_key=1 if keyed else None)
+    count, claims, acks = keys * each, Spent(), Spent()
+    wave = [(key, number) for number in range(each) for key in range(keys)]
+    with stand.engine(shards=1) as engine:
+        if keyed:
+            engine.limit(TOPIC, per_key=1)
+        engine.start()
+        due_s, pushed = _push_wave(stand, engine, wave, keyed=keyed)
+        time.sleep(max(0.0, due_s - time.time() - READY_S))
+        with stand.metering() as dispatched:
+            stand.until_gone(engine, lambda keys: keys.alarms if keyed else keys.due)
+        engine.stop()
+        consumer = engine.consumer(TOPIC, lease=300)
+        for _ in range(each):
+            with stand.metering() as claim:
+                given = [consumer.claim(CLAIM, wait=1.0) for _ in range(keys // CLAIM)]
+            with stand.metering() as ack:
+                for deliveries in given:
+                    consumer.ack(deliveries)
+            assert sum(map(len, given)) == keys
+            claims.add(claim)
+            acks.add(ack)
+    return Costs(
+        pushed.server_s / count,
+        dispatched.server_s / (keys if keyed else count),
+        claims.server_s / count,
+        acks.server_s / count,
+    )
 
 
 def _taken(stand: Stand, waves: Waves, *, per_key: int) -> Spent:
@@ -147,23 +173,26 @@ def _taken(stand: Stand, waves: Waves, *, per_key: int) -> Spent:
 
 
 def _one_wave(stand: Stand, engine: Engine, wave: Sequence[tuple[object, int]], *, keyed: bool) -> _Work:
-    pushed = Spent()
-
-    def made(at: float) -> Iterator[Task]:
-        return (Task(PAYLOAD, at=at, topic=TOPIC, key=str(key) if keyed else None) for key, _ in wave)
-
-    def push(at: float) -> None:
-        nonlocal pushed
-        with stand.metering() as pushed:
-            for _ in engine.push_iter(made(at)):
-                pass
-
-    due_s = push_ahead(stand, engine, LEAD_S + len(wave) / PUSHED_PER_S, push)
+    due_s, pushed = _push_wave(stand, engine, wave, keyed=keyed)
     time.sleep(max(0.0, due_s - time.time() - READY_S))
     with stand.metering() as taken:
         _take(engine, len(wave))
     taken.wall_s = time.time() - due_s
     return _Work(pushed, taken)
+
+
+def _push_wave(stand: Stand, engine: Engine, wave: Sequence[tuple[object, int]], *, keyed: bool) -> tuple[float, Spent]:
+    """The instant at which it falls due, and what its pushes took."""
+    pushed = Spent()
+
+    def push(at: float) -> None:
+        nonlocal pushed
+        tasks = (Task(PAYLOAD, at=at, topic=TOPIC, key=str(key) if keyed else None) for key, _ in wave)
+        with stand.metering() as pushed:
+            for _ in engine.push_iter(tasks):
+                pass
+
+    return push_ahead(stand, engine, LEAD_S + len(wave) / PUSHED_PER_S, push), pushed
 
 
 def _pushed(stand: Stand, engine: Engine, count: int, made: Callable[[float], Iterable[Task]]) -> float:

@@ -178,26 +178,26 @@ end
 for i, id in ipairs(odd) do
   die(id, reasons[i])
 end
--- spoil(lane): drops what has expired at the head of a lane: a backlog is not worth a dispatch for each of it.
-local function spoil(lane)
-  local low, high = bounds_of(lane)
-  local entries, at = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 200), 0
-  while at < #entries and bytes < 1048576 do
-    local ids = {}
-    for i = at + 1, math.min(at + 20, #entries) do ids[#ids + 1] = id_of(entries[i], lane) end
-    local records, due = redis.call('HMGET', KEYS[2], unpack(ids)), redis.call('ZMSCORE', KEYS[DUE], unpack(ids))
-    for i, id in ipairs(ids) do
-      local known, head = parts_of(records[i] or '')
-      bytes = bytes + #(records[i] or '')
-      if not (due[i] and due_of(entries[at + i], lane) <= now_ms and known and head and head.x and head.x <= now_ms) then return end
-      die(id, 'expired')
-      redis.call('ZREM', KEYS[DUE], id)
-      lets_go(lanes, id, lane, due[i])
-    end
-    at = at + #ids
-  end
-end
 if keyed then
+  -- spoil(lane): drops what has expired at the head of a lane: a backlog is not worth a dispatch for each of it.
+  local function spoil(lane)
+    local low, high = bounds_of(lane)
+    local entries, at = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 200), 0
+    while at < #entries and bytes < 1048576 do
+      local ids = {}
+      for i = at + 1, math.min(at + 20, #entries) do ids[#ids + 1] = id_of(entries[i], lane) end
+      local records, due = redis.call('HMGET', KEYS[2], unpack(ids)), redis.call('ZMSCORE', KEYS[DUE], unpack(ids))
+      for i, id in ipairs(ids) do
+        local known, head = parts_of(records[i] or '')
+        bytes = bytes + #(records[i] or '')
+        if not (due[i] and due_of(entries[at + i], lane) <= now_ms and known and head and head.x and head.x <= now_ms) then return end
+        die(id, 'expired')
+        redis.call('ZREM', KEYS[DUE], id)
+        lets_go(lanes, id, lane, due[i])
+      end
+      at = at + #ids
+    end
+  end
   for i, id in ipairs(odd) do
     local lane = reasons[i] == 'expired' and lane_of(id)
     if lane and not lanes[lane] then

@@ -72,118 +72,124 @@ for i = 1, plain do
   local group = group_of(topic_of(ids[i]))
   group[#group + 1] = ids[i]
 end
-local keyed, lanes = LANES and lanes_from(9 + 2 * topics, 2), {}
-local given, rung, changed, later, silent, met, waits = 0, {}, {}, {}, {}, {}, {}
--- turns_of(lane, ready): how many of a lane with a rate, of which so many are ready, have a turn by now. Their last turn is set anew
--- where that is too long ago to be made up for.
-local function turns_of(lane, ready)
-  local turn, interval = rest_of(lane), rules_of(lane).interval
-  if turn > now_ms then return 0 end
-  if turn < now_ms - LATE_MS then
-    turn = now_ms
-    turn_by_lane[lane] = now_ms - (ready + 1) * interval
-  end
-  return math.min(most_ready(interval) - ready, math.floor((now_ms - turn) / interval) + 1)
-end
--- gives(lane, rules, share): what a lane can give now joins the group of its topic, up to a share: others are due as well. The alarm that it
--- needs then. It is asked once.
-local function gives(lane, rules, share)
-  local out = out_of(lane)
-  local room = math.min(rules.most - out, share, limit - given)
-  if room > 0 and rules.interval > 0 then
-    note(lanes, lane)
-    room = math.min(room, turns_of(lane, ready_of(lane)))
-  end
-  if room <= 0 then
-    if not lanes[lane] then silent[#silent + 1] = lane end
-    return
-  end
-  local group, gave, behind = group_of(rules.topic), 0, nil
-  for _, entry in ipairs(next_of(lane, out, math.min(room + 1, rules.most - out))) do
-    local at, number = due_of(entry, lane)
-    if gave == room or at > now_ms then
-      behind = at
-      break
+-- leases and windows go by the steady clock
+local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
+local lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+local next_lapse = tonumber(lapsed[2] or 'never') or math.huge
+local alarms, rung, lanes = KEYS[11 + 2 * topics], {}, {}
+if LANES then rung = redis.call('ZRANGEBYSCORE', alarms, '-inf', now_ms, 'LIMIT', 0, limit) end
+-- most calls meet no lane, and ask nothing of them
+local keyed = LANES and (#rung > 0 or next_lapse <= steady_ms) and lanes_from(9 + 2 * topics, 2)
+local given, changed, later, silent, met, waits = 0, {}, {}, {}, {}, {}
+if #rung > 0 then
+  -- turns_of(lane, ready): how many of a lane with a rate, of which so many are ready, have a turn by now. Their last turn is set anew
+  -- where that is too long ago to be made up for.
+  local function turns_of(lane, ready)
+    local turn, interval = rest_of(lane), rules_of(lane).interval
+    if turn > now_ms then return 0 end
+    if turn < now_ms - LATE_MS then
+      turn = now_ms
+      turn_by_lane[lane] = now_ms - (ready + 1) * interval
     end
-    local id = id_of(entry, lane)
-    if is_waiting(id) then
-      joins(group, id, entry, at, number, out + gave)
-      gave = gave + 1
-    else
-      leaves({entry}) -- another program's
+    return math.min(most_ready(interval) - ready, math.floor((now_ms - turn) / interval) + 1)
+  end
+  -- gives(lane, rules, share): what a lane can give now joins the group of its topic, up to a share: others are due as well. The alarm that it
+  -- needs then. It is asked once.
+  local function gives(lane, rules, share)
+    local out = out_of(lane)
+    local room = math.min(rules.most - out, share, limit - given)
+    if room > 0 and rules.interval > 0 then
       note(lanes, lane)
+      room = math.min(room, turns_of(lane, ready_of(lane)))
     end
-  end
-  given = given + gave
-  if lanes[lane] then return end
-  if behind then
-    later[#later + 1], later[#later + 2] = behind, lane
-  else
-    silent[#silent + 1] = lane
-  end
-end
--- on_hold(lane): tells if a lane is on hold. A hold that is over goes; what its lane has is given by the alarm that it has then.
-local function on_hold(lane)
-  if not holds[lane] then return false end
-  if held_of(lane) <= now_ms then hold(lane) end
-  note(lanes, lane)
-  return true
-end
--- A call looks over so many lanes: in some two milliseconds.
-local LOOKED = 100
--- meet(lane, first): has a lane of a topic whose window has changed give one task. What failed leaves its front, where that is the first
--- of a lane that does not wait for it any more. A lane that moves to another shard, or came here and is not open, is passed.
-local function meet(lane, first)
-  local gate = gate_of(lane)
-  if gate == 'closed' or gate == 'shut' then return end
-  local low, high = bounds_of(lane)
-  local rules = rules_of(lane)
-  for _, entry in ipairs(not rules.front and number_of(first, lane) and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
-    local id, at = id_of(entry, lane), due_of(entry, lane)
-    if number_of(entry, lane) and at > now_ms then
-      lets_go(lanes, id, lane, FAR + at)
-      takes_in(lanes, id, lane, at)
+    if room <= 0 then
+      if not lanes[lane] then silent[#silent + 1] = lane end
+      return
     end
-  end
-  met[lane] = true
-  if not on_hold(lane) then gives(lane, rules, 1) end
-end
--- look_over(topic, most): meets the next lanes of a topic whose window has changed, from its cursor on, so many at most. True if more
--- follow.
-local function look_over(topic, most)
-  local cursor, behind, count = 'cursor/' .. topic, '(' .. topic .. '0', 16
-  local from = redis.call('HGET', KEYS[1], cursor) or ''
-  if from == '' then from = topic .. '/' end
-  begin()
-  while most > 0 and given < limit do
-    local entries, some, firsts = redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. from, behind, 'LIMIT', 0, count), {}, {}
-    if #entries == 0 then
-      redis.call('HDEL', KEYS[1], cursor)
-      return false
-    elseif not list_of(topic) then
-      break
-    end
-    for _, entry in ipairs(entries) do
-      local lane = lane_of(entry)
-      if not lane then
+    local group, gave, behind = group_of(rules.topic), 0, nil
+    for _, entry in ipairs(next_of(lane, out, math.min(room + 1, rules.most - out))) do
+      local at, number = due_of(entry, lane)
+      if gave == room or at > now_ms then
+        behind = at
+        break
+      end
+      local id = id_of(entry, lane)
+      if is_waiting(id) then
+        joins(group, id, entry, at, number, out + gave)
+        gave = gave + 1
+      else
         leaves({entry}) -- another program's
-      elseif not firsts[lane] and #some < most then
-        some[#some + 1], firsts[lane] = lane, entry
+        note(lanes, lane)
       end
     end
-    look_at(some)
-    for _, lane in ipairs(some) do
-      if given == limit then break end
-      meet(lane, firsts[lane])
-      most, from = most - 1, string.sub(lane, 1, -2) .. '0'
+    given = given + gave
+    if lanes[lane] then return end
+    if behind then
+      later[#later + 1], later[#later + 2] = behind, lane
+    else
+      silent[#silent + 1] = lane
     end
-    count = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
   end
-  redis.call('HSET', KEYS[1], cursor, from)
-  return true
-end
-if keyed then
-  rung = redis.call('ZRANGEBYSCORE', KEYS[LANES + 2], '-inf', now_ms, 'LIMIT', 0, limit)
+  -- on_hold(lane): tells if a lane is on hold. A hold that is over goes; what its lane has is given by the alarm that it has then.
+  local function on_hold(lane)
+    if not holds[lane] then return false end
+    if held_of(lane) <= now_ms then hold(lane) end
+    note(lanes, lane)
+    return true
+  end
+  -- A call looks over so many lanes: in some two milliseconds.
+  local LOOKED = 100
+  -- meet(lane, first): has a lane of a topic whose window has changed give one task. What failed leaves its front, where that is the first
+  -- of a lane that does not wait for it any more. A lane that moves to another shard, or came here and is not open, is passed.
+  local function meet(lane, first)
+    local gate = gate_of(lane)
+    if gate == 'closed' or gate == 'shut' then return end
+    local low, high = bounds_of(lane)
+    local rules = rules_of(lane)
+    for _, entry in ipairs(not rules.front and number_of(first, lane) and redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', 0, 10) or {}) do
+      local id, at = id_of(entry, lane), due_of(entry, lane)
+      if number_of(entry, lane) and at > now_ms then
+        lets_go(lanes, id, lane, FAR + at)
+        takes_in(lanes, id, lane, at)
+      end
+    end
+    met[lane] = true
+    if not on_hold(lane) then gives(lane, rules, 1) end
+  end
+  -- look_over(topic, most): meets the next lanes of a topic whose window has changed, from its cursor on, so many at most. True if more
+  -- follow.
+  local function look_over(topic, most)
+    local cursor, behind, count = 'cursor/' .. topic, '(' .. topic .. '0', 16
+    local from = redis.call('HGET', KEYS[1], cursor) or ''
+    if from == '' then from = topic .. '/' end
+    begin()
+    while most > 0 and given < limit do
+      local entries, some, firsts = redis.call('ZRANGEBYLEX', KEYS[LANES], '[' .. from, behind, 'LIMIT', 0, count), {}, {}
+      if #entries == 0 then
+        redis.call('HDEL', KEYS[1], cursor)
+        return false
+      elseif not list_of(topic) then
+        break
+      end
+      for _, entry in ipairs(entries) do
+        local lane = lane_of(entry)
+        if not lane then
+          leaves({entry}) -- another program's
+        elseif not firsts[lane] and #some < most then
+          some[#some + 1], firsts[lane] = lane, entry
+        end
+      end
+      look_at(some)
+      for _, lane in ipairs(some) do
+        if given == limit then break end
+        meet(lane, firsts[lane])
+        most, from = most - 1, string.sub(lane, 1, -2) .. '0'
+      end
+      count = math.max(4, math.min(100, #some * 4)) -- of lanes with many tasks that wait one is read
+    end
+    redis.call('HSET', KEYS[1], cursor, from)
+    return true
+  end
   local share = math.max(8, math.floor(limit / math.max(1, #rung)))
   look_at(rung)
   local of = {}
@@ -253,11 +259,7 @@ local function at_a_rate(id)
   local lane = keyed and lane_of(id)
   return lane and select(2, window_of(lane)) > 0
 end
--- leases and windows go by the steady clock
 local reaped, buried = 0, 0
-local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
-local lapsed = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
-local next_lapse = tonumber(lapsed[2] or 'never') or math.huge
 if next_lapse <= steady_ms and not failure then
   -- 200 a call: each costs a few commands
   local late = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', steady_ms), 'LIMIT', 0, 200)
@@ -312,7 +314,9 @@ if keyed then
     redis.call('ZREM', KEYS[LANES + 2], unpack(silent))
   end
   rings(lanes)
-  local first = redis.call('ZRANGE', KEYS[LANES + 2], 0, 0, 'WITHSCORES')
+end
+if LANES then
+  local first = redis.call('ZRANGE', alarms, 0, 0, 'WITHSCORES')
   next_alarm = math.max(now_ms, tonumber(first[2] or 'never') or math.huge)
 end
 if failure then return failure end

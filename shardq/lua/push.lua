@@ -21,31 +21,24 @@
 -- COST O(n log N)
 local ids, scores, records, n, first = {}, {}, {}, 0, math.huge
 local topics = tonumber(ARGV[4])
+if #ARGV == 4 + topics then return {'ok'} end
+local keyed, lanes, entering, shutting = LANES and lanes_from(5, 3), {}, {}, {}
 for i = 5 + topics, #ARGV, 3 do
   local id, at = ARGV[i], instant(ARGV[i + 1])
+  local lane, score = keyed and lane_of(id), at
+  if lane then
+    note(lanes, lane, at)
+    local entry, entered = entry_of(id, lane, at), #entering
+    score = score_of(entry, lane)
+    entering[entered + 1], entering[entered + 2] = '0', entry
+    if string.byte(ARGV[i + 1], -1) == 32 then shutting[#shutting + 1] = lane end
+  elseif at < first then
+    first = at
+  end
   n = n + 1
   ids[n] = id
-  scores[n * 2 - 1], scores[n * 2] = at, id
+  scores[n * 2 - 1], scores[n * 2] = score, id
   records[n * 2 - 1], records[n * 2] = id, dated(ARGV[i + 2])
-  if at < first then first = at end
-end
-if n == 0 then return {'ok'} end
-local keyed, lanes, entering, shutting = LANES and lanes_from(5, 3), {}, {}, {}
-if keyed then
-  first = math.huge
-  for j = 1, n do
-    local id, at = ids[j], scores[j * 2 - 1]
-    local lane = lane_of(id)
-    if lane then
-      note(lanes, lane, at)
-      local entry, entered = entry_of(id, lane, at), #entering
-      scores[j * 2 - 1] = score_of(entry, lane)
-      entering[entered + 1], entering[entered + 2] = '0', entry
-      if string.byte(ARGV[3 + topics + j * 3], -1) == 32 then shutting[#shutting + 1] = lane end
-    elseif at < first then
-      first = at
-    end
-  end
 end
 local taken = redis.call('HMGET', KEYS[2], unpack(ids))
 local collided

@@ -139,60 +139,60 @@ for i = 6 + words, last, 6 do
     if keyed then frees(lanes, {id}) end
   end
 end
--- keeps(lane): tells if a hold, or a change of the number of shards, keeps a lane from giving.
-local function keeps(lane)
-  local gate = gate_of(lane)
-  return hold_of(lane) > 0 or gate == 'closed' or gate == 'shut'
-end
--- hands_over(lists, waiting): of the lanes of these topics in which nothing but places became free, the next tasks that are due become
--- ready: of those that give one at a time, without a rate, on no hold, and here. As by dispatch: a list that refuses gets none.
-local function hands_over(lists, waiting)
-  local some, of, open, share = {}, {}, {}, math.floor(wakings / topics)
-  for _, lane in ipairs(lanes) do
-    local rules = rules_of(lane)
-    local topic = rules.topic
-    if lists[topic] and lanes[lane] == FREED and rules.most == 1 and rules.interval == 0 then
-      if open[topic] == nil then open[topic] = can_draw(waiting[topic], topics) end
-      if open[topic] then some[#some + 1], of[#of + 1] = lane, rules end
-    end
-  end
-  look_at(some, true)
-  if not none_stayed then count_out(some) end
-  local groups, order, waits = {}, {}, {}
-  for i, lane in ipairs(some) do
-    local rules = of[i]
-    -- where no limit was lowered, no more than one was out, and that one is not any more
-    local is_empty = none_stayed and not rules.lowered or out_of(lane) == 0
-    if is_empty and not (is_kept(lane) and keeps(lane)) then
-      local entry = first_of(lane)
-      local at, number, id
-      if entry then at, number = due_of(entry, lane) end
-      lanes[lane] = at or false
-      if at and at <= now_ms then id = id_of(entry, lane) end
-      if id and is_waiting(id) then
-        local group = groups[rules.topic]
-        if not group then
-          group = new_group()
-          groups[rules.topic], order[#order + 1] = group, rules.topic
-        end
-        joins(group, id, entry, at, number, 0)
-        lanes[lane] = false
-      end
-    end
-  end
-  for _, topic in ipairs(order) do
-    local group = groups[topic]
-    local refused = becomes_ready(lanes, KEYS[5], KEYS[8], lists[topic], topic, group)
-    if not refused then
-      note_waits(waits, topic, group.since)
-      draw(topic, waiting[topic], math.min(#group, share), ARGV[last + 1])
-    end
-  end
-  if #waits > 0 then answers[#answers + 1] = waits end
-end
 if keyed then
   for _, id in ipairs(told) do revoked_ends(lanes, id, KEYS[4], KEYS[6]) end
   if topics > 0 then
+    -- keeps(lane): tells if a hold, or a change of the number of shards, keeps a lane from giving.
+    local function keeps(lane)
+      local gate = gate_of(lane)
+      return hold_of(lane) > 0 or gate == 'closed' or gate == 'shut'
+    end
+    -- hands_over(lists, waiting): of the lanes of these topics in which nothing but places became free, the next tasks that are due become
+    -- ready: of those that give one at a time, without a rate, on no hold, and here. As by dispatch: a list that refuses gets none.
+    local function hands_over(lists, waiting)
+      local some, of, open, share = {}, {}, {}, math.floor(wakings / topics)
+      for _, lane in ipairs(lanes) do
+        local rules = rules_of(lane)
+        local topic = rules.topic
+        if lists[topic] and lanes[lane] == FREED and rules.most == 1 and rules.interval == 0 then
+          if open[topic] == nil then open[topic] = can_draw(waiting[topic], topics) end
+          if open[topic] then some[#some + 1], of[#of + 1] = lane, rules end
+        end
+      end
+      look_at(some, true)
+      if not none_stayed then count_out(some) end
+      local groups, order, waits = {}, {}, {}
+      for i, lane in ipairs(some) do
+        local rules = of[i]
+        -- where no limit was lowered, no more than one was out, and that one is not any more
+        local is_empty = none_stayed and not rules.lowered or out_of(lane) == 0
+        if is_empty and not (is_kept(lane) and keeps(lane)) then
+          local entry = first_of(lane)
+          local at, number, id
+          if entry then at, number = due_of(entry, lane) end
+          lanes[lane] = at or false
+          if at and at <= now_ms then id = id_of(entry, lane) end
+          if id and is_waiting(id) then
+            local group = groups[rules.topic]
+            if not group then
+              group = new_group()
+              groups[rules.topic], order[#order + 1] = group, rules.topic
+            end
+            joins(group, id, entry, at, number, 0)
+            lanes[lane] = false
+          end
+        end
+      end
+      for _, topic in ipairs(order) do
+        local group = groups[topic]
+        local refused = becomes_ready(lanes, KEYS[5], KEYS[8], lists[topic], topic, group)
+        if not refused then
+          note_waits(waits, topic, group.since)
+          draw(topic, waiting[topic], math.min(#group, share), ARGV[last + 1])
+        end
+      end
+      if #waits > 0 then answers[#answers + 1] = waits end
+    end
     local lists, waiting = {}, {}
     for i = 1, topics do lists[ARGV[last + 1 + i]], waiting[ARGV[last + 1 + i]] = KEYS[8 + i], KEYS[8 + topics + i] end
     hands_over(lists, waiting)

@@ -11,6 +11,7 @@ from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.keys.account import TOPIC
 from tests.support.servers import Servers
 from tests.support.states import FAR_S, claim, ready_of
+from tests.support.traffic import commands_run
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
@@ -28,11 +29,6 @@ def fill(url: str, name: str, keys: int, *, shards: int) -> None:
 def scripts_run(servers: Servers) -> int:
     found = servers.ask_all("INFO", "commandstats")
     return sum(int(said["cmdstat_evalsha"]["calls"]) for said in found)
-
-
-def commands_run(servers: Servers) -> int:
-    """With those of scripts."""
-    return sum(int(stats["calls"]) for said in servers.ask_all("INFO", "commandstats") for stats in said.values())
 
 
 def cursor_of(servers: Servers, keys: ShardKeys) -> bytes | None:

@@ -13,12 +13,15 @@ import pytest
 
 from cluster.server import Server
 from shardq import AsyncEngine, Engine, Task
-from shardq.core.layout.keys import control_keys
+from shardq.core.calls.consume import SettleAck, settle
+from shardq.core.drivers.sync import Driver
+from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.lanes import key_of
 from tests.keys.account import TOPIC
 from tests.support.engines import Engines
 from tests.support.servers import Servers, keys_of
 from tests.support.states import claim
+from tests.support.traffic import commands_run
 from tests.support.waiting import wait_until
 
 SHARDS = 4
@@ -91,6 +94,24 @@ def test_a_key_is_pushed_once(running: Engine) -> None:
     assert (first, again) == (f"{TOPIC}/k1/order",) * 2
     assert running.cancel(f"{TOPIC}/k2/order")
     assert [each.payload for each in claim(running.consumer(TOPIC), 1)] == ["a"]
+
+
+def test_a_task_without_a_key_costs_no_more_beside_keys(engine: Engine, driver: Driver, servers: Servers) -> None:
+    """No look at lanes is made for pushes and settlements of none with a key."""
+    acks = [SettleAck(id, "no token", "") for id in ("plain/x", "x")]
+
+    def cost() -> int:
+        before = commands_run(servers)
+        engine.push("made", topic="plain", delay=60)
+        engine.push("own", topic="plain", id="own", delay=60, on_conflict="replace")
+        keys = shard_keys(engine.name, 0, keyed=engine.topology.is_keyed)
+        assert driver.call(settle(keys, engine.topology.stamp, acks)) == {"plain/x": "lost", "x": "lost"}
+        return commands_run(servers) - before
+
+    # the least of some: a connection that is opened says more
+    without = min(cost() for _ in range(9))
+    engine.push("k", topic="other", key="k")
+    assert min(cost() for _ in range(9)) == without
 
 
 def test_keys_of_the_default_topic(running: Engine) -> None:

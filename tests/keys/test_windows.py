@@ -17,6 +17,7 @@ from shardq.core.layout.lanes import key_of, of_key
 from tests.keys.account import TOPIC
 from tests.support.servers import Servers
 from tests.support.states import claim, ready_of
+from tests.support.traffic import commands_run
 from tests.support.waiting import wait_until
 
 HELD = 1000
@@ -197,26 +198,18 @@ def test_what_is_held_is_looked_at_once(running: Engine, servers: Servers) -> No
     given = claim(consumer, 10)
     # the keeper of lanes has been round
     wait_until(lambda: executed(servers, 1.0) < 150, "nothing happens but what does in an idle engine", timeout=15)
-    before = commands(servers)
+    before = commands_run(servers)
     for _ in range(5):
         consumer.ack(given)
         given = claim(consumer, 10)
     # some 50 for each that is done; with a look at each that waits there would be a thousand for each
-    assert commands(servers) - before < 50 * 200
-
-
-def commands(servers: Servers) -> int:
-    """Those of all masters, with those of scripts."""
-    found = 0
-    for said in servers.ask_all("INFO", "commandstats"):
-        found += sum(stats["calls"] for stats in said.values())
-    return found
+    assert commands_run(servers) - before < 50 * 200
 
 
 def executed(servers: Servers, seconds: float) -> int:
-    before = commands(servers)
+    before = commands_run(servers)
     time.sleep(seconds)
-    return commands(servers) - before
+    return commands_run(servers) - before
 
 
 def test_ten_keys_on_hold_hold_up_no_other(running: Engine) -> None:

@@ -227,9 +227,14 @@ def test_an_entry_that_is_not_due_anywhere_is_not_given(shard: Shard, keys: Shar
 
 
 def test_without_lists_it_is_the_call_that_it_was(keys: ShardKeys) -> None:
-    call = consume.settle(keys, EPOCH, [SettleAck("w/plain", "t")])
-    assert [text(word) for word in call.words[3:]] == [1, 1, "w/plain", "t", 1]
+    call = consume.settle(keys, EPOCH, [SettleAck(A, "t")])
+    assert [text(word) for word in call.words[3:]] == [1, 1, A, "t", 1]
     assert len(call.keys) == 14
+
+
+def test_without_a_key_it_is_that_of_an_engine_without_keys(keys: ShardKeys) -> None:
+    assert len(consume.settle(keys, EPOCH, [SettleAck("w/plain", "t"), SettleAck("plain", "t")]).keys) == 8
+    assert len(consume.settle(keys, EPOCH, [SettleAck("w/plain", "t"), SettleAck(A, "t")]).keys) == 14
 
 
 LOOKS = ["ZCARD waiting/w", "ZRANGEBYLEX keys [w/k/ + LIMIT 0 16"]

@@ -218,20 +218,21 @@ SETTLEMENTS: dict[str, tuple[State, Call[Any], list[str]]] = {
     ),
 }
 
-HEADS = [f"ZRANGE {key} 0 0 WITHSCORES" for key in ("leased", "seen", "due")]
-"""What dispatch reads to know when to come back: one entry of each."""
+DUE = [f"ZRANGEBYSCORE due -inf {T} LIMIT 0 1000", "ZRANGE leased 0 0 WITHSCORES"]
+HEADS = [f"ZRANGE {key} 0 0 WITHSCORES" for key in ("seen", "due")]
+"""What dispatch reads to know when to come back: one entry of each, as of the leases."""
 
 DISPATCHES: dict[str, tuple[State, Call[Any], list[str]]] = {
     "nothing is due, as it knew": (
         {"meta": meta(wake_at=T + 50), "due": {"a": T + 50}},
         dispatched(""),
-        [f"ZRANGEBYSCORE due -inf {T} LIMIT 0 1000", *HEADS],
+        [*DUE, *HEADS],
     ),
     "one topic": (
         {"due": {"a": T - 5, "b": T, "c": T + 9}},
         dispatched(""),
         [
-            f"ZRANGEBYSCORE due -inf {T} LIMIT 0 1000",
+            *DUE,
             "ZSCORE due a",
             "ZSCORE due b",
             "ZREMRANGEBYRANK due 0 1",
@@ -247,7 +248,7 @@ DISPATCHES: dict[str, tuple[State, Call[Any], list[str]]] = {
         {"due": {"a": T - 5, "mail/b": T}, "waiting/mail": {"p1": T}},
         dispatched("", "mail", paused=("mail",)),
         [
-            f"ZRANGEBYSCORE due -inf {T} LIMIT 0 1000",
+            *DUE,
             "ZSCORE due a",
             "ZSCORE due mail/b",
             "ZREM due a",
@@ -267,8 +268,7 @@ DISPATCHES: dict[str, tuple[State, Call[Any], list[str]]] = {
         {"leased": {"a": T}, "lease": {"a": "0:0::t"}, "seen": {"a": T - 1, "b": T + 9}},
         dispatched(""),
         [
-            f"ZRANGEBYSCORE due -inf {T} LIMIT 0 1000",
-            "ZRANGE leased 0 0 WITHSCORES",
+            *DUE,
             f"ZRANGEBYSCORE leased -inf {T} LIMIT 0 200",
             "HMGET lease a",
             "ZREM leased a",

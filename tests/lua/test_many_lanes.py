@@ -8,10 +8,11 @@ import random
 
 import pytest
 
-from shardq.core.calls import consume, dispatch
+from shardq.core.calls import by_id, consume, dispatch
 from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.lane_control import FAR_MS
 from shardq.core.layout.keys import ShardKeys, shard_keys
+from tests.lua.inner import Watched, lines
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 FAR = int(FAR_MS)
@@ -103,3 +104,40 @@ def test_a_lane_that_is_asked_twice_has_one_first(shard: Shard, keys: ShardKeys)
     shard.seed(stored(tasks, **{"keys/w": "1:10:wait"}) | {"alarms": {"w/k/": T}})
     shard.run(dispatch.dispatch(keys, EPOCH, ("w",), limit=1000, max_attempts=9).at(NOW))
     assert shard.state()["alarms"] == {"w/k/": T + 5}
+
+
+@pytest.mark.parametrize(
+    ("holds", "lanes", "by_fields"),
+    [
+        (8, 1, False),
+        (9, 1, True),
+        (16, 2, False),
+        (17, 2, True),
+        (512, 64, False),
+        (513, 65, True),
+        (513, 513, False),
+        (514, 513, True),
+    ],
+)
+def test_holds_are_read_whole_where_that_is_less(keys: ShardKeys, holds: int, lanes: int, by_fields: bool) -> None:
+    """By fields a server searches a small hash from its start for each. Of one on hold the alarm is the end of it."""
+    ids = [f"w/{number}/a" for number in range(lanes)]
+    state = {"meta": meta(), "holds": {f"w/{number}/": f"{T + 900}:900" for number in range(1, holds + 1)}}
+    watched = Watched(keys, state)
+    made = lines(
+        watched.made(by_id.push(keys, EPOCH, [word for id in ids for word in (id, T + 5, record("a"))]).at(NOW))
+    )
+    looks = [line.partition(" w/")[0] for line in made if line.startswith(("HMGET holds", "HGETALL holds"))]
+    assert looks == ["HMGET holds" if by_fields else "HGETALL holds"]
+    told = watched.server.command(b"ZRANGE", keys.alarms.encode(), b"0", b"-1", b"WITHSCORES")
+    assert {lane.decode(): float(at) for lane, at in zip(told[::2], told[1::2], strict=True)} == {
+        f"w/{number}/": T + (900 if 1 <= number <= holds else 5) for number in range(lanes)
+    }
+
+
+def test_of_many_that_enter_a_lane_the_first_rings_without_a_look(keys: ShardKeys) -> None:
+    watched = Watched(keys, {"meta": meta()})
+    words = [word for at in (T + 9, T + 5, T + 7) for word in (f"w/k/{at}", at, record("a"))]
+    made = lines(watched.made(by_id.push(keys, EPOCH, words).at(NOW)))
+    assert not [line for line in made if line.startswith("ZRANGEBYLEX")]
+    assert f"ZADD alarms LT {T + 5} w/k/" in made

@@ -22,6 +22,11 @@ def script_calls(servers: Servers) -> int:
     )
 
 
+def commands_run(servers: Servers) -> int:
+    """Those of all masters since they started, with those of scripts."""
+    return sum(int(stats["calls"]) for said in servers.ask_all("INFO", "commandstats") for stats in said.values())
+
+
 def waiting(servers: Servers, name: str, shards: int, topic: str = "") -> set[str]:
     """The processes whose names are in the waiting set of every shard."""
     names = [

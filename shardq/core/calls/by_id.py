@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from shardq.core.calls.request import NOW, Call, Epoch, Moving, Word, body, with_ends
 from shardq.core.layout.keys import ShardKeys
+from shardq.core.layout.lanes import have_keys
 from shardq.core.layout.words import id_of, number_of, text_of
 from shardq.core.model.attempts import parted
 from shardq.core.model.ids import topics_of
@@ -31,9 +32,10 @@ after what was moving out of it was put where it goes.
 
 def push(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[str]]:
     """Stores tasks given as id, due, record, id, due, record, … Returns the ids that were already taken."""
-    topics = topics_of(tasks[::3])  # type: ignore[arg-type]  # the first word of each task is its id
+    ids: list[str] = tasks[::3]  # type: ignore[assignment]  # the first word of each task is its id
+    topics = topics_of(ids)
     # By hand, as every push goes through here.
-    chosen = script("push", keys.keyed)
+    chosen = script("push", keys.keyed and have_keys(ids))
     return Call(
         keys.slot,
         [epoch, NOW, keys.bell, len(topics), *topics, *tasks],
@@ -71,6 +73,7 @@ def push_unique(
         keys,
         [epoch, NOW, keys.bell, resent, earlier, *tasks],
         answers,
+        ids=tasks[::5],  # type: ignore[arg-type]  # the first word of each task is its id
         resend=lambda: push_unique(keys, epoch, tasks, resent="1", earlier=earlier),
     )
 
@@ -82,6 +85,7 @@ def _push_again(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[s
         keys,
         [epoch, NOW, keys.bell, "1", "0", *unique(tasks)],
         lambda answer: answers(answer) and [],
+        ids=tasks[::3],  # type: ignore[arg-type]
     )
 
 

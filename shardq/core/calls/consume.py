@@ -252,7 +252,7 @@ def settle(
             note_waits(key_waits_of(waits))
         return _verdicts(ids, answer)
 
-    call = Call.of("settle", keys, words, settled, topics=handing, resend=again)
+    call = Call.of("settle", keys, words, settled, topics=handing, ids=ids, resend=again)
     return with_ends(call, keys) if ends else call
 
 

@@ -4,6 +4,11 @@ it in the same way.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
+_KEYED = re.compile(r"/[^/\n]+/")
+
 
 def lane_of(id: str) -> str | None:
     """The beginning of the ids of all tasks with the key of this one; None for a task without a key.
@@ -14,6 +19,15 @@ def lane_of(id: str) -> str | None:
     first = id.find("/")
     second = id.find("/", first + 1)
     return id[: second + 1] if first >= 0 and first + 1 < second else None
+
+
+def have_keys(ids: Iterable[str]) -> bool:
+    """True if one of these ids has a key.
+
+    >>> have_keys(["webhook/order-42", "order-42"]), have_keys(["order-42", "/ann/1"])
+    (False, True)
+    """
+    return _KEYED.search("\n".join(ids)) is not None
 
 
 def key_of(id: str) -> str | None:

@@ -34,9 +34,14 @@ local function lanes_from(position, due)
   rests.all, holds.all, gates.all = rests.count == 0, holds.count == 0, gates.count == 0
   return true
 end
+local find_in, part_of = string.find, string.sub -- looked up once: all ids are asked, also those without a key
 -- lane_of(id): the lane of an id.
 -- RETURNS the lane; nil for an id without a key
-local function lane_of(id) return string.match(id, '^[^/]*/[^/]+/') end
+local function lane_of(id)
+  local topic = find_in(id, '/', 1, true)
+  local key = topic and find_in(id, '/', topic + 1, true)
+  return key and key > topic + 1 and part_of(id, 1, key) or nil
+end
 local bounded, low_word, high_word -- of the lane that was asked for last: a body asks several times for one, and then for the next
 -- bounds_of(lane): the members of a ZSET in lexical order that begin with a lane: a key has no slash, and '0' follows it.
 -- RETURNS the words of the first, and behind the last
