@@ -34,6 +34,7 @@ from shardq.relay import sending
 from shardq.relay.confirming import TOLD_S, Confirming, Sent
 from shardq.relay.row import Numbered, layers
 from shardq.relay.sending import COLD, KEYED, Failing, Results, Servers
+from shardq.relay.witness import OlderDatabase, Witness
 
 MOVE_BYTES = 4 << 20  # the bytes of rows that are read, sent and removed together. A larger row goes alone
 PAGES = 50  # pages of rows that one step looks through, if it finds none to move
@@ -158,8 +159,11 @@ class Mover:
         timeout: float,
         has_threads: Callable[[], bool] = lambda: True,
         elsewhere: Callable[[Packer, Servers], Elsewhere] | None = None,
+        witness: Witness | None = None,
     ) -> None:
-        """``servers`` are made at their first use. ``has_threads``: false under the clock of a test."""
+        """``servers`` are made at their first use. ``has_threads``: false under the clock of a test. ``witness``: of a
+        store that may be restored from an earlier state.
+        """
         self.sent: int = 0
         self.retried: int = 0  # rows that were claimed, and wait again
         self.oldest_s: float = 0.0
@@ -173,6 +177,7 @@ class Mover:
         self._has_threads = has_threads
         self._make_elsewhere = elsewhere
         self._place: Elsewhere | None = None
+        self._witness = witness
         self.confirming: Confirming = self._new_confirming()
         self._ahead_ms: float | None = None  # how far the servers' clock is before this machine's steady one
         self._clock_at = 0.0  # the time of the next look at it
@@ -213,6 +218,7 @@ class Mover:
             if not held:
                 return BLOCKED_S
             self._settle(within_s=within_s)
+            self._beat()
             if self.stuck and time.monotonic() >= self._probe_at:
                 self._probe()
             if time.monotonic() >= self._look_at:
@@ -224,6 +230,26 @@ class Mover:
             wait = min(wait, CONFIRM_LOOK_S)
         next_at = min(self._look_at, self._probe_at if self.stuck else math.inf)
         return min(wait, max(0.0, next_at - time.monotonic()))
+
+    def _watching(self) -> Witness | None:
+        return self._witness if self._has_threads() else None  # the clock of a test is not that of the server
+
+    def _beat(self, *, probes: bool = False) -> None:
+        """Writes a beat, if it is time for one, or before shards are probed, as they may have come back older."""
+        if (witness := self._watching()) is None or not (probes or witness.is_due):
+            return
+        try:
+            self.confirming.sent(witness.beat(self._opened(), self.confirming.meet))
+        except OlderDatabase:
+            self.store.abandon()  # rows that came back with a claim of this mover are not among those that it has sent
+            raise
+
+    def last_beat(self) -> None:
+        """Notes that rows were moved until now, before the mover ends: a database that lacks it shows then."""
+        if self.sent and (witness := self._watching()) is not None:
+            with self.store.turn() as held:
+                if held:
+                    witness.beat(self._opened())
 
     def run(self, stopping: Callable[[], bool], *, within_s: float | None = None) -> bool:
         """Takes steps while there is something to move, and until it is told to stop. Returns False if some rows can't
@@ -274,6 +300,12 @@ class Mover:
         return bool(self._leaving) or len(self.confirming) > 0
 
     @property
+    def unconfirmed(self) -> int:
+        """The rows that were sent, and are not confirmed."""
+        beats = self._witness.rows if self._witness is not None else ()
+        return len(self.confirming) - sum(beat.seq in self.confirming for beat in beats)
+
+    @property
     def reached(self) -> bool:
         """True if some shards may take rows, as far as the last step has seen."""
         return not self.stuck or len(self.stuck.keys() - {KEYED, COLD}) < len(self._topology().span())
@@ -294,7 +326,10 @@ class Mover:
     def _settle(self, wait_s: float = 0.0, *, within_s: float | None = None) -> None:
         """Removes rows that are confirmed, and sends those again that are not."""
         was_blocked = self.confirming.blocked
-        self._leaving.update((row.seq, row) for row in self.confirming.advance(wait_s))
+        confirmed = self.confirming.advance(wait_s)
+        if (witness := self._watching()) is not None:
+            witness.has_confirmed(confirmed)
+        self._leaving.update((row.seq, row) for row in confirmed if row.seq > 0)
         while self._leaving:
             some, size = list[int](), 0
             for row in self._leaving.values():
@@ -313,8 +348,9 @@ class Mover:
                 for seq in again:
                     if self.confirming.is_again(seq):
                         self.confirming.forget(seq)  # it is gone, or another mover has it, or it waits like others
-                        self._sent_until = min(self._sent_until, seq - 1)
-                        self._pass_at = 0.0
+                        if seq > 0:  # not a beat
+                            self._sent_until = min(self._sent_until, seq - 1)
+                            self._pass_at = 0.0
                 self.store.sent(self._sent_until)
         if was_blocked - self.confirming.blocked:
             self._begin_pass()
@@ -435,6 +471,7 @@ class Mover:
         before, self.stuck, pause_s = self.stuck, {}, self._pause_s
         seqs = sorted({first.seq for first in before.values()})
         try:
+            self._beat(probes=True)
             done = self._move(seqs, timeout=max(PROBE_S, pause_s / 5))  # a slow server is one that answers
             present = self.store.present(seqs)
         except BaseException:
@@ -536,6 +573,8 @@ class Mover:
         self, rows: Sequence[Numbered], *, most: int, timeout: float, within_s: float | None = None
     ) -> Results:
         failing = Failing({shard: stuck.error for shard, stuck in self.stuck.items()})
+        if (witness := self._watching()) is not None:
+            failing.errors |= witness.unread(self._topology().span())
         result = Results()
         faults = {row.seq: fault for row in rows if (fault := row.command.fault) is not None}
         result.failed += faults.items()
@@ -571,6 +610,8 @@ class Mover:
         """Notes the first row of each shard that takes nothing from now on."""
         if not (new := failing.errors.keys() - self.stuck.keys()):
             return
+        if self._witness is not None:
+            self._witness.away(new)
         if not self.stuck:
             self._pause_s = FIRST_PAUSE_S
             self._probe_at = time.monotonic() + FIRST_PAUSE_S

@@ -130,7 +130,9 @@ class Closing:
         with self.engine() as engine, outbox.OutboxRelay(engine, database):
             while True:
                 with database.connect() as connection:
-                    rows = connection.execute(sa.text("SELECT count(*), count(failed) FROM shardq_outbox")).one()
+                    rows = connection.execute(
+                        sa.text("SELECT count(*), count(failed) FROM shardq_outbox WHERE moved IS NULL")
+                    ).one()
                 if rows[1]:
                     raise ServerFailed(f"{rows[1]} rows of the outbox were put aside")
                 if not rows[0]:
