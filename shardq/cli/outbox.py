@@ -154,7 +154,7 @@ def status(given: Given, place: Place) -> None:
     with place.opened(given) as (source, chosen):
         seen = waiting(source, chosen)
         with source.connect() as connection:
-            missing = TableBeats(lambda: connection, chosen).beats().missing
+            missing = TableBeats(lambda: connection, chosen).missing()
     waits = "none waits" if seen.oldest_s is None else f"{seen.rows:,} wait, the oldest for {seen.oldest_s:,.1f} s"
     waits += f"; {seen.sent:,} of them were sent, and are not confirmed" if seen.sent else ""
     fields = {"waiting": seen.rows, "sent": seen.sent, "oldest_s": seen.oldest_s, "failed": seen.failed}

@@ -52,6 +52,13 @@ class TableBeats:
         count = connection.execute(kept).scalar_one() if back else 0
         return Beats(outbox, last, _read(shards), back, count, clock_ms)
 
+    def missing(self) -> str:
+        """Which shards came back older; empty if none did, or the row was deleted as the rows are to have another
+        engine.
+        """
+        known = self._connection().execute(sa.select(self._owner.c.older)).scalar()
+        return self.beats().missing if known else ""
+
     def give_out(self, found: Mapping[int, int], older: Mapping[int, int]) -> Beats:
         known = self.beats(lock=True)
         if (highest := max(found.values(), default=0)) > known.last:
