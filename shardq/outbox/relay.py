@@ -320,7 +320,7 @@ class OutboxRelay:
             table=str(self.outbox.table.fullname),
             moved=self.moved,
             refused=self.refused,
-            retried=self._mover.retried + self._rows.tried,
+            retried=self._mover.claiming.retried + self._rows.tried,
             failed=self._rows.failed,
             sent=self._mover.unconfirmed,
             unconfirmed=self._mover.confirming.denied,

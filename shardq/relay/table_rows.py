@@ -27,8 +27,8 @@ from shardq.core.model.checks import now_ms
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
 from shardq.relay.beats import TableBeats, clock_of
-from shardq.relay.mover import Head, Store
 from shardq.relay.row import Command, Numbered
+from shardq.relay.store import Head, Store
 from shardq.relay.table import Outbox
 from shardq.relay.witness import older_database
 
@@ -285,10 +285,21 @@ class TableRows(Store):
 
 
 def _numbered(
-    memory: str, seq: int, id: str, kind: Any, due: int, record: Any, rule: Any, dedup: int, nonce: int, *told: Any
+    memory: str,
+    seq: int,
+    id: str,
+    kind: Any,
+    due: int,
+    record: Any,
+    rule: Any,
+    dedup: int,
+    nonce: int,
+    created: object,
+    attempts: object,
+    _: object,
 ) -> Numbered:
     record = bytes(record) if isinstance(record, memoryview) else record
-    return Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), *told[:2])
+    return Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), created, attempts)
 
 
 def _first_claim() -> int:
