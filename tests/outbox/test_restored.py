@@ -409,7 +409,9 @@ def test_a_server_that_goes_back_at_any_instant(database: sa.Engine, server_bina
             for _ in range(ROUNDS):
                 time.sleep(random.uniform(0.2, 1.0))
                 server.ask("SAVE")
-                time.sleep(random.uniform(0.2, 1.0))
+                beat = _last(database)
+                wait_until(lambda beat=beat: _confirmed(database) > beat, "a beat", timeout=60)  # type: ignore[misc]
+                time.sleep(random.uniform(0, 0.5))
                 server.kill()
                 server.restart()
         with shardq.Engine(server.url, name=name) as engine, OutboxRelay(engine, database) as relay:
@@ -458,6 +460,12 @@ def test_a_database_that_goes_back_at_any_instant(database: sa.Engine, engine: s
             backup = Dump(database)
         wait_until(lambda: not _waits(database), "rows are moved", timeout=120)
         storing.check(engine)
+
+
+def _confirmed(database: sa.Engine) -> int:
+    """The last beat that all shards have."""
+    with database.connect() as connection:
+        return min(TableBeats(lambda: connection, outbox.default_outbox).beats().shards.values(), default=0)
 
 
 def _last(database: sa.Engine) -> int:
