@@ -103,6 +103,7 @@ EXTRAS = [
         "sqlalchemy psycopg",
         (
             "shardq.outbox",
+            "shardq.relay.beats",
             "shardq.relay.database",
             "shardq.relay.table",
             "shardq.relay.table_rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -11,15 +12,15 @@ import click
 import msgspec
 
 from shardq import Engine
-from shardq.cli.options import Decimal, Given, Whole, command, joined, packed, shared, sharing
+from shardq.cli.options import INSTANT, Decimal, Given, Whole, command, joined, packed, shared, sharing
 from shardq.cli.output import complain, say, set_up_logging
 from shardq.cli.serving import Ending, http, served
 from shardq.cli.session import opened
 from shardq.core.layout.words import number_of
-from shardq.core.model.checks import shown_instant
-from shardq.engine.around import counted
+from shardq.core.model.checks import instant_ms, shown_instant
+from shardq.engine.around import EngineAccess, Target, counted
 from shardq.errors import ShardqError
-from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH, NAME
+from shardq.outbox.rows import BATCH, DEDUP_S, KEEP_S, MAX_BATCH, NAME
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -140,19 +141,24 @@ def sql(dialect: str, place: Place) -> None:
 @_placed
 @_quiet
 def status(given: Given, place: Place) -> None:
-    """Show how many committed rows wait, how long the oldest has waited, and how many were put aside.
+    """Show how many committed rows wait, how long the oldest has waited, how many were put aside, and whether Redis
+    came back older than the outbox.
 
     Of those that wait, some may have been sent: they leave when the servers' replicas and disks have their tasks.
     """
+    from shardq.relay.beats import TableBeats
     from shardq.relay.database import waiting
 
     with place.opened(given) as (source, chosen):
         seen = waiting(source, chosen)
+        with source.connect() as connection:
+            missing = TableBeats(lambda: connection, chosen).missing()
     waits = "none waits" if seen.oldest_s is None else f"{seen.rows:,} wait, the oldest for {seen.oldest_s:,.1f} s"
     waits += f"; {seen.sent:,} of them were sent, and are not confirmed" if seen.sent else ""
     fields = {"waiting": seen.rows, "sent": seen.sent, "oldest_s": seen.oldest_s, "failed": seen.failed}
     aside = f"; {seen.failed:,} were put aside" if seen.failed else ""
-    given.answer({"table": str(chosen.table.fullname), **fields}, waits + aside)
+    told = {"table": str(chosen.table.fullname), **fields, "missing": missing or None}
+    given.answer(told, waits + aside + (f"; {missing}" if missing else ""))
 
 
 @command("List the rows that were put aside.", of=outbox)
@@ -210,10 +216,74 @@ def drop(given: Given, rows: tuple[int, ...], place: Place) -> None:
     given.answer({"dropped": count}, f"dropped {counted(count, 'row')}")
 
 
+@command("Move kept rows again, after Redis was restored.", of=outbox)
+@click.option("--since", type=INSTANT, required=True, help="2030-01-31T12:00:00Z, or seconds since 1970.")
+@_placed
+@shared
+def again(given: Given, place: Place, since: float | dt.datetime) -> None:
+    """Let relays move rows once more that were moved since an instant, and are still kept (`--keep` of the relays).
+
+    Use it if Redis was restored from an older snapshot: relays, `shardq outbox status` and `shardq health` tell the
+    instant. Only rows of shards that came back older are moved, or all if no relay has seen one. Each is carried out
+    once, as long as Redis has its task, or remembers its number. A task that was handled before the snapshot, and after
+    the instant, runs again.
+
+    example:
+      shardq outbox again --since 2030-01-31T12:00:00Z --name orders
+    """
+    from shardq.relay.beats import TableBeats
+
+    with place.opened(given) as (source, chosen), _servers(given) as servers, source.connect() as connection:
+        count = TableBeats(lambda: connection, chosen).again(instant_ms(since), servers.topology())
+    given.answer({"again": count}, f"{counted(count, 'row')} to be moved again")
+
+
+@command("Go on after the database was restored.", of=outbox)
+@click.option(
+    "--drop-before",
+    type=INSTANT,
+    help="Rows that wait and were stored before this instant count as moved: 2030-01-31T12:00:00Z, or seconds since "
+    "1970.",
+)
+@click.option("--move-again", is_flag=True, help="Move all rows that wait, also those that were moved already.")
+@_placed
+@shared
+def accept(given: Given, place: Place, drop_before: float | dt.datetime | None, move_again: bool) -> None:
+    """Let relays go on that stopped as the database came back older than Redis. They tell the instant until which
+    rows were moved.
+
+    Of rows that were moved, Redis still knows those whose tasks wait, and all of the last ten minutes (`--dedup` of the
+    relays). The others run twice with --move-again. With --drop-before, what relays that were behind had not moved by
+    then is dropped, too; it stays in the table as long as moved rows do.
+
+    example:
+      shardq outbox accept --drop-before 2030-01-31T12:00:00Z --name orders
+      shardq outbox accept --move-again --name orders
+    """
+    if (drop_before is not None) is move_again:
+        raise click.UsageError("give either --drop-before INSTANT or --move-again")
+    from shardq.relay.beats import TableBeats
+    from shardq.relay.witness import asked_beats
+
+    with place.opened(given) as (source, chosen), _servers(given) as servers, source.connect() as connection:
+        beats = TableBeats(lambda: connection, chosen)
+        found = asked_beats(servers, beats.beats().outbox)
+        before_ms = None if drop_before is None else instant_ms(drop_before)
+        count = beats.accept(max(found.values(), default=0), before_ms)
+    given.answer({"dropped": count}, f"relays go on; {counted(count, 'row')} dropped")
+
+
 @command("Move rows until Ctrl-C.", of=outbox)
 @_placed
 @click.option("--batch", type=Whole(1, MAX_BATCH), default=BATCH, help=f"Rows of a step. Default: {BATCH}.")
-@click.option("--keep", is_flag=True, help="Keep moved rows, with the time of their move, instead of removing them.")
+@click.option(
+    "--keep",
+    type=Decimal(0),
+    default=KEEP_S,
+    metavar="SECONDS",
+    help="How long moved rows stay in the table, so that `shardq outbox again` can have them moved again if Redis is "
+    f"restored from an older snapshot. 0 removes them at once. Default: {KEEP_S:g}.",
+)
 @click.option(
     "--dedup",
     type=Decimal(1),
@@ -225,7 +295,7 @@ def drop(given: Given, rows: tuple[int, ...], place: Place) -> None:
 @click.option("--once", is_flag=True, help="End when no row waits.")
 @http
 @shared
-def run(given: Given, place: Place, batch: int, keep: bool, dedup: float, once: bool, http: str | None) -> int | None:
+def run(given: Given, place: Place, batch: int, keep: float, dedup: float, once: bool, http: str | None) -> int | None:
     """Move committed rows to the engine, until Ctrl-C or SIGTERM. Run as many relays as you like at once.
 
     The table knows its engine: it stores the name from the first relay, or from `shardq outbox create --name`. A
@@ -264,6 +334,12 @@ def run(given: Given, place: Place, batch: int, keep: bool, dedup: float, once: 
     return ending.code if once and ending.asked else None
 
 
+@contextmanager
+def _servers(given: Given) -> Iterator[Target]:
+    with opened(given) as engine, closing(Target(EngineAccess(engine).options)) as servers:
+        yield servers
+
+
 def _engine(given: Given) -> Engine:
     return Engine(given.engine_url, name=given.engine_name)
 
@@ -279,5 +355,6 @@ def _show(seen: RelayStats, given: Given) -> None:
     if seen.oldest_s:
         parts.append(f"{seen.oldest_s:,.1f} s behind")
     fields = msgspec.structs.asdict(seen) | {"problem": seen.problem or None, "unconfirmed": seen.unconfirmed or None}
-    why = "; ".join(filter(None, (seen.problem, seen.unconfirmed)))
+    fields |= {"missing": seen.missing or None}
+    why = "; ".join(filter(None, (seen.problem, seen.unconfirmed, seen.missing)))
     given.answer(fields, ", ".join(parts) + (f"; {why}" if why else ""))

@@ -154,6 +154,8 @@ outbox_stuck | cheap | red | outbox | an outbox relay of this process can't move
 what the error names; the rows wait in your database
 outbox_unconfirmed | cheap | red | outbox | rows of the outbox {table} leave as soon as a server has answered, and a \
 failover may lose their tasks: {problem} | bring the replicas back
+outbox_missing | cheap | red | outbox | tasks of the outbox {table} may be missing: {problem} | have relays move the \
+kept rows again, by that command
 outbox_put_aside | cheap | red | outbox | {failed:,} rows of the outbox {table} were put aside | `shardq outbox \
 failed` lists them, `shardq outbox retry` and `shardq outbox drop` retry and remove them
 spool_broken | cheap | red | spool | {fault}; commands go to Redis only, while it can be reached | see the disk and \

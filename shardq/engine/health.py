@@ -308,7 +308,11 @@ def _of_shards(shards: Sequence[ShardStats], max_late_s: float) -> Iterator[Find
 
 def _of_relays(stats: Stats) -> Iterator[Finding]:
     for relay in stats.relays:
-        for name, problem in (("outbox_stuck", relay.problem), ("outbox_unconfirmed", relay.unconfirmed)):
+        for name, problem in (
+            ("outbox_stuck", relay.problem),
+            ("outbox_unconfirmed", relay.unconfirmed),
+            ("outbox_missing", relay.missing),
+        ):
             if problem:
                 yield found(name, about=relay.table, table=relay.table, problem=problem)
         if relay.failed:

@@ -269,6 +269,10 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
     """How far the relay is behind: the seconds that the oldest row had waited when the last step read it, by this
     machine's clock; 0 if none waited.
     """
+    missing: str
+    """Which shards came back older than the outbox, since when rows may be missing there, and what to do; empty if none
+    did.
+    """
     problem: str
     """The reason why rows wait, with the first row, its id and the shards; empty while rows are moved."""
     unconfirmed: str

@@ -21,13 +21,14 @@ from shardq.core.producer.packing import Packer
 from shardq.core.threads import Loop
 from shardq.engine.around import EngineAccess, EngineBase, RelayStats, Target
 from shardq.errors import BadInput, ShardqError
-from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
+from shardq.outbox.rows import BATCH, DEDUP_S, KEEP_S, MAX_BATCH
 from shardq.relay.confirming import TOLD_S
 from shardq.relay.database import Waiting, open_database, said, waiting
 from shardq.relay.mover import LONGEST_PAUSE_S, Mover
-from shardq.relay.sending import COLD, KEYED, cause_of
+from shardq.relay.sending import FAR, KEYED, cause_of
 from shardq.relay.table import Outbox, default_outbox
 from shardq.relay.table_rows import CLAIM_S, TableRows, log
+from shardq.relay.witness import Witness
 
 if TYPE_CHECKING:
     from shardq import AsyncEngine, Engine
@@ -90,11 +91,12 @@ class OutboxRelay:
         *,
         outbox: Outbox = default_outbox,
         batch: int = BATCH,
-        keep: bool = False,
+        keep: float = KEEP_S,
         dedup: float = DEDUP_S,
     ) -> None:
-        """``keep``: rows stay, with the time of their move, instead of being removed. ``dedup``: the seconds for which
-        Redis remembers the push of a row.
+        """``keep``: the seconds for which moved rows stay, with the time of their move, so that they can be moved again
+        if Redis is restored from an older snapshot; 0 removes them at once. ``dedup``: the seconds for which Redis
+        remembers the push of a row.
         """
         if not isinstance(engine, EngineBase):
             raise BadInput(f"a relay can't move rows to {engine!r:.80}; give an Engine or an AsyncEngine")
@@ -108,11 +110,13 @@ class OutboxRelay:
         self.listen_s = LISTEN_S
         """The seconds between two looks at a database that tells of new rows."""
         dedup_ms = duration_ms(dedup, "dedup")
+        keep_ms = duration_ms(keep, "keep") if keep else 0
         self._own = not isinstance(database, sa.Engine)
         self._database = database if isinstance(database, sa.Engine) else open_database(database)
         self._is_started = False
         self._is_ours = False  # true once the table is known to belong to the engine
-        self._rows = TableRows(self._database, outbox, batch=batch, keep=keep, memory_ms=dedup_ms)
+        self._rows = TableRows(self._database, outbox, batch=batch, keep_ms=keep_ms, memory_ms=dedup_ms)
+        self._witness = Witness(self._rows.beats, log)
         options = EngineAccess(engine).options
         self._mover = Mover(
             self._rows,
@@ -121,7 +125,8 @@ class OutboxRelay:
             log,
             timeout=options.timeout,
             has_threads=lambda: EngineAccess(engine).factory.has_threads,
-            elsewhere=lambda packer, servers: EngineAccess(engine).cold_relaying(packer, servers.opened),
+            elsewhere=lambda packer, servers: EngineAccess(engine).far_relaying(packer, servers.opened),
+            witness=self._witness,
         )
         self._causes: set[str] = set()
         """The problems that the log has said since rows were last moved without a problem."""
@@ -224,6 +229,8 @@ class OutboxRelay:
 
     def _failed(self, exc: BaseException) -> bool:
         self._forget_notices()
+        self._witness.doubt()
+        self._is_ours = False
         self._tell(said(exc), {cause_of(exc)})
         return True
 
@@ -296,6 +303,7 @@ class OutboxRelay:
             if self._mover.is_waiting:
                 self._mover.confirm(CLOSE_S)
                 self._rows.end()
+            self._mover.last_beat()
         except (sa.exc.SQLAlchemyError, ShardqError) as exc:
             log.info("the rows that were sent and are not confirmed keep their claims for %g s: %s", CLAIM_S, exc)
         finally:
@@ -309,11 +317,12 @@ class OutboxRelay:
             table=str(self.outbox.table.fullname),
             moved=self.moved,
             refused=self.refused,
-            retried=self._mover.retried + self._rows.tried,
+            retried=self._mover.claiming.retried + self._rows.tried,
             failed=self._rows.failed,
-            sent=len(self._mover.confirming),
+            sent=self._mover.unconfirmed,
             unconfirmed=self._mover.confirming.denied,
             oldest_s=self._mover.oldest_s,
+            missing=self._witness.missing,
             problem=self.problem,
         )
 
@@ -323,7 +332,7 @@ class OutboxRelay:
 
 
 def _named(shards: Sequence[int]) -> str:
-    """Shards in a sentence; ``COLD`` is the cold store, ``KEYED`` tasks with keys."""
-    numbers = [str(shard) for shard in shards if shard not in (COLD, KEYED)]
+    """Shards in a sentence; ``FAR`` is the far store, ``KEYED`` tasks with keys."""
+    numbers = [str(shard) for shard in shards if shard not in (FAR, KEYED)]
     names = [f"shard{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] if numbers else []
-    return " and ".join(names + ["the cold store"] * (COLD in shards) + ["tasks with keys"] * (KEYED in shards))
+    return " and ".join(names + ["the far store"] * (FAR in shards) + ["tasks with keys"] * (KEYED in shards))

@@ -39,6 +39,9 @@ DEDUP_S = 600.0
 replaced well before that.
 """
 
+KEEP_S = 86_400.0
+"""How long moved rows stay: whoever restores Redis from a snapshot of last night finds them."""
+
 FAR_MS = round(1000 * (LEAST_AFTER_S + MARGIN_S))
 """Tasks that are due later may wait in the cold store of their engine, if it has one: their ids are made for that."""
 
@@ -138,6 +141,20 @@ def derived_name(table: str, what: str) -> str:
         return name
     digest = hashlib.sha256(table.encode()).hexdigest()[:8]
     return f"{table[: LONGEST_NAME - len(what) - 10]}_{digest}_{what}"
+
+
+def make_owner(dialect: str, owner: str, schema: str | None = None) -> str:
+    """The statement that makes the row of the engine, if there is none, and gives the outbox a name that no other has:
+    by it servers know one that was restored.
+    """
+    verb, no, named, end = {
+        "postgresql": ("INSERT", "false", "md5(random()::text || clock_timestamp()::text)", " ON CONFLICT DO NOTHING"),
+        "sqlite": ("INSERT OR IGNORE", "0", "lower(hex(randomblob(16)))", ""),
+    }.get(dialect, ("INSERT IGNORE", "false", "replace(uuid(), '-', '')", ""))
+    table = _quoted(owner, schema)
+    if verb == "INSERT IGNORE":
+        table = table.replace('"', "`")
+    return f"{verb} INTO {table} (one, name, embedded, outbox, beat) VALUES (1, '', {no}, {named}, 0){end}"
 
 
 def has_trigger(dialect: str, table: str, schema: str | None = None) -> str | None:

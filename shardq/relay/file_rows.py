@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from shardq.errors import ShardqError, SpoolFault
 from shardq.relay import file as files
 from shardq.relay.file import SpoolFile
-from shardq.relay.mover import Head, Store
 from shardq.relay.row import MEMORY_MS, Numbered
+from shardq.relay.store import Head, Store
 
 log: logging.Logger = logging.getLogger("shardq.spool")
 

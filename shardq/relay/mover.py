@@ -18,22 +18,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
 
-from shardq.core.calls.control import clock_ms
-from shardq.core.layout.lanes import lane_of
-from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.layout.words import number_of
 from shardq.core.model.checks import now_ms
 from shardq.core.producer.packing import BATCH, Packer
-from shardq.errors import Conflict, ShardqError
-from shardq.relay import sending
+from shardq.relay.claiming import Claiming
 from shardq.relay.confirming import TOLD_S, Confirming, Sent
-from shardq.relay.row import Numbered, layers
-from shardq.relay.sending import COLD, KEYED, Failing, Results, Servers
+from shardq.relay.sending import Servers
+from shardq.relay.store import Head, Store
+from shardq.relay.stuck import Elsewhere, Stuck, StuckShards
+from shardq.relay.witness import OlderDatabase, Witness
 
 MOVE_BYTES = 4 << 20  # the bytes of rows that are read, sent and removed together. A larger row goes alone
 PAGES = 50  # pages of rows that one step looks through, if it finds none to move
@@ -41,7 +36,6 @@ TRIP_S = 5.0  # the bound of a trip: rows for other shards wait so long when a s
 PROBE_S = 0.5  # the same for probes, in whose time nothing else is moved
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # between two probes; each pause is twice as long as the one before
 
-CLOCK_S = 1.0  # between two looks at the clock of the servers
 CONFIRM_LOOK_S = 0.05  # between two looks whether a question to the servers is answered
 ANSWER_S = 0.005  # a server without replicas and append-only file answers at once: the step waits for that
 STEP_S = 15.0  # how long ``confirm`` waits for the servers
@@ -52,97 +46,6 @@ whose transactions were committed late: at most a tenth of the time.
 """
 
 BLOCKED_S = 0.05  # the wait for rows that another mover has claimed
-
-
-class Head(NamedTuple):
-    """A row that waits, as it is chosen: before it is claimed and read."""
-
-    seq: int
-    id: str
-    created: object  # an instant in ms of the epoch
-    size: int
-
-
-class Store(ABC):
-    """Where rows wait. The mover's thread alone uses it, within ``turn``."""
-
-    memory_ms: int
-    """How long the servers know a row after its last send."""
-    send_s: float | None = None
-    """What was claimed so long ago may be carried out no more, as another mover may claim it; None: none may."""
-    least_left: float = math.inf
-    """The least number of a row that held back one of the last claim."""
-    problem: str = ""  # why refused rows can't be put aside
-
-    def __init__(self) -> None:
-        self.moved: int = 0
-        self.failed: int = 0  # rows that were put aside
-
-    @property
-    @abstractmethod
-    def batch(self) -> int:
-        """The most rows of a page."""
-
-    @abstractmethod
-    def turn(self, deadline: float = 0.0) -> AbstractContextManager[bool]:
-        """Uses the store. False: another mover is at work, until the deadline."""
-
-    @abstractmethod
-    def page(self, after: int) -> Sequence[Head]:
-        """The first rows after this number that nobody has claimed, and that were not refused."""
-
-    @abstractmethod
-    def claim(self, seqs: Collection[int], memory: str) -> list[Numbered]:
-        """Claims rows, and reads those of them that have no earlier row of their id beside them, which nobody sends."""
-
-    def release(self, seqs: Collection[int]) -> None:  # noqa: B027  not every store has claims
-        """They wait again."""
-
-    def abandon(self) -> None:  # noqa: B027
-        """Gives up the claims without a word: they lapse like those of a mover that has died."""
-
-    @abstractmethod
-    def remove(self, seqs: Collection[int]) -> None: ...
-
-    @abstractmethod
-    def refused(self, rows: Sequence[tuple[Numbered, ShardqError]]) -> set[int]:
-        """Keeps rows for another try, or puts them aside. Returns the numbers of those for which that went well."""
-
-    @abstractmethod
-    def present(self, seqs: Collection[int]) -> Collection[int]:
-        """Those of the rows that are still here."""
-
-    def look(self) -> tuple[list[int], float]:
-        """Looks after claims of others and refused rows. Returns refused ones that are to be tried again now, each in a
-        call of its own, and the seconds until the next look.
-        """
-        return [], math.inf
-
-    def sent(self, until: int) -> int:
-        """Is told that no row up to a number waits to be sent, as far as the mover has seen. Returns the number after
-        which it has to look for more: others may have stored some before it.
-        """
-        return 0
-
-
-class Elsewhere(Protocol):
-    """Carries out commands on ids that may not be in Redis."""
-
-    def is_used(self, topology: Topology) -> bool:
-        """False if it concerns no id."""
-
-    def concerns(self, topology: Topology, id: str) -> bool: ...
-
-    def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float) -> Results: ...
-
-
-class Stuck(NamedTuple):
-    """A shard that takes nothing: the first row for it, and why."""
-
-    seq: int
-    id: str
-    created: object
-    error: ShardqError
 
 
 class Mover:
@@ -158,31 +61,32 @@ class Mover:
         timeout: float,
         has_threads: Callable[[], bool] = lambda: True,
         elsewhere: Callable[[Packer, Servers], Elsewhere] | None = None,
+        witness: Witness | None = None,
     ) -> None:
-        """``servers`` are made at their first use. ``has_threads``: false under the clock of a test."""
-        self.sent: int = 0
-        self.retried: int = 0  # rows that were claimed, and wait again
+        """``servers`` are made at their first use. ``has_threads``: false under the clock of a test. ``witness``: of a
+        store that may be restored from an earlier state.
+        """
         self.oldest_s: float = 0.0
-        self.stuck: dict[int, Stuck] = {}  # the shards that take nothing
         self.store: Store = store
-        self._packer = packer
         self._make_servers = servers
         self._servers: Servers | None = None
         self._log = log
-        self._timeout_s = timeout
         self._has_threads = has_threads
-        self._make_elsewhere = elsewhere
-        self._place: Elsewhere | None = None
+        self._witness = witness
         self.confirming: Confirming = self._new_confirming()
-        self._ahead_ms: float | None = None  # how far the servers' clock is before this machine's steady one
-        self._clock_at = 0.0  # the time of the next look at it
+        self._stuck = StuckShards(self._opened, packer, elsewhere)
+        self.claiming: Claiming = Claiming(
+            store,
+            packer,
+            self._opened,
+            self._stuck,
+            lambda shards, within_s: self.confirming.meet(shards, within_s),
+            timeout=timeout,
+            witness=witness,
+            is_timed=has_threads,
+        )
         self._leaving: dict[int, Sent] = {}
         """Confirmed rows. A store that is away gives them up later, and they are not sent again."""
-        self._orders: dict[int, str] = {}
-        """Cancels and reschedules that were sent elsewhere, where they are not known like in Redis, and their ids:
-        later rows of these wait until the row is removed.
-        """
-        self._epoch = Stamp("0")
         self._sent_until = 0  # no row up to this number waits to be sent, as far as this mover has seen
         self._after = 0  # the rows up to this number were sent, or are passed over
         self._has_passed = False  # true if rows were passed over since all were gone through
@@ -213,6 +117,7 @@ class Mover:
             if not held:
                 return BLOCKED_S
             self._settle(within_s=within_s)
+            self._beat()
             if self.stuck and time.monotonic() >= self._probe_at:
                 self._probe()
             if time.monotonic() >= self._look_at:
@@ -224,6 +129,26 @@ class Mover:
             wait = min(wait, CONFIRM_LOOK_S)
         next_at = min(self._look_at, self._probe_at if self.stuck else math.inf)
         return min(wait, max(0.0, next_at - time.monotonic()))
+
+    def _watching(self) -> Witness | None:
+        return self._witness if self._has_threads() else None  # the clock of a test is not that of the server
+
+    def _beat(self, *, probes: bool = False) -> None:
+        """Writes a beat, if it is time for one, or before shards are probed, as they may have come back older."""
+        if (witness := self._watching()) is None or not (probes or witness.is_due):
+            return
+        try:
+            self.confirming.sent(witness.beat(self._opened(), self.confirming.meet))
+        except OlderDatabase:
+            self.store.abandon()  # rows that came back with a claim of this mover are not among those that it has sent
+            raise
+
+    def last_beat(self) -> None:
+        """Notes that rows were moved until now, before the mover ends: a database that lacks it shows then."""
+        if self.sent and (witness := self._watching()) is not None:
+            with self.store.turn() as held:
+                if held:
+                    witness.beat(self._opened())
 
     def run(self, stopping: Callable[[], bool], *, within_s: float | None = None) -> bool:
         """Takes steps while there is something to move, and until it is told to stop. Returns False if some rows can't
@@ -253,7 +178,8 @@ class Mover:
         """Closes the connections. What was sent stays so."""
         self.confirming.close()
         if (servers := self._servers) is not None:
-            self._servers = self._place = None
+            self._servers = None
+            self._stuck.close()
             servers.close()
 
     def forget(self) -> None:
@@ -274,9 +200,25 @@ class Mover:
         return bool(self._leaving) or len(self.confirming) > 0
 
     @property
+    def unconfirmed(self) -> int:
+        """The rows that were sent, and are not confirmed."""
+        beats = self._witness.rows if self._witness is not None else ()
+        return len(self.confirming) - sum(beat.seq in self.confirming for beat in beats)
+
+    @property
+    def sent(self) -> int:
+        """The rows that were sent."""
+        return self.claiming.sent
+
+    @property
+    def stuck(self) -> dict[int, Stuck]:
+        """The shards that take nothing."""
+        return self._stuck.first
+
+    @property
     def reached(self) -> bool:
         """True if some shards may take rows, as far as the last step has seen."""
-        return not self.stuck or len(self.stuck.keys() - {KEYED, COLD}) < len(self._topology().span())
+        return self._stuck.reached
 
     @property
     def problem(self) -> str:
@@ -294,7 +236,10 @@ class Mover:
     def _settle(self, wait_s: float = 0.0, *, within_s: float | None = None) -> None:
         """Removes rows that are confirmed, and sends those again that are not."""
         was_blocked = self.confirming.blocked
-        self._leaving.update((row.seq, row) for row in self.confirming.advance(wait_s))
+        confirmed = self.confirming.advance(wait_s)
+        if (witness := self._watching()) is not None:
+            witness.has_confirmed(confirmed)
+        self._leaving.update((row.seq, row) for row in confirmed if row.seq > 0)
         while self._leaving:
             some, size = list[int](), 0
             for row in self._leaving.values():
@@ -305,7 +250,7 @@ class Mover:
             self.store.remove(some)
             for seq in some:
                 del self._leaving[seq]
-                self._orders.pop(seq, None)
+                self.claiming.orders.pop(seq, None)
         while again := self.confirming.again(self.store.batch, MOVE_BYTES):
             try:
                 self._move(again, timeout=TRIP_S, within_s=within_s)
@@ -313,8 +258,9 @@ class Mover:
                 for seq in again:
                     if self.confirming.is_again(seq):
                         self.confirming.forget(seq)  # it is gone, or another mover has it, or it waits like others
-                        self._sent_until = min(self._sent_until, seq - 1)
-                        self._pass_at = 0.0
+                        if seq > 0:  # not a beat
+                            self._sent_until = min(self._sent_until, seq - 1)
+                            self._pass_at = 0.0
                 self.store.sent(self._sent_until)
         if was_blocked - self.confirming.blocked:
             self._begin_pass()
@@ -374,7 +320,7 @@ class Mover:
                 pass
             elif is_any_stuck and self._is_stuck(row.id):
                 self._has_passed = True
-                self._note_first(row)
+                self._stuck.note_first(row)
             elif chosen and size + row.size > MOVE_BYTES:
                 break
             else:
@@ -389,39 +335,7 @@ class Mover:
     def _is_stuck(self, id: str) -> bool:
         if not isinstance(id, str) or not (self.stuck or self.confirming.blocked):
             return False
-        homes = self._homes(id)
-        return any(shard in self.stuck for shard in homes) or self.confirming.blocks(homes)
-
-    def _topology(self) -> Topology:
-        topology = self._opened().opened()[1].topology
-        if topology.stamp != self._epoch:
-            # Ids may be elsewhere now.
-            self._epoch = topology.stamp
-            self.stuck.clear()
-        return topology
-
-    def _homes(self, id: str) -> list[int]:
-        """The shards that an id may be in, ``COLD`` if it may be in the cold store, and ``KEYED`` if its key may be the
-        first.
-        """
-        topology = self._topology()
-        cold = (elsewhere := self._elsewhere(topology)) is not None and elsewhere.concerns(topology, id)
-        keyed = not topology.is_keyed and lane_of(id) is not None
-        return topology.homes(id) + [COLD] * cold + [KEYED] * keyed
-
-    def _elsewhere(self, topology: Topology) -> Elsewhere | None:
-        """What carries out commands that may not be for Redis; None while all are."""
-        if self._make_elsewhere is None:
-            return None
-        if self._place is None:
-            self._place = self._make_elsewhere(self._packer, self._opened())
-        return self._place if self._place.is_used(topology) else None
-
-    def _note_first(self, row: Head) -> None:
-        for shard in self._homes(row.id):
-            known = self.stuck.get(shard)
-            if known is not None and row.seq < known.seq:
-                self.stuck[shard] = Stuck(row.seq, row.id, row.created, known.error)
+        return self._stuck.concern(id) or self.confirming.blocks(self._stuck.homes(id))
 
     def _note_age(self, rows: Sequence[Head]) -> None:
         created = [row.created for row in rows] + [first.created for first in self.stuck.values()]
@@ -432,13 +346,15 @@ class Mover:
 
     def _probe(self) -> None:
         """Tries the first row of each shard that takes nothing."""
-        before, self.stuck, pause_s = self.stuck, {}, self._pause_s
+        before, pause_s = self._stuck.first, self._pause_s
+        self._stuck.first = {}
         seqs = sorted({first.seq for first in before.values()})
         try:
+            self._beat(probes=True)
             done = self._move(seqs, timeout=max(PROBE_S, pause_s / 5))  # a slow server is one that answers
             present = self.store.present(seqs)
         except BaseException:
-            self.stuck = before
+            self._stuck.first = before
             raise
         for shard, first in before.items():
             if shard in self.stuck:
@@ -460,142 +376,25 @@ class Mover:
         if again and self._move(again, timeout=TRIP_S, most=1):
             self._look_at = 0.0
 
-    # ---- moving rows
-
     def _move(
         self, seqs: Collection[int], *, timeout: float, most: int = BATCH, within_s: float | None = None
     ) -> set[int]:
         """Moves those of some rows that can be claimed. Returns the numbers of those that are settled: carried out, or
-        refused. ``most``: the tasks of one call.
+        refused.
         """
         if not seqs:
             return set()
-        memory = self._memory()
+        were_stuck = bool(self.stuck)
         try:
-            rows = self.store.claim(seqs, memory)
+            moved = self.claiming.move(seqs, timeout=timeout, most=most, within_s=within_s)
+        finally:
             if self.store.least_left <= self._after:
                 self._pass_at = 0.0  # it was committed after the rows beside it were passed over
-            rows = self._in_turn(rows)
-            if not rows:
-                return set()
-            topology = self._topology()
-            shards = {row.seq: _homes(topology, row.command.id) for row in rows}
-            self.confirming.meet({shard for each in shards.values() for shard in each}, within_s)
-            timeout = min(timeout, self._timeout_s)
-            result = self._carry_out(rows, most=most, timeout=timeout, within_s=within_s)
-            settled = self._note(rows, result)
-        except BaseException:
-            self.store.abandon()
-            raise
-        done, after = set(result.done), self._topology()
-        if after is not topology:  # either may have it
-            shards = {row.seq: (*{*shards[row.seq], *_homes(after, row.command.id)},) for row in rows}
-        self.confirming.sent(Sent(row.seq, shards[row.seq], row.command.size) for row in rows if row.seq in done)
-        self.sent += len(done)
-        return settled
-
-    def _memory(self) -> str:
-        """What the servers are told of rows that are claimed now: how long they know them, and an instant after which
-        they refuse them; without that where their clock could not be read yet, or no other mover may claim the rows.
-        """
-        known, send_s = f"-{self.store.memory_ms}", self.store.send_s
-        if send_s is None or not self._has_threads():
-            return known  # the clock of a test is not that of the server
-        began = time.monotonic()
-        if began >= self._clock_at:
-            driver, cache = self._opened().opened()
-            try:
-                told = driver.call(clock_ms(cache.control), PROBE_S)
-                self._ahead_ms, self._clock_at = told - 1000 * began, began + CLOCK_S
-            except ShardqError:  # rows of other nodes go on, by the clock as it was
-                self._clock_at = time.monotonic() + CLOCK_S
-        return known if self._ahead_ms is None else f"{known}-{int(self._ahead_ms + 1000 * (began + send_s))}"
-
-    def _in_turn(self, rows: list[Numbered]) -> list[Numbered]:
-        """Those of the rows that follow no order which was sent elsewhere. The others wait again."""
-        topology = self._topology()
-        if (elsewhere := self._elsewhere(topology)) is None:
-            return rows
-        seqs = {row.seq for row in rows}
-        ended = {id for seq, id in self._orders.items() if seq not in seqs}
-        chosen, left = list[Numbered](), list[int]()
-        for row in rows:
-            id, kind = row.command.id, row.command.kind
-            if id in ended:
-                left.append(row.seq)
-                continue
-            chosen.append(row)
-            if kind != "push" and isinstance(id, str) and elsewhere.concerns(topology, id):
-                ended.add(id)
-                self._orders[row.seq] = id
-        if left:
-            self.store.release(left)
-        return chosen
-
-    def _carry_out(
-        self, rows: Sequence[Numbered], *, most: int, timeout: float, within_s: float | None = None
-    ) -> Results:
-        failing = Failing({shard: stuck.error for shard, stuck in self.stuck.items()})
-        result = Results()
-        faults = {row.seq: fault for row in rows if (fault := row.command.fault) is not None}
-        result.failed += faults.items()
-        waiting = {row.command.id for row in rows if row.seq in faults}
-        """Ids of which a row was not carried out."""
-        for layer in layers(row for row in rows if row.seq not in faults):
-            left = [row for row in layer if row.command.id not in waiting]
-            near, far, topology = left, list[Numbered](), self._topology()
-            if (elsewhere := self._elsewhere(topology)) is not None:
-                far = [row for row in left if elsewhere.concerns(topology, row.command.id)]
-                near = [row for row in left if not elsewhere.concerns(topology, row.command.id)]
-            found = self._opened().run(
-                lambda cache, near=near: sending.send(cache, self._packer, near, failing, most=most),  # type: ignore[misc]
-                timeout=timeout,
-                deadline=None if within_s is None else time.monotonic() + within_s,
-            )
-            if elsewhere is not None and far:
-                more = elsewhere.carry_out(far, failing, timeout=timeout)
-                found = Results(found.done + more.done, found.failed + more.failed)
-            if late := {seq for seq, error in found.failed if isinstance(error, Conflict) and error.state == "late"}:
-                found.failed = [each for each in found.failed if each[0] not in late]
-                self._clock_at = 0.0
-            done = {*found.done, *(seq for seq, error in found.failed if isinstance(error, Conflict))}
-            waiting.update(row.command.id for row in left if row.seq not in done)
-            result.done += found.done
-            result.failed += found.failed
-            if within_s is not None and failing.errors:
-                break
-        self._note_stuck(rows, failing, result)
-        return result
-
-    def _note_stuck(self, rows: Sequence[Numbered], failing: Failing, result: Results) -> None:
-        """Notes the first row of each shard that takes nothing from now on."""
-        if not (new := failing.errors.keys() - self.stuck.keys()):
-            return
-        if not self.stuck:
-            self._pause_s = FIRST_PAUSE_S
-            self._probe_at = time.monotonic() + FIRST_PAUSE_S
-            self._pass_began, self._pass_at = time.monotonic(), math.inf
-        settled = {*result.done, *(seq for seq, _ in result.failed)}
-        for row in rows:
-            if row.seq not in settled:
-                for shard in new.intersection(self._homes(row.command.id)):
-                    self.stuck.setdefault(shard, Stuck(row.seq, row.command.id, row.created, failing.errors[shard]))
-
-    def _note(self, rows: Sequence[Numbered], result: Results) -> set[int]:
-        """Writes what became of rows. Returns the numbers of those that were sent or refused."""
-        settled = set(result.done)
-        if result.failed:
-            by_seq = {row.seq: row for row in rows}
-            settled |= self.store.refused([(by_seq[seq], error) for seq, error in result.failed])
+            if self.stuck and not were_stuck:
+                self._pause_s = FIRST_PAUSE_S
+                self._pass_began = time.monotonic()
+                self._probe_at, self._pass_at = self._pass_began + FIRST_PAUSE_S, math.inf
+        self.confirming.sent(moved.sent)
+        if len(moved.settled) > len(moved.sent):  # some were refused
             self._look_at = 0.0
-        if left := [row.seq for row in rows if row.seq not in settled]:
-            self.retried += len(left)
-            self.store.release(left)
-        for seq in self._orders.keys() & {*left, *(seq for seq, _ in result.failed)}:
-            del self._orders[seq]
-        return settled
-
-
-def _homes(topology: Topology, id: object) -> tuple[int, ...]:
-    """The shards that may have what a row did."""
-    return tuple(topology.homes(id)) if isinstance(id, str) else ()
+        return moved.settled

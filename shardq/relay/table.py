@@ -22,7 +22,17 @@ from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import each_task
 from shardq.engine.around import EngineAccess, checked_id, moved_due
 from shardq.errors import BadInput, InvalidName, InvalidOption
-from shardq.outbox.rows import LONGEST_ID, LONGEST_NAME, NAME, Row, RowPacker, derived_name, has_trigger, make_trigger
+from shardq.outbox.rows import (
+    LONGEST_ID,
+    LONGEST_NAME,
+    NAME,
+    Row,
+    RowPacker,
+    derived_name,
+    has_trigger,
+    make_owner,
+    make_trigger,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -92,6 +102,7 @@ class Outbox:
             sa.Column("reason", sa.Text),
             # MySQL has no partial index, which the others have below. Rows there lie in the order of their keys.
             sa.UniqueConstraint("id", "seq").ddl_if(dialect="mysql"),
+            sa.UniqueConstraint("moved", "seq").ddl_if(dialect="mysql"),
             schema=schema,
             sqlite_autoincrement=True,  # it would give the numbers of removed rows again
         )
@@ -101,14 +112,19 @@ class Outbox:
             sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
             sa.Column("name", sa.String(64), nullable=False),
             sa.Column("embedded", sa.Boolean, nullable=False),
+            sa.Column("outbox", sa.String(32), nullable=False),
+            sa.Column("beat", sa.BigInteger, nullable=False),
+            sa.Column("shards", sa.Text),
+            sa.Column("older", sa.Text),
             schema=schema,
         )
-        """One row: the engine that the tasks belong to."""
+        """One row: the engine that the tasks belong to, its name empty before the first relay; and the beats."""
         column = self.table.c
         waiting = column.moved.is_(None) & column.reason.is_(None) & column.claimed.is_(None)
         self._index("waiting", [column.seq], waiting)
         self._index("claims", [column.claimed], column.moved.is_(None) & column.claimed.is_not(None))
         self._index("ids", [column.id, column.seq], column.moved.is_(None) & column.failed.is_(None))
+        self._index("moved", [column.moved], column.moved.is_not(None))
         self._index("refused", [column.seq], column.moved.is_(None) & column.reason.is_not(None))
         self._packer = RowPacker(codec, max_payload=max_payload)
 
@@ -170,7 +186,7 @@ class Outbox:
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             for made in self._made(dialect):
                 connection.execute(made)
-            for statement in self._trigger(dialect):
+            for statement in self._others(dialect):
                 connection.exec_driver_sql(statement)
         if engine is not None:
             self.assign(connection, engine)
@@ -182,6 +198,8 @@ class Outbox:
         if not all(seen.has_table(each.name, schema) for each in (self.table, self.owner)):
             return False
         if not all(seen.has_index(name, str(index.name), schema) for index in self._indexes(dialect)):
+            return False
+        if connection.execute(sa.select(self.owner.c.one)).first() is None:
             return False
         found = has_trigger(dialect, name, schema)
         return found is None or connection.exec_driver_sql(found).first() is not None
@@ -197,13 +215,12 @@ class Outbox:
         check_name(name)
         written = sa.select(self.owner.c.name, self.owner.c.embedded)
         found = connection.execute(written).first()
-        if found is None:
-            try:
-                with connection.begin_nested():
-                    connection.execute(self.owner.insert(), {"one": 1, "name": name, "embedded": embedded})
-                return
-            except sa.exc.IntegrityError:  # another has written it meanwhile
-                found = connection.execute(written).one()
+        if found is None:  # it was deleted: the rows are to have another engine
+            connection.exec_driver_sql(make_owner(connection.dialect.name, self.owner.name, self.owner.schema))
+        if found is None or not found.name:
+            nobody = self.owner.c.name == ""  # still: another may write it at this moment
+            connection.execute(self.owner.update().where(nobody).values(name=name, embedded=embedded))
+            found = connection.execute(written).one()
         if found.name == name and found.embedded == embedded:
             return
         is_of = f"the outbox {self.table.fullname} belongs to the engine {found.name!r}"
@@ -224,7 +241,7 @@ class Outbox:
         except sa.exc.NoSuchModuleError as exc:
             raise BadInput(f"there is no SQL dialect {dialect!r}; use postgresql, sqlite or mysql") from exc
         statements = [str(made.compile(dialect=compiler)).strip() for made in self._made(dialect)]
-        return ";\n".join([*statements, *self._trigger(dialect)]) + ";\n"
+        return ";\n".join([*statements, *self._others(dialect)]) + ";\n"
 
     def _made(self, dialect: str) -> Sequence[CreateTable | CreateIndex]:
         tables = [CreateTable(each, if_not_exists=True) for each in (self.table, self.owner)]
@@ -233,8 +250,9 @@ class Outbox:
     def _indexes(self, dialect: str) -> Iterable[sa.Index]:
         return self.table.indexes if dialect in ("postgresql", "sqlite") else ()
 
-    def _trigger(self, dialect: str) -> Sequence[str]:
-        return make_trigger(dialect, self.table.name, self.table.schema)
+    def _others(self, dialect: str) -> Sequence[str]:
+        table, schema = self.table.name, self.table.schema
+        return make_owner(dialect, self.owner.name, schema), *make_trigger(dialect, table, schema)
 
     # ---- pushing
 

@@ -26,9 +26,11 @@ from shardq.core.layout.words import number_of
 from shardq.core.model.checks import now_ms
 from shardq.errors import Conflict, ShardqError
 from shardq.features.embedded import locks
-from shardq.relay.mover import Head, Store
+from shardq.relay.beats import TableBeats, clock_of
 from shardq.relay.row import Command, Numbered
+from shardq.relay.store import Head, Store
 from shardq.relay.table import Outbox
+from shardq.relay.witness import older_database
 
 log: logging.Logger = logging.getLogger("shardq.outbox")
 
@@ -38,6 +40,8 @@ FIRST_RETRY_S = 0.5
 """After the first refusal of a row; each pause is twice as long as the one before: 7.5 s for all tries."""
 
 LOOK_S = 5.0  # between two looks at refused rows and claims, which other relays and commands change, too
+
+FORGET_S = 60.0  # between two looks at moved rows that were kept long enough
 
 CLAIM_S = 12.0
 """The claim of a relay that has died, or stands still, is over when others have seen it for so long."""
@@ -60,8 +64,10 @@ LOCKING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
 class TableRows(Store):
     """The rows of one outbox, for one relay."""
 
-    def __init__(self, database: sa.Engine, outbox: Outbox, *, batch: int, keep: bool, memory_ms: int) -> None:
-        """``memory_ms``: how long Redis remembers a row. ``keep``: rows stay, with the time of their move."""
+    def __init__(self, database: sa.Engine, outbox: Outbox, *, batch: int, keep_ms: int, memory_ms: int) -> None:
+        """``memory_ms``: how long Redis remembers a row. ``keep_ms``: how long moved rows stay, with the time of their
+        move.
+        """
         super().__init__()
         self.memory_ms: int = memory_ms
         self.send_s: float | None = SEND_S
@@ -72,7 +78,11 @@ class TableRows(Store):
         # Stricter ones fail where relays meet, and hide rows that were committed meanwhile.
         self._database = database.execution_options(isolation_level="READ COMMITTED") if self._locks else database
         self._table = outbox.table
-        self._keep = keep
+        self._keep_ms = keep_ms
+        self._forget_at = 0.0
+        self.beats: TableBeats = TableBeats(lambda: self._connection, outbox)
+        # of all rows as one: a database that goes back later may not give out rows that were moved
+        self._reading = (*(outbox.table.c[name] for name in _READ), sa.select(outbox.owner.c.beat).scalar_subquery())
         self._connected: sa.Connection | None = None
         self._claims = _first_claim()
         self._claim = 0  # the number of the last claim, from there on
@@ -129,15 +139,17 @@ class TableRows(Store):
         self.least_left: float = math.inf
         waits = (table.c.moved.is_(None), table.c.failed.is_(None))
         found = connection.execute(
-            sa.select(*(table.c[name] for name in _READ))
+            sa.select(*self._reading)
             .where(self._among(seqs), *waits, sa.or_(table.c.claimed.is_(None), self._mine()))
             .order_by(table.c.seq)
-            .with_for_update(skip_locked=True)
-        )
-        rows = [_numbered(memory, *row) for row in found.all()]
-        if not rows:
+            .with_for_update(of=table, skip_locked=True)
+        ).all()
+        if not found or (found[0][-1] or 0) < self.beats.last:
             connection.rollback()
+            if found:
+                raise older_database(found[0][-1] or 0, self.beats.last)
             return []
+        rows = [_numbered(memory, *row) for row in found]
         self._claim = (self._claim + 1) % CLAIMS
         self._give([row.seq for row in rows], self._claims + self._claim)
         ids = {row.command.id for row in rows if isinstance(row.command.id, str)}
@@ -165,7 +177,8 @@ class TableRows(Store):
 
     def remove(self, seqs: Collection[int]) -> None:
         table, among = self._table, self._among(seqs)
-        removed = table.update().values(moved=now_ms(), claimed=None) if self._keep else table.delete()
+        kept = table.update().values(moved=clock_of(self._connection), claimed=None)
+        removed = kept if self._keep_ms else table.delete()
         self._connection.execute(removed.where(among))
         self._connection.commit()
         self.moved += len(seqs)
@@ -212,6 +225,9 @@ class TableRows(Store):
 
     def look(self) -> tuple[list[int], float]:
         self._end_claims()
+        if time.monotonic() >= self._forget_at:
+            self._forget_at = time.monotonic() + FORGET_S
+            self.beats.forget(self._keep_ms)
         column = self._table.c
         refused = (column.reason.is_not(None), column.moved.is_(None))
         rows = self._connection.execute(
@@ -269,10 +285,21 @@ class TableRows(Store):
 
 
 def _numbered(
-    memory: str, seq: int, id: str, kind: Any, due: int, record: Any, rule: Any, dedup: int, nonce: int, *told: Any
+    memory: str,
+    seq: int,
+    id: str,
+    kind: Any,
+    due: int,
+    record: Any,
+    rule: Any,
+    dedup: int,
+    nonce: int,
+    created: object,
+    attempts: object,
+    _: object,
 ) -> Numbered:
     record = bytes(record) if isinstance(record, memoryview) else record
-    return Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), *told)
+    return Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), created, attempts)
 
 
 def _first_claim() -> int:

@@ -16,7 +16,7 @@ from shardq import Engine
 from shardq.errors import ShardqError
 from tests.chaos.flow import TOPIC as FLOW
 from tests.chaos.flow import Flow, FlowBook
-from tests.chaos.program import BOX, LEASE_S, MOST_NUMBERS, TICK, Spec
+from tests.chaos.program import BOX, LEASE_S, MOST_NUMBERS, TICK, Spec, a_relay
 from tests.judge.history import Book
 from tests.judge.witness import Witness, monotonic_us, seeded
 from tests.judge.workload import TOPICS
@@ -124,13 +124,13 @@ class Closing:
     def _move_rows(self, until_s: float) -> None:
         import sqlalchemy as sa
 
-        from shardq import outbox
-
         database = sa.create_engine(self.spec.box)
-        with self.engine() as engine, outbox.OutboxRelay(engine, database):
+        with self.engine() as engine, a_relay(engine, database):
             while True:
                 with database.connect() as connection:
-                    rows = connection.execute(sa.text("SELECT count(*), count(failed) FROM shardq_outbox")).one()
+                    rows = connection.execute(
+                        sa.text("SELECT count(*), count(failed) FROM shardq_outbox WHERE moved IS NULL")
+                    ).one()
                 if rows[1]:
                     raise ServerFailed(f"{rows[1]} rows of the outbox were put aside")
                 if not rows[0]:

@@ -312,9 +312,7 @@ class Child:
 
     def _relay(self) -> None:
         """Moves the rows of the database, and handles their tasks."""
-        from shardq import outbox
-
-        relay = outbox.OutboxRelay(self.engine, self.spec.box)
+        relay = a_relay(self.engine, self.spec.box)
         relay.start()
         consumer = self.witness.consumer(BOX, lease=LEASE_S)
         while not self.over.is_set():
@@ -355,6 +353,15 @@ def _logged(spec: Spec) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def a_relay(engine: Engine, database: Any) -> Any:
+    """A relay that goes on although clocks jump by an hour: it would stop, and say so."""
+    from shardq import outbox
+    from shardq.relay import witness
+
+    witness.CLOCKS_MS = 10**8
+    return outbox.OutboxRelay(engine, database)
 
 
 def set_clock(seconds: float) -> None:

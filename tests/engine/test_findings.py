@@ -34,6 +34,7 @@ ELSEWHERE: Mapping[str, str] = {
     "silent_sentinel": "failover.test_splits_under_sentinel::test_health_of_sentinels",
     "unnamed_sentinels": "failover.test_splits_under_sentinel::test_health_of_sentinels",
     "silent_replica": "engine.test_health::test_a_replica_that_stands_still",
+    "outbox_missing": "outbox.test_restored::test_a_server_that_goes_back",
     "outbox_unconfirmed": "outbox.test_frozen_relay::test_who_may_not_ask_is_told",
 }
 """Row → the test that brings it, on servers of its own."""

@@ -141,7 +141,7 @@ def _mark(at: Place) -> st.SearchStrategy[list[Words]]:
 
 _META = (
     *("wake_at", "late", "clock", "ahead", "poller", "reaped", "buried", "forwarded", "moved", "trimmed", "trimmed_at"),
-    *("swept", "sealed", "died/mail", "died/", "ghosts/mail", "ghosts/", "of_a_later_version"),
+    *("swept", "sealed", "beat/outbox", "died/mail", "died/", "ghosts/mail", "ghosts/", "of_a_later_version"),
 )
 
 

@@ -146,6 +146,7 @@ def on_a_shard(keys: ShardKeys, epoch: Epoch) -> list[Call[Any]]:
         resharding.unmark(keys, epoch).at(NOW),
         resharding.swept(keys, epoch, 2).at(NOW),
         node_info.seal(keys.meta, keys.slot, epoch).at(NOW),
+        node_info.beat(keys, epoch, "outbox", 7).at(NOW),
         lane_control.close(keys, epoch, ["mail/k/"]).at(NOW),
         lane_control.open_lanes(keys, epoch, [lane_control.Closed("mail/k/", 0, False, "", "")]).at(NOW),
         lane_control.lanes(keys, epoch, "", count=10).at(NOW),

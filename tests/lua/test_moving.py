@@ -252,6 +252,18 @@ NOTES = {
     "sealed": Case(
         lambda keys: node_info.seal(keys.meta, keys.slot, EPOCH).at(at(7)), ["ok"], {}, {"meta": meta(sealed=T + 7)}
     ),
+    "sealed: the first beat of an outbox": Case(
+        lambda keys: node_info.beat(keys, EPOCH, "outbox", 7).at(at(7)),
+        ["ok", 0, T + 7],
+        {},
+        {"meta": meta(sealed=T + 7, **{"beat/outbox": 7})},
+    ),
+    "sealed: a lower beat, or a question": Case(
+        lambda keys: node_info.beat(keys, EPOCH, "outbox", 6).at(at(7)),
+        ["ok", 8, T + 7],
+        {"meta": meta(**{"beat/outbox": 8})},
+        {"meta": meta(sealed=T + 7, **{"beat/outbox": 8})},
+    ),
     "unmarked": Case(
         lambda keys: resharding.unmark(keys, EPOCH).at(NOW),
         ["ok"],

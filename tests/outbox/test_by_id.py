@@ -21,7 +21,11 @@ LATER = dt.datetime(2031, 1, 1, tzinfo=dt.UTC)
 
 def _kinds(database: sa.Engine) -> list[str]:
     with database.connect() as connection:
-        return list(connection.execute(sa.select(outbox.table.c.kind).order_by(outbox.table.c.seq)).scalars())
+        return list(
+            connection.execute(
+                sa.select(outbox.table.c.kind).where(outbox.table.c.moved.is_(None)).order_by(outbox.table.c.seq)
+            ).scalars()
+        )
 
 
 def _moved(engine: shardq.Engine, database: sa.Engine) -> None:

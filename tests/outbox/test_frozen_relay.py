@@ -17,8 +17,8 @@ from cluster.server import Server
 from shardq import outbox
 from shardq.outbox import OutboxRelay
 from shardq.relay import table_rows
+from shardq.relay.claiming import Claiming
 from shardq.relay.database import waiting
-from shardq.relay.mover import Mover
 from tests.support.waiting import wait_until
 
 CLAIM_S = 0.5
@@ -34,15 +34,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def _frozen(relay: OutboxRelay, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The relay has claimed what there is, and sends it when the block has ended."""
     claimed, go_on = threading.Event(), threading.Event()
-    carry_out = Mover._carry_out
+    carry_out = Claiming._carry_out
 
-    def hold(self: Mover, *words: object, **options: object) -> object:
-        if self is relay._mover:
+    def hold(self: Claiming, *words: object, **options: object) -> object:
+        if self is relay._mover.claiming:
             claimed.set()
             assert go_on.wait(60)
         return carry_out(self, *words, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Mover, "_carry_out", hold)
+    monkeypatch.setattr(Claiming, "_carry_out", hold)
     at_work = threading.Thread(target=relay.step)
     at_work.start()
     assert claimed.wait(60)

@@ -87,7 +87,7 @@ def test_what_a_killed_relay_has_pushed_runs_once(
     database_url: str, database: sa.Engine, url: str, name: str, ids: str, resized: bool
 ) -> None:
     command = [sys.executable, "-m", "shardq", "outbox", "run"]
-    command += ["--database", database_url, "--url", url, "--name", name]
+    command += ["--database", database_url, "--url", url, "--name", name, "--keep", "0"]
     outbox.create(database, engine=name)
     with shardq.Engine(url, name=name, shards=4) as engine:
         engine.start()

@@ -86,8 +86,8 @@ def test_an_engine_that_keeps_ends_knows_when_a_row_reached_it(database: sa.Engi
 
 def test_rows_are_kept_where_that_is_wished(database: sa.Engine, engine: shardq.Engine) -> None:
     _fill(database, 10)
-    assert _moved(OutboxRelay(engine, database, keep=True)) == 10
-    assert _moved(OutboxRelay(engine, database, keep=True)) == 0
+    assert _moved(OutboxRelay(engine, database, keep=3600)) == 10
+    assert _moved(OutboxRelay(engine, database, keep=3600)) == 0
     with database.connect() as connection:
         moved = connection.execute(sa.select(outbox.table.c.moved)).scalars().all()
     assert len(moved) == 10
@@ -247,7 +247,7 @@ def test_a_failure_is_told_by_its_cause_and_tried_again(database: sa.Engine, eng
         for statement in made:
             connection.exec_driver_sql(statement)
     _fill(database, 10)
-    with OutboxRelay(engine, database) as relay:
+    with OutboxRelay(engine, database, keep=0) as relay:
         wait_until(lambda: relay.problem, "the relay noticed")
         assert relay.problem == "the database says: could not serialize access"
         with database.begin() as connection:

@@ -131,5 +131,5 @@ def test_the_command_prints_its_counters(database: sa.Engine, database_url: str,
     assert run() == "moved 1,500\n"
     assert json.loads(run("--json")) == {
         "table": "shardq_outbox", "moved": 0, "sent": 0, "refused": 0, "retried": 0, "failed": 0, "oldest_s": 0.0,
-        "problem": None, "unconfirmed": None,
+        "problem": None, "unconfirmed": None, "missing": None,
     }  # fmt: skip

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardq.core.calls.request import NOW, Call, Command, Epoch, nothing
+from shardq.core.calls.request import NOW, Call, Command, Epoch, body, nothing
+from shardq.core.layout.keys import ShardKeys
 from shardq.core.scripts import script
 
 
@@ -200,7 +201,19 @@ def early_version(slot: int) -> Command[str]:
 
 def seal(meta: str, slot: int, epoch: Epoch) -> Call[None]:
     """A write to wait for: replicas that have it have everything that was written on the node before it."""
-    return Call(slot=slot, words=[epoch, NOW], decode=nothing, script=script("seal"), keys=(meta,))
+    return Call(slot=slot, words=[epoch, NOW, "", 0], decode=nothing, script=script("seal"), keys=(meta,))
+
+
+def beat(keys: ShardKeys, epoch: Epoch, outbox: str, number: int) -> Call[tuple[int, int]]:
+    """Notes the number of an outbox's beat in a shard; 0 only asks. Returns the highest one before, and the shard's
+    clock in ms.
+    """
+
+    def decode(answer: list[Any]) -> tuple[int, int]:
+        before, now_ms = body(answer)
+        return before, now_ms
+
+    return Call.of("seal", keys, [epoch, NOW, outbox, number], decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class OutboxTask(models.Model):
             models.Index(
                 fields=["id", "seq"], name=f"{NAME}_ids", condition=models.Q(moved__isnull=True, failed__isnull=True)
             ),
+            models.Index(fields=["moved"], name=f"{NAME}_moved", condition=models.Q(moved__isnull=False)),
             models.Index(
                 fields=["seq"], name=f"{NAME}_refused", condition=models.Q(moved__isnull=True, reason__isnull=False)
             ),
@@ -58,11 +59,15 @@ class OutboxTask(models.Model):
 
 
 class OutboxEngine(models.Model):
-    """The engine that the tasks of the outbox belong to, in one row. The first relay writes it."""
+    """The engine that the tasks of the outbox belong to, in one row. The first relay writes its name."""
 
     one: int = models.IntegerField(primary_key=True)
     name: str = models.CharField(max_length=64)
     embedded: bool = models.BooleanField()
+    outbox: str = models.CharField(max_length=32)
+    beat: int = models.BigIntegerField()
+    shards: str | None = models.TextField(null=True)
+    older: str | None = models.TextField(null=True)
 
     class Meta:
         db_table: ClassVar[str] = f"{NAME}_engine"

@@ -12,7 +12,7 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-from shardq.outbox.rows import drop_trigger, make_trigger
+from shardq.outbox.rows import drop_trigger, make_owner, make_trigger
 
 TABLE = "shardq_outbox"
 
@@ -20,6 +20,10 @@ TABLE = "shardq_outbox"
 def execute(statements: Callable[[str, str], Iterable[str]], _: Apps, editor: BaseDatabaseSchemaEditor) -> None:
     for statement in statements(editor.connection.vendor, TABLE):
         editor.execute(statement, params=None)
+
+
+def owner(vendor: str, table: str) -> Iterable[str]:
+    return [make_owner(vendor, f"{table}_engine")]
 
 
 class Migration(migrations.Migration):
@@ -66,6 +70,7 @@ class Migration(migrations.Migration):
                         name=f"{TABLE}_ids",
                         condition=models.Q(("failed__isnull", True), ("moved__isnull", True)),
                     ),
+                    models.Index(fields=["moved"], name=f"{TABLE}_moved", condition=models.Q(("moved__isnull", False))),
                     models.Index(
                         fields=["seq"],
                         name=f"{TABLE}_refused",
@@ -80,9 +85,14 @@ class Migration(migrations.Migration):
                 ("one", models.IntegerField(primary_key=True, serialize=False)),
                 ("name", models.CharField(max_length=64)),
                 ("embedded", models.BooleanField()),
+                ("outbox", models.CharField(max_length=32)),
+                ("beat", models.BigIntegerField()),
+                ("shards", models.TextField(null=True)),
+                ("older", models.TextField(null=True)),
             ],
             options={"db_table": f"{TABLE}_engine", "verbose_name": "engine of the outbox", "default_permissions": ()},
         ),
+        migrations.RunPython(partial(execute, owner), migrations.RunPython.noop),
         migrations.RunPython(partial(execute, make_trigger), partial(execute, drop_trigger)),
         migrations.CreateModel(
             name="DeadTask",
