@@ -296,7 +296,7 @@ class Peers(Protocol):
 
 class SideThread:
     """A thread of an engine beside the pollers: the scheduler of recurring tasks, the recorder of the history, the
-    loader of a cold store.
+    loader of what waits in another store.
     """
 
     loop: Loop

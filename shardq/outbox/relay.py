@@ -28,7 +28,7 @@ from shardq.outbox.rows import BATCH, DEDUP_S, MAX_BATCH
 from shardq.relay.confirming import TOLD_S
 from shardq.relay.database import Waiting, open_database, said, waiting
 from shardq.relay.mover import LONGEST_PAUSE_S, Mover
-from shardq.relay.sending import COLD, KEYED, cause_of
+from shardq.relay.sending import FAR, KEYED, cause_of
 from shardq.relay.table import Outbox, default_outbox
 from shardq.relay.table_rows import CLAIM_S, TableRows, log
 
@@ -124,7 +124,7 @@ class OutboxRelay:
             log,
             timeout=options.timeout,
             has_threads=lambda: Internals(engine).parts.has_threads,
-            elsewhere=lambda packer, servers: Internals(engine).cold_relaying(packer, servers.opened),
+            elsewhere=lambda packer, servers: Internals(engine).far_relaying(packer, servers.opened),
         )
         self._causes: set[str] = set()
         """The problems that the log has said since rows were last moved without a problem."""
@@ -326,7 +326,7 @@ class OutboxRelay:
 
 
 def _named(shards: Sequence[int]) -> str:
-    """Shards in a sentence; ``COLD`` is the cold store, ``KEYED`` tasks with keys."""
-    numbers = [str(shard) for shard in shards if shard not in (COLD, KEYED)]
+    """Shards in a sentence; ``FAR`` is the far store, ``KEYED`` tasks with keys."""
+    numbers = [str(shard) for shard in shards if shard not in (FAR, KEYED)]
     names = [f"shard{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] if numbers else []
-    return " and ".join(names + ["the cold store"] * (COLD in shards) + ["tasks with keys"] * (KEYED in shards))
+    return " and ".join(names + ["the far store"] * (FAR in shards) + ["tasks with keys"] * (KEYED in shards))

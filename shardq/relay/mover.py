@@ -33,7 +33,7 @@ from shardq.errors import Conflict, ShardqError
 from shardq.relay import sending
 from shardq.relay.confirming import TOLD_S, Confirming, Sent
 from shardq.relay.row import Numbered, layers
-from shardq.relay.sending import COLD, KEYED, Failing, Results, Servers
+from shardq.relay.sending import FAR, KEYED, Failing, Results, Servers
 
 MOVE_BYTES = 4 << 20  # the bytes of rows that are read, sent and removed together. A larger row goes alone
 PAGES = 50  # pages of rows that one step looks through, if it finds none to move
@@ -276,7 +276,7 @@ class Mover:
     @property
     def reached(self) -> bool:
         """True if some shards may take rows, as far as the last step has seen."""
-        return not self.stuck or len(self.stuck.keys() - {KEYED, COLD}) < len(self._topology().span())
+        return not self.stuck or len(self.stuck.keys() - {KEYED, FAR}) < len(self._topology().span())
 
     @property
     def problem(self) -> str:
@@ -401,13 +401,13 @@ class Mover:
         return topology
 
     def _homes(self, id: str) -> list[int]:
-        """The shards that an id may be in, ``COLD`` if it may be in the cold store, and ``KEYED`` if its key may be the
+        """The shards that an id may be in, ``FAR`` if it may be in the far store, and ``KEYED`` if its key may be the
         first.
         """
         topology = self._topology()
-        cold = (elsewhere := self._elsewhere(topology)) is not None and elsewhere.concerns(topology, id)
+        far = (elsewhere := self._elsewhere(topology)) is not None and elsewhere.concerns(topology, id)
         keyed = not topology.is_keyed and lane_of(id) is not None
-        return topology.homes(id) + [COLD] * cold + [KEYED] * keyed
+        return topology.homes(id) + [FAR] * far + [KEYED] * keyed
 
     def _elsewhere(self, topology: Topology) -> Elsewhere | None:
         """What carries out commands that may not be for Redis; None while all are."""
