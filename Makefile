@@ -49,7 +49,7 @@ CLEAN := env -i $(foreach name,$(sort $(filter $(KEPT),$(.VARIABLES))),$(name)="
 MASTERS ?= 3
 REPLICAS ?= 1
 
-.PHONY: help setup demo check fmt docs test test-all test-browser pictures test-brokers test-lowest test-highest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-cold bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
+.PHONY: help setup demo check fmt docs test test-all test-browser pictures test-brokers test-lowest test-highest sim chaos soak mutants fuzz defect release bench bench-oldest bench-cluster bench-far bench-failovers bench-peers bench-guard report cluster-up cluster-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -169,9 +169,9 @@ bench-cluster: $(STAMP) ## 1, 3 and 6 masters: cost, balance, a failover, an exp
 bench-failovers: $(STAMP) ## 100 masters killed under load, and every acknowledged push accounted for; a quarter of an hour
 	$(CLEAN) $(BIN)/python -m bench.failovers
 
-bench-cold: $(STAMP) ## far tasks in PostgreSQL beside what that does by itself; a part of `make bench`
+bench-far: $(STAMP) ## far tasks in PostgreSQL beside what that does by itself; a part of `make bench`
 	@mkdir -p bench/report
-	$(CLEAN) $(BIN)/python -m bench --only cold --json bench/report/results.json --merge
+	$(CLEAN) $(BIN)/python -m bench --only far --json bench/report/results.json --merge
 
 bench-peers: $(STAMP) ## the same work by shardq and a dozen others, side by side; a quarter of an hour
 	@mkdir -p bench/report

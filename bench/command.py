@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="use small sizes: everything runs, little is measured")
-    about = "use a million tasks where that makes a difference, and a hundred million in the cold store: 20 GB of disk"
+    about = "use a million tasks where that makes a difference, and a hundred million in the far store: 26 GB of disk"
     size.add_argument("--big", action="store_true", help=about)
     add_json(parser, "write the figures there too")
     parser.add_argument("--merge", action="store_true", help="keep the figures of other suites in that file")

@@ -5,7 +5,7 @@
     │   ├── InvalidDelay, NaiveDatetime, DelayAndAt, DedupWithoutId, InvalidShardCount
     │   ├── InvalidName, InvalidTopic, InvalidId, InvalidUrl
     │   ├── PayloadTooLarge, PayloadNotEncodable
-    │   └── InvalidOption                any other argument; ColdTopic is one
+    │   └── InvalidOption                any other argument; MissingLink is one
     ├── ServerFault
     │   ├── Unavailable                  TooManyOpenFiles is one
     │   ├── Unanswered
@@ -84,18 +84,19 @@ class InvalidOption(BadInput):
     """An option has a value outside what is allowed."""
 
 
-class ColdTopic(InvalidOption):
-    """Ids of the caller's own wait in the engine's cold store in this topic, which was not looked at."""
+class MissingLink(InvalidOption):
+    """The engine has tasks in a store beside Redis, and this process was opened without it."""
 
-    def __init__(self, id: str) -> None:
-        self.id = id
+    def __init__(self, link: str, what: str) -> None:
+        self.link = link
+        self.what = what
         super().__init__(
-            f"the id {id!r:.300} may wait in the cold store of this engine, whose cold_topics name its topic: give "
-            "cold=, the URL of the database that the other processes have; or push again, if the topic is a new one"
+            f"{what} can't be told by Redis alone: the engine has tasks in another store, and was opened without it "
+            f"here; give {link}= (--{link}, $SHARDQ_{link.upper()}), as the other processes do"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.id,)
+        return type(self), (self.link, self.what)
 
 
 class PayloadTooLarge(BadInput):

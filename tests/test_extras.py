@@ -107,7 +107,7 @@ EXTRAS = [
             "shardq.relay.database",
             "shardq.relay.table",
             "shardq.relay.table_rows",
-            "shardq.features.cold.postgres",
+            "shardq.features.far.postgres",
         ),
         "import shardq; shardq.outbox.create",
         "outbox run --database sqlite://",

@@ -63,7 +63,7 @@ GROUPS = {
         "resize": "resize:resize",
         "engines": "engines:engines",
         "metrics": "metrics:metrics",
-        "cold": "cold:cold",
+        "far": "far:far",
         "acl": "acl:acl",
         "token": "token:token",
         "deploy": "deploy:deploy",
@@ -99,7 +99,7 @@ def load(name: str) -> click.Command:
     if name in WITH_SETTINGS:
         _name_variables(command, f"SHARDQ_{name}")
     else:
-        # else click takes a setting of the group for the command's own: `shards` and `cold` are both
+        # else click takes a setting of the group for the command's own: `shards` and `far` are both
         command.context_settings["default_map"] = {}
     return command
 

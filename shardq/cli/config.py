@@ -48,7 +48,7 @@ WITH_SETTINGS = ("run", "work", "serve")
 DEFAULTS = {
     "url": "an embedded server of this user",
     "name": DEFAULT_NAME,
-    "cold": "none: all tasks wait in Redis",
+    "far": "none: all tasks wait in Redis",
     "shards": f"{DEFAULT_SHARDS}, of a new name",
 }
 

@@ -60,7 +60,7 @@ def engines(given: Given, remove: str | None, yes: bool) -> int:
     misspelt name creates an engine of its own, which stays until you remove it.
 
     --remove asks first, and refuses while a dispatcher or a worker of the engine lives. Programs that only push are not
-    seen: stop them before, or they create the engine again. Tasks in a cold store, and lists to which tasks were
+    seen: stop them before, or they create the engine again. Tasks in a far store, and lists to which tasks were
     forwarded, stay. What a build of before the first release has written is removed without being read: end all of its
     processes before.
 

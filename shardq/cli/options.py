@@ -136,7 +136,7 @@ class Given:
     """The URL of the command line."""
     name: str | None = None
     """The name of the command line."""
-    cold: str | None = None
+    far: str | None = None
     """The database of far tasks, of the command line."""
     json: bool = False
     verbose: bool = False
@@ -157,8 +157,8 @@ class Given:
         return self.url or self.settings.get("url")
 
     @property
-    def cold_url(self) -> str | None:
-        return self.cold or self.settings.get("cold")
+    def far_url(self) -> str | None:
+        return self.far or self.settings.get("far")
 
     @property
     def engine_name(self) -> str:
@@ -221,7 +221,7 @@ reporting: Final = joined(
 """The options of a command that is told nothing of an engine."""
 
 
-_COLD = "The database in which the engine's far tasks wait, if it has one: postgresql://HOST/NAME, or a file of SQLite."
+_FAR = "The database in which the engine's far tasks wait, if it has one: postgresql://HOST/NAME, or a file of SQLite."
 
 
 def sharing(*, url: str, name: str | None = None) -> Callable[[F], F]:
@@ -231,7 +231,7 @@ def sharing(*, url: str, name: str | None = None) -> Callable[[F], F]:
     return joined(
         click.option("--url", metavar="URL", help=url, **_kept),
         click.option("--name", metavar="NAME", help=name, hidden=name is None, **_kept),
-        click.option("--cold", metavar="URL", help=_COLD, hidden=name is None, **_kept),
+        click.option("--far", metavar="URL", help=_FAR, hidden=name is None, **_kept),
         reporting,
         pass_given,
     )
@@ -248,7 +248,7 @@ shared: Final = sharing(url=f"{_URL} $SHARDQ_URL, else {_OWN}", name=f"{_NAME} $
 of_group: Final = joined(
     setting("--url", metavar="URL", help=f"{_URL} {_OWN}", **_kept),
     setting("--name", metavar="NAME", help=f"{_NAME} {DEFAULT_NAME}.", **_kept),
-    setting("--cold", metavar="URL", help=_COLD, **_kept),
+    setting("--far", metavar="URL", help=_FAR, **_kept),
     setting("--shards", type=Whole(1, MAX_SHARDS), hidden=True, **_kept),
     reporting,
 )

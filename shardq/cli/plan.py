@@ -42,10 +42,10 @@ from shardq.features.planning import plan as planned
     "--node-memory", default="8GB", show_default=True, type=SIZE, help="The most memory for tasks on a master."
 )
 @click.option(
-    "--cold-after",
-    "cold_after_s",
+    "--ahead",
+    "ahead_s",
     type=TIME,
-    help="With a cold store: tasks due later than this wait in a database: 1h.",
+    help="With a far store: tasks due later than this wait in a database: 1h.",
 )
 @sharing(url=NO_SERVER)
 def plan(given: Given, push: str, busy: float, **load: Any) -> None:
@@ -55,7 +55,7 @@ def plan(given: Given, push: str, busy: float, **load: Any) -> None:
       shardq plan --rate 50000/s --delay 30m --payload 200
       shardq plan --rate 3M/day --delay 1d --payload 2KiB --handler 50ms
       shardq plan --rate 20k/s --delay 5m --payload 1kB --push many --forward
-      shardq plan --rate 5M/day --delay 30d --cold-after 1h
+      shardq plan --rate 5M/day --delay 30d --ahead 1h
 
     The costs were measured on one machine, with one server version. To measure
     yours, run `make bench report` in a checkout of the source; leave room.
@@ -84,9 +84,9 @@ def _show(found: Plan) -> None:
     rows = {
         "masters": f"{found.masters:,}, with {counted(found.replicas, 'replica')} each",
         "shards": f"{found.shards:,}",
-        "pending": counted(found.pending, "task") + (" in Redis" if found.cold_rows else ""),
+        "pending": counted(found.pending, "task") + (" in Redis" if found.far_rows else ""),
         "memory": f"{decimal(found.memory)} of tasks on the fullest master; maxmemory {decimal(found.maxmemory)}",
-        "cold store": f"{found.cold_rows:,} rows, {decimal(found.cold_disk)} on the disk" if found.cold_rows else "",
+        "far store": f"{found.far_rows:,} rows, {decimal(found.far_disk)} on the disk" if found.far_rows else "",
         "network": f"{decimal(found.bandwidth)}/s of payloads through the fullest master",
         "processes": ", ".join(processes),
         "connections": f"at most {found.connections:,} to a master",

@@ -156,7 +156,7 @@ def serve(
                 name=options.name,
                 timeout=options.timeout,
                 connect_timeout=options.connect_timeout,
-                cold=given.cold_url,
+                far=given.far_url,
                 spool=spool,
             )
 

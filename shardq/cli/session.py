@@ -68,8 +68,8 @@ def opened(
     set_up_logging(verbose=given.verbose, form=log)
     name = given.engine_name
     until = min(timeout, DEFAULT_CONNECT_TIMEOUT_S)
-    cold = given.cold_url
-    asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until, cold=cold)
+    far = given.far_url
+    asked = Engine(given.engine_url, name=name, codec=codec, timeout=timeout, connect_timeout=until, far=far)
     settings, server = EngineAccess(asked).options.enter()
     try:
         exists = _exists(settings, name)
@@ -97,7 +97,7 @@ def opened(
             codec=codec,
             timeout=timeout,
             connect_timeout=until,
-            cold=cold,
+            far=far,
             sinks=sinks,
             secrets=secrets,
         ) as engine:

@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from shardq import Engine, Health, Stats
-from shardq.cli.cold import shown as shown_cold
 from shardq.cli.config import settings_shown
+from shardq.cli.far import shown as shown_far
 from shardq.cli.forecast import print_timeline
 from shardq.cli.health import exit_code, say_verdict
 from shardq.cli.options import TIME, Given, command, shared
@@ -150,8 +150,8 @@ def _print(health: Health, *, totals: bool) -> None:
     say(f"settings: {settings_shown(seen.settings)}{since}")
     if seen.spool is not None:
         say(f"spool {seen.spool.path}: {shown_spool(seen.spool)}")
-    if seen.cold is not None:
-        say(f"cold store {seen.cold.database}: {shown_cold(seen.cold)}")
+    if seen.far is not None:
+        say(f"far store {seen.far.database}: {shown_far(seen.far)}")
     for said in unsaid(health.warnings):
         complain(in_options(said))
 

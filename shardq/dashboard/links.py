@@ -42,7 +42,7 @@ def link_of(path: str, **query: object) -> str:
 
 PAGE_OF: Mapping[str, str] = {
     **dict.fromkeys(("tasks", "epochs", "coverage"), "/shards"),
-    **dict.fromkeys(("dispatchers", "workers", "versions", "cold"), "/fleet"),
+    **dict.fromkeys(("dispatchers", "workers", "versions", "far"), "/fleet"),
     **dict.fromkeys(("routes", "topics"), "/topics"),
     "deaths": "/dead",
     "schedules": "/schedules",

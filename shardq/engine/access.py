@@ -19,7 +19,7 @@ from shardq.core.producer.packing import Packer
 from shardq.core.producer.pushing import check_hooked
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.engine_wide import use_cold
+from shardq.engine.engine_wide import link
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.servers import Found
 from shardq.engine.wiring import DriverFactory, Running, Tracing
@@ -30,8 +30,8 @@ from shardq.worker.handlers import Registered
 if TYPE_CHECKING:
     from shardq.core.consumer.aio import AsyncConsumer
     from shardq.engine.aio import AsyncEngine
-    from shardq.features.cold.relaying import ColdRelaying
-    from shardq.features.cold.report import LoaderReport
+    from shardq.features.far.relaying import FarRelaying
+    from shardq.features.far.report import LoaderReport
     from shardq.worker.handlers import Plan
 
 
@@ -89,24 +89,26 @@ class EngineAccess:
         names = checked_topics(topics)[0]
         return AsyncConsumer(opened, engine._open_wakeups, names, self.options.timeout)
 
-    def load_cold(self) -> LoaderReport:
-        """Loads what is near from the cold store, once. Of an engine for threads."""
+    def load_far(self) -> LoaderReport:
+        """Loads what is near from the far store, once. Of an engine for threads."""
         loader = self._engine._loader(self.open_driver(), "by hand", lambda: ())
         loader.once()
         return loader.report()
 
-    def cold_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> ColdRelaying:
-        """Returns the part of a relay that carries out commands on ids which may be in the cold store."""
-        from shardq.features.cold.relaying import ColdRelaying, RelayedRedis  # here: most programs have no relay
+    def far_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> FarRelaying:
+        """Returns the part of a relay that carries out commands on ids which may be in the far store."""
+        from shardq.features.far.relaying import FarRelaying, RelayedRedis  # here: most programs have no relay
+        from shardq.features.far.rows import LINK
 
-        cold = None if self.factory.is_of_test else self._engine._cold_store
-        return ColdRelaying(cold, RelayedRedis(packer, self.options.timeout, opened), use_cold)
+        far = None if self.factory.is_of_test else self._engine._far
+        redis = RelayedRedis(packer, self.options.timeout, opened)
+        return FarRelaying(far, redis, lambda cache, identity: link(cache, LINK, identity), LINK)
 
-    def drop_cold(self, due_before: float | dt.datetime) -> int:
-        """Removes what is due before an instant from the cold store. Returns how many."""
-        cold = self._engine._cold_store
-        assert cold is not None, "there is a cold store"
-        return cold.store.drop(instant_ms(due_before, "due_before"), self._engine._options.timeout)
+    def drop_far(self, due_before: float | dt.datetime) -> int:
+        """Removes what is due before an instant from the far store. Returns how many."""
+        far = self._engine._far
+        assert far is not None, "there is a far store"
+        return far.store.drop(instant_ms(due_before, "due_before"), self._engine._options.timeout)
 
     def importer(self, **options: Any) -> Importer:
         """An import into the engine, which the caller carries out chunk by chunk."""
@@ -123,9 +125,9 @@ class EngineAccess:
 
     def for_asyncio(self, kind: type[AsyncEngine]) -> AsyncEngine:
         """Returns an engine for asyncio with the same options, which is not open."""
-        if self._engine._spool is not None or self._engine._cold_store is not None:
+        if self._engine._spool is not None or self._engine._far is not None:
             raise InvalidOption(
-                "an Engine with cold= or spool= has no other beside it that could serve programs; give an AsyncEngine"
+                "an Engine with far= or spool= has no other beside it that could serve programs; give an AsyncEngine"
             )
         options = self.options
         made = kind(options.url, name=options.name, codec=options.codec, max_payload=options.max_payload)

@@ -30,9 +30,18 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import servers
 from shardq.engine.deaf import find_deaf
-from shardq.engine.engine_wide import CountsByShard, RateMeter, use_cold
+from shardq.engine.engine_wide import CountsByShard, RateMeter, link
 from shardq.engine.findings import FirstSeen, found, in_order
-from shardq.engine.health import Bounds, Examined, Health, find_deaths, find_out_of_use, find_unserved, judge
+from shardq.engine.health import (
+    Bounds,
+    Examined,
+    Health,
+    find_deaths,
+    find_out_of_use,
+    find_own_far,
+    find_unserved,
+    judge,
+)
 from shardq.engine.options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_NAME,
@@ -58,9 +67,9 @@ if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
     from shardq.core.drivers.clients import RedisClient
     from shardq.core.drivers.credentials import CredentialProvider
-    from shardq.features.cold.cold import Cold
-    from shardq.features.cold.loader import Loader
-    from shardq.features.cold.report import ColdStats
+    from shardq.features.far.far import Far
+    from shardq.features.far.loader import Loader
+    from shardq.features.far.report import FarStats
     from shardq.features.sinks.routes import Routes
     from shardq.features.spool.spool import Spool
     from shardq.relay.report import SpoolStats
@@ -93,9 +102,8 @@ class EngineBase(forks.OfOneProcess, ABC):
         replay: float | None = None,
         replay_bytes: int = DEFAULT_BYTES,
         credentials: CredentialProvider | None = None,
-        cold: str | os.PathLike[str] | None = None,
-        cold_after: float | dt.timedelta | None = None,
-        cold_topics: Iterable[str] = (),
+        far: str | os.PathLike[str] | None = None,
+        ahead: float | dt.timedelta | None = None,
         sinks: Iterable[str] | None = None,
         secrets: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -126,10 +134,9 @@ class EngineBase(forks.OfOneProcess, ABC):
         ``replay``: the seconds of acknowledged pushes, cancels and reschedules that this process remembers, in
         ``replay_bytes`` at most, and sends again when a new master lacks them after a failover.
 
-        ``cold``: a database in which tasks wait whose ids are made here, and that are due later than ``cold_after``
-        seconds (3600, if it is new) and a margin of 15 minutes: ``postgresql://…``, or the path of an SQLite file.
-        Every process of the engine needs the same; dispatchers load what falls due. ``cold_topics``: topics in which
-        tasks with an ``id`` of the caller's own wait there, too; without the database such a push fails.
+        ``far``: a database in which tasks wait whose ids are made here, and that are due later than ``ahead`` seconds
+        (3600, if it is new) and a margin of 15 minutes: ``postgresql://…``, or the path of an SQLite file. Every
+        process of the engine needs the same; dispatchers load what falls due within ``ahead``.
 
         ``sinks``: the servers to which this process may send forwarded topics, as patterns of scheme and host, such as
         ``https://*.example.org``; none given: $SHARDQ_SINKS, else every server but link-local ones. ``secrets``: a
@@ -167,7 +174,7 @@ class EngineBase(forks.OfOneProcess, ABC):
         self._ready_counts = ReadyCounts()
         self._running = Running(self._ready_counts.key_waits)
         self._spool = self._spool_at(spool, spool_bytes)
-        self._cold_store = self._cold_at(cold, cold_after, cold_topics)
+        self._far = self._far_at(far, ahead)
         self._forked()
         forks.watch(self, type(self)._forked)
 
@@ -207,17 +214,14 @@ class EngineBase(forks.OfOneProcess, ABC):
             mover=partial(spool_mover, options=options),
         )
 
-    def _cold_at(
-        self, url: str | os.PathLike[str] | None, after: float | dt.timedelta | None, topics: Iterable[str]
-    ) -> Cold | None:
+    def _far_at(self, url: str | os.PathLike[str] | None, ahead: float | dt.timedelta | None) -> Far | None:
         if url is None:
-            if after is not None or topics:
-                given = "cold_after=" if after is not None else "cold_topics="
-                raise InvalidOption(f"{given} is for an engine with a cold store: give cold= as well")
+            if ahead is not None:
+                raise InvalidOption("ahead= is for an engine with a far store: give far= as well")
             return None
-        from shardq.features.cold.cold import Cold, after_checked, topics_checked  # here: most engines have none
+        from shardq.features.far.far import Far, ahead_checked  # here: most engines have none
 
-        return Cold(self._options.name, url, after_checked(after), topics_checked(topics))
+        return Far(self._options.name, url, ahead_checked(ahead))
 
     def _can_spool(self, error: ShardqError) -> bool:
         """True if the engine can be used without the servers for now, as they can't be reached and it has a spool."""
@@ -287,27 +291,28 @@ class EngineBase(forks.OfOneProcess, ABC):
         return Routes(driver, self._map(), subscriber, egress=self._options.egress)
 
     def _new_loader(self, driver: Driver) -> Callable[[Dispatcher], Loader] | None:
-        """Makes what loads from the cold store in a dispatcher."""
-        if self._cold_store is None:
+        """Makes what loads from the far store in a dispatcher."""
+        if self._far is None:
             return None
         return lambda dispatcher: self._loader(driver, dispatcher.process, lambda: dispatcher.members)
 
     def _loader(self, driver: Driver, process: str, members: Callable[[], tuple[str, ...]]) -> Loader:
-        from shardq.features.cold.loader import Loader
+        from shardq.features.far.loader import Loader
+        from shardq.features.far.rows import LINK
 
-        cold = self._cold_store
-        assert cold is not None, "there is a cold store"
+        far = self._far
+        assert far is not None, "there is a far store"
 
         def ready() -> None:
-            if cold.table is None:
+            if not far.is_ours:
                 deadline = self._deadline()
-                identity = cold.store.open(cold.engine, deadline)
-                cold.accept(run(driver, use_cold(self._map(), cold, identity), deadline=deadline), identity)
+                identity = far.opened(deadline)
+                far.accept(identity, run(driver, link(self._map(), LINK, identity), deadline=deadline))
 
         return Loader(
             driver,
             self._map(),
-            store=cold.store,
+            store=far.store,
             packer=self._packer,
             ready=ready,
             process=process,
@@ -394,9 +399,9 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _add_task(self, task: TaskFunction) -> None:
         self._tasks.add(task)
 
-    def _stats(self, seen: Seen, spool: SpoolStats | None, cold: ColdStats | None, *, shards: bool) -> Stats:
+    def _stats(self, seen: Seen, spool: SpoolStats | None, far: FarStats | None, *, shards: bool) -> Stats:
         interval = self._rates.note(seen.counts, time.monotonic())
-        return stats_of(self._map(), seen, self._running.here(spool, cold), interval, shards=shards)
+        return stats_of(self._map(), seen, self._running.here(spool, far), interval, shards=shards)
 
     def _examine(
         self,
@@ -431,12 +436,14 @@ class EngineBase(forks.OfOneProcess, ABC):
         if len(seen) == len(counts_by_shard):
             # where some can't be seen, a look beyond them would take the time that the others have
             told += yield from find_out_of_use(cache)
+            if self._far is not None:
+                told += yield from find_own_far(cache, self._far.store.horizon.far_ms)
         return Examined(told, fleet, deaths)
 
     def _judge(self, stats: Stats, examined: Examined, bounds: Bounds) -> Health:
         own, ours = self._running.findings(), self._running.names()
         topology = self._map().topology
-        told = judge(stats, examined, bounds, own=own, ours=ours, is_cold=topology.cold is not None)
+        told = judge(stats, examined, bounds, own=own, ours=ours, links=topology.links)
         if waits := held_up(topology, {name: topic.ready for name, topic in stats.topics.items()}):
             told.append(found("held_resize", problem=waits))
         dated = self._first_seen.dated(told, dt.datetime.now(dt.UTC))

@@ -75,7 +75,7 @@ OK = {
     "schedules": "schedules are served",
     "outbox": "no outbox relay of this process is stuck",
     "spool": "no spool of this process is",
-    "cold": "what the cold store holds, if there is one, is loaded in time",
+    "far": "what the far store holds, if there is one, is loaded in time",
     "sentinels": "the sentinels, if there are any, name one master, and no other server is one",
     "eviction": "no server evicts tasks",
     "memory": "no server is full",

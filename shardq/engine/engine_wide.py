@@ -11,11 +11,11 @@ import socket
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.topology import MOST_ENDS_OF_A_SHARD, ColdTable, Limit, Route, TopicSettings, Topology
+from shardq.core.layout.topology import MOST_ENDS_OF_A_SHARD, Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
 from shardq.core.model.checks import shown_instant
 from shardq.core.model.ids import quoted_topic, shown_topic
@@ -34,9 +34,6 @@ from shardq.core.topology_edits import edit_topology, take_up_keys
 from shardq.core.topology_recovery import call_every_shard, topology_in_force
 from shardq.errors import InvalidOption, ShardqError
 from shardq.features.listing.ends import since
-
-if TYPE_CHECKING:
-    from shardq.features.cold.cold import Cold
 
 
 def with_route(topology: Topology, topic: str, route: Route | None) -> Topology:
@@ -130,32 +127,16 @@ def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Top
     return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
 
-def use_cold(cache: TopologyCache, cold: Cold, identity: str) -> Operation[ColdTable]:
-    """Makes the engine use a table for its far tasks, if it has none yet. Returns the note of its table, which may be
-    another one.
+def link(cache: TopologyCache, word: str, identity: str) -> Operation[str]:
+    """Notes that the engine has tasks in the store of this identity, beside Redis, if it has none by this word. Returns
+    the identity of the one that it has.
     """
-    asked = cold.asked(identity)
-    if cache.topology.cold is None:
-        yield from edit_topology(cache, lambda topology: msgspec.structs.replace(topology, cold=topology.cold or asked))
-        yield from note(cache, "has far tasks in a cold store from now on")
-    stored = cache.topology.cold
-    assert stored is not None, "it was set"
-    if stored.identity == identity and not set(asked.topics) <= set(stored.topics):
-        yield from edit_topology(cache, lambda topology: _with_cold_topics(topology, asked.topics))
-        yield from note(cache, f"has the topics {', '.join(map(quoted_topic, asked.topics))} in its cold store")
-        stored = cache.topology.cold or stored
-    if cold.given_after_s is not None and cold.given_after_s != stored.after:
-        raise InvalidOption(
-            f"cold_after={cold.given_after_s:g} is not possible: the engine has {stored.after:g}, which all of its "
-            "processes go by; give that, or leave it out"
+    if word not in cache.topology.links:
+        yield from edit_topology(
+            cache, lambda topology: msgspec.structs.replace(topology, links={word: identity, **topology.links})
         )
-    return stored
-
-
-def _with_cold_topics(topology: Topology, topics: Iterable[str]) -> Topology:
-    assert topology.cold is not None, "it was set"
-    cold = msgspec.structs.replace(topology.cold, topics=tuple(sorted({*topology.cold.topics, *topics})))
-    return msgspec.structs.replace(topology, cold=cold)
+        yield from note(cache, f"has tasks in another store from now on: {word}")
+    return cache.topology.links[word]
 
 
 DRAWN_IN_ALL = 3200

@@ -164,11 +164,14 @@ spool_waits | cheap | red | spool | {waiting:,} commands wait in the spool {path
 replayed when the error is gone
 spool_refused | cheap | red | spool | {failed:,} commands of the spool {path} were refused | `shardq spool failed \
 {path}` lists them, and retries or drops them
-cold | cheap | red | cold | {by}{problem} | mend what the error names; what is there is loaded then
-cold_late | cheap | red | cold | tasks that were due at {first:%Y-%m-%d %H:%M} UTC wait in the cold store {database} \
-still: no dispatcher loads them | see that one runs that has cold=
-cold_unloaded | cheap | red | cold | {dispatchers} can't load from the cold store of this engine | give cold= there, \
+far | cheap | red | far | {by}{problem} | mend what the error names; what is there is loaded then
+far_late | cheap | red | far | tasks that were due at {first:%Y-%m-%d %H:%M} UTC wait in the far store {database} \
+still: no dispatcher loads them | see that one runs that has far=
+far_unloaded | cheap | red | far | {dispatchers} can't load from the far store of this engine | give far= there, \
 too
+far_own_ids | cheap | warning | far | {tasks:,} tasks wait in Redis that are due later than {seconds:,.0f} s: those \
+with ids of your own do not go to the far store by engine.push | push them by shardq.outbox.push(…, id=…), whose relay \
+puts them there
 split_sentinels | cheap | red | sentinels | the sentinels disagree: {told} | look at those that are cut off from the \
 others, or watch another service
 few_sentinels | cheap | red | sentinels | {votes} of the {asked} sentinels of the URL tell a master, and a majority \

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from shardq.core.calls import observe
+from shardq.core.calls import listing, observe
 from shardq.core.dispatcher.poller import STUCK_S
 from shardq.core.fleet.lateness import MAX_LATE_S as MAX_LATE_S
 from shardq.core.fleet.member import (
@@ -32,13 +35,14 @@ from shardq.core.model.ids import quoted_topic, topic_of
 from shardq.core.model.printable import counted, quoted
 from shardq.core.operation import Many, Operation, Pause, succeeded
 from shardq.core.topology_cache import TopologyCache
+from shardq.core.topology_recovery import call_every_shard
 from shardq.core.topology_upkeep import find_strays, refresh
 from shardq.engine.engine_wide import CountsByShard
 from shardq.engine.findings import SEVERITIES, TABLE, Finding, found, listed, named, reds
 from shardq.engine.servers import replicas_behind
 from shardq.engine.stats import ShardStats, Stats, TopicStats
 from shardq.errors import InvalidOption, ShardqError
-from shardq.features.cold.report import LATE_S, ColdStats
+from shardq.features.far.report import LATE_S, FarStats
 from shardq.features.listing.query import cause_of
 from shardq.relay.report import SpoolStats
 
@@ -50,6 +54,9 @@ MAX_DEAD = 100
 25 over some seven hours by default, or its handler gave it up: one in six seconds is a fault of a handler or of what it
 needs, not of single tasks, however many are handled.
 """
+
+MOST_OWN_FAR = 100_000
+"""So many far tasks in Redis of an engine with a far store are told: they take 20 MB there for weeks."""
 
 LATELY_S = 600.0
 """The time for which deaths, and removals of dead tasks, are a reason."""
@@ -170,6 +177,15 @@ def find_unserved(cache: TopologyCache, forwarded: Collection[str]) -> Operation
     return told, members
 
 
+def find_own_far(cache: TopologyCache, far_ms: int) -> Operation[list[Finding]]:
+    """Finds far tasks that an engine with a far store has in Redis: those with ids of the callers' own."""
+    begin_ms = math.ceil(time.time() * 1000)
+    make = partial(listing.forecast, begin_ms=begin_ms, step_ms=far_ms, steps=1)
+    counts = succeeded((yield from call_every_shard(cache, make)))
+    tasks = sum(each.later for each in counts.values())
+    return [found("far_own_ids", tasks=tasks, seconds=far_ms / 1000)] if tasks >= MOST_OWN_FAR else []
+
+
 def find_out_of_use(cache: TopologyCache) -> Operation[list[Finding]]:
     """Finds the shards out of use that hold tasks. This process may know an old topology, and a resize may just end:
     only what two looks found counts.
@@ -216,10 +232,10 @@ def judge(
     *,
     own: Iterable[Finding],
     ours: Collection[str],
-    is_cold: bool,
+    links: Mapping[str, str],
 ) -> list[Finding]:
     """All findings of a look. ``own``: those on parts of this process. ``ours``: the names under which these report.
-    ``is_cold``: the engine has a cold store.
+    ``links``: the stores beside Redis that the engine has tasks in.
     """
     members = examined.fleet or []
     others = [member for member in members if member.name not in ours]
@@ -238,7 +254,7 @@ def judge(
         *_deaths(stats, examined.deaths, bounds.dead),
         *_schedules(stats),
         *(of_spool(stats.spool) if stats.spool is not None else ()),
-        *(_of_cold(stats, members, others) if is_cold else ()),
+        *(_of_far(stats, members, others) if links else ()),
     ]
     failing = sum(each.name == "route" for each in told)
     if failing <= MAX_ROUTES * sum(topic.route is not None for topic in stats.topics.values()):
@@ -270,25 +286,25 @@ def of_spool(spool: SpoolStats) -> Iterator[Finding]:
         yield found("spool_refused", about=spool.path, failed=spool.failed, path=spool.path)
 
 
-def of_cold(cold: ColdStats) -> Iterator[Finding]:
-    """The findings on a cold store from which this process can't load, or nobody does."""
-    yield from (found("cold", by="", problem=problem) for problem in cold.problems)
-    late = cold.first is not None and (dt.datetime.now(dt.UTC) - cold.first).total_seconds() > LATE_S
-    if late and not cold.problems:
-        yield found("cold_late", first=cold.first, database=cold.database)
+def of_far(far: FarStats) -> Iterator[Finding]:
+    """The findings on a far store from which this process can't load, or nobody does."""
+    yield from (found("far", by="", problem=problem) for problem in far.problems)
+    late = far.first is not None and (dt.datetime.now(dt.UTC) - far.first).total_seconds() > LATE_S
+    if late and not far.problems:
+        yield found("far_late", first=far.first, database=far.database)
 
 
-def _of_cold(stats: Stats, members: Sequence[Member], others: Iterable[Member]) -> Iterator[Finding]:
+def _of_far(stats: Stats, members: Sequence[Member], others: Iterable[Member]) -> Iterator[Finding]:
     """The reasons why far tasks can't be loaded."""
-    if stats.cold is not None:
-        yield from of_cold(stats.cold)
+    if stats.far is not None:
+        yield from of_far(stats.far)
     for member in dispatchers(others):
         for problem in member.problems:
-            yield found("cold", about=member.name, by=f"the dispatcher {member.host}:{member.pid}: ", problem=problem)
+            yield found("far", about=member.name, by=f"the dispatcher {member.host}:{member.pid}: ", problem=problem)
     lacking = [f"{member.host}:{member.pid}" for member in dispatchers(members) if member.host and not member.loads]
     if lacking:
         which = f"the dispatcher{'s' if len(lacking) > 1 else ''} {listed(lacking)}"
-        yield found("cold_unloaded", dispatchers=which)
+        yield found("far_unloaded", dispatchers=which)
 
 
 def _of_shards(shards: Sequence[ShardStats], max_late_s: float) -> Iterator[Finding]:

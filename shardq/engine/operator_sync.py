@@ -277,7 +277,7 @@ class OperatorCommands(TaskCommands, ABC):
 
         Nothing has to stand still: a task that waits throughout is in the export, also while shards are added or
         removed. Leased tasks are in it as ready. Permits, what is left of rates, and the history are not in it, nor
-        is what waits in a cold store. Routes are without their secrets unless ``secrets=True``.
+        is what waits in a far store. Routes are without their secrets unless ``secrets=True``.
 
         >>> for line in engine.export(topic="mail"):
         ...     print(line)
@@ -428,8 +428,8 @@ class OperatorCommands(TaskCommands, ABC):
             server=driver.server_version,
             connections=driver.connections(),
         )
-        spool, cold = self._store.here((time.monotonic() + deadline) / 2)
-        return self._stats(seen, spool, cold, shards=shards)
+        spool, far = self._store.here((time.monotonic() + deadline) / 2)
+        return self._stats(seen, spool, far, shards=shards)
 
     # ---- schedules
 

@@ -27,7 +27,7 @@ from shardq.core.operation import succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.engine_wide import CountsByShard, Interval, Rates
 from shardq.errors import ShardqError
-from shardq.features.cold.report import ColdStats
+from shardq.features.far.report import FarStats
 from shardq.features.replay.journal import ReplayStats
 from shardq.features.schedules.declaring import Summary
 from shardq.features.schedules.scheduler import SchedulerReport
@@ -374,8 +374,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The outbox relays of this process that move rows to this engine."""
     spool: SpoolStats | None = None
     """The commands that wait in the file of ``spool=``; None for an engine without one."""
-    cold: ColdStats | None = None
-    """The tasks that wait in the table of ``cold=``; None for an engine without one."""
+    far: FarStats | None = None
+    """The tasks that wait in the table of ``far=``; None for an engine without one."""
     replay: ReplayStats | None
     """The memory and the replays of this engine after failovers; None without ``replay=``."""
 
@@ -419,7 +419,7 @@ class Here:
     failing_routes: tuple[RouteFault, ...] = ()
     sinks: tuple[RouteStats, ...] = ()
     scheduler: SchedulerReport | None = None
-    cold: ColdStats | None = None
+    far: FarStats | None = None
     dispatchers: tuple[str, ...] = ()
 
 
@@ -494,6 +494,6 @@ def stats_of(cache: TopologyCache, seen: Seen, here: Here, interval: Interval | 
         replication=seen.replication,
         relays=here.relays,
         spool=here.spool,
-        cold=here.cold,
+        far=here.far,
         replay=here.replay,
     )

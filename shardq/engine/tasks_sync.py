@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from shardq.core.model.checks import OnConflict, due_spec
 from shardq.core.model.ids import shown_topic
+from shardq.core.model.record import Codec
 from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo, refuse_unknown
 from shardq.core.operation import Operation, run
 from shardq.core.producer import pushing
@@ -23,10 +24,10 @@ from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, Packer, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.engine_wide import note, use_cold
+from shardq.engine.engine_wide import link, note
 from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.wiring import Tracing
-from shardq.errors import ColdTopic, InvalidOption
+from shardq.errors import MissingLink
 from shardq.features.history import History, read_history
 from shardq.features.listing import ends
 from shardq.features.listing.bulk import Bulk, BulkResult, bulk_query
@@ -62,18 +63,42 @@ class RedisStore(TaskStore):
         return self._engine._map()
 
     def check(self, id: str) -> None:
-        cache = self._engine._cache
-        if self._engine._cold_store is not None or cache is None or cache.topology.cold is None:
-            return
-        from shardq.features.cold.ids import place_in  # here: most engines have none
+        if self._lacks_far:
+            from shardq.features.far.rows import LINK, is_made  # here: most engines have none
 
-        if cache.topology.is_cold(id):
-            raise ColdTopic(id)
-        if place_in(id) is not None:
-            raise InvalidOption(
-                f"the task {id} may wait in the cold store of this engine, which was opened without it: give "
-                "cold=, the URL of the database that the other processes have"
-            )
+            if is_made(id):
+                raise MissingLink(LINK, f"what becomes of the task {id}")
+
+    @property
+    def _lacks_far(self) -> bool:
+        """True for an engine with tasks in a far store, which was not given here."""
+        cache = self._engine._cache
+        return cache is not None and bool(cache.topology.links) and self._engine._far is None
+
+    def _see_all(self, deadline: float, asked: Query) -> None:
+        """Raises MissingLink if tasks that may match wait where this engine does not look."""
+        self.opened(deadline)
+        if self._lacks_far and "scheduled" in asked.states and not asked.failed:
+            from shardq.features.far.rows import LINK
+
+            raise MissingLink(LINK, "which tasks wait")
+
+    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float) -> TaskPage:
+        self._see_all(deadline, query)
+        return super().page(query, cursor, limit, codec, deadline)
+
+    def forecast(self, horizon: Horizon, deadline: float) -> Forecast:
+        self._see_all(deadline, Query(("scheduled",)))
+        return super().forecast(horizon, deadline)
+
+    def bulk(self, bulk: Bulk, progress: Progress) -> None:
+        if bulk.verb != "requeue" and bulk.reason is None:
+            self._see_all(self.until(), bulk.asked)
+        super().bulk(bulk, progress)
+
+    def purge(self, bulk: Bulk) -> int:
+        self._see_all(self.until(), bulk.asked)
+        return super().purge(bulk)
 
     def check_hooked(self, topics: Collection[str]) -> None:
         cache = self._engine._cache
@@ -160,15 +185,18 @@ class TaskCommands(EngineBase, TaskDecorator[Receipt], ABC):
 
     def _chain(self) -> None:
         """Puts the chain of stores together. All that it has open belongs to this process."""
-        cold = self._cold_store
+        far = self._far
         self._redis = RedisStore(self)
         self._store: TaskStore = self._redis
         if self._spool is not None:
             self._store = SpoolStore(self._store, self._spool)
-        if cold is not None and not self._factory.is_of_test:
-            from shardq.features.cold.storing_sync import ColdStore  # here: most engines have none
+        if far is not None and not self._factory.is_of_test:
+            from shardq.features.far.rows import LINK
+            from shardq.features.far.storing_sync import FarStore  # here: most engines have none
 
-            self._store = ColdStore(self._store, cold, use_cold, lambda: self._running.loader())
+            self._store = FarStore(
+                self._store, far, lambda cache, identity: link(cache, LINK, identity), lambda: self._running.loader()
+            )
         self._trace_by(self._tracing)
 
     def _trace_by(self, tracing: Tracing | None) -> None:

@@ -32,8 +32,8 @@ from shardq.features.schedules.scheduler import Scheduler, SchedulerReport
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
-    from shardq.features.cold.loader import Loader
-    from shardq.features.cold.report import ColdStats, LoaderReport
+    from shardq.features.far.loader import Loader
+    from shardq.features.far.report import FarStats, LoaderReport
     from shardq.features.replay.replayer import Replayer
     from shardq.relay.file import SpoolFile
     from shardq.relay.mover import Mover
@@ -67,7 +67,7 @@ class DriverFactory:
         elsewhere: RouteServer,
         loader: Callable[[Dispatcher], Loader] | None = None,
     ) -> Dispatcher:
-        """Not started yet. ``loader`` makes that of the cold store."""
+        """Not started yet. ``loader`` makes that of the far store."""
 
         def beside(dispatcher: Dispatcher) -> tuple[SideThread, ...]:
             usual: list[SideThread] = [
@@ -174,22 +174,22 @@ class Running:
         return next((each.report() for each in beside if isinstance(each, Scheduler)), None)
 
     def loader(self) -> LoaderReport | None:
-        """The report of the loader from the cold store, while one runs."""
-        from shardq.features.cold.loader import Loader  # here: most engines have none
+        """The report of the loader from the far store, while one runs."""
+        from shardq.features.far.loader import Loader  # here: most engines have none
 
         beside = self.dispatcher.beside if self.dispatcher else ()
         return next((each.report() for each in beside if isinstance(each, Loader)), None)
 
-    def here(self, spool: SpoolStats | None, cold: ColdStats | None) -> Here:
+    def here(self, spool: SpoolStats | None, far: FarStats | None) -> Here:
         """The part of ``stats`` that this process knows without asking a server."""
         relays = tuple(relay.stats() for relay in list(self.relays))
         replay = self.replayer.stats() if self.replayer else None
         if (dispatcher := self.dispatcher) is None:
-            return Here(relays=relays, spool=spool, cold=cold, replay=replay)
+            return Here(relays=relays, spool=spool, far=far, replay=replay)
         return Here(
             relays=relays,
             spool=spool,
-            cold=cold,
+            far=far,
             replay=replay,
             reports=dispatcher.reports(),
             failing_routes=dispatcher.failing_routes(),

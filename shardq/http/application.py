@@ -64,7 +64,7 @@ def app(
     ``"queue.example.org"``; needed where a proxy on the same machine is in front of it. ``behind_tls``: a proxy speaks
     https to browsers, so cookies are ``Secure``.
 
-    An engine for threads has one for asyncio beside it, with the same options; it can't have ``cold=`` or ``spool=``.
+    An engine for threads has one for asyncio beside it, with the same options; it can't have ``far=`` or ``spool=``.
 
     >>> application = shardq.http.app(engine, tokens="/etc/shardq/tokens", hosts=["queue.example.org"])
     """

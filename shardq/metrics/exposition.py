@@ -117,6 +117,8 @@ if none did.
 outbox_stuck | gauge | process | table | 1 while the relay can't move rows, 0 while it can.
 outbox_put_aside | gauge | process | table | Rows of the table that were refused too often: they wait for `shardq \
 outbox retry` or `drop`.
+far_loaded_total | counter | process | | Far tasks that this process's dispatcher loaded from the far store.
+far_left_seconds | gauge | process | | How long until a far task may be late, if nothing is loaded from now on.
 """)
 
 
@@ -182,6 +184,9 @@ class Collector(PrometheusCollector):
             samples.add("outbox_oldest_seconds", relay.oldest_s, relay.table)
             samples.add("outbox_stuck", float(bool(relay.problem)), relay.table)
             samples.add("outbox_put_aside", relay.failed, relay.table)
+        if (loader := running.loader()) is not None:
+            samples.add("far_loaded_total", loader.loaded)
+            samples.add("far_left_seconds", loader.left_s)
         for topic, seen in running.outcomes().snapshot().items():
             for outcome, count in seen.outcomes.items():
                 samples.add("handled_total", count, topic, outcome)

@@ -14,7 +14,6 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from shardq.core.calls.request import Word
-from shardq.core.layout.lanes import beginning_of
 from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
 from shardq.core.model.ids import new_nonce
 from shardq.core.model.printable import quoted
@@ -23,8 +22,7 @@ from shardq.core.model.task import Task
 from shardq.core.model.task_options import PushOptions
 from shardq.core.producer.packing import FRESH, Packer
 from shardq.errors import BadInput, InvalidOption
-from shardq.features.cold.ids import made_before
-from shardq.features.cold.rows import LEAST_AFTER_S, MARGIN_S
+from shardq.features.far.rows import LEAST_AHEAD_S, MARGIN_S, far_id
 from shardq.relay.row import Kind
 
 NAME = "shardq_outbox"  # the table, unless another is named
@@ -42,8 +40,8 @@ replaced well before that.
 KEEP_S = 86_400.0
 """How long moved rows stay: whoever restores Redis from a snapshot of last night finds them."""
 
-FAR_MS = round(1000 * (LEAST_AFTER_S + MARGIN_S))
-"""Tasks that are due later may wait in the cold store of their engine, if it has one: their ids are made for that."""
+FAR_MS = round(1000 * (LEAST_AHEAD_S + MARGIN_S))
+"""Tasks that are due later may wait in the far store of their engine, if it has one: their ids are made for that."""
 
 LONGEST_ID = 466  # TOPIC/KEY/UNIQUE: 64, 200 and 200 bytes
 
@@ -85,7 +83,7 @@ class RowPacker:
             words += ["keep", 0]
         id, due, record, on_conflict, dedup = words
         if entries.fresh and due > created + FAR_MS:
-            made, id = id, made_before(beginning_of(id))
+            made, id = id, far_id(id)
             record = self._packer.rebound(record, made, id)
         return Row(
             id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, nonce=0, created=created

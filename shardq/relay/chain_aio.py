@@ -1,9 +1,9 @@
 # For asyncio. `make fmt` generates chain_sync.py from it.
-"""The chain of stores of an engine: Redis ← the spool ← the cold store, put together once, when the engine is made.
+"""The chain of stores of an engine: Redis ← the spool ← the far store, put together once, when the engine is made.
 
 A command is one call of the last link, which ends by its deadline. A link does what is its own, and gives the rest to
 the next one. Redis is the first link of every chain (``engine/tasks_aio.py``). The link of a spool is below, and that
-of the cold store in its own folder.
+of the far store in its own folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if True:  # ASYNC
 
 if TYPE_CHECKING:
     from shardq.core.drivers.aio import AsyncDriver
-    from shardq.features.cold.report import ColdStats
+    from shardq.features.far.report import FarStats
     from shardq.features.spool.spool import Spool
     from shardq.relay.report import SpoolStats
 
@@ -65,7 +65,7 @@ class AsyncTaskStore:
         return self.near.cache()
 
     def check(self, id: str) -> None:
-        """Raises InvalidOption for a task in a cold store that this engine was not given, as far as it knows."""
+        """Raises InvalidOption for a task in a far store that this engine was not given, as far as it knows."""
         self.near.check(id)
 
     def check_hooked(self, topics: Collection[str]) -> None:
@@ -154,8 +154,8 @@ class AsyncTaskStore:
         # No deadline for the whole: it goes through all tasks.
         return await arun(driver, purge(self.cache(), bulk.asked.topic, bulk.so_far.done))
 
-    async def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
-        """Returns the statistics of the spool and of the cold store, where there are such links."""
+    async def here(self, deadline: float) -> tuple[SpoolStats | None, FarStats | None]:
+        """Returns the statistics of the spool and of the far store, where there are such links."""
         return None, None
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class AsyncSpoolStore(AsyncTaskStore):
         outcome = await self._sent(lambda: [command], lambda: self.near.order(verb, id, due, deadline))
         return Outcome.SPOOLED if outcome is None else outcome
 
-    async def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
+    async def here(self, deadline: float) -> tuple[SpoolStats | None, FarStats | None]:
         if True:  # ASYNC
             stats = await asyncio.wrap_future(begun(self._spool.stats, "shardq-spool-stats"))
         else:

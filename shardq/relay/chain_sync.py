@@ -1,9 +1,9 @@
 # Generated from chain_aio.py by `make fmt`: change that one.
-"""The chain of stores of an engine: Redis ← the spool ← the cold store, put together once, when the engine is made.
+"""The chain of stores of an engine: Redis ← the spool ← the far store, put together once, when the engine is made.
 
 A command is one call of the last link, which ends by its deadline. A link does what is its own, and gives the rest to
 the next one. Redis is the first link of every chain (``engine/tasks_sync.py``). The link of a spool is below, and that
-of the cold store in its own folder.
+of the far store in its own folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shardq.relay.sending import AWAY
 
 if TYPE_CHECKING:
     from shardq.core.drivers.sync import Driver
-    from shardq.features.cold.report import ColdStats
+    from shardq.features.far.report import FarStats
     from shardq.features.spool.spool import Spool
     from shardq.relay.report import SpoolStats
 
@@ -60,7 +60,7 @@ class TaskStore:
         return self.near.cache()
 
     def check(self, id: str) -> None:
-        """Raises InvalidOption for a task in a cold store that this engine was not given, as far as it knows."""
+        """Raises InvalidOption for a task in a far store that this engine was not given, as far as it knows."""
         self.near.check(id)
 
     def check_hooked(self, topics: Collection[str]) -> None:
@@ -147,8 +147,8 @@ class TaskStore:
         # No deadline for the whole: it goes through all tasks.
         return run(driver, purge(self.cache(), bulk.asked.topic, bulk.so_far.done))
 
-    def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
-        """Returns the statistics of the spool and of the cold store, where there are such links."""
+    def here(self, deadline: float) -> tuple[SpoolStats | None, FarStats | None]:
+        """Returns the statistics of the spool and of the far store, where there are such links."""
         return None, None
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class SpoolStore(TaskStore):
         outcome = self._sent(lambda: [command], lambda: self.near.order(verb, id, due, deadline))
         return Outcome.SPOOLED if outcome is None else outcome
 
-    def here(self, deadline: float) -> tuple[SpoolStats | None, ColdStats | None]:
+    def here(self, deadline: float) -> tuple[SpoolStats | None, FarStats | None]:
         stats = self._spool.stats()
         return stats, None
 

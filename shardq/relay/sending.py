@@ -23,12 +23,10 @@ from shardq.core.operation import Operation
 from shardq.core.producer import commands_by_id, pushing
 from shardq.core.producer.commands_by_id import ends_rule
 from shardq.core.producer.packing import BATCH, Packer, stamped
-from shardq.core.producer.pushing import Way
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
 from shardq.errors import (
     AccessDenied,
-    ColdTopic,
     Conflict,
     EngineClosed,
     PushError,
@@ -74,8 +72,8 @@ class Results:
     failed: list[tuple[int, ShardqError]] = field(default_factory=list)
 
 
-COLD, KEYED = -1, -2
-"""In the place of a shard: the cold store; tasks with keys, as this process may not be the first to push one."""
+FAR, KEYED = -1, -2
+"""In the place of a shard: the far store; tasks with keys, as this process may not be the first to push one."""
 
 
 @dataclass(slots=True)
@@ -116,7 +114,6 @@ def send(
     failing: Failing,
     *,
     most: int = BATCH,
-    way: Way = "push",
 ) -> Operation[Results]:
     """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
     result = Results()
@@ -129,25 +126,25 @@ def send(
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]
     refused: list[Numbered] = []
-    for each, error in (yield from _push(cache, packer, pushes, most, way)):
+    for each, error in (yield from _push(cache, packer, pushes, most)):
         if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
             refused.append(each)
         else:
             failing.judge(cache, each, error, result)
     # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
     alone = [each for each in refused if not failing.concerns(cache, each.command.id)]
-    for each, error in [*(yield from _push(cache, packer, alone, 1, way)), *(yield from _by_id(cache, others))]:
+    for each, error in [*(yield from _push(cache, packer, alone, 1)), *(yield from _by_id(cache, others))]:
         failing.judge(cache, each, error, result)
     return result
 
 
-def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Numbered], most: int, way: Way) -> Operation[Met]:
+def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Numbered], most: int) -> Operation[Met]:
     if not pushes:
         return []
     entries = stamped(entries_of(each.command for each in pushes), cache.topology)
     results = pushing.PushResults(entries.ids)
     with contextlib.suppress(PushError):  # its errors are read below
-        yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True, way=way)
+        yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True)
     return [(each, met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
 
 
@@ -199,4 +196,4 @@ def is_refusal(error: ShardqError | None) -> bool:
     """True if a command was refused for itself. Other errors are about a server, and pass: it is away, out of memory,
     read-only, or forbids what every command needs.
     """
-    return isinstance(error, Conflict | ColdTopic) or type(error) is ServerFault
+    return isinstance(error, Conflict) or type(error) is ServerFault

@@ -22,7 +22,7 @@ from shardq.errors import ShardqError
 from shardq.testing.virtual import VirtualPollers
 
 if TYPE_CHECKING:
-    from shardq.features.cold.loader import Loader
+    from shardq.features.far.loader import Loader
 
 K = TypeVar("K")
 T = TypeVar("T")

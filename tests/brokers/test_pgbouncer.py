@@ -1,4 +1,4 @@
-"""The cold store through a pooler in transaction mode, whose clients share two connections to the database."""
+"""The far store through a pooler in transaction mode, whose clients share two connections to the database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from cluster.pgbouncer import PgBouncer
 from cluster.postgres import Postgres
 from shardq import Engine, Outcome, Task
-from tests.cold.conftest import soon
+from tests.far.conftest import soon
 from tests.support.waiting import wait_until
 
 __all__ = ["soon"]
@@ -38,26 +38,25 @@ def database(postgres: Postgres) -> str:
 def test_many_clients_share_two_connections(
     url: str, name: str, pooler: PgBouncer, postgres: Postgres, database: str
 ) -> None:
-    with Engine(url, name=name, shards=4, cold=pooler.url(database), cold_topics=["mail"], timeout=30) as engine:
+    with Engine(url, name=name, shards=4, far=pooler.url(database), timeout=30) as engine:
 
         def work(number: int) -> list[str]:
             kept = []
             for each in range(EACH):
                 one = engine.push(each, delay=FAR_S)
-                own = engine.push(each, id=f"{number}-{each}", topic="mail", delay=FAR_S)
-                assert engine.push(each, id=f"{number}-{each}", topic="mail", delay=FAR_S).outcome == "kept"
+                other = engine.push(each, topic="mail", delay=FAR_S)
                 assert engine.get(one) is not None
                 assert engine.reschedule(one, delay=2 * FAR_S) is Outcome.MOVED
                 if each % 2:
-                    assert [engine.cancel(one), engine.cancel(own)] == [Outcome.CANCELLED] * 2
+                    assert [engine.cancel(one), engine.cancel(other)] == [Outcome.CANCELLED] * 2
                 else:
-                    kept += [one, own]
+                    kept += [one, other]
             return [*kept, *engine.push_many([Task(each, delay=FAR_S) for each in range(EACH)])]
 
         with ThreadPoolExecutor(THREADS) as pool:
             kept = {id for ids in pool.map(work, range(THREADS)) for id in ids}
         assert listed(engine) == kept
-        assert engine.stats().cold.tasks == len(kept) == 2 * THREADS * EACH  # type: ignore[union-attr]
+        assert engine.stats().far.tasks == len(kept) == 2 * THREADS * EACH  # type: ignore[union-attr]
         with psycopg.connect(postgres.url(database).replace("+psycopg", "")) as direct:
             [(connections,)] = direct.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
@@ -79,10 +78,10 @@ def listed(engine: Engine) -> set[str]:
 
 @pytest.mark.usefixtures("soon")
 def test_what_falls_due_is_loaded(url: str, name: str, pooler: PgBouncer, database: str) -> None:
-    with Engine(url, name=name, shards=4, cold=pooler.url(database), cold_after=2, timeout=30) as engine:
+    with Engine(url, name=name, shards=4, far=pooler.url(database), ahead=2, timeout=30) as engine:
         begin = time.time()
         ids = engine.push_many([Task(n, delay=5 + n / 250) for n in range(500)])
-        assert engine.stats().cold.tasks == 500  # type: ignore[union-attr]
+        assert engine.stats().far.tasks == 500  # type: ignore[union-attr]
         engine.start()
         consumer = engine.consumer()
         handled: list[str] = []
@@ -96,11 +95,11 @@ def test_what_falls_due_is_loaded(url: str, name: str, pooler: PgBouncer, databa
         wait_until(handle, "all are handled", timeout=30)
         assert sorted(handled) == sorted(ids)
         assert time.time() - begin > 5
-        assert engine.stats().cold.tasks == 0  # type: ignore[union-attr]
+        assert engine.stats().far.tasks == 0  # type: ignore[union-attr]
 
 
 def test_a_pooler_that_dies_and_comes_back(url: str, name: str, pooler: PgBouncer, database: str) -> None:
-    with Engine(url, name=name, shards=4, cold=pooler.url(database), timeout=30) as engine:
+    with Engine(url, name=name, shards=4, far=pooler.url(database), timeout=30) as engine:
         far = engine.push("far", delay=FAR_S)
         pooler.kill()
         pooler.start()

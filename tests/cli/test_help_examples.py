@@ -54,7 +54,7 @@ def examples() -> Iterator[str]:
 
 EXAMPLES = [*dict.fromkeys(examples())]
 
-STAYS = re.compile(r"shardq (demo|run|work|top|serve|outbox run|import -|cold|deploy .*--wheel)|.*--watch")
+STAYS = re.compile(r"shardq (demo|run|work|top|serve|outbox run|import -|far|deploy .*--wheel)|.*--watch")
 """Those that go on until they are ended, take long, or need more than a server of Redis: their own tests run them."""
 
 ENDS_WITH_1 = re.compile(r"shardq (stats|health|doctor|spool status|get AZr|cancel AZr)")

@@ -270,7 +270,7 @@ def test_it_is_opened_in_a_browser(run: Callable[..., Result], engine: Engine, m
 
 
 def test_far_tasks_wait_in_its_database(shardq: Shell, engine: Engine, tmp_path: Path) -> None:
-    process = shardq.start("serve", "--port", "0", "--cold", str(tmp_path / "far.db"))
+    process = shardq.start("serve", "--port", "0", "--far", str(tmp_path / "far.db"))
     place = place_in(told(process))
     id = httpx.post(f"{place}/v1/tasks", json={"payload": 1, "delay": "30d"}, timeout=LONGEST_S).json()["id"]
     assert httpx.get(f"{place}/v1/task", params={"id": id}).json()["state"] == "scheduled"

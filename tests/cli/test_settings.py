@@ -138,11 +138,11 @@ def test_commands_use_them(shell: Shell, project: Path, url: str, name: str) -> 
         assert engine.get(id) is not None
 
 
-@pytest.mark.parametrize("words", [["shards"], ["cold", "status"]])
+@pytest.mark.parametrize("words", [["shards"], ["far", "status"]])
 def test_a_setting_with_the_name_of_a_command_is_none_of_the_command(
     shardq: Shell, engine: Engine, tmp_path: Path, words: list[str]
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.shardq]\nshards = 32\ncold = "cold.sqlite"\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.shardq]\nshards = 32\nfar = "far.sqlite"\n')
     shardq.cwd = tmp_path
     done = shardq.run(*words)
     assert (done.code, "Traceback" in done.err) == (0, False)

@@ -27,9 +27,9 @@ from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_
 from shardq.core.layout.topology import Topology
 from shardq.core.model.record import RAW, encode_record
 from shardq.engine import doctor, health
-from shardq.features.cold import cold as of_engine
-from shardq.features.cold import rows
-from shardq.features.cold import statements as sql
+from shardq.features.far import far as of_engine
+from shardq.features.far import rows
+from shardq.features.far import statements as sql
 from shardq.outbox import OutboxRelay
 from shardq.relay import table_rows
 from shardq.relay.database import open_database
@@ -354,7 +354,7 @@ def a_time_zone_that_is_none(world: World) -> Fault:
     world.engine.schedule("strange").remove()
 
 
-# ---- outbox, spool and cold store
+# ---- outbox, spool and far store
 
 
 @in_a_world("outbox_stuck")
@@ -409,46 +409,56 @@ def a_file_that_is_none(world: World) -> Fault:
     looked.engine = world.stack.enter_context(Engine(world.url, name=world.name, spool=path))
 
 
-def with_cold(world: World) -> tuple[Engine, str]:
-    """An engine with a cold store that holds a far task."""
+def with_far(world: World) -> tuple[Engine, str]:
+    """An engine with a far store that holds a far task."""
     world.monkeypatch.setattr(rows, "MARGIN_S", 1.0)
-    world.monkeypatch.setattr(of_engine, "LEAST_AFTER_S", 0.1)
-    path = f"{world.shell.temporary}/cold.db"
-    engine = world.stack.enter_context(Engine(world.url, name=world.name, cold=path, cold_after=60, timeout=3.0))
+    world.monkeypatch.setattr(of_engine, "LEAST_AHEAD_S", 0.1)
+    path = f"{world.shell.temporary}/far.db"
+    engine = world.stack.enter_context(Engine(world.url, name=world.name, far=path, ahead=60, timeout=3.0))
     engine.push("far", delay=FAR_S)
     return engine, path
 
 
-@in_a_world("cold")
+@in_a_world("far")
 def a_database_that_is_locked(world: World) -> Fault:
-    engine, path = with_cold(world)
+    engine, path = with_far(world)
     other = sqlite3.connect(path)
     world.stack.callback(other.close)
-    other.execute(f"ALTER TABLE {sql.COLD} RENAME TO elsewhere")
+    other.execute(f"ALTER TABLE {sql.TABLE} RENAME TO elsewhere")
     other.commit()
     yield Looked(engine)
-    other.execute(f"ALTER TABLE elsewhere RENAME TO {sql.COLD}")
+    other.execute(f"ALTER TABLE elsewhere RENAME TO {sql.TABLE}")
     other.commit()
 
 
-@in_a_world("cold_late")
+@in_a_world("far_late")
 def nobody_loads_what_is_due(world: World) -> Fault:
-    engine, path = with_cold(world)
+    engine, path = with_far(world)
     other = sqlite3.connect(path)
     world.stack.callback(other.close)
-    other.execute(f"UPDATE {sql.COLD} SET bucket = bucket - 100000")
+    other.execute(f"UPDATE {sql.TABLE} SET due = due - 100 * 86400000")
     other.commit()
     yield Looked(engine)
-    other.execute(f"DELETE FROM {sql.COLD}")
+    other.execute(f"DELETE FROM {sql.TABLE}")
     other.commit()
 
 
-@in_a_world("cold_unloaded")
+@in_a_world("far_unloaded")
 def a_dispatcher_without_the_store(world: World) -> Fault:
-    engine, _ = with_cold(world)
+    engine, _ = with_far(world)
     world.engine.start()
     yield Looked(engine)
     world.engine.stop()
+
+
+@in_a_world("far_own_ids")
+def far_tasks_under_ids_of_the_caller_s_own(world: World) -> Fault:
+    world.monkeypatch.setattr(health, "MOST_OWN_FAR", 2)
+    engine, _ = with_far(world)
+    ids = [engine.push("x", id=f"own-{number}", delay=FAR_S) for number in range(2)]
+    yield Looked(engine)
+    for id in ids:
+        engine.cancel(id)
 
 
 # ---- what only doctor looks at

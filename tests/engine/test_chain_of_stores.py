@@ -19,7 +19,5 @@ MAKES_IT = {"_chain", "_trace_by"}
 @pytest.mark.parametrize("kind", [TaskCommands, OperatorCommands, AsyncTaskCommands, AsyncOperatorCommands])
 def test_no_command_asks_for_a_feature(kind: type) -> None:
     methods = {name: each for name, each in vars(kind).items() if isinstance(each, FunctionType)}
-    asking = [
-        name for name, each in methods.items() if re.search(r"\._(spool|cold_store|tracing)\b", inspect.getsource(each))
-    ]
+    asking = [name for name, each in methods.items() if re.search(r"\._(spool|far|tracing)\b", inspect.getsource(each))]
     assert set(asking) <= MAKES_IT

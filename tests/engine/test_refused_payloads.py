@@ -26,7 +26,6 @@ from shardq.core.layout.slots import tag
 from shardq.core.model.ids import Ids
 from shardq.core.model.record import JSON, MSGPACK, RAW, encode_record
 from shardq.errors import PayloadNotAuthentic, PayloadNotEncodable
-from shardq.features.cold.ids import Sequences
 from shardq.outbox import Outbox, OutboxRelay
 from tests.support.engines import SHARDS, Engines
 from tests.support.heads import encode_head
@@ -241,12 +240,12 @@ def test_receivers_of_forwarded_tasks_decrypt_them(engines: Engines, url: str, n
     assert encrypted(KEY).decode(fields[b"payload"], fields[b"id"].decode()) == 1
 
 
-def test_a_far_task_whose_place_is_taken_is_bound_to_its_other_id(
+def test_a_far_task_whose_id_is_taken_is_bound_to_its_other_id(
     engines: Engines, url: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = engines.opened(url, name=name, shards=1, codec=encrypted(KEY), cold=tmp_path / "cold.db")
-    numbers = iter([5, 5, 6])
-    monkeypatch.setattr(Sequences, "take", lambda self, count: [next(numbers)][:count])
+    engine = engines.opened(url, name=name, shards=1, codec=encrypted(KEY), far=tmp_path / "far.db")
+    numbers = iter([1 << 76, 1 << 76, (1 << 76) + 1])
+    monkeypatch.setattr(Ids, "_reserve", lambda self, n: next(numbers))
     at = time.time() + 30 * 86_400
     first, second = (engine.push(n, topic="mail", at=at) for n in (1, 2))
     assert first != second
@@ -263,12 +262,12 @@ def database(tmp_path: Path) -> Iterator[sa.Engine]:
 def test_every_way_into_the_engine_binds_the_id(
     engines: Engines, own_server: Server, name: str, tmp_path: Path, database: sa.Engine
 ) -> None:
-    """By spool, outbox and cold store. Far tasks get other ids than those that were made first."""
+    """By spool, outbox and far store. Far tasks get other ids than those that were made first."""
     outbox = Outbox(codec=encrypted(KEY))
     outbox.create(database)
-    cold = tmp_path / "cold.db"
+    far = tmp_path / "far.db"
     engine = engines.opened(
-        own_server.url, name=name, shards=2, codec=encrypted(KEY), spool=tmp_path / "spool", cold=cold, timeout=2
+        own_server.url, name=name, shards=2, codec=encrypted(KEY), spool=tmp_path / "spool", far=far, timeout=2
     )
     ids: list[str] = [
         engine.push(0, delay=30 * 86_400),
@@ -277,7 +276,7 @@ def test_every_way_into_the_engine_binds_the_id(
     with database.begin() as connection:
         ids += [outbox.push(connection, 3, delay=30 * 86_400), outbox.push(connection, 4, delay=60)]
         ids += [outbox.push(connection, 5, id="own", topic="mail", delay=60)]
-    with Engine(own_server.url, name=name, cold=cold) as relaying:
+    with Engine(own_server.url, name=name, far=far) as relaying:
         relay = OutboxRelay(relaying, database)
         while relay.step():
             pass

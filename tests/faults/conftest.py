@@ -19,7 +19,7 @@ from tests.faults.amqp import AmqpNeighbour, AmqpWay, CeleryAmqpWay
 from tests.faults.neighbours import Endpoint, NatsNeighbour, Neighbour, RedisNeighbour
 from tests.faults.queues import CeleryWay, DramatiqWay, RqWay, SidekiqWay
 from tests.faults.sinks import HttpWay, NatsWay, Nearby, OwnWay, RedisWay
-from tests.faults.stores import ColdWay, OutboxWay, PostgresOutboxWay, ScheduleWay, SpoolWay, StoreWay
+from tests.faults.stores import FarWay, OutboxWay, PostgresOutboxWay, ScheduleWay, SpoolWay, StoreWay
 from tests.faults.way import Way
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ WAYS: dict[type[Way], str] = {
     PostgresOutboxWay: "redis_neighbour",
     SpoolWay: "redis_neighbour",
     ScheduleWay: "redis_neighbour",
-    ColdWay: "redis_neighbour",
+    FarWay: "redis_neighbour",
 }
 """Each way → the fixture of its neighbour."""
 

@@ -1,10 +1,9 @@
-"""The outbox, the spool, schedules and the cold store: what they keep goes to the engine, whose Redis is broken."""
+"""The outbox, the spool, schedules and the far store: what they keep goes to the engine, whose Redis is broken."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import itertools
 import logging
 import re
 import sqlite3
@@ -18,15 +17,15 @@ from shardq import Engine, Task, outbox
 from shardq.core.layout.keys import control_keys
 from shardq.engine.access import EngineAccess
 from shardq.errors import ShardqError
-from shardq.features.cold import sqlite
-from shardq.features.cold.databases import open_store
-from shardq.features.cold.ids import bucket_of
-from shardq.features.cold.report import LoaderReport
-from shardq.features.cold.rows import Row
 from shardq.features.embedded import locks
+from shardq.features.far.far import open_store
+from shardq.features.far.report import LoaderReport
+from shardq.features.far.rows import Row
+from shardq.features.listing.query import Query
 from shardq.features.spool.spool import lock_of
 from shardq.outbox import OutboxRelay
 from shardq.outbox.rows import RowPacker
+from shardq.relay.chain_sync import TaskStore
 from shardq.relay.database import failed, open_database
 from shardq.relay.file import SpoolFile
 from tests.faults.neighbours import RedisNeighbour
@@ -341,28 +340,28 @@ class ScheduleWay(DispatcherWay):
         return "; ".join(reason for reason in reasons if "can't be pushed" in reason or "can't be served" in reason)
 
 
-class ColdWay(DispatcherWay):
-    """Rows of a cold store that are near, and the loader that moves them to Redis."""
+class FarWay(DispatcherWay):
+    """Rows of a far store that are near, and the loader that moves them to Redis."""
 
-    kind = "cold-store"
+    kind = "far-store"
     store = "tmp_path"
-    tells = "fails, its shards are not dispatched|can't be loaded|takes nothing from the cold store"
+    tells = "fails, its shards are not dispatched|can't be loaded|takes nothing from the far store"
     not_here: ClassVar[Mapping[str, str]] = {
         **StoreWay.not_here,
         "wrong address": "a loader is a part of a dispatcher, and one that never reached its Redis does not start",
     }
     patience: ClassVar[Mapping[str, float]] = {
-        "shardq.features.cold.loader.TRIP_S": TIMEOUT_S,
-        "shardq.features.cold.loader.PASS_S": 0.02,
+        "shardq.features.far.loader.TRIP_S": TIMEOUT_S,
+        "shardq.features.far.loader.PASS_S": 0.02,
     }
 
     def run(self, url: str) -> None:
-        self._engine = self.engine(url, cold=self.store_at / "cold.db")
+        self._engine = self.engine(url, far=self.store_at / "far.db")
         self._engine.start()
-        self._table = open_store(str(self.store_at / "cold.db"))
+        self._table = open_store(str(self.store_at / "far.db"))
         self._packer = RowPacker()
         wait_until(lambda: self._loader() is not None, "the loader runs")
-        self._table.open(self.name, time.monotonic() + 10)
+        self._table.open(self.name, 3600.0, time.monotonic() + 10)
 
     def _loader(self) -> LoaderReport | None:
         assert self._engine is not None, "it runs"
@@ -382,11 +381,14 @@ class ColdWay(DispatcherWay):
         """What another program has put there."""
         self._add(unique, int(time.time() * 1000) + 600_000, b"")
 
+    def arrived(self) -> Sequence[str]:
+        """Redis' alone: who has no far store is not told by the engine itself."""
+        page = TaskStore.page(self.seen._redis, Query.checked(TOPIC), None, 1000, None, time.monotonic() + 10.0)
+        return [task.id.removeprefix(f"{TOPIC}/") for task in page]
+
     def _add(self, unique: str, due: int, record: bytes) -> None:
-        row = Row(bucket_of(due), next(_SEQS), due, TOPIC, None, record, f"{TOPIC}/{unique}")
-        values = row._asdict() | {"nonce": None}
-        text = sqlite._ADD_OWN
-        self._table.attempt(lambda session, _: session.change(text, values), time.monotonic() + 10)
+        row = Row(f"{TOPIC}/{unique}", due, None, record, nonce=0)
+        self._table.add([(row, -1, 1 << 50)], time.monotonic() + 10)
 
     def aside(self) -> Mapping[str, str]:
         said = [text for text in self._problems() if "can't be moved to Redis" in text]
@@ -401,6 +403,3 @@ class ColdWay(DispatcherWay):
     def _problems(self) -> Sequence[str]:
         report = self._loader()
         return () if report is None else report.problems
-
-
-_SEQS = itertools.count(1)

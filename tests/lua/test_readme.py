@@ -12,7 +12,7 @@ from shardq.core.fleet.report import Report
 from shardq.core.layout.keys import control_keys, shard_keys
 from shardq.core.layout.lanes import lane_of
 from shardq.core.layout.slots import slot_of, table, tag
-from shardq.core.layout.topology import ColdTable, Topology
+from shardq.core.layout.topology import Topology
 from shardq.core.model.record import codec_named, decode_record, encode_record
 from shardq.core.producer.packing import place_ms
 from tests.lua.contract import FOLDER, NAMES, Contract, contract
@@ -131,7 +131,7 @@ def test_the_type_of_every_key_is_the_one_of_the_scripts() -> None:
 
 
 def test_every_field_of_the_topology_has_a_row() -> None:
-    fields = Topology(epoch=1, shards=1, cold=ColdTable(identity="a", after=1)).to_fields()
+    fields = Topology(epoch=1, shards=1, links={"far": "a"}).to_fields()
     assert [code(row[0])[0] for row in rows("field", width=3)] == [field.decode() for field in fields]
 
 

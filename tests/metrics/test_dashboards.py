@@ -62,10 +62,11 @@ EXPRESSIONS = [each["expr"].replace("$__rate_interval", "5m") for each in (*TARG
 @pytest.fixture(scope="module")
 def scrape(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Scrape:
     """What a process exports that does everything, of an engine whose servers have replicas."""
-    database = sa.create_engine(f"sqlite:///{tmp_path_factory.mktemp('outbox')}/app.db")
+    folder = tmp_path_factory.mktemp("outbox")
+    database = sa.create_engine(f"sqlite:///{folder}/app.db")
     outbox.create(database)
     with (
-        Engine(cluster.url, name="dashboards", shards=2) as engine,
+        Engine(cluster.url, name="dashboards", shards=2, far=folder / "far.db") as engine,
         shardq.metrics.serve(engine, "127.0.0.1:0") as server,
         contextlib.closing(OutboxRelay(engine, database)) as relay,
     ):

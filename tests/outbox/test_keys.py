@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from cluster.server import Server
 from shardq import Engine, Task, outbox
 from shardq.cli.acl import rules
-from shardq.features.cold.ids import place_in
+from shardq.features.far.rows import is_made
 from shardq.outbox import OutboxRelay
 from tests.support.states import FAR_S, claim, state_of
 from tests.support.waiting import wait_until
@@ -33,7 +33,7 @@ def test_they_come_one_at_a_time(engine: Engine, database: sa.Engine) -> None:
         assert outbox.push_many(connection, [Task("mine", key="customer-7", id="mine", delay=FAR_S)]) == [
             "/customer-7/mine"
         ]
-    assert place_in(gone) is not None
+    assert is_made(gone)
     assert gone.startswith("webhook/customer-7/")
     moved(engine, database)
     assert state_of(engine, gone) == "scheduled"

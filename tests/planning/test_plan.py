@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from shardq.features.planning import (
-    COLD_MEMORY,
-    COLD_ROW,
     EVEN,
+    FAR_MEMORY,
+    FAR_ROW,
     HEADROOM,
     MOST_MASTERS,
     Costs,
@@ -124,19 +124,19 @@ def test_more_load_never_needs_less() -> None:
     assert sizes[-1].masters > sizes[0].masters == 1
 
 
-def test_with_a_cold_store_only_what_is_near_is_in_redis() -> None:
+def test_with_a_far_store_only_what_is_near_is_in_redis() -> None:
     load = Load(rate=100, delay_s=30 * 86_400, payload=100, replicas=0)
-    plain, cold = plan(load, COSTS), plan(changed(load, cold_after_s=3600), COSTS)
-    assert (plain.pending, plain.cold_rows, plain.cold_disk) == (100 * 30 * 86_400, 0, 0)
-    assert (cold.pending, cold.cold_rows) == (360_000, plain.pending - 360_000)
-    assert cold.cold_disk == cold.cold_rows * (100 + COLD_ROW)
-    remembered = 100 * (2 * 3600 + 900) * COLD_MEMORY
-    assert cold.memory == pytest.approx(360_000 * 200 * 1.5 + remembered)
-    assert (plain.masters, cold.masters) == (11, 1)
-    assert any("rows of 210 bytes" in reason for reason in cold.reasons)
+    plain, far = plan(load, COSTS), plan(changed(load, ahead_s=3600), COSTS)
+    assert (plain.pending, plain.far_rows, plain.far_disk) == (100 * 30 * 86_400, 0, 0)
+    assert (far.pending, far.far_rows) == (360_000, plain.pending - 360_000)
+    assert far.far_disk == far.far_rows * (100 + FAR_ROW)
+    remembered = 100 * (2 * 3600 + 900) * FAR_MEMORY
+    assert far.memory == pytest.approx(360_000 * 200 * 1.5 + remembered)
+    assert (plain.masters, far.masters) == (11, 1)
+    assert any("rows of 250 bytes" in reason for reason in far.reasons)
 
 
 def test_what_is_not_far_is_told() -> None:
-    cold = plan(changed(LOAD, cold_after_s=3600), COSTS)
-    assert cold.cold_rows == 0
-    assert any("is not far" in caution for caution in cold.cautions)
+    far = plan(changed(LOAD, ahead_s=3600), COSTS)
+    assert far.far_rows == 0
+    assert any("is not far" in caution for caution in far.cautions)

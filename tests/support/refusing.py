@@ -1,4 +1,4 @@
-"""A cold store whose database is there and takes no row."""
+"""A far store whose database is there and takes no row."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from shardq import Engine
-from shardq.features.cold import sqlite
-from shardq.features.cold import statements as sql
+from shardq.features.far import sqlite
+from shardq.features.far import statements as sql
 
 Way = Literal["full", "forbidden", "read-only", "no table"]
 
@@ -25,13 +25,13 @@ def plain(url: str) -> str:
 
 
 def refuse(engine: Engine, url: str, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on, the database of this engine's cold store takes no row. SQLite's is full or read-only."""
+    """From now on, the database of this engine's far store takes no row. SQLite's is full or read-only."""
     if url.endswith(".db"):
         _sqlite(way, monkeypatch)
     else:
         _postgres(url, way)
-    assert engine._cold_store is not None
-    engine._cold_store.store.close()  # a setting is met by the next connections
+    assert engine._far is not None
+    engine._far.store.close()  # a setting is met by the next connections
 
 
 def _sqlite(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,13 +53,12 @@ def _postgres(url: str, way: Way) -> None:
         if way == "read-only":
             connection.execute(f'ALTER DATABASE "{connection.info.dbname}" SET default_transaction_read_only = on')
         elif way == "no table":
-            connection.execute(f"DROP TABLE {sql.COLD}")
+            connection.execute(f"DROP TABLE {sql.TABLE}")
         else:
             connection.execute(
                 f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '{SAID[way]}'; "
                 "END $$"
             )
-            for table in (sql.COLD, sql.NAMED):
-                connection.execute(
-                    f"CREATE TRIGGER refuses BEFORE INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION refuse()"
-                )
+            connection.execute(
+                f"CREATE TRIGGER refuses BEFORE INSERT ON {sql.TABLE} FOR EACH STATEMENT EXECUTE FUNCTION refuse()"
+            )

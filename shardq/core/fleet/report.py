@@ -172,8 +172,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stuck: int = 0
     """The handlers of a worker that have been running for longer than their timeout, or ten minutes without one."""
     problems: tuple[str, ...] = ()
-    """The reasons why a worker is not healthy, ``Worker.problems``, or why a dispatcher can't load from the cold store.
-    """
+    """The reasons why a worker is not healthy, ``Worker.problems``, or why a dispatcher can't load far tasks."""
     sinks: tuple[RouteStats, ...] = ()
     """The routes elsewhere that a dispatcher serves, by topic; of more than 16 those that fail, and then those that
     have sent most.
@@ -181,7 +180,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     forwards: int = 0
     """The number of topics that a dispatcher forwards elsewhere, named or not."""
     loads: bool = False
-    """True for a dispatcher that loads what falls due from the cold store."""
+    """True for a dispatcher that loads what waits in another store and falls due."""
 
 
 class Report(Facts, frozen=True, kw_only=True, omit_defaults=True):

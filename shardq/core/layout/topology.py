@@ -174,17 +174,6 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 NO_SETTINGS = TopicSettings()
 
 
-class ColdTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The table in which the engine's far tasks wait. Who has another database at hand is refused."""
-
-    identity: str
-    """Stands in the table, too, and in no other."""
-    after: float
-    """Tasks that are due within so many seconds are loaded."""
-    topics: tuple[str, ...] = ()
-    """Ids of the caller's own wait there, too, in these topics."""
-
-
 DEFAULT_ATTEMPTS = 25  # with a worker's backoff they take some seven hours; without, they still end
 
 DEFAULT_DEAD_AGE_S = 30 * 86_400.0
@@ -230,7 +219,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     format: int = formats.FORMAT  # the number of the format in which the engine is stored
     features: tuple[str, ...] = ()  # what the engine uses that other builds which read the format do not know
     settings: EngineSettings = EngineSettings()
-    cold: ColdTable | None = None  # the table in which far tasks wait
+    # word → identity: the stores beside Redis in which the engine has tasks, for those who were not given them
+    links: Mapping[str, str] = {}
     # true if tasks may have keys: scripts know of lanes then, which an engine without keys pays nothing for
     is_keyed: bool = msgspec.field(default=False, name="keyed")
     word: str = "0"  # of a topology that is stored nowhere, as the next
@@ -345,12 +335,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         edited = {topic: known for topic, known in now.items() if was.get(topic) != known}
         return edited | dict.fromkeys(was.keys() - now.keys(), NO_SETTINGS)
 
-    def is_cold(self, id: str) -> bool:
-        """True for an id of the caller's own that has to be looked for in the table."""
-        if self.cold is None or not self.cold.topics:
-            return False
-        return (id.partition("/")[0] if "/" in id else "") in self.cold.topics
-
     def shard_of(self, id: str) -> int:
         """The shard that a new task of this id goes to. The whole id counts, its topic included."""
         # words.raw, without a call: this is done for each push
@@ -429,11 +413,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {name.encode(): _encode(value) for name, value in values.items()} | {b"epoch": self.stamp.encode()}
 
     def _stored(self) -> dict[str, Any]:
-        """The values that are stored: that of a cold store where the engine has one."""
+        """The values that are stored: links where the engine has some."""
         values = dict(zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True))
         del values["topics"]
-        if self.cold is None:
-            del values["cold"]
+        if not self.links:
+            del values["links"]
         return values
 
     def following(self, **changes: Any) -> Topology:
@@ -529,7 +513,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _checked(topology)
 
 
-_EDITED = ("features", "settings", "cold", "is_keyed")
+_EDITED = ("features", "settings", "links", "is_keyed")
 """Fields that one change sets, whatever the others are. So does it of topics, one by one."""
 
 _topic = msgspec.json.Decoder(TopicSettings)

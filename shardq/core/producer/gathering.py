@@ -47,7 +47,7 @@ much as some tasks.
 """
 
 LATE_S = 0.5
-"""A push with so much less time than another goes alone: it has waited for the engine to open, or for a cold store."""
+"""A push with so much less time than another goes alone: it has waited for the engine to open, or for another store."""
 
 OF_THE_SERVER = (Unavailable, Unanswered, ReadOnly, EngineClosed)
 """Errors about the server. After any other each caller tries alone, as one task may be to blame for all."""
@@ -82,13 +82,13 @@ class Gatherer:
         try:
             # What is pushed first leaves first: in one turn no push goes alone once one was gathered.
             few = not self._gathered and self._under_way <= max(FEW, topology.shards // 2)
-            # While tasks move, an id of the caller's own is looked for where it may be; in a cold topic it is refused.
+            # While tasks move, an id of the caller's own is looked for where it may be.
             # One with less time than others have would take theirs.
             self._latest = max(self._latest, deadline)
             late = deadline < self._latest - LATE_S
-            alone = topology.priors or topology.is_cold(entries.ids[0]) if entries.unique else False
+            alone = bool(entries.unique and topology.priors)
             if entries.keyed:  # a lane that moves is marked
-                alone = alone or topology.priors or not topology.is_keyed
+                alone = alone or bool(topology.priors) or not topology.is_keyed
             if few or late or alone:
                 return await self._push_alone(entries, deadline)
             waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()

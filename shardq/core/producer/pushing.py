@@ -20,14 +20,12 @@ from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
 from shardq.core.topology_recovery import REFUSALS, CallChain, Recovery, walk_shards
-from shardq.errors import ColdTopic, Conflict, InvalidOption, PushError, ShardqError, Unanswered
+from shardq.errors import Conflict, InvalidOption, PushError, ShardqError, Unanswered
 
 T = TypeVar("T")
 
-Way = Literal["push", "direct", "look"]
-"""The way of ids of the caller's own. ``direct``: they are stored in Redis also where the engine's cold store
-has to be asked first, as by who has done so. ``look``: likewise, and what is nowhere is answered ``elsewhere``.
-"""
+Way = Literal["push", "look"]
+"""The way of ids of the caller's own. ``look``: what is nowhere is not stored, and answered ``elsewhere``."""
 
 RECEIPTS = 8000
 """Receipts made at a time, in less than a millisecond."""
@@ -190,8 +188,6 @@ def complete(
             if width == UNIQUE and cache.topology.priors:
                 yield from push_each(cache, results, words + later, UNIQUE, in_doubt=in_doubt, way=way)
                 break
-            if width == UNIQUE and way == "push":
-                words = _without_cold(cache, results, words)
             sizes = [len(words) // width] if in_order else chunk_sizes(cache.topology.shards)
             parts = batches(cache, epoch, words, width, most=most, sizes=sizes, look=way == "look")
             if in_doubt:
@@ -217,19 +213,6 @@ def complete(
         return []  # its answers are the caller's to read
     packer.pushed += len(results.ids) - results.failures
     return results.receipts()
-
-
-def _without_cold(cache: TopologyCache, results: PushResults, words: list[Word]) -> list[Word]:
-    """The tasks whose ids do not have to be looked for in the cold store; the others fail."""
-    if cache.topology.cold is None or not cache.topology.cold.topics:
-        return words
-    left: list[Word] = []
-    for at in range(0, len(words), UNIQUE):
-        if cache.topology.is_cold(id := str(words[at])):
-            results.answered([id], [ColdTopic(id)])
-        else:
-            left += words[at : at + UNIQUE]
-    return left
 
 
 def comes_again(ids: Sequence[Word]) -> bool:
@@ -276,7 +259,7 @@ def push_each(
             if width == UNIQUE:
                 answer = yield from push_unique(cache, task, in_doubt=in_doubt, way=way)
             else:
-                answer = yield from push_unique(cache, unique(task), in_doubt=in_doubt, way="direct")
+                answer = yield from push_unique(cache, unique(task), in_doubt=in_doubt)
         except ShardqError as exc:
             results.answered([id], [exc], number)
         else:
@@ -302,8 +285,6 @@ def push_unique(
             if not cache.topology.is_keyed and way != "look" and id.count("/") == 2:
                 yield from take_up_keys(cache)
             topology, seen = cache.topology, ""
-            if way == "push" and topology.is_cold(id):
-                raise ColdTopic(id)
             *former, home = map(cache.keys, topology.homes(id))
             for keys in former:
                 (answer,) = yield chain.next(keys, by_id.push_unique(keys, topology.stamp, words, earlier="1"))
@@ -352,7 +333,7 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
     except REFUSALS:
         in_doubt = call.in_doubt
     if in_doubt:
-        yield from push_unique(cache, unique(words), in_doubt=True, way="direct")
+        yield from push_unique(cache, unique(words), in_doubt=True)
         packer.pushed += 1
         return Receipt(id)
     # Refused, or the id is taken: begun anew like many.

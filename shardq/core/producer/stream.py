@@ -86,11 +86,9 @@ class Stream:
             chunk = Chunk(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
             chunk.own_ids = frozenset(ids)
             epoch = self.cache.topology.stamp
-            # While tasks move they are looked for one by one; of one id they are stored in their order. Those of a cold
-            # topic fail.
+            # While tasks move they are looked for one by one; of one id they are stored in their order.
             waits = bool(ids) and (
                 bool(self.cache.topology.priors)
-                or any(map(self.cache.topology.is_cold, ids))
                 or comes_again(ids)
                 or not all(chunk.own_ids.isdisjoint(each.own_ids) for each in self._chunks)
             )

@@ -140,7 +140,7 @@ class Bulk:
         """The cause of their deaths, or of their last failures, as ``cause_of`` tells it; None: any."""
         self.count_only = count_only
         self.far_matched = self.far_done = 0
-        """Tasks that wait in the cold store, which this walk does not meet."""
+        """Tasks that wait in the far store, which this walk does not meet."""
         self._place: Place | None = query.first
         self._began_ms: int | None = None
         self._ready_ends: Mapping[tuple[int, str], int] | None = None

@@ -14,7 +14,7 @@ import msgspec
 
 from shardq.core.drivers.settings import CONNECTIONS
 from shardq.core.layout.slots import MAX_SHARDS, SLOTS, table, target_slot
-from shardq.features.cold.rows import MARGIN_S
+from shardq.features.far.rows import MARGIN_S
 
 FILE = "costs.json"
 
@@ -46,13 +46,13 @@ MIGRATED = 100_000
 """Pending tasks of a shard above which MIGRATE, which moves a key in one piece, holds up its server."""
 
 
-COLD_ROW = 110
-"""Bytes of a row of the cold store on the disk beside its payload: table and index in PostgreSQL 18, of 200,000 rows
-with payloads of 20 and 100 bytes, all due within 30 days. With payloads of 500 bytes it is 140: pages are less full.
+FAR_ROW = 150
+"""Bytes of a row of the far store on the disk beside its payload: table and indexes in PostgreSQL 18, of 200,000
+rows with payloads of 20 and 100 bytes, all due within 30 days. With payloads of 500 bytes: 170.
 """
 
-COLD_MEMORY = 90
-"""Bytes of Redis by which it remembers for ``2 × cold_after + MARGIN_S`` that a row was loaded."""
+FAR_MEMORY = 90
+"""Bytes of Redis by which it remembers for ``2 × ahead + MARGIN_S`` that a row was loaded."""
 
 
 class NotPossible(ValueError):
@@ -114,28 +114,28 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     node_memory: int = 8_000_000_000
     """The most bytes of tasks on a master."""
 
-    cold_after_s: float | None = None
-    """``cold_after`` of an engine with a cold store."""
+    ahead_s: float | None = None
+    """``ahead`` of an engine with a far store."""
 
     @property
-    def is_cold(self) -> bool:
-        """True if the tasks wait in the cold store at first."""
-        return self.cold_after_s is not None and self.delay_s > self.cold_after_s + MARGIN_S
+    def is_far(self) -> bool:
+        """True if the tasks wait in the far store at first."""
+        return self.ahead_s is not None and self.delay_s > self.ahead_s + MARGIN_S
 
     @property
     def pending(self) -> float:
         """The tasks that wait in Redis."""
-        return self.rate * (self.cold_after_s or 0.0 if self.is_cold else self.delay_s)
+        return self.rate * (self.ahead_s or 0.0 if self.is_far else self.delay_s)
 
     @property
     def rows(self) -> float:
-        """The tasks that wait in the cold store."""
+        """The tasks that wait in the far store."""
         return self.rate * self.delay_s - self.pending
 
     @property
     def remembered(self) -> float:
         """The loads that Redis remembers."""
-        return self.rate * (2 * (self.cold_after_s or 0.0) + MARGIN_S) if self.is_cold else 0.0
+        return self.rate * (2 * (self.ahead_s or 0.0) + MARGIN_S) if self.is_far else 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,9 +149,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """In Redis."""
     memory: int
     """Bytes of pending tasks on the fullest master."""
-    cold_rows: int
-    """The tasks in the cold store; 0 without one."""
-    cold_disk: int
+    far_rows: int
+    """The tasks in the far store; 0 without one."""
+    far_disk: int
     """Bytes of these on the disk, table and index."""
     maxmemory: int
     bandwidth: int
@@ -226,8 +226,8 @@ def plan(load: Load, costs: Costs) -> Plan:
         busy=fullest.busy,
         pending=round(load.pending),
         memory=round(fullest.memory),
-        cold_rows=round(load.rows),
-        cold_disk=round(load.rows * (load.payload + COLD_ROW)),
+        far_rows=round(load.rows),
+        far_disk=round(load.rows * (load.payload + FAR_ROW)),
         maxmemory=round(fullest.memory * HEADROOM),
         bandwidth=round(own * load.payload * (2 + load.replicas)),
         pushers=pushers,
@@ -280,14 +280,14 @@ def _fits(load: Load, fullest: _Master) -> bool:
 def _fullest(load: Load, costs: Costs, masters: int, *, uneven: float) -> _Master:
     pending = load.pending * uneven / masters
     push = by_magnitude(costs.push, pending) * at(costs.push_by_bytes, load.payload)
-    if load.single and not load.is_cold:  # loaders push in batches
+    if load.single and not load.is_far:  # loaders push in batches
         push += costs.push_one - costs.push_many
     dispatch = by_magnitude(costs.dispatch, pending)
     forwarded, claimed = costs.forward - costs.dispatch[0][1], costs.claim * at(costs.claim_by_bytes, load.payload)
     out = forwarded if load.forward else claimed
     busy = load.rate * uneven / masters * (push + dispatch + out) / 1e6
     memory = pending * at(costs.memory, load.payload) * costs.memory_spread
-    memory += load.remembered * uneven / masters * COLD_MEMORY
+    memory += load.remembered * uneven / masters * FAR_MEMORY
     return _Master(uneven, pending, memory, busy, push, dispatch, out)
 
 
@@ -302,19 +302,19 @@ def _reasons(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mast
     by_memory = fullest.memory * masters / load.node_memory
     decides = "memory" if by_memory > by_cpu else "the servers' CPU"
     waits_s, where = load.delay_s, "tasks"
-    cold = []
-    if load.is_cold:
-        assert load.cold_after_s is not None, "it is cold"
-        waits_s, where, way = load.cold_after_s, "tasks in Redis", "by a loader"
-        cold = [
-            f"cold store: {load.rate:,.0f} tasks/s × {load.delay_s - waits_s:,.0f} s = {load.rows:,.0f} rows of "
-            f"{load.payload + COLD_ROW:,} bytes on the disk, in PostgreSQL 18. Redis "
-            f"remembers {load.remembered:,.0f} loads, in {COLD_MEMORY} bytes each."
+    far = []
+    if load.is_far:
+        assert load.ahead_s is not None, "it is far"
+        waits_s, where, way = load.ahead_s, "tasks in Redis", "by a loader"
+        far = [
+            f"far store: {load.rate:,.0f} tasks/s × {load.delay_s - waits_s:,.0f} s = {load.rows:,.0f} rows of "
+            f"{load.payload + FAR_ROW:,} bytes on the disk, in PostgreSQL 18. Redis "
+            f"remembers {load.remembered:,.0f} loads, in {FAR_MEMORY} bytes each."
         ]
     return [
         f"pending: {load.rate:,.0f} tasks/s × {waits_s:,.0f} s = {load.pending:,.0f} {where}, "
         f"{fullest.pending:,.0f} of them on the fullest master.",
-        *cold,
+        *far,
         f"memory: {at(costs.memory, load.payload):,.0f} bytes a task with {load.payload:,} bytes of payload, "
         f"× {costs.memory_spread:.2f} for the shard whose tables have just doubled.",
         f"server CPU: {fullest.push_us:.1f} µs to push a task, {way}, {fullest.dispatch_us:.1f} µs to make it ready, "
@@ -349,12 +349,12 @@ def _cautions(load: Load, costs: Costs, masters: int, shards: int, fullest: _Mas
             "its server for seconds. Add masters before the load comes, or use a server that moves slots while they "
             "are in use: Valkey 9 (CLUSTER MIGRATESLOTS) or Redis 8.4 (CLUSTER MIGRATION)."
         )
-    if load.cold_after_s is not None and not load.is_cold:
+    if load.ahead_s is not None and not load.is_far:
         found.append(
-            f"a delay of {load.delay_s:,.0f} s is not far: with cold_after={load.cold_after_s:g} only what is due in "
-            f"more than {load.cold_after_s + MARGIN_S:,.0f} s waits in the cold store."
+            f"a delay of {load.delay_s:,.0f} s is not far: with ahead={load.ahead_s:g} only what is due in "
+            f"more than {load.ahead_s + MARGIN_S:,.0f} s waits in the far store."
         )
-    if load.is_cold:
+    if load.is_far:
         found.append("all tasks are taken to have the mean delay; those that are nearer wait in Redis.")
     if load.replicas:
         found.append("the cost of feeding replicas was not measured, nor that of an append-only file.")

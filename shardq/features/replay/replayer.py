@@ -310,5 +310,5 @@ class Replayer:
         ids: list[str] = words[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
         results = pushing.PushResults(ids)
         entries = Entries(ids, [], words)
-        yield from pushing.complete(self._cache, self._packer, results, entries, in_doubt=in_doubt, way="direct")
+        yield from pushing.complete(self._cache, self._packer, results, entries, in_doubt=in_doubt)
         return {id: [each for each in said if isinstance(each, str)] for id, said in results.outcomes().items()}

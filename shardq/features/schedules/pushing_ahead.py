@@ -142,7 +142,7 @@ def _push(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[dict[str,
             names[id] = entry.name
             words += (id, max(due, 1), dated(cache, id, record), "keep", seen_ms)
     try:
-        yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words), way="direct")
+        yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words))
     except PushError as exc:
         errors: dict[str, ShardqError] = {names[id]: exc for id in exc.unknown}
         return errors | {names[id]: error for id, error in exc.failed.items()}
@@ -186,7 +186,7 @@ def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dic
     words: list[Word] = [word for id in ids for word in (id, MAX_AT_MS, _NOTHING, "keep", DAY_MS)]
     failed: dict[str, ShardqError] = {}
     try:
-        yield from pushing.push(cache, _packer(), Entries(ids=ids, unique=words), way="direct")
+        yield from pushing.push(cache, _packer(), Entries(ids=ids, unique=words))
     except PushError as exc:
         failed = dict.fromkeys(exc.unknown, exc) | dict(exc.failed)
     held, left = set[str](), [id for id in ids if id not in failed]

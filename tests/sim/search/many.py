@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from tests.sim.branches.points import instrumented
 from tests.sim.branches.reached import Reached, counting
-from tests.sim.cold import plans as of_cold
-from tests.sim.cold.searching import Search as ColdSearch
+from tests.sim.far import plans as of_far
+from tests.sim.far.searching import Search as FarSearch
 from tests.sim.parallel import Counts, Progress, in_processes
 from tests.sim.search import plans
 from tests.sim.search.searching import Search
 
-GROUPS: dict[str, Callable[[], Iterator[Search | ColdSearch]]] = {**plans.GROUPS, **of_cold.GROUPS}
+GROUPS: dict[str, Callable[[], Iterator[Search | FarSearch]]] = {**plans.GROUPS, **of_far.GROUPS}
 
 
 class Place(NamedTuple):
@@ -44,7 +44,7 @@ class Tally(Counts):
 
 
 @cache
-def _searches(group: str) -> Sequence[Search | ColdSearch]:
+def _searches(group: str) -> Sequence[Search | FarSearch]:
     return list(GROUPS[group]())
 
 

@@ -1,0 +1,98 @@
+"""far: the table in which far tasks wait. Count them, load what is near, drop what is not to be sent any more."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import click
+import msgspec
+
+from shardq import Engine
+from shardq.cli.options import INSTANT, Given, command, shared
+from shardq.cli.output import complain
+from shardq.cli.session import opened
+from shardq.engine.around import EngineAccess, counted, of_far
+from shardq.features.far.report import FarStats
+
+
+@click.group(
+    short_help="Look at the tasks that wait in a database.",
+    epilog="""\b
+example:
+  export SHARDQ_FAR=postgresql://app@127.0.0.1/shop
+  shardq far status --name reminders
+  shardq far load --name reminders
+  shardq far drop --due-before 2030-01-31T12:00:00Z --name reminders""",
+)
+def far() -> None:
+    """Look at the table of an engine's far=, where tasks wait that are due much later.
+
+    Dispatchers with --far, or with far= in a program, load the tasks by themselves when they are near.
+    """
+
+
+@command("Count the tasks that wait.", of=far)
+@shared
+def status(given: Given) -> int:
+    """Show how many tasks wait in the table, and when the first of them is due.
+
+    exit codes:
+      0  all is well
+      1  it can't be read, or what was due is there still
+    """
+    with opened(given) as engine:
+        seen = _table(engine)
+        found = list(of_far(seen))
+        given.answer(msgspec.to_builtins(seen), shown(seen))
+        if not given.json:
+            for problem in found:
+                complain(f"error: {problem}")
+    return 1 if found else 0
+
+
+def shown(seen: FarStats) -> str:
+    """A table in a line; also for ``stats``."""
+    if seen.tasks is None:
+        return "it can't be read"
+    tasks = f"{'' if seen.exact else 'at least ' if seen.at_least else 'about '}{counted(seen.tasks, 'task')}"
+    first = f", the first due at {seen.first:%Y-%m-%d %H:%M} UTC" if seen.first is not None else ""
+    return f"{tasks}{first}; loaded when due within {seen.ahead:,.0f} s"
+
+
+@command("Load near tasks now.", of=far)
+@shared
+def load(given: Given) -> int:
+    """Move the tasks that are due within ahead to Redis, once. Use it while no dispatcher runs.
+
+    exit codes:
+      0  nothing that is near is left
+      1  something is: the reason is printed
+    """
+    with opened(given) as engine:
+        _table(engine)
+        report = EngineAccess(engine).load_far()
+        given.answer({"loaded": report.loaded, "problems": report.problems}, f"{counted(report.loaded, 'task')} loaded")
+        if not given.json:
+            for problem in report.problems:
+                complain(f"error: {problem}")
+    return 1 if report.problems else 0
+
+
+@command("Drop tasks that were due before an instant.", of=far)
+@click.option("--due-before", type=INSTANT, required=True, help="2030-01-31T12:00:00Z, or seconds since 1970.")
+@shared
+def drop(given: Given, due_before: float | dt.datetime) -> None:
+    """Remove the tasks that are due before an instant from the table: for example, after an outage, the ones that
+    are too late to be useful. For tasks that are in Redis already, use `shardq cancel --due`.
+    """
+    with opened(given) as engine:
+        _table(engine)
+        count = EngineAccess(engine).drop_far(due_before)
+        given.answer({"dropped": count}, f"{counted(count, 'task')} dropped")
+
+
+def _table(engine: Engine) -> FarStats:
+    seen = engine.stats(shards=False).far
+    if seen is None:
+        raise click.UsageError("give the database as --far, or as $SHARDQ_FAR")
+    return seen

@@ -1,1 +1,0 @@
-"""The cold store: tasks that are due in weeks wait in a table of a database, and are loaded when they fall due."""

@@ -1,0 +1,416 @@
+# Generated from storing_aio.py by `make fmt`: change that one.
+"""The far store in the chain of stores of an engine: a command on what is far away is one statement, and Redis is not
+asked. What is near, and still in the table, is moved to Redis first, and is Redis' alone then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from shardq.core.calls.by_id import Found
+from shardq.core.collector import uncollected
+from shardq.core.model.checks import instant_ms
+from shardq.core.model.record import Codec, decode_record, undecoded
+from shardq.core.model.task import Outcome, Receipt, Task, TaskInfo
+from shardq.core.operation import Operation
+from shardq.core.producer.commands_by_id import Verb, info_of
+from shardq.core.producer.durable import Durability
+from shardq.core.producer.packing import FRESH, RUN, Entries
+from shardq.core.topology_cache import TopologyCache
+from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
+from shardq.features.far.far import Far, anew, chunks, stats_of
+from shardq.features.far.moving import Mover
+from shardq.features.far.report import FarStats, LoaderReport
+from shardq.features.far.rows import Row, is_made
+from shardq.features.far.store import Counted, Filtered
+from shardq.features.listing.bulk import Bulk
+from shardq.features.listing.forecast import Forecast, Horizon
+from shardq.features.listing.pages import readable
+from shardq.features.listing.query import Place as QueryPlace
+from shardq.features.listing.query import Query, TaskPage
+from shardq.relay.chain_sync import Progress, TaskStore
+from shardq.relay.sending import Failing
+
+if TYPE_CHECKING:
+    from shardq.relay.report import SpoolStats
+
+T = TypeVar("T")
+
+MS = dt.timedelta(milliseconds=1)
+
+BULK_ROWS = 1000
+"""The rows that a command on many tasks deals with together."""
+
+IN_TABLE = -1
+"""In the place of a shard: a cursor is in the table."""
+
+Declare = Callable[[TopologyCache, str], Operation[str]]
+"""Links a table of this identity to the engine. Returns the identity of the one that it has."""
+
+
+class FarStore(TaskStore):
+    """The link of a far store. The tasks of its table are not in Redis, and what is said of them is done there alone.
+
+    A database that is away holds up nothing that is Redis' own.
+    """
+
+    def __init__(
+        self,
+        near: TaskStore,
+        far: Far,
+        declare: Declare,
+        loader: Callable[[], LoaderReport | None] = lambda: None,
+    ) -> None:
+        """``loader`` tells what the loader of this process says."""
+        super().__init__(near)
+        self._far = far
+        self._declare = declare
+        self._loader = loader
+
+    def _sql(self, call: Callable[..., T], *arguments: Any) -> T:
+        return call(*arguments)
+
+    def _ready(self, deadline: float) -> None:
+        """Makes sure that the table is the engine's. Raises why it can't be used."""
+        if not self._far.is_ours:
+            self.opened(deadline)
+            identity = self._sql(self._far.opened, deadline)
+            self._far.accept(identity, self.run(lambda cache: self._declare(cache, identity), deadline))
+
+    # ---- pushing
+
+    def push_one(self, entries: Entries, deadline: float, durability: Durability | None = None) -> Receipt:
+        if self._far.has_far(entries):
+            self._ready(deadline)
+            if entries.hooked:
+                self.check_hooked(entries.hooked)
+            if (split := self._far.split(entries, self.packer)) is not None:
+                [row], outcomes = self._inserted(list(split.far.values()), deadline)
+                outcome = outcomes.get(0)
+                if isinstance(outcome, ShardqError):
+                    raise outcome
+                if outcome is None:
+                    return Receipt(row.id)
+        return self.near.push_one(entries, deadline, durability)
+
+    def push(self, entries: Entries, deadline: float, durability: Durability | None = None) -> list[Receipt]:
+        """Stores tasks of both: Redis' own first, in half of the time, as either may answer nothing."""
+        if not self._far.has_far(entries):
+            return self.near.push(entries, deadline, durability)
+        if entries.hooked:
+            self.check_hooked(entries.hooked)
+        half = (time.monotonic() + deadline) / 2
+        failed: ShardqError | None = None
+        try:
+            self._ready(half)
+        except ShardqError as exc:
+            failed = exc
+        with uncollected():
+            split = self._far.split(entries, self.packer)
+        if split is None:
+            return self.near.push(entries, deadline, durability)
+        receipts, error = self._pushed_near(split.near, half if failed is None else deadline, durability)
+        ids, stored, errors = iter(split.far), dict[str, str](), dict[str, ShardqError]()
+        for chunk in chunks(list(split.far.values())):
+            if failed is None:
+                rows, outcomes = self._inserted(chunk, deadline)
+            else:
+                rows, outcomes = chunk, dict.fromkeys(range(len(chunk)), failed)
+            with uncollected():
+                made = [Receipt(row.id) for row in rows]
+                told = dict(zip(itertools.islice(ids, len(rows)), made, strict=True))
+            for id, outcome in zip(list(told), map(outcomes.get, range(len(rows))), strict=True) if outcomes else ():
+                if outcome == "near":
+                    del told[id]
+                elif outcome is not None:
+                    errors[told[id]] = outcome
+            stored |= told
+        if len(stored) < len(split.far):  # they are near by now
+            rest = Entries(ids=[id for id in split.far if id not in stored])
+            for at in range(0, len(entries.fresh), FRESH):
+                if entries.fresh[at] in split.far and entries.fresh[at] not in stored:
+                    rest.fresh += entries.fresh[at : at + FRESH]
+            others, late = self._pushed_near(rest, deadline, durability)
+            stored |= zip(rest.ids, others, strict=False)
+            both = [each for each in (error, late) if isinstance(each, PushError)]
+            error = PushError.merged(both) if len(both) > 1 else error or late
+        if error is not None and not isinstance(error, PushError):
+            raise error
+        return _together(entries, stored, errors, iter(receipts), error)
+
+    def _pushed_near(
+        self, entries: Entries, deadline: float, durability: Durability | None
+    ) -> tuple[Sequence[str], ShardqError | None]:
+        """Pushes what is not for the table. Returns the ids, those of stored ones as receipts, and the error."""
+        if not entries.ids:
+            return (), None
+        try:
+            return self.near.push(entries, deadline, durability), None
+        except ShardqError as exc:
+            return exc.ids if isinstance(exc, PushError) else (), exc
+
+    def push_iter(self, tasks: Iterator[Task]) -> Iterator[list[Receipt]]:
+        while some := list(itertools.islice(tasks, RUN)):
+            yield self.push(self.packer.many(some), self.until())
+
+    def _inserted(
+        self, rows: Sequence[Row], deadline: float
+    ) -> tuple[Sequence[Row], dict[int, Literal["near"] | ShardqError]]:
+        """Adds rows. Returns them as they were added, and by number why some were not: they are near, or an error."""
+        done = list(rows)
+        outcomes: dict[int, Literal["near"] | ShardqError] = {}
+        left: Sequence[int] = range(len(done))
+        while left:
+            try:
+                fates = self._sql(self._far.store.insert, [done[number] for number in left], deadline)
+            except ShardqError as exc:
+                outcomes |= dict.fromkeys(left, exc)
+                break
+            taken: list[int] = []
+            for number, fate in zip(left, fates, strict=True) if set(fates) != {"stored"} else ():
+                if fate == "taken":
+                    taken.append(number)
+                elif fate == "near":
+                    outcomes[number] = "near"
+                elif fate == "doubtful":
+                    where = self._far.store.where
+                    outcomes[number] = Unanswered(f"the far store {where} did not answer, and it is too late to ask")
+            if taken:
+                others = anew([done[number] for number in taken], self.packer)
+                for number, row in zip(taken, others, strict=True):
+                    done[number] = row
+            left = taken
+        return done, outcomes
+
+    # ---- by id
+
+    def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
+        """An id of the caller's own is looked for in Redis first: it is in the table only if an outbox put it there."""
+        if is_made(id):
+            return self.order_far(verb, id, due, deadline)
+        outcome = self.near.order(verb, id, due, deadline)
+        return self.order_far(verb, id, due, deadline) if outcome is Outcome.GONE else outcome
+
+    def order_far(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
+        """The same of an id that may be in the table, where it is looked for first."""
+        self._ready(deadline)
+        store = self._far.store
+        if verb == "requeue":
+            if self._moved_if_near(id, deadline) == "far":
+                return Outcome.SCHEDULED
+            return self.near.order(verb, id, due, deadline)
+        due_ms, in_doubt = due if due > 0 else int(store.now_ms) + 1 - due, False
+        statement = store.cancel if verb == "cancel" else partial(store.reschedule, due_ms=due_ms)
+        done = Outcome.CANCELLED if verb == "cancel" else Outcome.MOVED
+        while (said := self._sql(lambda: statement(id, deadline=deadline))) != "done":
+            in_doubt = in_doubt or said == "unknown"
+            where = self._moved_if_near(id, deadline, drop=verb == "cancel")
+            if where == "dropped":
+                return done
+            if where == "gone":
+                outcome = self.near.order(verb, id, due, deadline)
+                return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
+        if verb == "reschedule" and not store.is_far(due_ms):
+            # Committed as near: what fails here is done by a loader.
+            with suppress(ShardqError):
+                self._moved_if_near(id, deadline)
+        return done
+
+    def get(self, id: str, codec: Codec | None, deadline: float) -> TaskInfo | None:
+        if not is_made(id) and (info := self.near.get(id, codec, deadline)) is not None:
+            return info
+        self._ready(deadline)
+        found = self._sql(self._far.store.find, [id], deadline)
+        if not found or found[0].is_gone:
+            return self.near.get(id, codec, deadline)
+        row, is_far, _ = found[0]
+        if not is_far and self._moved_if_near(id, deadline) == "gone":
+            return self.near.get(id, codec, deadline)
+        record = undecoded(row.record) if codec is None else decode_record(row.record, own=codec, id=row.id)
+        return info_of(row.id, found_in(row), record)
+
+    # ---- many
+
+    def page(self, query: Query, cursor: str | None, limit: int, codec: Codec | None, deadline: float) -> TaskPage:
+        """The table's tasks are listed before those of Redis: one that is loaded meanwhile may be listed twice, and is
+        not missed. But of a key those of Redis are first: they run first. The others are in the order of their ids.
+        """
+        name = self._far.engine
+        place = query.place(name, cursor)
+        if query.is_of_lanes and (cursor is None or place.shard >= 0):
+            page = self.near.page(query, cursor, limit, codec, deadline)
+            if page.cursor is None:
+                page.cursor = query.cursor(name, QueryPlace("scheduled", shard=IN_TABLE))
+            return page
+        if "scheduled" not in query.states or query.failed or (cursor is not None and place.shard >= 0):
+            return self.near.page(query, cursor, limit, codec, deadline)
+        self._ready(deadline)
+        after = place.id if cursor is not None else ""
+        found = self._sql(self._far.store.page, filtered(query), after, limit, deadline)
+        infos = [info_of(row.id, found_in(row), readable(row.record, codec, row.id)) for row, _ in found.rows]
+        following = None if query.is_of_lanes else query.first
+        if found.after is not None:
+            following = QueryPlace("scheduled", 0, found.after, shard=IN_TABLE)
+        return TaskPage(infos, query.cursor(name, following))
+
+    def bulk(self, bulk: Bulk, progress: Progress) -> None:
+        self._bulk(bulk, progress)
+        self.near.bulk(bulk, progress)
+
+    def purge(self, bulk: Bulk) -> int:
+        self._bulk(bulk, lambda _: None)
+        return self.near.purge(bulk)
+
+    def _bulk(self, bulk: Bulk, progress: Progress) -> None:
+        """Does the table's part of a command on many tasks: what is far is dealt with here, what is near is moved, so
+        that the walk through Redis meets it.
+        """
+        has_failed = bulk.asked.failed or bulk.reason is not None  # which nothing in the table has
+        if bulk.verb == "requeue" or "scheduled" not in bulk.asked.states or has_failed:
+            return
+        self._ready(self.until())
+        store, asked = self._far.store, filtered(bulk.asked)
+        if bulk.verb == "reschedule" and bulk.due <= 0:
+            bulk.due = int(store.now_ms) + 1 - bulk.due
+        after: str | None = ""
+        while after is not None:
+            deadline = self.until()
+            page = self._sql(store.page, asked, after, BULK_ROWS, deadline)
+            after = page.after
+            far = [row.id for row, is_far in page.rows if is_far]
+            near = [row.id for row, is_far in page.rows if not is_far]
+            if bulk.count_only:
+                bulk.far_matched += len(far)
+            elif bulk.verb == "cancel":
+                done = self._sql(store.cancel_all, far, deadline) if far else 0
+                bulk.far_matched += done
+                bulk.far_done += done
+            else:
+                near += self._rescheduled(far, bulk, deadline)
+            if near and not bulk.count_only:
+                refused = [row for row, _ in self._moved_settled(near, deadline)]
+                bulk.far_matched += len(refused)
+                if refused and bulk.verb == "cancel":
+                    self._sql(store.forget, refused, deadline)
+                    bulk.far_done += len(refused)
+            progress(bulk.so_far)
+
+    def _rescheduled(self, ids: Sequence[str], bulk: Bulk, deadline: float) -> list[str]:
+        """Gives far rows another due time. Returns those that are near now."""
+        store = self._far.store
+        done = self._sql(store.reschedule_all, ids, bulk.due, deadline) if ids else []
+        bulk.far_matched += len(done)
+        bulk.far_done += len(done)
+        return [] if store.is_far(bulk.due) else done
+
+    def forecast(self, horizon: Horizon, deadline: float) -> Forecast:
+        near = self.near.forecast(horizon, deadline)
+        self._ready(deadline)
+        begin, step = near.buckets[0][0], near.step
+        counts = self._sql(self._far.store.spans, instant_ms(begin), step // MS, len(near.buckets), deadline)
+        buckets = [(start, count + more) for (start, count), more in zip(near.buckets, counts, strict=False)]
+        return msgspec.structs.replace(near, buckets=buckets, later=near.later + counts[-1])
+
+    def here(self, deadline: float) -> tuple[SpoolStats | None, FarStats | None]:
+        spool, _ = self.near.here(deadline)
+        counted: Counted | ShardqError
+        try:
+            self._ready(deadline)
+            counted = self._sql(self._far.store.counted, deadline)
+        except ShardqError as exc:
+            counted = exc
+        return spool, stats_of(self._far, counted, self._loader())
+
+    def close(self) -> None:
+        self._far.store.close()
+        self.near.close()
+
+    # ---- to Redis
+
+    def _moved_if_near(self, id: str, deadline: float, *, drop: bool = False) -> Literal["far", "gone", "dropped"]:
+        """Moves a near task to Redis, if it is in the table. ``drop``: removes one that can't be moved, as what another
+        program has put there; else that raises why.
+        """
+        store = self._far.store
+        read_ms = store.now_ms
+        found = self._sql(lambda: store.find([id], deadline, settled=True))
+        if not found or found[0].is_gone:
+            return "gone"
+        row, far, _ = found[0]
+        if far:
+            return "far"
+        for _, error in self._moved([row], read_ms, deadline):
+            if not drop:
+                raise error
+            self._sql(store.forget, [row], deadline)
+            return "dropped"
+        return "gone"
+
+    def _moved_settled(self, ids: Sequence[str], deadline: float) -> list[tuple[Row, ShardqError]]:
+        """Moves those of some rows that are near, and that nobody is changing; else as ``_moved``."""
+        read_ms = self._far.store.now_ms
+        found = self._sql(lambda: self._far.store.find(ids, deadline, settled=True))
+        rows = [each.row for each in found if not each.is_far and not each.is_gone]
+        return self._moved(rows, read_ms, deadline) if rows else []
+
+    def _moved(self, rows: Sequence[Row], read_ms: float, deadline: float) -> list[tuple[Row, ShardqError]]:
+        """Moves near rows to Redis, which were read at an instant of the database's clock, or later. Returns those that
+        are refused for themselves. Raises why others can't be moved.
+        """
+        store, failing = self._far.store, Failing()
+        moved = self.run(lambda cache: Mover(cache, self.packer, store.horizon).move(rows, read_ms, failing), deadline)
+        if moved.done:
+            self._sql(store.forget, moved.done, max(deadline, time.monotonic() + 1.0))
+        if moved.late:
+            raise Unavailable(f"{moved.late[0].id} was read from the far store too long ago to be moved; try again")
+        if len(moved.done) + len(moved.refused) < len(rows):
+            raise next(iter(failing.errors.values()), None) or Unavailable(
+                f"{rows[0].id} can't leave the far store: the replicas of its shard do not confirm it"
+            )
+        return moved.refused
+
+
+def filtered(query: Query) -> Filtered:
+    """The rows that a query asks for."""
+    return Filtered(query.topic, query.begin_ms, query.end_ms, query.tag, query.key)
+
+
+def found_in(row: Row) -> Found:
+    """A far task as Redis would tell it."""
+    return Found("scheduled", row.due, failures=0, lapses=0, token="", reason=None, record=row.record)
+
+
+def _together(
+    entries: Entries,
+    stored: Mapping[str, str],
+    errors: Mapping[str, ShardqError],
+    near: Iterator[str],
+    error: PushError | None,
+) -> list[Receipt]:
+    """The receipts of all tasks, in their order. ``stored``: the id that was made for a task that is not near → that of
+    its row. ``errors``: that → why it is not in the table. Raises PushError unless all are stored.
+    """
+
+    def told(id: str) -> str:
+        if (known := stored.get(id)) is not None:
+            return str(known) if known in errors else known
+        return next(near)
+
+    ids = [told(id) for id in entries.ids]
+    if not errors and error is None:
+        return ids  # type: ignore[return-value]  # those of near tasks are receipts
+    failed = dict(error.failed) if error is not None else {}
+    unknown = list(error.unknown) if error is not None else []
+    failed |= {str(id): why for id, why in errors.items() if not isinstance(why, Unanswered)}
+    unknown += [str(id) for id, why in errors.items() if isinstance(why, Unanswered)]
+    raise PushError(
+        ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown
+    ) from error
