@@ -12,7 +12,7 @@ from shardq.engine.base import EngineBase
 from shardq.engine.doctor import LOOKED_AT, OK, Wrong, find_all
 from shardq.engine.engine_wide import KEPT, Change, drawn_of_a_shard, whole_of_a_shard
 from shardq.engine.findings import TABLE, named, reds
-from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, of_cold, of_spool, with_findings
+from shardq.engine.health import MAX_DEAD, MAX_LATE_S, MAX_READY_AGE_S, of_far, of_spool, with_findings
 
 # What was given, checked as the engine checks it.
 from shardq.engine.options import (
@@ -78,7 +78,7 @@ __all__ = [
     "SHARD", "STATS_TIMEOUT_S", "ShardColumn", "ShardRow", "ShardStats", "Snapshot", "SnapshotReader", "Snapshots",
     "TABLE", "Target", "View", "Wrong", "age", "behind", "checked_id", "connected", "counted", "dispatcher_column",
     "drawn_of_a_shard", "find_all", "find_failed", "forms", "instant", "is_failing", "largest", "lost",
-    "milliseconds", "moved_due", "mute", "named", "number", "of_cold", "of_shard", "of_spool", "per_second",
+    "milliseconds", "moved_due", "mute", "named", "number", "of_far", "of_shard", "of_spool", "per_second",
     "process", "ranges", "reds", "route_of", "spool_mover", "tables", "topic_settings", "topics_given", "unsaid",
     "upgrade", "whole_of_a_shard", "with_findings",
 ]

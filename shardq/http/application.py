@@ -31,6 +31,7 @@ from shardq.http.routes import find
 from shardq.http.tokens import Caller, Tokens
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
     from starlette.types import Receive, Scope, Send
 
     from shardq import Engine
@@ -87,11 +88,11 @@ class Door:
     ) -> None:
         cookie = f"shardq_{hashlib.sha256(engine.name.encode()).hexdigest()[:8]}"  # of a name, as ports share cookies
         guard = Middleware(PageGuard, tokens=tokens, hosts=hosts, cookie=cookie)
-        self.pages = pages(engine, read_only=read_only, behind_tls=behind_tls, guard=guard)
+        self.pages: Starlette = pages(engine, read_only=read_only, behind_tls=behind_tls, guard=guard)
         """The dashboard."""
         self._is_beside = not isinstance(engine, AsyncEngine)
         made = engine if isinstance(engine, AsyncEngine) else EngineAccess(engine).for_asyncio(AsyncEngine)
-        self.gateway = Gateway(made, Room())
+        self.gateway: Gateway = Gateway(made, Room())
         self._guard = ApiGuard(tokens, hosts)
         self._read_only = read_only
         self._most_bytes = longest(EngineAccess(engine).options.max_payload)

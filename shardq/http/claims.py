@@ -132,7 +132,7 @@ class Work:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine: AsyncEngine = engine
-        self._internals = EngineAccess(engine)
+        self._access = EngineAccess(engine)
         self._idle: dict[object, list[_Pooled]] = {}
         """By what they claim, the kind that was used last at the end."""
         self._idle_count = 0
@@ -198,7 +198,7 @@ class Work:
         pooled = self._taken(kind)
         if pooled is None:
             name = consumer_of(service)
-            pooled = _Pooled(self._internals.consumer(wanted.topics, lease=wanted.lease, name=name, decode=handed_on))
+            pooled = _Pooled(self._access.consumer(wanted.topics, lease=wanted.lease, name=name, decode=handed_on))
         self._claiming[pooled] = service
         self._waits[service] += 1
         try:
@@ -263,15 +263,15 @@ class Work:
         if self._settler is None:
             async with self._opening:
                 if self._settler is None:
-                    driver = await self._internals.driver_beside()
-                    self._report.start(driver, self._internals.cache)
-                    self._settler = self._internals.settler()
+                    driver = await self._access.driver_beside()
+                    self._report.start(driver, self._access.cache)
+                    self._settler = self._access.settler()
         return self._settler
 
     async def _run(self, steps: Operation[Any]) -> Any:
         """Carries it out, also if the caller is cancelled meanwhile."""
-        deadline = time.monotonic() + self._internals.options.timeout
-        driver = await self._internals.open_driver()
+        deadline = time.monotonic() + self._access.options.timeout
+        driver = await self._access.open_driver()
         return await self._background.finish(arun(driver, steps, deadline=deadline))
 
     def end(self) -> None:

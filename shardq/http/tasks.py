@@ -77,7 +77,7 @@ def task_in(ask: Ask, body: Any) -> Task:
             fields[name] = value
     if body.payload is not UNSET:
         try:
-            fields["payload"] = payload_in(body.payload, Internals(ask.engine).options.codec)
+            fields["payload"] = payload_in(body.payload, EngineAccess(ask.engine).options.codec)
         except msgspec.MsgspecError as exc:
             raise InvalidOption(f"the payload can't be read by a worker in Python: {exc}") from None
         if body.payload_base64 is not UNSET:

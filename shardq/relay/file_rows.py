@@ -22,7 +22,6 @@ class FileRows(Store):
     send_s: float | None = None  # the lock is the kernel's: it stays with a process that stands still
 
     def __init__(self, file: SpoolFile) -> None:
-        super().__init__()
         self._file = file
         self._page: dict[int, Numbered] = {}
         self._sent_until = 0

@@ -31,10 +31,9 @@ class Store(ABC):
     least_left: float = math.inf
     """The least number of a row that held back one of the last claim."""
     problem: str = ""  # why refused rows can't be put aside
-
-    def __init__(self) -> None:
-        self.moved: int = 0
-        self.failed: int = 0  # rows that were put aside
+    moved: int = 0
+    failed: int = 0
+    """The rows that were put aside."""
 
     @property
     @abstractmethod

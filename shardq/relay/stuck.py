@@ -12,7 +12,7 @@ from shardq.core.layout.topology import Stamp, Topology
 from shardq.core.producer.packing import Packer
 from shardq.errors import ShardqError
 from shardq.relay.row import Numbered
-from shardq.relay.sending import COLD, KEYED, Failing, Results, Servers
+from shardq.relay.sending import FAR, KEYED, Failing, Results, Servers
 from shardq.relay.store import Head
 
 
@@ -60,7 +60,7 @@ class StuckShards:
     @property
     def reached(self) -> bool:
         """True if some shards may take rows, as far as the last step has seen."""
-        return not self.first or len(self.first.keys() - {KEYED, COLD}) < len(self.topology().span())
+        return not self.first or len(self.first.keys() - {KEYED, FAR}) < len(self.topology().span())
 
     def topology(self) -> Topology:
         """The topology as it is known now. Where it has changed, ids may be elsewhere, and no shard is stuck."""
@@ -71,13 +71,13 @@ class StuckShards:
         return topology
 
     def homes(self, id: str) -> list[int]:
-        """The shards that an id may be in, ``COLD`` if it may be in the cold store, and ``KEYED`` if its key may be the
+        """The shards that an id may be in, ``FAR`` if it may be in the far store, and ``KEYED`` if its key may be the
         first.
         """
         topology = self.topology()
-        cold = (elsewhere := self.elsewhere(topology)) is not None and elsewhere.concerns(topology, id)
+        far = (elsewhere := self.elsewhere(topology)) is not None and elsewhere.concerns(topology, id)
         keyed = not topology.is_keyed and lane_of(id) is not None
-        return topology.homes(id) + [COLD] * cold + [KEYED] * keyed
+        return topology.homes(id) + [FAR] * far + [KEYED] * keyed
 
     def elsewhere(self, topology: Topology) -> Elsewhere | None:
         """What carries out commands that may not be for Redis; None while all are."""

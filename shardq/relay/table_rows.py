@@ -68,7 +68,6 @@ class TableRows(Store):
         """``memory_ms``: how long Redis remembers a row. ``keep_ms``: how long moved rows stay, with the time of their
         move.
         """
-        super().__init__()
         self.memory_ms: int = memory_ms
         self.send_s: float | None = SEND_S
         self._batch = batch

@@ -24,8 +24,7 @@ from shardq import outbox
 from shardq.core.layout.keys import shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import now_ms
-from shardq.engine.internals import Internals
-from shardq.engine.parts import Target
+from shardq.engine.around import EngineAccess, Target
 from shardq.outbox import OutboxRelay
 from shardq.relay import witness
 from shardq.relay.beats import TableBeats
@@ -76,7 +75,7 @@ def _again(database: sa.Engine, engine: shardq.Engine, since_ms: int) -> int:
 
 
 def _topology(engine: shardq.Engine) -> Topology:
-    with closing(Target(Internals(engine).options)) as servers:
+    with closing(Target(EngineAccess(engine).options)) as servers:
         return servers.topology()
 
 

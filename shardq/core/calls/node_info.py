@@ -204,8 +204,8 @@ def seal(meta: str, slot: int, epoch: Epoch) -> Call[None]:
     return Call(slot=slot, words=[epoch, NOW, "", 0], decode=nothing, script=script("seal"), keys=(meta,))
 
 
-def beat(keys: ShardKeys, epoch: Epoch, outbox: str, number: int) -> Call[tuple[int, int]]:
-    """Notes the number of an outbox's beat in a shard; 0 only asks. Returns the highest one before, and the shard's
+def beat(keys: ShardKeys, epoch: Epoch, mover: str, number: int) -> Call[tuple[int, int]]:
+    """Notes the number of a beat of those who move rows in; 0 only asks. Returns the highest before, and the shard's
     clock in ms.
     """
 
@@ -213,7 +213,7 @@ def beat(keys: ShardKeys, epoch: Epoch, outbox: str, number: int) -> Call[tuple[
         before, now_ms = body(answer)
         return before, now_ms
 
-    return Call.of("seal", keys, [epoch, NOW, outbox, number], decode)
+    return Call.of("seal", keys, [epoch, NOW, mover, number], decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def lane_of(id: str) -> str | None:
 def have_keys(ids: Iterable[str]) -> bool:
     """True if one of these ids has a key.
 
-    >>> have_keys(["webhook/order-42", "order-42"]), have_keys(["order-42", "/ann/1"])
+    >>> have_keys(["mail/42", "42"]), have_keys(["order-42", "/ann/1"])
     (False, True)
     """
     return _KEYED.search("\n".join(ids)) is not None

@@ -43,7 +43,7 @@ class Far:
         self.given_ahead_s = ahead_s
         self.store: Store = open_store(url_checked(url))
         self.store.horizon = Horizon(round((ahead_s or DEFAULT_AHEAD_S) * 1000))
-        self.is_ours = False
+        self.is_ours: bool = False
         """True once the table is known to be the engine's."""
 
     def opened(self, deadline: float) -> str:
