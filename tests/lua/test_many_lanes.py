@@ -11,6 +11,7 @@ import pytest
 from shardq.core.calls import by_id, consume, dispatch
 from shardq.core.calls.consume import SettleAck
 from shardq.core.calls.lane_control import FAR_MS
+from shardq.core.calls.request import Word
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from tests.lua.inner import Watched, lines
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
@@ -137,7 +138,7 @@ def test_holds_are_read_whole_where_that_is_less(keys: ShardKeys, holds: int, la
 
 def test_of_many_that_enter_a_lane_the_first_rings_without_a_look(keys: ShardKeys) -> None:
     watched = Watched(keys, {"meta": meta()})
-    words = [word for at in (T + 9, T + 5, T + 7) for word in (f"w/k/{at}", at, record("a"))]
+    words: list[Word] = [word for at in (T + 9, T + 5, T + 7) for word in (f"w/k/{at}", at, record("a"))]
     made = lines(watched.made(by_id.push(keys, EPOCH, words).at(NOW)))
     assert not [line for line in made if line.startswith("ZRANGEBYLEX")]
     assert f"ZADD alarms LT {T + 5} w/k/" in made
