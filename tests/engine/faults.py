@@ -21,12 +21,13 @@ from cluster.server import Server
 from shardq import Engine, Task, outbox
 from shardq.core.dispatcher import poller
 from shardq.core.drivers import descriptors
+from shardq.core.fleet import report
 from shardq.core.fleet.report import Report, encode
 from shardq.core.layout import formats
 from shardq.core.layout.keys import ControlKeys, ShardKeys, control_keys, shard_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.model.record import RAW, encode_record
-from shardq.engine import doctor, health
+from shardq.engine import health
 from shardq.features.far import far as of_engine
 from shardq.features.far import rows
 from shardq.features.far import statements as sql
@@ -473,7 +474,8 @@ def a_task(world: World, **options: Any) -> tuple[str, ShardKeys]:
 def processes_of_another_version(world: World) -> Fault:
     world.engine.start()
     with world.monkeypatch.context() as patch:
-        patch.setattr(doctor, "__version__", "0.0.1")
+        signed = report._signed
+        patch.setattr(report, "_signed", lambda given: msgspec.structs.replace(signed(given), version="0.0.1"))
         yield Looked(world.engine)
 
 

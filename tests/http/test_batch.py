@@ -69,7 +69,7 @@ def test_what_was_read_before_a_refusal_is_pushed_and_answered(
     program: Program, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "MOST_LINES", 20)
-    monkeypatch.setattr(batch, "WINDOW", 15)
+    monkeypatch.setattr(batch, "CHUNK", 15)
     *lines, end = program.batch([{"payload": n, "delay": 60} for n in range(30)])
     assert [each["line"] for each in lines] == [*range(1, 22)]
     assert (end["lines"], end["done"], end["failed"]) == (20, 20, 1)

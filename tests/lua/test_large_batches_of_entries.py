@@ -9,7 +9,7 @@ import redis
 
 from shardq.core.calls import consume
 from shardq.core.layout.keys import ShardKeys
-from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
+from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, named, record
 
 MANY = [f"id{number}" for number in range(20)]
 FEW = MANY[:5]
@@ -68,7 +68,7 @@ def test_a_filler_that_may_not_be_removed(shard: Shard, keys: ShardKeys, command
     shard.do("ACL", "SETUSER", user, "on", "nopass", "+@all", f"-{command}", "allchannels", "allkeys")
     with shard.as_user(user) as asker:
         call = consume.claim(keys, EPOCH, {"": 100}, max=100, lease_ms=9000, token="tok").at(NOW)
-        assert asker.ask(call)[4].split("\n") == MANY
+        assert named(asker.ask(call))["ids"].split("\n") == MANY
     shard.do("ACL", "DELUSER", user)
     state = shard.state()
     for key in ("leased", "lease"):

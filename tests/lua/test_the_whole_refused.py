@@ -13,6 +13,7 @@ import pytest
 from shardq.core.calls import control as calls
 from shardq.core.layout.keys import ControlKeys
 from shardq.core.scripts import script
+from tests.lua import shard
 from tests.lua.samples import WHOLE, named, on_the_whole
 from tests.lua.shard import NOW, Shard
 from tests.lua.test_contracts import CONTROL
@@ -62,7 +63,7 @@ def test_a_report_that_is_refused_is_left_out(centre: Shard, control: ControlKey
     centre.do("ACL", "SETUSER", user, "-hset")
     with centre.as_user(user) as asker:
         beat = calls.heartbeat(control, "d", alive_ms=9, others_ms=9, epoch=0, report=b"new").at(NOW)
-        assert asker.ask(beat)[7] == ""
+        assert shard.named(asker.ask(beat))["word"] == ""
         asker.ask(calls.report(control, 0, "w", alive_ms=9, report=b"new").at(NOW))
     state = centre.state()
     assert "d" in state["members"]

@@ -48,7 +48,7 @@ def _push(database: sa.Engine, payload: object, **options: object) -> None:
 def _rows(database: sa.Engine) -> list[int]:
     """When the rows that wait were made, in seconds after the beginning."""
     with database.connect() as connection:
-        made = connection.execute(sa.select(outbox.table.c.created)).scalars()
+        made = connection.execute(sa.select(outbox.table.c.created).where(outbox.table.c.moved.is_(None))).scalars()
         return [round(ms / 1000 - FAR.timestamp()) for ms in made]
 
 
