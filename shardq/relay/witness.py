@@ -143,7 +143,7 @@ class Witness:
         self.rows = []
         known = self._notes.beats()
         try:
-            asked = _asked(servers, known.outbox, 0)
+            asked = _asked(servers, known.outbox)
         except ShardqError as exc:
             self._error, self._errors = exc, {}
             self._next_at = time.monotonic() + AGAIN_S
@@ -159,9 +159,13 @@ class Witness:
         self._next_at = time.monotonic() + (BEAT_S if found else AGAIN_S)
         with contextlib.suppress(ShardqError):  # they have answered, and may be away again
             meet(found)
-            written = _asked(servers, given.outbox, given.last, found)
-            rows = (_row_of(given.last, shard) for shard, told in written.items() if isinstance(told, tuple))
-            self.rows = [Sent(row, (_beat_of(row)[1],), 0) for row in rows]
+            least = {shard: beat for shard, (beat, _) in found.items()}
+            written = _asked(servers, given.outbox, given.last, least)
+            before = {shard: told[0] for shard, told in written.items() if isinstance(told, tuple)}
+            if back := {shard for shard, beat in before.items() if beat < least[shard]}:  # in between: not written
+                self._read -= back
+                self._next_at = 0.0
+            self.rows = [Sent(_row_of(given.last, shard), (shard,), 0) for shard in before.keys() - back]
         return self.rows
 
     def has_confirmed(self, rows: Collection[Sent]) -> None:
@@ -195,19 +199,21 @@ def older_database(last: int, found: int) -> OlderDatabase:
 def asked_beats(servers: Servers, outbox: str) -> dict[int, int]:
     """Shard → its highest beat. Raises the error of a shard that does not answer."""
     found = dict[int, int]()
-    for shard, told in _asked(servers, outbox, 0).items():
+    for shard, told in _asked(servers, outbox).items():
         if isinstance(told, ShardqError):
             raise told
         found[shard] = told[0]
     return found
 
 
-def _asked(servers: Servers, outbox: str, beat: int, shards: Collection[int] | None = None) -> Answers:
+def _asked(servers: Servers, outbox: str, beat: int = 0, least: Mapping[int, int] | None = None) -> Answers:
+    """``least``: the shards that are to note the beat, unless they have a lower one than this by now."""
+
     def make(keys: ShardKeys, epoch: Epoch) -> Call[tuple[int, int]]:
-        return node_info.beat(keys, epoch, outbox, beat)
+        return node_info.beat(keys, epoch, outbox, beat, 0 if least is None else least[keys.shard])
 
     def ask(cache: TopologyCache) -> Operation[Answers]:
-        chosen = [keys for keys in cache.span() if shards is None or keys.shard in shards]
+        chosen = [keys for keys in cache.span() if least is None or keys.shard in least]
         return (yield from call_shards(cache, {keys.shard: (keys, make) for keys in chosen}))
 
     return servers.run(ask, timeout=ANSWER_S)

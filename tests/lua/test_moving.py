@@ -264,6 +264,12 @@ NOTES = {
         {"meta": meta(**{"beat/outbox": 8})},
         {"meta": meta(sealed=T + 7, **{"beat/outbox": 8})},
     ),
+    "sealed: a beat of a server that went back": Case(
+        lambda keys: node_info.beat(keys, EPOCH, "outbox", 9, least=8).at(at(7)),
+        ["ok", 6, T + 7],
+        {"meta": meta(**{"beat/outbox": 6})},
+        {"meta": meta(sealed=T + 7, **{"beat/outbox": 6})},
+    ),
     "unmarked": Case(
         lambda keys: resharding.unmark(keys, EPOCH).at(NOW),
         ["ok"],

@@ -201,19 +201,19 @@ def early_version(slot: int) -> Command[str]:
 
 def seal(meta: str, slot: int, epoch: Epoch) -> Call[None]:
     """A write to wait for: replicas that have it have everything that was written on the node before it."""
-    return Call(slot=slot, words=[epoch, NOW, "", 0], decode=nothing, script=script("seal"), keys=(meta,))
+    return Call(slot=slot, words=[epoch, NOW, "", 0, 0], decode=nothing, script=script("seal"), keys=(meta,))
 
 
-def beat(keys: ShardKeys, epoch: Epoch, mover: str, number: int) -> Call[tuple[int, int]]:
+def beat(keys: ShardKeys, epoch: Epoch, mover: str, number: int, least: int = 0) -> Call[tuple[int, int]]:
     """Notes the number of a beat of those who move rows in; 0 only asks. Returns the highest before, and the shard's
-    clock in ms.
+    clock in ms. With a lower one before than ``least`` it notes nothing: the server went back.
     """
 
     def decode(answer: list[Any]) -> tuple[int, int]:
         before, now_ms = body(answer)
         return before, now_ms
 
-    return Call.of("seal", keys, [epoch, NOW, mover, number], decode)
+    return Call.of("seal", keys, [epoch, NOW, mover, number, least], decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -610,7 +610,9 @@ class Sampler:
         return self._shard("unmark", [])
 
     def _seal(self) -> Built:
-        return self._shard("seal", [self._draw.choice(["", "outbox"]), self._draw.randrange(5)])
+        return self._shard(
+            "seal", [self._draw.choice(["", "outbox"]), self._draw.randrange(5), self._draw.randrange(3)]
+        )
 
     def _swept(self) -> Built:
         return self._shard("swept", [self._draw.randrange(5)])
