@@ -94,7 +94,8 @@ def world(shardq: Shell, engine: Engine, tmp_path: Path) -> dict[str, str]:
     for block in blocks():
         if found := re.match(r"example of ([\w.]+):\n", block):
             (tmp_path / found[1]).write_text(re.sub(r"  +\(.*\)$", "", block[found.end() :], flags=re.MULTILINE))
-    Engine(shardq.environment["SHARDQ_URL"], name="ordres", shards=1).open().close()
+    for name in ("orders", "ordres"):
+        Engine(shardq.environment["SHARDQ_URL"], name=name, shards=1).open().close()
     engine.start()
     engine.push("x", topic="webhook", key="customer-7")
     spool = str(tmp_path / "orders.spool")
