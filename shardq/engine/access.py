@@ -19,7 +19,7 @@ from shardq.core.producer.packing import Packer
 from shardq.core.producer.pushing import check_hooked
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.engine_wide import link
+from shardq.engine.engine_wide import link_far
 from shardq.engine.options import DEFAULT_LEASE_S, Options
 from shardq.engine.servers import Found
 from shardq.engine.wiring import DriverFactory, Running, Tracing
@@ -98,11 +98,9 @@ class EngineAccess:
     def far_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> FarRelaying:
         """Returns the part of a relay that carries out commands on ids which may be in the far store."""
         from shardq.features.far.relaying import FarRelaying, RelayedRedis  # here: most programs have no relay
-        from shardq.features.far.rows import LINK
 
         far = None if self.factory.is_of_test else self._engine._far
-        redis = RelayedRedis(packer, self.options.timeout, opened)
-        return FarRelaying(far, redis, lambda cache, identity: link(cache, LINK, identity), LINK)
+        return FarRelaying(far, RelayedRedis(packer, self.options.timeout, opened), link_far)
 
     def drop_far(self, due_before: float | dt.datetime) -> int:
         """Removes what is due before an instant from the far store. Returns how many."""

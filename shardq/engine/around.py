@@ -3,7 +3,7 @@ and ``testing`` import what they need of the package ``engine`` from here, and w
 file of the package is for them: a test reads all imports. Delivery, workers and features know no engine.
 """
 
-# One engine, open or not, with what is no business of a program; and the base of both kinds.
+# Access to an engine's inside, open or not; and the base of both kinds of engine.
 from shardq.engine import forms, tables
 from shardq.engine.access import EngineAccess
 from shardq.engine.base import EngineBase

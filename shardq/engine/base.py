@@ -30,7 +30,7 @@ from shardq.core.subscriber import Subscriber
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine import servers
 from shardq.engine.deaf import find_deaf
-from shardq.engine.engine_wide import CountsByShard, RateMeter, link
+from shardq.engine.engine_wide import CountsByShard, RateMeter, link_far
 from shardq.engine.findings import FirstSeen, found, in_order
 from shardq.engine.health import (
     Bounds,
@@ -298,7 +298,6 @@ class EngineBase(forks.OfOneProcess, ABC):
 
     def _loader(self, driver: Driver, process: str, members: Callable[[], tuple[str, ...]]) -> Loader:
         from shardq.features.far.loader import Loader
-        from shardq.features.far.rows import LINK
 
         far = self._far
         assert far is not None, "there is a far store"
@@ -307,7 +306,7 @@ class EngineBase(forks.OfOneProcess, ABC):
             if not far.is_ours:
                 deadline = self._deadline()
                 identity = far.opened(deadline)
-                far.accept(identity, run(driver, link(self._map(), LINK, identity), deadline=deadline))
+                far.accept(identity, run(driver, link_far(self._map(), identity), deadline=deadline))
 
         return Loader(
             driver,

@@ -127,16 +127,18 @@ def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Top
     return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
 
-def link(cache: TopologyCache, word: str, identity: str) -> Operation[str]:
-    """Notes that the engine has tasks in the store of this identity, beside Redis, if it has none by this word. Returns
-    the identity of the one that it has.
+def link_far(cache: TopologyCache, identity: str) -> Operation[str]:
+    """Notes that the engine has tasks in the far store of this identity, if it has no far store yet. Returns the
+    identity of the one that it has.
     """
-    if word not in cache.topology.links:
+    from shardq.features.far.rows import LINK  # here: most engines have none
+
+    if LINK not in cache.topology.links:
         yield from edit_topology(
-            cache, lambda topology: msgspec.structs.replace(topology, links={word: identity, **topology.links})
+            cache, lambda topology: msgspec.structs.replace(topology, links={LINK: identity, **topology.links})
         )
-        yield from note(cache, f"has tasks in another store from now on: {word}")
-    return cache.topology.links[word]
+        yield from note(cache, f"has tasks in another store from now on: {LINK}")
+    return cache.topology.links[LINK]
 
 
 DRAWN_IN_ALL = 3200

@@ -287,7 +287,7 @@ def of_spool(spool: SpoolStats) -> Iterator[Finding]:
 
 
 def of_far(far: FarStats) -> Iterator[Finding]:
-    """The findings on a far store from which this process can't load, or nobody does."""
+    """The findings on a far store: this process can't load from it, or no process does."""
     yield from (found("far", by="", problem=problem) for problem in far.problems)
     late = far.first is not None and (dt.datetime.now(dt.UTC) - far.first).total_seconds() > LATE_S
     if late and not far.problems:

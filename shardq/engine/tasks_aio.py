@@ -24,7 +24,7 @@ from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import Entries, Packer, each_task
 from shardq.core.topology_cache import TopologyCache
 from shardq.engine.base import EngineBase
-from shardq.engine.engine_wide import link, note
+from shardq.engine.engine_wide import link_far, note
 from shardq.engine.options import check_reason, checked_id, moved_due
 from shardq.engine.wiring import Tracing
 from shardq.errors import MissingLink
@@ -242,12 +242,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
         if self._spool is not None:
             self._store = AsyncSpoolStore(self._store, self._spool)
         if far is not None and not self._factory.is_of_test:
-            from shardq.features.far.rows import LINK
             from shardq.features.far.storing_aio import AsyncFarStore  # here: most engines have none
 
-            self._store = AsyncFarStore(
-                self._store, far, lambda cache, identity: link(cache, LINK, identity), lambda: self._running.loader()
-            )
+            self._store = AsyncFarStore(self._store, far, link_far, lambda: self._running.loader())
         self._trace_by(self._tracing)
 
     def _trace_by(self, tracing: Tracing | None) -> None:

@@ -43,7 +43,7 @@ class Claiming:
         meet: Callable[[Collection[int], float | None], None],
         *,
         timeout: float,
-        witness: Witness | None,
+        witness: Callable[[], Witness | None],
         is_timed: Callable[[], bool],
     ) -> None:
         """``meet`` is told of shards before rows are sent there. ``is_timed``: false under the clock of a test, which
@@ -61,14 +61,10 @@ class Claiming:
         self._stuck = stuck
         self._meet = meet
         self._timeout_s = timeout
-        self._witness_of_all = witness
+        self._witness = witness
         self._is_timed = is_timed
         self._ahead_ms: float | None = None  # how far the servers' clock is before this machine's steady one
         self._clock_at = 0.0  # the time of the next look at it
-
-    @property
-    def _witness(self) -> Witness | None:
-        return self._witness_of_all if self._is_timed() else None
 
     def move(self, seqs: Collection[int], *, timeout: float, most: int = BATCH, within_s: float | None = None) -> Moved:
         """Moves those of some rows that can be claimed. ``most``: the tasks of one call. ``within_s``: the bound of all
@@ -137,8 +133,8 @@ class Claiming:
         self, rows: Sequence[Numbered], *, most: int, timeout: float, within_s: float | None = None
     ) -> Results:
         failing = Failing({shard: stuck.error for shard, stuck in self._stuck.first.items()})
-        if self._witness is not None:
-            failing.errors |= self._witness.unread(self._stuck.topology().span())
+        if (witness := self._witness()) is not None:
+            failing.errors |= witness.unread(self._stuck.topology().span())
         result = Results()
         faults = {row.seq: fault for row in rows if (fault := row.command.fault) is not None}
         result.failed += faults.items()
@@ -148,8 +144,9 @@ class Claiming:
             left = [row for row in layer if row.command.id not in waiting]
             near, far, topology = left, list[Numbered](), self._stuck.topology()
             if (elsewhere := self._stuck.elsewhere(topology)) is not None:
-                far = [row for row in left if elsewhere.concerns(topology, row.command.id)]
-                near = [row for row in left if not elsewhere.concerns(topology, row.command.id)]
+                near = []
+                for row in left:
+                    (far if elsewhere.concerns(topology, row.command.id) else near).append(row)
             found = self._servers().run(
                 lambda cache, near=near: sending.send(cache, self._packer, near, failing, most=most),  # type: ignore[misc]
                 timeout=timeout,
@@ -168,8 +165,8 @@ class Claiming:
             if within_s is not None and failing.errors:
                 break
         new = self._stuck.note(rows, failing, result)
-        if new and self._witness is not None:
-            self._witness.away(new)
+        if new and witness is not None:
+            witness.away(new)
         return result
 
     def _note(self, rows: Sequence[Numbered], result: Results) -> set[int]:

@@ -82,7 +82,7 @@ class Mover:
             self._stuck,
             lambda shards, within_s: self.confirming.meet(shards, within_s),
             timeout=timeout,
-            witness=witness,
+            witness=self._watching,
             is_timed=has_threads,
         )
         self._leaving: dict[int, Sent] = {}

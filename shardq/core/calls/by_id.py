@@ -85,7 +85,7 @@ def _push_again(keys: ShardKeys, epoch: Epoch, tasks: list[Word]) -> Call[list[s
         keys,
         [epoch, NOW, keys.bell, "1", "0", *unique(tasks)],
         lambda answer: answers(answer) and [],
-        ids=tasks[::3],  # type: ignore[arg-type]
+        ids=tasks[::3],  # type: ignore[arg-type]  # as in push
     )
 
 

@@ -211,7 +211,7 @@ def body(answer: list[Any]) -> list[Any]:
 
 def by_name(answer: list[Any]) -> dict[str, Any]:
     """Returns what follows ``ok`` as name → value: an answer of more than five values has their names."""
-    words = answer[1:] if answer[0] == b"ok" else body(answer)
+    words = answer[1:] if answer[0] == b"ok" else body(answer)  # a call less: each claim comes through here
     return dict(zip(map(bytes.decode, words[::2]), words[1::2], strict=True))
 
 

@@ -47,14 +47,13 @@ class Mover:
         """
         until = int(read_ms) + self._horizon.stale_ms
         memory = f"-{self._horizon.memory_ms}-{until}"
-        ids = [row.id for row in rows]
         commands = [
             Numbered(
-                number, Command("push", id, row.due, row.record, row.rule, row.window_left(read_ms), memory=memory)
+                number, Command("push", row.id, row.due, row.record, row.rule, row.window_left(read_ms), memory=memory)
             )
-            for number, (row, id) in enumerate(zip(rows, ids, strict=True))
+            for number, row in enumerate(rows)
         ]
-        shards = {shard for id in ids for shard in self._cache.topology.homes(id)}
+        shards = {shard for row in rows for shard in self._cache.topology.homes(row.id)}
         ends = [self._cache.keys(shard) for shard in sorted(shards)]
         if new := [keys for keys in ends if not self._barrier.knows(keys.shard)]:
             yield from self._barrier.behind(new)
@@ -65,7 +64,7 @@ class Mover:
         behind = (yield from self._barrier.behind(ends)) if drained.done else set()
         moved = Moved()
         for number in drained.done:
-            if behind.isdisjoint(self._cache.topology.homes(ids[number])):
+            if behind.isdisjoint(self._cache.topology.homes(rows[number].id)):
                 moved.done.append(rows[number])
         for number, error in (*faults.items(), *drained.failed):
             if isinstance(error, Conflict) and error.state == "late":

@@ -24,7 +24,7 @@ from shardq.core.producer.pushing import PushResults, complete
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import Conflict, MissingLink, PushError, ServerFault, ShardqError, Unavailable
 from shardq.features.far.far import Far
-from shardq.features.far.rows import Row, is_made, tags_text
+from shardq.features.far.rows import LINK, Row, is_made, tags_text
 from shardq.features.far.store import Found as FarRow
 from shardq.features.far.storing_sync import Declare, FarStore
 from shardq.relay.chain_sync import TaskStore
@@ -214,22 +214,20 @@ class FoldingStore(FarStore):
 
 
 def _nonce(there: FarRow | None) -> int:
-    """The nonce of a row by which it is known that it is the same still; -1: it has none, or is not there."""
+    """The nonce of a row, which tells whether it is still the same; -1 without one, or without a row."""
     return -1 if there is None or there.row.nonce is None else there.row.nonce
 
 
 class FarRelaying:
     """The table as one relay sees it, with or without ``far=``."""
 
-    def __init__(self, far: Far | None, redis: RelayedRedis, declare: Declare, link: str) -> None:
-        """``link``: the word by which the engine names its table."""
+    def __init__(self, far: Far | None, redis: RelayedRedis, declare: Declare) -> None:
         self._redis = redis
         self._store = None if far is None else FoldingStore(redis, far, declare)
-        self._link = link
 
     def is_used(self, topology: Topology) -> bool:
         """True if ids may be in the table."""
-        return self._store is not None or self._link in topology.links
+        return self._store is not None or LINK in topology.links
 
     def concerns(self, topology: Topology, id: str) -> bool:
         """True for an id that may be in the table, which is used: one that was made for a row, or by the caller. One
@@ -246,7 +244,7 @@ class FarRelaying:
         open = [each for each in some if not failing.concerns(cache, each.command.id) and FAR not in failing.errors]
         if self._store is None:
             if open:
-                failing.errors[FAR] = MissingLink(self._link, open[0].command.id)
+                failing.errors[FAR] = MissingLink(LINK, open[0].command.id)
             return result
         errors = self._store.fold([each for each in open if each.command.kind == "push"], deadline)
         for each in open:

@@ -31,7 +31,7 @@ Said = Literal["done", "unknown", "not far"]
 NONE: Values = {}
 
 IDLE = 8
-"""Connections that are kept open while nobody needs them."""
+"""The most idle connections that are kept open."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Between two tries of what met a lost connection."""
@@ -147,7 +147,7 @@ class Counted(NamedTuple):
     rows: int
     exact: bool
     at_least: bool
-    """True if there are more, and nobody knows how many."""
+    """True if ``rows`` is a minimum: there are more, and their number is unknown."""
     first_ms: int | None
     """When the first is due; None without one."""
 

@@ -52,7 +52,7 @@ rows with payloads of 20 and 100 bytes, all due within 30 days. With payloads of
 """
 
 FAR_MEMORY = 90
-"""Bytes of Redis by which it remembers for ``2 × ahead + MARGIN_S`` that a row was loaded."""
+"""Bytes of Redis for each loaded row, which it remembers for ``2 × ahead + MARGIN_S``."""
 
 
 class NotPossible(ValueError):
