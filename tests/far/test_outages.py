@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from cluster.postgres import Postgres
 from cluster.server import Server
 from shardq import Engine, Outcome, PushError, ServerFault, ShardqError, Task, Unanswered, Unavailable
 from shardq.errors import AccessDenied, ReadOnly
+from shardq.features.far import loader
 from shardq.features.far import statements as sql
 from shardq.relay.sending import is_refusal
 from tests.support.findings import red
@@ -213,21 +213,27 @@ def test_a_pooler_s_connections(engine: Engine, database: str) -> None:
 # ---- replicas
 
 
-def test_a_move_waits_for_replicas(own_server: Server, replica: Server, name: str, tmp_path: Path) -> None:
-    with Engine(own_server.url, name=name, shards=2, far=str(tmp_path / "far.db"), timeout=3) as engine:
+def test_what_a_command_moves_waits_for_replicas(
+    own_server: Server, replica: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover takes what the replica has not heard of, and a loader brings it again."""
+    monkeypatch.setattr(loader, "TOLD_S", 0.5)
+    database = str(tmp_path / "far.db")
+    with Engine(own_server.url, name=name, shards=2, far=database, timeout=3) as engine:
         id = engine.push("far", delay=FAR_S)
-        replica_pid = replica.pid
-        import os
-
-        os.kill(replica_pid, signal.SIGSTOP)
-        try:
-            assert engine.reschedule(id, delay=60) is Outcome.MOVED
-            assert counted(engine).scheduled == 1
-            assert engine.stats().far.tasks == 1, "it stays until a replica has it"  # type: ignore[union-attr]
-        finally:
-            os.kill(replica_pid, signal.SIGCONT)
+        wait_until(lambda: replica.ask("DBSIZE") == own_server.ask("DBSIZE"), "the replica has the engine")
+        replica.pause()
+        assert engine.reschedule(id, delay=60) is Outcome.MOVED
+        assert counted(engine).scheduled == 1
+        assert engine.stats().far.tasks == 0, "it is Redis' task"  # type: ignore[union-attr]
         engine.start()
-        wait_until(lambda: engine.stats().far.tasks == 0, "it is moved")  # type: ignore[union-attr]
+        wait_until(lambda: "far" in red(engine.health()), "it is told")
+        own_server.kill()
+    replica.resume()
+    replica.ask("REPLICAOF", "NO", "ONE")
+    with Engine(replica.url, name=name, far=database) as engine:
+        engine.start()
+        wait_until(lambda: engine.get(id) is not None, "it is moved again")
         assert counted(engine).scheduled == 1
 
 

@@ -31,6 +31,7 @@ CREATE = (
     ) WITH (autovacuum_vacuum_scale_factor = 0.02)""",
     f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_due ON {sql.TABLE} (due, id) WHERE NOT gone",
     f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_gone ON {sql.TABLE} (known) WHERE gone",
+    f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_sent ON {sql.TABLE} (due, id) WHERE {sql.IS_SENT}",
     f"""CREATE TABLE IF NOT EXISTS {sql.OWNER} (
         number int PRIMARY KEY, engine text NOT NULL, identity text NOT NULL, ahead double precision NOT NULL
     )""",
@@ -242,7 +243,7 @@ def packed(rows: Sequence[Row]) -> bytes:
 
 _FORGET = f"""
 DELETE FROM {sql.TABLE} AS far USING unnest(CAST(:ids AS text[]), CAST(:dues AS bigint[])) AS moved (id, due)
-WHERE far.id = moved.id AND far.due = moved.due AND NOT far.gone AND far.nonce IS NULL"""
+WHERE far.id = moved.id AND far.due = moved.due AND far.nonce IS NULL"""
 
 _ESTIMATE = f"""
 SELECT CASE WHEN reltuples >= 0 THEN reltuples * pg_relation_size(oid)

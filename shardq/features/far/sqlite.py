@@ -24,6 +24,7 @@ CREATE = (
     ) WITHOUT ROWID""",
     f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_due ON {sql.TABLE} (due, id) WHERE NOT gone",
     f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_gone ON {sql.TABLE} (known) WHERE gone",
+    f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_sent ON {sql.TABLE} (due, id) WHERE {sql.IS_SENT}",
     f"""CREATE TABLE IF NOT EXISTS {sql.OWNER} (
         number INTEGER PRIMARY KEY, engine TEXT NOT NULL, identity TEXT NOT NULL, ahead REAL NOT NULL
     )""",
@@ -152,7 +153,7 @@ class SqliteStore(Store):
         return None
 
 
-_FORGET = f"DELETE FROM {sql.TABLE} WHERE id = :id AND due = :due AND NOT gone AND nonce IS NULL"
+_FORGET = f"DELETE FROM {sql.TABLE} WHERE id = :id AND due = :due AND nonce IS NULL"
 
 
 def _hashed(id: str) -> int:

@@ -2,8 +2,9 @@
 belongs to the table alone: its due time is past that clock by more than ``:far``. No statement that changes a row
 leaves that out, but for those that remove what Redis has.
 
-A row that is ``gone`` has no task any more, and remembers one of the outbox: a push of it that is repeated, by a relay
-that had stood still, finds it.
+A row that is ``gone`` has no task any more. One of the outbox is remembered: a push of it that is repeated, by a relay
+that had stood still, finds it. One that still has its record was *sent* to Redis by a command, and is not *confirmed*:
+a power cut may take its task from Redis, so a loader sends it once more, and removes it when replicas and disk have it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ WHERE id = :id AND {FAR} AND coalesce(nonce, -1) = :was AND {{now}} <= :latest""
 
 FIND = f"SELECT {COLUMNS}, due > {{now}} + :far, gone FROM {TABLE} WHERE id {{among}}"
 
-FORGOTTEN = f"DELETE FROM {TABLE} WHERE gone AND until < {{now}} AND known < {{now}}"
+FORGOTTEN = f"DELETE FROM {TABLE} WHERE gone AND coalesce(until, 0) < {{now}} AND known < {{now}}"
 
 CANCEL = f"DELETE FROM {TABLE} WHERE id {{among}} AND {FAR} AND nonce IS NULL"
 LEAVE = f"UPDATE {TABLE} SET gone = TRUE, record = :nothing, tags = NULL WHERE id {{among}} AND {FAR}"
@@ -52,23 +53,38 @@ LEAVE = f"UPDATE {TABLE} SET gone = TRUE, record = :nothing, tags = NULL WHERE i
 
 MOVE = f"UPDATE {TABLE} SET due = :to WHERE id {{among}} AND {FAR}"
 
+IS_SENT = "gone AND length(record) > 0"
+
+SENT = f"""
+UPDATE {TABLE} SET gone = TRUE, known = CASE WHEN known > {{now}} + :memory THEN known ELSE {{now}} + :memory END
+WHERE id {{among}} AND coalesce(nonce, -1) = :nonce AND NOT gone"""
+"""Notes rows that Redis has, and knows for so long."""
+
 FORGET_KNOWN = f"""
 UPDATE {TABLE} SET gone = TRUE, record = :nothing, tags = NULL
-WHERE id = :id AND due = :due AND nonce = :nonce AND NOT gone"""
+WHERE id = :id AND due = :due AND nonce = :nonce AND (NOT gone OR {IS_SENT})"""
 
 COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {TABLE} WHERE NOT gone LIMIT :most) AS counted"
 FIRST = f"SELECT min(due) FROM {TABLE} WHERE NOT gone"
 
-NEAR = f"""
+
+def _to_send(which: str) -> str:
+    """A page of rows, of at most ``:bytes``, behind another."""
+    return f"""
 SELECT {COLUMNS} FROM (
   SELECT page.*, sum(length(record)) OVER (ORDER BY due, id) - length(record) AS before FROM (
-    SELECT {COLUMNS} FROM {TABLE}
-    WHERE NOT gone AND (due, id) > (:due, :id) AND due <= :last AND due <= {{now}} + :within
-      AND ((hashtext(id) & 2147483647) % :members = :member OR due <= {{now}} + :overdue)
-    ORDER BY due, id LIMIT :most
+    SELECT {COLUMNS} FROM {TABLE} WHERE {which} AND (due, id) > (:due, :id) ORDER BY due, id LIMIT :most
   ) AS page
 ) AS sized WHERE before < :bytes ORDER BY due, id"""
-"""A page of the rows to load, of at most ``:bytes``, behind another: the caller's share, and what is overdue."""
+
+
+_SHARE = "(hashtext(id) & 2147483647) % :members = :member"
+
+NEAR = _to_send(f"NOT gone AND due <= :last AND due <= {{now}} + :within AND ({_SHARE} OR due <= {{now}} + :overdue)")
+"""The rows to load: the caller's share, and what is overdue."""
+
+UNCONFIRMED = _to_send(f"{IS_SENT} AND known > {{now}} AND ({_SHARE} OR known <= {{now}} + :hurry)")
+"""The rows that commands have sent: the caller's share, and what Redis will soon have forgotten."""
 
 END_OF_LOOK = f"""
 SELECT id FROM {TABLE} WHERE id > :after AND id < :end ORDER BY id LIMIT 1 OFFSET :look"""

@@ -342,7 +342,7 @@ class Store(ABC):
         if session.change(self.text(sql.INSERT), row._asdict() | {"far": self.horizon.far_ms}):
             return "stored"
         if there := self._found(session, [row.id]):
-            return "stored" if again and there[0].row == row else "taken"
+            return "stored" if again and there[0].row._replace(known=0) == row else "taken"
         return "doubtful" if again else "near"
 
     # ---- by id
@@ -405,20 +405,48 @@ class Store(ABC):
     # ---- for those who move rows to Redis
 
     def near(
-        self, after: tuple[int, str], *, members: int, member: int, most: int, bytes: int, deadline: float
+        self,
+        after: tuple[int, str],
+        *,
+        sent: bool = False,
+        members: int,
+        member: int,
+        most: int,
+        bytes: int,
+        deadline: float,
     ) -> list[Row]:
-        """A page of the rows to load behind a due time and an id."""
+        """A page of the rows to load behind a due time and an id; or of those that commands have ``sent``, and nobody
+        has confirmed.
+        """
         within = self.horizon.ahead_ms
         due, id = after
         values = {
             "due": due, "id": id, "last": int(self.now_ms) + within + CLOCK_SLACK_MS, "within": within,
-            "overdue": within // 2, "members": members, "member": member, "most": most, "bytes": bytes,
+            "overdue": within // 2, "hurry": self.horizon.memory_ms // 4, "members": members, "member": member,
+            "most": most, "bytes": bytes,
         }  # fmt: skip
-        found = self.attempt(lambda session, _: session.run_in_order(self.text(sql.NEAR), values), deadline)
+        text = self.text(sql.UNCONFIRMED if sent else sql.NEAR)
+        found = self.attempt(lambda session, _: session.run_in_order(text, values), deadline)
         return [row_of(each) for each in found]
 
+    def sent(self, rows: Sequence[Row], deadline: float) -> None:
+        """Notes that Redis has rows, whose replicas and disk may still lack them: they are its tasks alone."""
+        nonces: dict[tuple[str, int], list[str]] = {}
+        for row in sorted(rows):
+            nonces.setdefault((row.id, row.nonce) if row.nonce is not None else ("", -1), []).append(row.id)
+        memory_ms = self.horizon.memory_ms // 2  # less than Redis': it may have been a while ago
+
+        def work(session: Session, _: bool) -> None:
+            with session.transaction() if len(nonces) > 1 else nullcontext():
+                for (_id, nonce), ids in nonces.items():
+                    session.change(*self._for(sql.SENT, ids, {"memory": memory_ms, "nonce": nonce}))
+
+        self.attempt(work, deadline)
+
     def forget(self, rows: Sequence[Row], deadline: float) -> None:
-        """Removes rows that Redis has; not one that got another due time meanwhile, or another task."""
+        """Removes rows that Redis, its replicas and its disk have; not one that got another due time meanwhile, or
+        another task.
+        """
 
         made = sorted(row for row in rows if row.nonce is None)
         known = sorted(row for row in rows if row.nonce is not None)

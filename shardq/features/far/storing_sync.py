@@ -27,7 +27,7 @@ from shardq.core.producer.packing import FRESH, RUN, Entries
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
 from shardq.features.far.far import Far, anew, chunks, stats_of
-from shardq.features.far.moving import Mover
+from shardq.features.far.moving import move
 from shardq.features.far.report import FarStats, LoaderReport
 from shardq.features.far.rows import Row, is_made
 from shardq.features.far.store import Counted, Filtered
@@ -363,18 +363,17 @@ class FarStore(TaskStore):
 
     def _moved(self, rows: Sequence[Row], read_ms: float, deadline: float) -> list[tuple[Row, ShardqError]]:
         """Moves near rows to Redis, which were read at an instant of the database's clock, or later. Returns those that
-        are refused for themselves. Raises why others can't be moved.
+        are refused for themselves. Raises why others can't be moved. A loader removes them when they are confirmed: the
+        disk may take two seconds.
         """
         store, failing = self._far.store, Failing()
-        moved = self.run(lambda cache: Mover(cache, self.packer, store.horizon).move(rows, read_ms, failing), deadline)
-        if moved.done:
-            self._sql(store.forget, moved.done, max(deadline, time.monotonic() + 1.0))
+        moved = self.run(lambda cache: move(cache, self.packer, store.horizon, rows, read_ms, failing), deadline)
+        if moved.sent:
+            self._sql(store.sent, moved.sent, max(deadline, time.monotonic() + 1.0))
         if moved.late:
             raise Unavailable(f"{moved.late[0].id} was read from the far store too long ago to be moved; try again")
-        if len(moved.done) + len(moved.refused) < len(rows):
-            raise next(iter(failing.errors.values()), None) or Unavailable(
-                f"{rows[0].id} can't leave the far store: the replicas of its shard do not confirm it"
-            )
+        if len(moved.sent) + len(moved.refused) < len(rows):
+            raise next(iter(failing.errors.values()))
         return moved.refused
 
 

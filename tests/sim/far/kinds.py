@@ -152,6 +152,7 @@ def loaded(env: Env, cache: TopologyCache, id: str, *, full: bool = False) -> No
         ready=lambda: None,
         process="p",
         members=lambda: ("p",),
+        has_threads=False,
     )
     loader._full_at = 0.0 if full else 10 * DEADLINE
     loader.once()

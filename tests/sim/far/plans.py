@@ -77,6 +77,7 @@ MADE_BEGINNINGS: Sequence[Beginning] = [
     _made("far"),
     _made("rescheduled", order("reschedule", FARTHER_MS)),
     _made("near in the table", TICK_MS),
+    _made("moved by a command", TICK_MS, order("get")),
     _made("loaded", WAITS_MS, LOADER),
 ]
 
@@ -90,6 +91,7 @@ RELAYED_BEGINNINGS: Sequence[Beginning] = [
 HELD: Sequence[tuple[Beginning, Sequence[Kind]]] = [
     (_made("to be loaded", WAITS_MS), [LOADER, *ORDERS]),
     (_made("loaded and left", WAITS_MS, _moved_and_left), [LOADER, *ORDERS]),
+    (_made("moved by a command", TICK_MS, order("get")), [LOADER, *ORDERS]),
     # Whoever looks at that row hours later moves it anew, as the page says; loaders look at once.
     (_made("handled and left", WAITS_MS, _moved_and_left, FAR_MS, _handled), [LOADER]),
 ]
