@@ -1,4 +1,5 @@
-"""far: the table in which far tasks wait. Count them, load what is near, drop what is not to be sent any more."""
+"""far: the table in which far tasks wait. Count them, load what is near, say what is near, drop what is not to be sent
+any more."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import click
 import msgspec
 
 from shardq import Engine
-from shardq.cli.options import INSTANT, Given, command, shared
+from shardq.cli.options import INSTANT, TIME, Given, command, shared
 from shardq.cli.output import complain
 from shardq.cli.session import opened
 from shardq.engine.around import EngineAccess, counted, of_far
@@ -22,6 +23,7 @@ example:
   export SHARDQ_FAR=postgresql://app@127.0.0.1/shop
   shardq far status --name reminders
   shardq far load --name reminders
+  shardq far ahead 2h --name reminders
   shardq far drop --due-before 2030-01-31T12:00:00Z --name reminders""",
 )
 def far() -> None:
@@ -76,6 +78,26 @@ def load(given: Given) -> int:
             for problem in report.problems:
                 complain(f"error: {problem}")
     return 1 if report.problems else 0
+
+
+@command("Change how early tasks are loaded.", of=far)
+@click.argument("seconds", type=TIME)
+@shared
+def ahead(given: Given, seconds: float) -> None:
+    """Have tasks loaded so many SECONDS before they are due, by all processes. An outage of the database, or of all
+    dispatchers, that is shorter makes nothing late; and so many seconds' tasks are in Redis' memory.
+
+    Nothing has to be restarted. Both values count for a while: until no process works by the former one any more.
+    After that, you can change it again. `ahead=` in a program applies only when the table is made.
+
+    example:
+      shardq far ahead 2h --name reminders
+    """
+    with opened(given) as engine:
+        _table(engine)
+        left_s = EngineAccess(engine).change_ahead(seconds)
+        when = f" (takes effect in {left_s:,.0f} s)" if left_s else ""
+        given.answer({"ahead": seconds, "seconds_left": left_s}, f"loaded when due within {seconds:,.0f} s{when}")
 
 
 @command("Drop tasks that were due before an instant.", of=far)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,18 @@ class EngineAccess:
 
         far = None if self.factory.is_of_test else self._engine._far
         return FarRelaying(far, RelayedRedis(packer, self.options.timeout, opened), link_far)
+
+    def change_ahead(self, ahead: float) -> float:
+        """Has tasks loaded from the far store so many seconds before they are due. Returns the seconds until all
+        processes go by that. Of an engine for threads.
+        """
+        from shardq.features.far.far import ahead_checked  # here: most engines have none
+
+        far, seconds = self._engine._far, ahead_checked(ahead)
+        assert far is not None, "there is a far store"
+        assert seconds is not None, "one was given"
+        owner = far.store.change_ahead(seconds, time.monotonic() + self._engine._options.timeout)
+        return max(0.0, (owner.changes_until - far.store.now_ms) / 1000)
 
     def drop_far(self, due_before: float | dt.datetime) -> int:
         """Removes what is due before an instant from the far store. Returns how many."""

@@ -39,6 +39,14 @@ def test_status(shardq: Shell, engine: Engine, database: str) -> None:
     assert (seen["tasks"], seen["database"], seen["problems"]) == (3, database, [])
 
 
+def test_another_ahead(shardq: Shell, engine: Engine, database: str) -> None:
+    told = shardq.run("far", "ahead", "2h", "--far", database)
+    assert told.code == 0, told
+    assert "loaded when due within 7,200 s (takes effect in 8," in told.out
+    assert "change it again in" in shardq.run("far", "ahead", "90m", "--far", database).err
+    assert "give 60 seconds or more" in shardq.run("far", "ahead", "5", "--far", database).err
+
+
 def test_without_the_database(shardq: Shell, engine: Engine) -> None:
     told = shardq.run("far", "status")
     assert told.code == 2

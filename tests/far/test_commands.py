@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardq import Engine, Outcome, PushError, Task
-from shardq.errors import InvalidOption, MissingLink, Unavailable
+from shardq.errors import MissingLink, Unavailable
 from shardq.features.far.rows import is_made
 from tests.far.conftest import DAY_S, Make
 from tests.support.findings import red
@@ -274,11 +274,12 @@ def test_another_table_is_refused(engine: Engine, make: Make, tmp_path: Any) -> 
     assert [text for text in other.health().reasons if "is not the one of the engine" in text]
 
 
-def test_another_ahead_is_refused(engine: Engine, make: Make) -> None:
+def test_the_ahead_of_the_first_counts(engine: Engine, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     engine.push("x", delay=FAR_S)
-    with pytest.raises(InvalidOption, match="the engine has 3600"):
-        make(ahead=7200).push("x", delay=FAR_S)
-    make(ahead=3600).push("x", delay=FAR_S)
+    other = make(ahead=7200)
+    other.push("x", delay=FAR_S)
+    assert [each for each in caplog.messages if "ahead=7200 of this program is not used: the engine has 3600" in each]
+    assert other.stats().far.ahead == 3600  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from shardq.core.model.ids import Ids
-from shardq.errors import InvalidUrl
+from shardq.errors import InvalidUrl, Unavailable
 from shardq.features.far.far import open_store
 from shardq.features.far.postgres import PostgresStore
 from shardq.features.far.rows import Horizon, Row, far_id
-from shardq.features.far.statements import TABLE
+from shardq.features.far.statements import OWNER, TABLE
 from shardq.features.far.store import LOOK, Filtered, Session, Store
 from tests.far.conftest import later
 
@@ -408,3 +408,28 @@ def test_a_password_is_not_told() -> None:
     assert (
         open_store("postgresql+psycopg://app:secret@db.example:5433/shop").where == "postgresql://db.example:5433/shop"
     )
+
+
+def test_another_ahead(store: Store, database: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both count while somebody may go by the former one; then the new one, in every process."""
+    other = open_store(database)
+    other.open(name, 60.0, later())
+    monkeypatch.setattr("shardq.features.far.store.CLOCK_S", -1.0)
+    far_ms, hour_ms = store.horizon.far_ms, 3_600_000
+    for ahead in (60.0, 60.0):
+        owner = store.change_ahead(ahead, later())
+        assert (owner.ahead, owner.former) == (60, 3600)
+        assert far_ms < owner.changes_until - store.now_ms + 10_000 < far_ms + 10_000
+    assert other.counted(later()).rows == 0
+    for each in (store, other):
+        assert each.horizon.memory_ms == far_ms + hour_ms
+        assert (each.horizon.ahead_ms, each.horizon.far_ms) == (60_000, far_ms)
+    with pytest.raises(Unavailable, match="change it again in"):
+        other.change_ahead(120.0, later())
+    other.attempt(lambda session, _: session.change(f"UPDATE {OWNER} SET changed = changed - {far_ms}"), later())
+    for each in (store, other):
+        assert each.counted(later()).rows == 0
+        assert (each.horizon.ahead_ms, each.horizon.far_ms) == (60_000, far_ms - hour_ms + 60_000)
+    assert other.change_ahead(7200.0, later()).former == 60
+    assert (other.horizon.ahead_ms, other.horizon.far_ms) == (60_000, far_ms + hour_ms)
+    other.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -18,6 +19,8 @@ from shardq.errors import InvalidOption, InvalidUrl, ShardqError
 from shardq.features.far.report import FarStats, LoaderReport
 from shardq.features.far.rows import LAST_MS, LEAST_AHEAD_S, Horizon, Row, far_id, tags_text
 from shardq.features.far.store import Counted, Store
+
+log: logging.Logger = logging.getLogger("shardq.far")
 
 DEFAULT_AHEAD_S = 3600.0
 
@@ -47,14 +50,14 @@ class Far:
         """True once the table is known to be the engine's."""
 
     def opened(self, deadline: float) -> str:
-        """Opens the table. Returns its identity. Raises InvalidOption for another ``ahead`` than it has."""
+        """Opens the table. Returns its identity."""
         owner = self.store.open(self.engine, self.given_ahead_s or DEFAULT_AHEAD_S, deadline)
         if self.given_ahead_s not in (None, owner.ahead):
-            raise InvalidOption(
-                f"ahead={self.given_ahead_s:g} is not possible: the engine has {owner.ahead:g}, which all of its "
-                "processes go by; give that, or leave it out"
+            log.warning(
+                "ahead=%g of this program is not used: the engine has %g, and `shardq far ahead` changes it",
+                self.given_ahead_s,
+                owner.ahead,
             )
-        self.store.horizon = Horizon(round(owner.ahead * 1000))
         return owner.identity
 
     def accept(self, identity: str, linked: str) -> None:

@@ -83,18 +83,20 @@ class Horizon:
     ahead_ms: int
     """``ahead``: who is due within it is loaded."""
     margin_ms: int = field(default_factory=lambda: round(MARGIN_S * 1000))
+    widest_ms: int = 0
+    """While ``ahead`` changes, the larger one of both."""
 
     @property
     def far_ms(self) -> int:
         """Tasks due later than so many ms from now belong to the table alone."""
-        return self.ahead_ms + self.margin_ms
+        return max(self.ahead_ms, self.widest_ms) + self.margin_ms
 
     @property
     def memory_ms(self) -> int:
         """How long Redis remembers that a row was moved: longer than anybody who has read it may still push it, and
         than a row waits that was moved early, by a process that died before it removed it.
         """
-        return 2 * self.ahead_ms + self.margin_ms
+        return self.far_ms + max(self.ahead_ms, self.widest_ms)
 
     @property
     def stale_ms(self) -> int:

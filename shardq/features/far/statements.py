@@ -14,10 +14,14 @@ OWNER = "shardq_far_engine"
 
 FAR = "due > {now} + :far AND NOT gone"
 
-READ_OWNER = f"SELECT engine, identity, ahead FROM {OWNER}"
+READ_OWNER = f"SELECT engine, identity, ahead, former, changed FROM {OWNER}"
 CLAIM_OWNER = f"""
-INSERT INTO {OWNER} (number, engine, identity, ahead) VALUES (1, :engine, :identity, :ahead) ON CONFLICT DO NOTHING"""
+INSERT INTO {OWNER} (number, engine, identity, ahead, former, changed)
+VALUES (1, :engine, :identity, :ahead, :ahead, 0) ON CONFLICT DO NOTHING"""
 """The key is the same for all: of several that begin at once, one makes the identity."""
+
+CHANGE_AHEAD = f"""
+UPDATE {OWNER} SET former = ahead, ahead = :ahead, changed = {{now}} WHERE ahead = :was AND changed = :changed"""
 
 CLOCK = "SELECT {now}"
 

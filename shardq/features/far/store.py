@@ -158,6 +158,23 @@ class Owner(NamedTuple):
     engine: str
     identity: str
     ahead: float
+    former: float
+    """The ``ahead`` before the last change of it."""
+    changed: int
+    """When that was, in ms by the database's clock."""
+
+    @property
+    def changes_until(self) -> int:
+        """Until then both count, the former and the present ``ahead``: a row may be moved for so long by who has read
+        it, and knows the former one.
+        """
+        longer = Horizon(round(1000 * max(self.ahead, self.former)))
+        return self.changed + longer.far_ms
+
+    def horizon(self, now_ms: float) -> Horizon:
+        """Returns what is near, and what is far, at an instant."""
+        both = [round(1000 * each) for each in (self.ahead, self.former)]
+        return Horizon(both[0]) if now_ms >= self.changes_until else Horizon(min(both), widest_ms=max(both))
 
 
 class Store(ABC):
@@ -177,6 +194,7 @@ class Store(ABC):
         self._ahead_ms = 0.0
         """How far the database's clock is ahead of this machine's."""
         self._learnt_at = -CLOCK_S
+        self._is_open = False
         self._forked()
         forks.watch(self, type(self)._forked)
 
@@ -265,7 +283,7 @@ class Store(ABC):
         session.deadline = deadline
         try:
             if time.monotonic() - self._learnt_at > CLOCK_S:
-                self._learn_clock(session)
+                self._learn(session)
             yield session
         except BaseException:
             session.close()
@@ -299,7 +317,7 @@ class Store(ABC):
                 mine = {"engine": engine, "identity": secrets.token_hex(16), "ahead": ahead}
                 session.change(sql.CLAIM_OWNER, mine)
                 known = session.run(sql.READ_OWNER)
-            owner = Owner(*known[0])
+            owner = self._obey(known[0])
             if owner.engine != engine:
                 raise InvalidUrl(
                     f"the far store {self.where} belongs to the engine {quoted(owner.engine)}, and not to "
@@ -309,11 +327,36 @@ class Store(ABC):
 
         return self.attempt(work, deadline)
 
-    def _learn_clock(self, session: Session) -> None:
+    def change_ahead(self, ahead: float, deadline: float) -> Owner:
+        """Gives the table another ``ahead``. Raises Unavailable while an earlier change is under way."""
+
+        def work(session: Session, _: bool) -> Owner:
+            owner = self._obey(session.run(sql.READ_OWNER)[0])
+            if ahead != owner.ahead:
+                if (left_s := (owner.changes_until - self.now_ms) / 1000) > 0:
+                    raise Unavailable(f"ahead was changed a while ago; change it again in {left_s:,.0f} s")
+                values = {"ahead": ahead, "was": owner.ahead, "changed": owner.changed}
+                session.change(self.text(sql.CHANGE_AHEAD), values)
+                owner = self._obey(session.run(sql.READ_OWNER)[0])
+                if owner.ahead != ahead:
+                    raise Unavailable(f"somebody else has set ahead to {owner.ahead:g} s at the same time")
+            return owner
+
+        return self.attempt(work, deadline)
+
+    def _learn(self, session: Session) -> None:
+        """Asks for the clock, and for the ``ahead`` that counts: it may be changed while processes run."""
         before = time.time()
         [(now_ms,)] = session.run(self.text(sql.CLOCK))
         self._ahead_ms = now_ms - 500 * (before + time.time())
+        for row in session.run(sql.READ_OWNER) if self._is_open else ():
+            self._obey(row)
         self._learnt_at = time.monotonic()
+
+    def _obey(self, row: Sequence[Any]) -> Owner:
+        owner, self._is_open = Owner(*row), True
+        self.horizon = owner.horizon(self.now_ms)
+        return owner
 
     @property
     def now_ms(self) -> float:
