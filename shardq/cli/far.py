@@ -80,6 +80,25 @@ def load(given: Given) -> int:
     return 1 if report.problems else 0
 
 
+@command("Load what is there, after the database was restored.", of=far)
+@shared
+def accept(given: Given) -> None:
+    """Have dispatchers go on after the database was restored from a backup. They stop then, as tasks that had been
+    loaded are back, and would run twice; `shardq far status` says until when tasks were loaded.
+
+    First drop those that are due before that. Tasks that were cancelled or rescheduled since the backup are back as
+    they were then; tasks that were pushed since are lost.
+
+    example:
+      shardq far drop --due-before 2030-01-31T13:00:00Z --name reminders
+      shardq far accept --name reminders
+    """
+    with opened(given) as engine:
+        _table(engine)
+        EngineAccess(engine).accept_far()
+        given.answer({"accepted": True}, "loaded from now on")
+
+
 @command("Change how early tasks are loaded.", of=far)
 @click.argument("seconds", type=TIME)
 @shared

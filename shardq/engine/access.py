@@ -96,6 +96,10 @@ class EngineAccess:
         loader.once()
         return loader.report()
 
+    def accept_far(self) -> None:
+        """Has what is in the far store loaded, although its database was restored. Of an engine for threads."""
+        self._engine._loader(self.open_driver(), "by hand", lambda: ()).accept()
+
     def far_relaying(self, packer: Packer, opened: Callable[[], tuple[Driver, TopologyCache]]) -> FarRelaying:
         """Returns the part of a relay that carries out commands on ids which may be in the far store."""
         from shardq.features.far.relaying import FarRelaying, RelayedRedis  # here: most programs have no relay

@@ -207,16 +207,21 @@ def asked_beats(servers: Servers, outbox: str) -> dict[int, int]:
 
 
 def _asked(servers: Servers, outbox: str, beat: int = 0, least: Mapping[int, int] | None = None) -> Answers:
-    """``least``: the shards that are to note the beat, unless they have a lower one than this by now."""
+    return servers.run(lambda cache: ask_shards(cache, outbox, beat, least), timeout=ANSWER_S)
+
+
+def ask_shards(
+    cache: TopologyCache, name: str, beat: int = 0, least: Mapping[int, int] | None = None
+) -> Operation[Answers]:
+    """Asks all shards, which note a beat that is not 0. ``least``: only these do, unless they have a lower one than
+    this by now.
+    """
 
     def make(keys: ShardKeys, epoch: Epoch) -> Call[tuple[int, int]]:
-        return node_info.beat(keys, epoch, outbox, beat, 0 if least is None else least[keys.shard])
+        return node_info.beat(keys, epoch, name, beat, 0 if least is None else least[keys.shard])
 
-    def ask(cache: TopologyCache) -> Operation[Answers]:
-        chosen = [keys for keys in cache.span() if least is None or keys.shard in least]
-        return (yield from call_shards(cache, {keys.shard: (keys, make) for keys in chosen}))
-
-    return servers.run(ask, timeout=ANSWER_S)
+    chosen = [keys for keys in cache.span() if least is None or keys.shard in least]
+    return (yield from call_shards(cache, {keys.shard: (keys, make) for keys in chosen}))
 
 
 def _compare(database_ms: int, clocks: Mapping[int, int]) -> None:

@@ -109,7 +109,7 @@ def anew(rows: Collection[Row], packer: Packer) -> list[Row]:
 
 def stats_of(far: Far, counted: Counted | ShardqError | None, loader: LoaderReport | None) -> FarStats:
     """Returns the statistics of a table, which was counted, or could not be."""
-    problems = loader.problems if loader is not None else ()
+    problems = loader.problems if loader is not None else (far.store.halted,) if far.store.halted else ()
     tasks, exact, at_least, first = None, True, False, None
     if isinstance(counted, Counted):
         tasks, exact, at_least = counted.rows, counted.exact, counted.at_least

@@ -31,8 +31,10 @@ from shardq.features.far.moving import Moved, move
 from shardq.features.far.report import LoaderReport
 from shardq.features.far.rows import Row
 from shardq.features.far.store import Store
+from shardq.features.far.witness import FarWitness
 from shardq.relay.confirming import TOLD_S, Confirming, Sent
 from shardq.relay.sending import Failing, cause_of
+from shardq.relay.witness import ANSWER_S, ask_shards
 
 log: logging.Logger = logging.getLogger("shardq.far")
 
@@ -96,6 +98,9 @@ class Loader(SideThread):
         self._ready = ready
         self._process, self._members = process, members
         self._has_threads = has_threads
+        self._witness = FarWitness(
+            store, lambda name, beat: run(driver, ask_shards(cache, name, beat), timeout=ANSWER_S)
+        )
         self._numbers = itertools.count(1)
         self._sent: dict[int, Row] = {}
         """Number → a row that Redis has, and that is not confirmed."""
@@ -142,12 +147,19 @@ class Loader(SideThread):
             problems.append(f"the far store keeps what was moved to Redis: {self._unconfirmed}")
         return LoaderReport(self._loaded, left_s, tuple(problems))
 
+    def accept(self) -> None:
+        """Has what is in the table loaded, although the database was restored."""
+        self._ready()
+        self._witness.accept(time.monotonic() + TRIP_S)
+
     def once(self) -> None:
         """Moves what is near, in the calling thread."""
         self._step()
 
     def _step(self) -> float:
         self._ready()
+        if self._has_threads:  # else the clock is that of a test
+            self._witness.check(time.monotonic() + TRIP_S)
         self._settle()
         began = time.monotonic()
         full = began >= self._full_at

@@ -34,7 +34,7 @@ CREATE = (
     f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_sent ON {sql.TABLE} (due, id) WHERE {sql.IS_SENT}",
     f"""CREATE TABLE IF NOT EXISTS {sql.OWNER} (
         number int PRIMARY KEY, engine text NOT NULL, identity text NOT NULL, ahead double precision NOT NULL,
-        former double precision NOT NULL, changed bigint NOT NULL
+        former double precision NOT NULL, changed bigint NOT NULL, beat bigint NOT NULL, halted text NOT NULL
     )""",
 )
 

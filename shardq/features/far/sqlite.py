@@ -27,7 +27,7 @@ CREATE = (
     f"CREATE INDEX IF NOT EXISTS {sql.TABLE}_sent ON {sql.TABLE} (due, id) WHERE {sql.IS_SENT}",
     f"""CREATE TABLE IF NOT EXISTS {sql.OWNER} (
         number INTEGER PRIMARY KEY, engine TEXT NOT NULL, identity TEXT NOT NULL, ahead REAL NOT NULL,
-        former REAL NOT NULL, changed INTEGER NOT NULL
+        former REAL NOT NULL, changed INTEGER NOT NULL, beat INTEGER NOT NULL, halted TEXT NOT NULL
     )""",
 )
 

@@ -14,14 +14,18 @@ OWNER = "shardq_far_engine"
 
 FAR = "due > {now} + :far AND NOT gone"
 
-READ_OWNER = f"SELECT engine, identity, ahead, former, changed FROM {OWNER}"
+READ_OWNER = f"SELECT engine, identity, ahead, former, changed, beat, halted FROM {OWNER}"
 CLAIM_OWNER = f"""
-INSERT INTO {OWNER} (number, engine, identity, ahead, former, changed)
-VALUES (1, :engine, :identity, :ahead, :ahead, 0) ON CONFLICT DO NOTHING"""
+INSERT INTO {OWNER} (number, engine, identity, ahead, former, changed, beat, halted)
+VALUES (1, :engine, :identity, :ahead, :ahead, 0, 0, '') ON CONFLICT DO NOTHING"""
 """The key is the same for all: of several that begin at once, one makes the identity."""
 
 CHANGE_AHEAD = f"""
 UPDATE {OWNER} SET former = ahead, ahead = :ahead, changed = {{now}} WHERE ahead = :was AND changed = :changed"""
+
+GIVE_OUT = f"UPDATE {OWNER} SET beat = CASE WHEN beat < {{now}} THEN {{now}} ELSE beat + 1 END RETURNING beat"
+HALT = f"UPDATE {OWNER} SET halted = :why WHERE beat = :beat AND halted <> :why"
+ACCEPT = f"UPDATE {OWNER} SET beat = CASE WHEN beat < :beat THEN :beat ELSE beat END, halted = ''"
 
 CLOCK = "SELECT {now}"
 

@@ -162,6 +162,10 @@ class Owner(NamedTuple):
     """The ``ahead`` before the last change of it."""
     changed: int
     """When that was, in ms by the database's clock."""
+    beat: int
+    """The last that was given out: see ``witness``."""
+    halted: str
+    """Why no row may be moved, as the database was restored; empty if it was not."""
 
     @property
     def changes_until(self) -> int:
@@ -195,6 +199,8 @@ class Store(ABC):
         """How far the database's clock is ahead of this machine's."""
         self._learnt_at = -CLOCK_S
         self._is_open = False
+        self.halted: str = ""
+        """Why no row may be moved, as far as this process knows."""
         self._forked()
         forks.watch(self, type(self)._forked)
 
@@ -344,6 +350,23 @@ class Store(ABC):
 
         return self.attempt(work, deadline)
 
+    def owner(self, deadline: float) -> Owner:
+        """Whose the table is now, with its last beat."""
+        return self.attempt(lambda session, _: self._obey(session.run(sql.READ_OWNER)[0]), deadline)
+
+    def give_out(self, deadline: float) -> int:
+        """Gives out the next beat: an instant in ms by the database's clock."""
+        [(beat,)] = self.attempt(lambda session, _: session.run(self.text(sql.GIVE_OUT)), deadline)
+        return int(beat)
+
+    def halt(self, owner: Owner, why: str, deadline: float) -> None:
+        """Has no process move rows any more."""
+        self.attempt(lambda session, _: session.change(sql.HALT, {"beat": owner.beat, "why": why}), deadline)
+
+    def accept(self, beat: int, deadline: float) -> None:
+        """Goes on from a beat, or from the last one if that is higher."""
+        self.attempt(lambda session, _: session.change(sql.ACCEPT, {"beat": beat}), deadline)
+
     def _learn(self, session: Session) -> None:
         """Asks for the clock, and for the ``ahead`` that counts: it may be changed while processes run."""
         before = time.time()
@@ -355,7 +378,7 @@ class Store(ABC):
 
     def _obey(self, row: Sequence[Any]) -> Owner:
         owner, self._is_open = Owner(*row), True
-        self.horizon = owner.horizon(self.now_ms)
+        self.horizon, self.halted = owner.horizon(self.now_ms), owner.halted
         return owner
 
     @property

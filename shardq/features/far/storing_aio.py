@@ -377,6 +377,8 @@ class AsyncFarStore(AsyncTaskStore):
         disk may take two seconds.
         """
         store, failing = self._far.store, Failing()
+        if store.halted:
+            raise Unavailable(store.halted)
         moved = await self.run(lambda cache: move(cache, self.packer, store.horizon, rows, read_ms, failing), deadline)
         if moved.sent:
             await self._sql(store.sent, moved.sent, max(deadline, time.monotonic() + 1.0))

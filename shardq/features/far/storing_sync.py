@@ -367,6 +367,8 @@ class FarStore(TaskStore):
         disk may take two seconds.
         """
         store, failing = self._far.store, Failing()
+        if store.halted:
+            raise Unavailable(store.halted)
         moved = self.run(lambda cache: move(cache, self.packer, store.horizon, rows, read_ms, failing), deadline)
         if moved.sent:
             self._sql(store.sent, moved.sent, max(deadline, time.monotonic() + 1.0))
