@@ -56,6 +56,9 @@ DROPPED = 10_000
 END = "\U0010ffff"
 """Behind all ids."""
 
+EVER = 1 << 62
+"""A latest instant that never comes."""
+
 
 class Lost(Exception):
     """The connection is lost, or was never there. ``sent``: what was asked may have been carried out."""
@@ -176,6 +179,8 @@ class Store(ABC):
         self.horizon: Horizon = Horizon(0)
         self._ahead_ms = 0.0
         """How far the database's clock is ahead of this machine's."""
+        self._steady_ms = 0.0
+        """The same of the steady one."""
         self._learnt_at = -CLOCK_S
         self._forked()
         forks.watch(self, type(self)._forked)
@@ -222,7 +227,7 @@ class Store(ABC):
     def _for(self, statement: str, ids: Sequence[str], more: Values = NONE) -> tuple[str, Values]:
         """A statement on rows, which are found by their ids."""
         condition, given = self.among(ids)
-        values = {"far": self.horizon.far_ms, "among": given, "nothing": b"", **more}
+        values = {"far": self.horizon.far_ms, "among": given, "nothing": b"", "latest": EVER, **more}
         return self.text(statement.replace("{among}", condition)), values
 
     def attempt(self, work: Callable[[Session, bool], T], deadline: float) -> T:
@@ -314,11 +319,18 @@ class Store(ABC):
         [(now_ms,)] = session.run(self.text(sql.CLOCK))
         self._ahead_ms = now_ms - 500 * (before + time.time())
         self._learnt_at = time.monotonic()
+        self._steady_ms = now_ms - 1000 * self._learnt_at
 
     @property
     def now_ms(self) -> float:
         """The database's clock, as far as this process knows it."""
         return time.time() * 1000 + self._ahead_ms
+
+    def after(self, seconds: float) -> int:
+        """The instant so many seconds from now, by the database's clock. If this machine was suspended since it was
+        learnt, that is too early, and never too late.
+        """
+        return int(self._steady_ms + 1000 * (time.monotonic() + seconds))
 
     def is_far(self, due_ms: int) -> bool:
         """True if a task is likely for the table. The database decides."""
@@ -359,13 +371,13 @@ class Store(ABC):
             found = session.run(statement + (self.lock if settled else ""), values)
         return [Found(row_of(each), bool(each[-2]), bool(each[-1])) for each in found]
 
-    def cancel(self, id: str, deadline: float) -> Said:
-        """Removes a far task."""
-        return self._order(deadline, [id], sql.CANCEL, sql.LEAVE)
+    def cancel(self, id: str, deadline: float, latest: int = EVER) -> Said:
+        """Removes a far task. After ``latest`` it does nothing."""
+        return self._order(deadline, [id], sql.CANCEL, sql.LEAVE, latest=latest)
 
-    def reschedule(self, id: str, due_ms: int, deadline: float) -> Said:
-        """Gives a far task another due time, far or near."""
-        return self._order(deadline, [id], sql.MOVE, to=due_ms)
+    def reschedule(self, id: str, due_ms: int, deadline: float, latest: int = EVER) -> Said:
+        """Gives a far task another due time, far or near. After ``latest`` it does nothing."""
+        return self._order(deadline, [id], sql.MOVE, to=due_ms, latest=latest)
 
     def _order(self, deadline: float, ids: Sequence[str], *statements: str, **more: Any) -> Said:
         def work(session: Session, again: bool) -> Said:
