@@ -306,7 +306,8 @@ class EngineBase(forks.OfOneProcess, ABC):
             if not far.is_ours:
                 deadline = self._deadline()
                 identity = far.opened(deadline)
-                far.accept(identity, run(driver, link_far(self._map(), identity), deadline=deadline))
+                linking = link_far(self._map(), identity, far.store.place)
+                far.accept(identity, run(driver, linking, deadline=deadline))
 
         return Loader(
             driver,

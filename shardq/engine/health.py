@@ -305,6 +305,12 @@ def _of_far(stats: Stats, members: Sequence[Member], others: Iterable[Member]) -
     if lacking:
         which = f"the dispatcher{'s' if len(lacking) > 1 else ''} {listed(lacking)}"
         yield found("far_unloaded", dispatchers=which)
+    places: dict[str, list[str]] = {}
+    for member in dispatchers(members):
+        if member.loads_from:
+            places.setdefault(member.loads_from, []).append(f"{member.host}:{member.pid}")
+    if len(places) > 1:
+        yield found("far_copies", dispatchers=", and ".join(map(listed, places.values())))
 
 
 def _of_shards(shards: Sequence[ShardStats], max_late_s: float) -> Iterator[Finding]:

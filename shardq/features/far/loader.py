@@ -94,7 +94,7 @@ class Loader(SideThread):
         )
 
     def facts(self) -> Mapping[str, Any]:
-        return {"loads": True, "problems": self.report().problems}
+        return {"loads": True, "loads_from": self._store.place, "problems": self.report().problems}
 
     def report(self) -> LoaderReport:
         ahead_s = self._store.horizon.ahead_ms / 1000

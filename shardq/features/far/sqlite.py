@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mmh3
@@ -127,6 +128,9 @@ class SqliteStore(Store):
         with session.transaction():
             for statement in CREATE:
                 session.run(statement)
+
+    def whereabouts(self, session: Session) -> str:
+        return str(Path(self.where).stat().st_ino)
 
     def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
         assert isinstance(session, SqliteSession)

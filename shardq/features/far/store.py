@@ -8,6 +8,7 @@ sent may have been done, and ``ServerFault`` itself that a row is refused for wh
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import threading
@@ -177,6 +178,8 @@ class Store(ABC):
         self.where = where
         """The database as messages name it, without its secrets."""
         self.horizon: Horizon = Horizon(0)
+        self.place: str = ""
+        """The place of the open table: that of a copy is another. Empty where the database does not tell it."""
         self._ahead_ms = 0.0
         """How far the database's clock is ahead of this machine's."""
         self._steady_ms = 0.0
@@ -201,6 +204,10 @@ class Store(ABC):
     @abstractmethod
     def create(self, session: Session) -> None:
         """Makes the tables, where they are missing."""
+
+    @abstractmethod
+    def whereabouts(self, session: Session) -> str:
+        """The place of the tables, as this and no other database has it; empty if it does not tell."""
 
     @abstractmethod
     def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
@@ -310,6 +317,8 @@ class Store(ABC):
                     f"the far store {self.where} belongs to the engine {quoted(owner.engine)}, and not to "
                     f"{quoted(engine)}: give each engine a database, or a schema, of its own"
                 )
+            if where := self.whereabouts(session):
+                self.place = hashlib.blake2b(where.encode(), digest_size=8).hexdigest()
             return owner
 
         return self.attempt(work, deadline)
