@@ -443,7 +443,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _judge(self, stats: Stats, examined: Examined, bounds: Bounds) -> Health:
         own, ours = self._running.findings(), self._running.names()
         topology = self._map().topology
-        told = judge(stats, examined, bounds, own=own, ours=ours, links=topology.links)
+        told = judge(stats, examined, bounds, own=own, ours=ours, has_far=bool(topology.links))
         if waits := held_up(topology, {name: topic.ready for name, topic in stats.topics.items()}):
             told.append(found("held_resize", problem=waits))
         dated = self._first_seen.dated(told, dt.datetime.now(dt.UTC))

@@ -232,10 +232,10 @@ def judge(
     *,
     own: Iterable[Finding],
     ours: Collection[str],
-    links: Mapping[str, str],
+    has_far: bool,
 ) -> list[Finding]:
     """All findings of a look. ``own``: those on parts of this process. ``ours``: the names under which these report.
-    ``links``: the stores beside Redis that the engine has tasks in.
+    ``has_far``: the engine has tasks in a far store.
     """
     members = examined.fleet or []
     others = [member for member in members if member.name not in ours]
@@ -254,7 +254,7 @@ def judge(
         *_deaths(stats, examined.deaths, bounds.dead),
         *_schedules(stats),
         *(of_spool(stats.spool) if stats.spool is not None else ()),
-        *(_of_far(stats, members, others) if links else ()),
+        *(_of_far(stats, members, others) if has_far else ()),
     ]
     failing = sum(each.name == "route" for each in told)
     if failing <= MAX_ROUTES * sum(topic.route is not None for topic in stats.topics.values()):
