@@ -34,7 +34,7 @@ from shardq.relay.chain_sync import TaskStore
 from shardq.relay.row import Numbered, entries_of
 from shardq.relay.sending import FAR, Failing, Results, is_refusal, met, send
 
-LOOK_S, LOOK_AGAIN_S = 0.5, 5.0
+LOOK_S, LOOK_AGAIN_S = 0.5, 30.0
 """The bound of the first look at the table's clock, while rows for Redis wait, and the pause after one that failed."""
 
 OURS_S = (1_577_836_800, 2_208_988_800)

@@ -130,7 +130,10 @@ class SqliteStore(Store):
                 session.run(statement)
 
     def whereabouts(self, session: Session) -> str:
-        return str(Path(self.where).stat().st_ino)
+        try:
+            return str(Path(self.where).stat().st_ino)
+        except OSError:  # it was removed, or is in memory
+            return ""
 
     def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
         assert isinstance(session, SqliteSession)
