@@ -23,7 +23,7 @@ from shardq.relay.database import waiting
 from shardq.relay.table_rows import TableRows
 from tests.support.waiting import wait_until
 
-CLAIM_S = 0.5
+CLAIM_S = 0.3
 
 
 @pytest.fixture(autouse=True)
