@@ -49,6 +49,20 @@ class Postgres(OtherServer):
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
         return self.url(name)
 
+    def dump(self, database: str) -> Path:
+        """Returns a dump of a database."""
+        path = self.folder / f"{database}.dump"
+        self._run("pg_dump", "-Fc", "-f", path, "-d", database)
+        return path
+
+    def restore(self, dump: Path, database: str) -> None:
+        """Puts a dump into a database, in the place of what is there."""
+        self._run("pg_restore", "--clean", "--if-exists", "--exit-on-error", "-d", database, dump)
+
+    def _run(self, program: str, *words: str | Path) -> None:
+        where = ("-h", HOST, "-p", str(self.port), "-U", USER)
+        subprocess.run([self._programs / program, *where, *words], check=True, capture_output=True, **self._as)
+
     def _launch(self) -> None:
         words = (
             *(self._programs / "postgres", "-D", self.folder / "data"),

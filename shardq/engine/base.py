@@ -306,7 +306,8 @@ class EngineBase(forks.OfOneProcess, ABC):
             if not far.is_ours:
                 deadline = self._deadline()
                 identity = far.opened(deadline)
-                far.accept(identity, run(driver, link_far(self._map(), identity), deadline=deadline))
+                linking = link_far(self._map(), identity, far.store.place)
+                far.accept(identity, run(driver, linking, deadline=deadline))
 
         return Loader(
             driver,
@@ -442,7 +443,7 @@ class EngineBase(forks.OfOneProcess, ABC):
     def _judge(self, stats: Stats, examined: Examined, bounds: Bounds) -> Health:
         own, ours = self._running.findings(), self._running.names()
         topology = self._map().topology
-        told = judge(stats, examined, bounds, own=own, ours=ours, links=topology.links)
+        told = judge(stats, examined, bounds, own=own, ours=ours, has_far=bool(topology.links))
         if waits := held_up(topology, {name: topic.ready for name, topic in stats.topics.items()}):
             told.append(found("held_resize", problem=waits))
         dated = self._first_seen.dated(told, dt.datetime.now(dt.UTC))

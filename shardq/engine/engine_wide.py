@@ -23,6 +23,7 @@ from shardq.core.calls import control, node_info, observe
 from shardq.core.calls.node_info import Replication
 from shardq.core.calls.observe import ShardCounts
 from shardq.core.calls.request import Epoch
+from shardq.core.fleet.member import Member, dispatchers, fleet
 from shardq.core.layout.keys import ShardKeys
 from shardq.core.layout.topology import MOST_ENDS_OF_A_SHARD, Limit, Route, TopicSettings, Topology
 from shardq.core.layout.words import UNDECODABLE, shown_id
@@ -32,7 +33,7 @@ from shardq.core.operation import Many, Operation, succeeded
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import edit_topology, take_up_keys
 from shardq.core.topology_recovery import call_every_shard, topology_in_force
-from shardq.errors import InvalidOption, ShardqError
+from shardq.errors import AccessDenied, InvalidOption, InvalidUrl, ShardqError
 from shardq.features.listing.ends import since
 
 
@@ -127,9 +128,10 @@ def with_settings(topology: Topology, changes: Mapping[str, int | float]) -> Top
     return msgspec.structs.replace(topology, settings=msgspec.structs.replace(topology.settings, **changes))
 
 
-def link_far(cache: TopologyCache, identity: str) -> Operation[str]:
+def link_far(cache: TopologyCache, identity: str, place: str) -> Operation[str]:
     """Notes that the engine has tasks in the far store of this identity, if it has no far store yet. Returns the
-    identity of the one that it has.
+    identity of the one that it has. Raises InvalidUrl while a dispatcher loads from another place: one of the two is a
+    copy.
     """
     from shardq.features.far.rows import LINK  # here: most engines have none
 
@@ -138,6 +140,17 @@ def link_far(cache: TopologyCache, identity: str) -> Operation[str]:
             cache, lambda topology: msgspec.structs.replace(topology, links={LINK: identity, **topology.links})
         )
         yield from note(cache, f"has tasks in another store from now on: {LINK}")
+    if place and cache.topology.links[LINK] == identity:
+        members = list[Member]()
+        with suppress(AccessDenied):
+            members = yield from fleet(cache.control)
+        for member in dispatchers(members):
+            if member.loads_from not in ("", place):
+                raise InvalidUrl(
+                    f"the dispatcher {member.host}:{member.pid} loads far tasks from another database, and one of the "
+                    "two is a copy: give the same far= everywhere; to go on with this one, end the processes that "
+                    "have the other"
+                )
     return cache.topology.links[LINK]
 
 

@@ -169,6 +169,8 @@ far_late | cheap | red | far | tasks that were due at {first:%Y-%m-%d %H:%M} UTC
 still: no dispatcher loads them | see that one runs that has far=
 far_unloaded | cheap | red | far | {dispatchers} can't load from the far store of this engine | give far= there, \
 too
+far_copies | cheap | red | far | the dispatchers {dispatchers} load from two databases, one a copy of the other: what \
+is cancelled in one runs from the other | give all processes the same far=, and start those anew that had the other
 far_own_ids | cheap | warning | far | {tasks:,} tasks wait in Redis that are due later than {seconds:,.0f} s: those \
 with ids of your own do not go to the far store by engine.push | push them by shardq.outbox.push(…, id=…), whose relay \
 puts them there

@@ -232,10 +232,10 @@ def judge(
     *,
     own: Iterable[Finding],
     ours: Collection[str],
-    links: Mapping[str, str],
+    has_far: bool,
 ) -> list[Finding]:
     """All findings of a look. ``own``: those on parts of this process. ``ours``: the names under which these report.
-    ``links``: the stores beside Redis that the engine has tasks in.
+    ``has_far``: the engine has tasks in a far store.
     """
     members = examined.fleet or []
     others = [member for member in members if member.name not in ours]
@@ -254,7 +254,7 @@ def judge(
         *_deaths(stats, examined.deaths, bounds.dead),
         *_schedules(stats),
         *(of_spool(stats.spool) if stats.spool is not None else ()),
-        *(_of_far(stats, members, others) if links else ()),
+        *(_of_far(stats, members, others) if has_far else ()),
     ]
     failing = sum(each.name == "route" for each in told)
     if failing <= MAX_ROUTES * sum(topic.route is not None for topic in stats.topics.values()):
@@ -305,6 +305,12 @@ def _of_far(stats: Stats, members: Sequence[Member], others: Iterable[Member]) -
     if lacking:
         which = f"the dispatcher{'s' if len(lacking) > 1 else ''} {listed(lacking)}"
         yield found("far_unloaded", dispatchers=which)
+    places: dict[str, list[str]] = {}
+    for member in dispatchers(members):
+        if member.loads_from:
+            places.setdefault(member.loads_from, []).append(f"{member.host}:{member.pid}")
+    if len(places) > 1:
+        yield found("far_copies", dispatchers=", and ".join(map(listed, places.values())))
 
 
 def _of_shards(shards: Sequence[ShardStats], max_late_s: float) -> Iterator[Finding]:

@@ -538,9 +538,9 @@ class AsyncTaskCommands(EngineBase, TaskDecorator[AsyncReceipt], ABC):
     async def purge(self, topic: str | None = None, **filter: Unpack[Filter]) -> int:
         """Removes the tasks that match and are not leased: scheduled, ready and dead. Returns how many. With a topic,
         or ``everything=True``, it removes list by list, which is fastest; with any other filter it does what
-        ``cancel_all`` does. ``everything=True`` removes what is kept of ended tasks, too. A task that is pushed
-        meanwhile may stay; a task that moves to another shard meanwhile is removed. Each of its requests has the
-        engine's timeout for itself.
+        ``cancel_all`` does. ``everything=True`` removes what is kept of ended tasks, too. Dedup windows stay. A task
+        that is pushed meanwhile may stay; a task that moves to another shard meanwhile is removed. Each of its requests
+        has the engine's timeout for itself.
 
         >>> print(await engine.purge("mail"), "tasks removed")
         """

@@ -198,13 +198,13 @@ if #rung > 0 then
     if not of[i] then changed[#changed + 1] = topic_of(name) end
   end
   -- those of one instant stand in the order of their names
-  local ends = #rung > 3 and #changed == 0 and redis.call('ZMSCORE', KEYS[LANES + 2], rung[1], rung[#rung])
+  local ends = #rung > 3 and #changed == 0 and redis.call('ZMSCORE', alarms, rung[1], rung[#rung])
   count_out(rung, ends and ends[1] == ends[2])
   for _, topic in ipairs(changed) do
     if not look_over(topic, math.max(1, math.floor(LOOKED / #changed))) then
-      redis.call('ZREM', KEYS[LANES + 2], topic .. '/')
+      redis.call('ZREM', alarms, topic .. '/')
     elseif #changed > limit / 2 then
-      redis.call('ZADD', KEYS[LANES + 2], now_ms, topic .. '/') -- other lanes have their turn
+      redis.call('ZADD', alarms, now_ms, topic .. '/') -- other lanes have their turn
     end
   end
   for i, name in ipairs(rung) do
@@ -307,11 +307,11 @@ end
 local next_alarm = math.huge
 if keyed then
   if moved == 0 and #later + (lanes.count or 0) > 0 then begin() end -- also out of memory: an alarm may be the first thing that is written
-  if #later > 0 then redis.call('ZADD', KEYS[LANES + 2], unpack(later)) end
+  if #later > 0 then redis.call('ZADD', alarms, unpack(later)) end
   if #silent > 0 and #silent == #rung and #changed == 0 then
-    redis.call('ZREMRANGEBYRANK', KEYS[LANES + 2], 0, #rung - 1) -- all that rang, and so the first
+    redis.call('ZREMRANGEBYRANK', alarms, 0, #rung - 1) -- all that rang, and so the first
   elseif #silent > 0 then
-    redis.call('ZREM', KEYS[LANES + 2], unpack(silent))
+    redis.call('ZREM', alarms, unpack(silent))
   end
   rings(lanes)
 end

@@ -70,7 +70,7 @@ class Claiming:
         """Moves those of some rows that can be claimed. ``most``: the tasks of one call. ``within_s``: the bound of all
         trips of a layer.
         """
-        memory = self._memory()
+        memory, latest = self._memory(), self._latest_elsewhere()
         try:
             rows = self._store.claim(seqs, memory)
             rows = self._in_turn(rows)
@@ -80,7 +80,7 @@ class Claiming:
             shards = {row.seq: _homes(topology, row.command.id) for row in rows}
             self._meet({shard for each in shards.values() for shard in each}, within_s)
             timeout = min(timeout, self._timeout_s)
-            result = self._carry_out(rows, most=most, timeout=timeout, within_s=within_s)
+            result = self._carry_out(rows, most=most, timeout=timeout, within_s=within_s, latest=latest)
             settled = self._note(rows, result)
         except BaseException:
             self._store.abandon()
@@ -108,6 +108,14 @@ class Claiming:
                 self._clock_at = time.monotonic() + CLOCK_S
         return known if self._ahead_ms is None else f"{known}-{int(self._ahead_ms + 1000 * (began + send_s))}"
 
+    def _latest_elsewhere(self) -> int:
+        """The instant after which rows that are claimed now are not carried out elsewhere, by the clock there."""
+        send_s = self._store.send_s
+        if send_s is None or not self._is_timed():
+            return 0
+        elsewhere = self._stuck.elsewhere(self._stuck.topology())
+        return 0 if elsewhere is None else elsewhere.after(send_s)
+
     def _in_turn(self, rows: list[Numbered]) -> list[Numbered]:
         """Those of the rows that follow no order which was sent elsewhere. The others wait again."""
         topology = self._stuck.topology()
@@ -130,7 +138,7 @@ class Claiming:
         return chosen
 
     def _carry_out(
-        self, rows: Sequence[Numbered], *, most: int, timeout: float, within_s: float | None = None
+        self, rows: Sequence[Numbered], *, most: int, timeout: float, within_s: float | None = None, latest: int
     ) -> Results:
         failing = Failing({shard: stuck.error for shard, stuck in self._stuck.first.items()})
         if (witness := self._witness()) is not None:
@@ -153,7 +161,7 @@ class Claiming:
                 deadline=None if within_s is None else time.monotonic() + within_s,
             )
             if elsewhere is not None and far:
-                more = elsewhere.carry_out(far, failing, timeout=timeout)
+                more = elsewhere.carry_out(far, failing, timeout=timeout, latest=latest)
                 found = Results(found.done + more.done, found.failed + more.failed)
             if late := {seq for seq, error in found.failed if isinstance(error, Conflict) and error.state == "late"}:
                 found.failed = [each for each in found.failed if each[0] not in late]

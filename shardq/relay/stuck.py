@@ -24,7 +24,11 @@ class Elsewhere(Protocol):
 
     def concerns(self, topology: Topology, id: str) -> bool: ...
 
-    def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float) -> Results: ...
+    def after(self, seconds: float) -> int:
+        """The instant so many seconds from now, by the clock of this place."""
+
+    def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float, latest: int) -> Results:
+        """Carries out commands on different ids, none of them after ``latest``."""
 
 
 class Stuck(NamedTuple):

@@ -171,7 +171,8 @@ class TableRows(Store):
         return [row for row in rows if row.seq not in left]
 
     def release(self, seqs: Collection[int]) -> None:
-        self._give(seqs, None)
+        mine = self._table.update().where(self._among(seqs), self._mine())  # another relay may have them meanwhile
+        self._connection.execute(mine.values(claimed=None))
         self._connection.commit()
 
     def remove(self, seqs: Collection[int]) -> None:

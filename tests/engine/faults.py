@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -450,6 +451,19 @@ def a_dispatcher_without_the_store(world: World) -> Fault:
     world.engine.start()
     yield Looked(engine)
     world.engine.stop()
+
+
+@in_a_world("far_copies")
+def a_copy_is_used_beside_the_store(world: World) -> Fault:
+    engine, path = with_far(world)
+    copy = world.stack.enter_context(closing(sqlite3.connect(f"{path}-copy")))
+    with closing(sqlite3.connect(path)) as store:
+        store.backup(copy)
+    with Engine(world.url, name=world.name, far=f"{path}-copy") as other:
+        other.push("far", delay=FAR_S)  # no dispatcher loads from the other one by then
+        other.start()
+        engine.start()
+        yield Looked(engine)
 
 
 @in_a_world("far_own_ids")

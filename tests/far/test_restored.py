@@ -159,6 +159,7 @@ def test_a_shard_that_is_away_is_no_reason_to_accept(engine: Engine, operator: E
     loader._witness._ask = lambda *_: {0: (7, 0), 1: Unavailable("it is away")}
     with pytest.raises(Unavailable, match="it is away"):
         loader.accept()
+    loader._store.attempt(lambda session, _: session.change(f"UPDATE {sql.OWNER} SET beat = 1"), later())
     loader._witness._ask = lambda *_: {0: (7_000, 0)}
     with pytest.raises(OlderFarStore):
         loader.once()

@@ -79,10 +79,16 @@ def test_one_id_is_one_task(
     assert held(engine) == (1, 5)
 
 
-@pytest.mark.parametrize("delay", [60, FAR_S])
-def test_a_window_outlives_a_cancel(engine: Engine, relay: OutboxRelay, database: sa.Engine, delay: float) -> None:
+@pytest.mark.parametrize(("delay", "purges"), [(60, False), (FAR_S, False), (60, True), (FAR_S, True)])
+def test_a_window_outlives_a_cancel_and_a_purge(
+    engine: Engine, relay: OutboxRelay, database: sa.Engine, delay: float, purges: bool
+) -> None:
+    """Alike in Redis, where the near task is, and in the table."""
     pushed(relay, database, 1, delay=delay, dedup=600)
-    assert engine.cancel("a") is Outcome.CANCELLED
+    if purges:
+        assert engine.purge(everything=True) == 1
+    else:
+        assert engine.cancel("a") is Outcome.CANCELLED
     for other in (60, FAR_S):
         assert pushed(relay, database, 2, delay=other) == 0
         assert held(engine) == (0, None)

@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -19,9 +20,10 @@ from shardq.outbox import OutboxRelay
 from shardq.relay import table_rows
 from shardq.relay.claiming import Claiming
 from shardq.relay.database import waiting
+from shardq.relay.table_rows import TableRows
 from tests.support.waiting import wait_until
 
-CLAIM_S = 0.5
+CLAIM_S = 0.3
 
 
 @pytest.fixture(autouse=True)
@@ -59,33 +61,74 @@ def _taken_over(database: sa.Engine, engine: shardq.Engine, relay: OutboxRelay) 
     wait_until(moved, "another relay has moved the rows")
 
 
-@pytest.mark.parametrize("remembered_s", [600.0, 0.05])
+FAR_S = 30 * 86_400.0
+
+
+WAYS = [("no table", 600.0, 600.0), ("no table", 600.0, 0.05), ("a file", 600.0, 600.0), ("a file", FAR_S, 0.05),
+        ("postgresql", FAR_S, 600.0)]  # fmt: skip
+"""The far store of the engine, when the later task is due, and how long rows are remembered."""
+
+
 @pytest.mark.parametrize("kind", ["cancel", "reschedule", "push"])
+@pytest.mark.parametrize(("far", "delay", "remembered_s"), WAYS)
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_what_it_sends_later_changes_nothing(
-    database: sa.Engine, engine: shardq.Engine, kind: str, remembered_s: float, monkeypatch: pytest.MonkeyPatch
+    database: sa.Engine,
+    database_url: str,
+    tmp_path: Path,
+    url: str,
+    name: str,
+    far: str,
+    kind: str,
+    delay: float,
+    remembered_s: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Redis knows it, or it is refused by the clock of Redis."""
+    """Redis knows it, or it is refused by the clock of Redis; or by that of the far store."""
     monkeypatch.setattr(table_rows, "SEND_S", CLAIM_S)
-    with database.begin() as connection:
-        if kind == "cancel":
-            outbox.cancel(connection, "a")
-        elif kind == "reschedule":
-            outbox.reschedule(connection, "a", delay=0)
-        else:
-            outbox.push(connection, "first", id="a", on_conflict="replace")
-    frozen, other = (OutboxRelay(engine, database, dedup=remembered_s) for _ in range(2))
-    with contextlib.closing(frozen), contextlib.closing(other):
-        with _frozen(frozen, monkeypatch):
-            _taken_over(database, engine, other)
-            engine.cancel("a")
-            engine.push("later", id="a", delay=600)
-            time.sleep(0.1)  # what is remembered for a moment is forgotten
-        task = engine.get("a")
+    table = {"no table": None, "a file": str(tmp_path / "far.db"), "postgresql": database_url}[far]
+    with shardq.Engine(url, name=name, shards=4, far=table) as engine:
+        if table is not None:
+            engine.push("the table is used", delay=FAR_S)
+        with database.begin() as connection:
+            if kind == "cancel":
+                outbox.cancel(connection, "a")
+            elif kind == "reschedule":
+                outbox.reschedule(connection, "a", delay=0)
+            else:
+                outbox.push(connection, "first", id="a", on_conflict="replace")
+        frozen, other = (OutboxRelay(engine, database, dedup=remembered_s) for _ in range(2))
+        with contextlib.closing(frozen), contextlib.closing(other):
+            with _frozen(frozen, monkeypatch):
+                _taken_over(database, engine, other)
+                engine.cancel("a")
+                with database.begin() as connection:
+                    outbox.push(connection, "later", id="a", delay=delay)
+                _taken_over(database, engine, other)
+                time.sleep(0.1)  # what is remembered for a moment is forgotten
+            task = engine.get("a")
     assert task is not None
     assert (task.payload, task.state) == ("later", "scheduled")
     assert task.due.timestamp() > time.time() + 500  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_it_gives_back_no_row_that_another_has_claimed(database: sa.Engine) -> None:
+    """A third one would send it beside that."""
+    with database.begin() as connection:
+        outbox.cancel(connection, "a")
+    frozen, other = (TableRows(database, outbox.default_outbox, batch=10, keep_ms=0, memory_ms=1000) for _ in range(2))
+    with frozen.turn():
+        [row] = frozen.claim([1], "-1000")
+    with database.begin() as connection:  # it lapses
+        connection.execute(outbox.table.update().values(claimed=None))
+    with other.turn():
+        assert other.claim([1], "-1000")
+    for each, waits in ((frozen, 0), (other, 1)):
+        with each.turn():
+            each.release([row.seq])
+            assert len(each.page(0)) == waits
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

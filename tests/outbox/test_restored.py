@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 
 import shardq
+from cluster.postgres import Postgres
 from cluster.server import Server
 from shardq import outbox
 from shardq.core.layout.keys import shard_keys
@@ -136,6 +137,33 @@ def test_a_database_that_goes_back_under_a_relay_stops_it(
         with pytest.raises(OlderDatabase):
             relay.step()
     assert _there(engine) == []
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_database_that_is_restored_from_its_dump(
+    database: sa.Engine, engine: shardq.Engine, postgres: Postgres
+) -> None:
+    """By pg_dump and pg_restore, as an operator does it, and then says that rows count as moved."""
+    name = str(database.url.database)
+    engine.start()
+    ids = _stored(database, delay=0)
+    dump = postgres.dump(name)
+    _moved(engine, database)
+    assert sorted(_handled(engine, COUNT)) == sorted(ids)
+    with closing(OutboxRelay(engine, database, dedup=0.001)) as relay:
+        database.dispose()
+        postgres.restore(dump, name)
+        with pytest.raises(OlderDatabase, match="shardq outbox accept --drop-before"):
+            relay.step()
+        with database.connect() as connection:
+            assert TableBeats(lambda: connection, outbox.default_outbox).accept(now_ms(), now_ms()) == COUNT
+        relay.listen_s = 600.0
+        relay.start()
+        wait_until(lambda: "running" in repr(relay), "the relay listens")
+        new = _stored(database, 1, delay=0)
+        assert _handled(engine, 1) == new
+        relay.stop()
 
 
 @pytest.mark.slow

@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from tests.sim.planted import PLANTED, Planted
+from tests.sim.search.exhaustive import Found
 from tests.sim.search.kinds import KINDS
 from tests.sim.search.many import GROUPS, Place, of_place, places
 from tests.sim.search.plans import BEGINNINGS
-from tests.sim.search.searching import Budget, Found, Search
+from tests.sim.search.searching import Budget, Search
 
 PARTS = 4
 EVERY = 2003

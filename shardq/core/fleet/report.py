@@ -181,6 +181,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The number of topics that a dispatcher forwards elsewhere, named or not."""
     loads: bool = False
     """True for a dispatcher that loads what waits in another store and falls due."""
+    loads_from: str = ""
+    """The place of that store; empty where it is not known."""
 
 
 class Report(Facts, frozen=True, kw_only=True, omit_defaults=True):

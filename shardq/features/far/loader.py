@@ -72,6 +72,8 @@ LOOK_S = 0.05
 UNCONFIRMED = 200_000
 """So many rows are known as sent and not confirmed. More are sent, and read again by the next pass."""
 
+LATE = "by the clock of Redis it was read too long ago: see that this clock and the database's are the same (NTP)"
+
 WHO = "the loader of the far store"
 
 
@@ -129,7 +131,7 @@ class Loader(SideThread):
         )
 
     def facts(self) -> Mapping[str, Any]:
-        return {"loads": True, "problems": self.report().problems}
+        return {"loads": True, "loads_from": self._store.place, "problems": self.report().problems}
 
     def report(self) -> LoaderReport:
         ahead_s = self._store.horizon.ahead_ms / 1000
@@ -206,6 +208,7 @@ class Loader(SideThread):
         result = self._send([row for row in rows if row.id not in self._ids], read_ms, failing)
         self._loaded += 0 if sent else len(result.sent)
         refused.update((row.id, str(error)) for row, error in result.refused)
+        refused.update((row.id, LATE) for row in result.late)
         return (rows[-1].due, rows[-1].id), len(result.sent)
 
     # ---- rows that Redis has

@@ -192,6 +192,13 @@ class PostgresStore(Store):
             for statement in CREATE:
                 session.run(statement)
 
+    def whereabouts(self, session: Session) -> str:
+        try:
+            [words] = session.run(_PLACE)
+        except ServerFault:  # it may not ask, or this is no PostgreSQL
+            return ""
+        return "/".join(map(str, words))
+
     def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
         assert isinstance(session, PostgresSession)
         try:
@@ -241,6 +248,11 @@ def packed(rows: Sequence[Row]) -> bytes:
     parts.append(_END)
     return b"".join(parts)
 
+
+_PLACE = f"""
+SELECT system_identifier, current_database(), CAST(relnamespace AS regnamespace) FROM pg_control_system(), pg_class
+WHERE oid = CAST('{sql.TABLE}' AS regclass)"""
+"""A standby has the identifier of its master."""
 
 _FORGET = f"""
 DELETE FROM {sql.TABLE} AS far USING unnest(CAST(:ids AS text[]), CAST(:dues AS bigint[])) AS moved (id, due)

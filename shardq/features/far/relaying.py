@@ -3,8 +3,10 @@
 A push of an id of the caller's own looks in the table, then in Redis, and is then carried out where it belongs, in the
 order of the outbox: a near one in Redis, as by any relay, and a far one by a row. No lock is held meanwhile. A row is
 added only where the table has none under the id, and only in place of what was read there; and it is carried out once:
-a row of the outbox is remembered in the table for as long as Redis would remember it, whatever becomes of its task, and
-is not added so long after its claim that it may be forgotten.
+a row of the outbox is remembered in the table for as long as Redis would remember it, whatever becomes of its task.
+
+The table does not remember cancels and reschedules. Nothing is carried out there so long after its claim that another
+relay may have done it, and later rows of its id after that.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from shardq.core.drivers.sync import Driver
@@ -28,12 +31,11 @@ from shardq.features.far.rows import LINK, Row, is_made, tags_text
 from shardq.features.far.store import Found as FarRow
 from shardq.features.far.storing_sync import Declare, FarStore
 from shardq.relay.chain_sync import TaskStore
-from shardq.relay.row import Command, Numbered, entries_of
+from shardq.relay.row import Numbered, entries_of
 from shardq.relay.sending import FAR, Failing, Results, is_refusal, met, send
 
-SKEW_MS = 300_000
-"""The clocks of Redis and of the database may differ by so much. It is half of what a relay's rows are remembered for.
-"""
+LOOK_S, LOOK_AGAIN_S = 0.5, 30.0
+"""The bound of the first look at the table's clock, while rows for Redis wait, and the pause after one that failed."""
 
 OURS_S = (1_577_836_800, 2_208_988_800)
 """The years 2020 to 2040: an id of which a time in between can be read was made here."""
@@ -67,9 +69,7 @@ class _Push:
         self.seq, command = numbered.seq, numbered.command
         self.numbered = numbered
         self.rule: OnConflict = command.on_conflict
-        _, memory, *at = command.memory.split("-")
-        self.latest = (int(at[0]) if at else now_ms) + min(SKEW_MS, int(memory) // 2)
-        """The instant until when it may be added."""
+        memory = int(command.memory.split("-")[1])
         tags = tags_text(undecoded(command.record).content.tags) if has_head(command.record) else None
         self.row = Row(
             command.id,
@@ -77,7 +77,7 @@ class _Push:
             tags,
             command.record,
             until=now_ms + command.dedup if command.dedup else 0,
-            known=now_ms + int(memory),
+            known=now_ms + memory,
             nonce=nonce_of(command.record) or 0,
             rule="replace" if command.on_conflict == "replace" else "keep",
         )
@@ -99,10 +99,14 @@ class _Push:
 
 
 class FoldingStore(FarStore):
-    """The table and Redis, for the pushes of an outbox."""
+    """The table and Redis, for the commands of an outbox."""
 
-    def fold(self, rows: Sequence[Numbered], deadline: float) -> Fates:
-        """Carries out pushes of different ids. Returns what became of each."""
+    def ready(self, deadline: float) -> None:
+        """Opens the table, and learns its clock. Raises why it can't be used."""
+        self._ready(deadline)
+
+    def fold(self, rows: Sequence[Numbered], latest: int, deadline: float) -> Fates:
+        """Carries out pushes of different ids, none of them after ``latest``. Returns what became of each."""
         said: Fates = {}
         if not rows:
             return said
@@ -113,14 +117,17 @@ class FoldingStore(FarStore):
             while left := [push for push in left if push.seq not in said]:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"the far store {self._far.store.where} is slow, or others change the same ids")
-                self._fold_once(left, said, deadline)
+                self._fold_once(left, said, latest, deadline)
         except ShardqError as exc:
             said = {each.seq: said[each.seq] if each.seq in said else met(exc) for each in rows}
         return said
 
-    def _fold_once(self, left: Sequence[_Push], said: Fates, deadline: float) -> None:
+    def _fold_once(self, left: Sequence[_Push], said: Fates, latest: int, deadline: float) -> None:
         """One try, which ends without an answer where others change the same ids."""
         store = self._far.store
+        if latest < store.now_ms:
+            said.update((push.seq, _late(push.numbered)) for push in left)
+            return
         found = {each.row.id: each for each in store.find([push.row.id for push in left], deadline)}
         now_ms, near, looked = store.now_ms, list[_Push](), list[_Push]()
         there: dict[str, _Push] = {}
@@ -140,29 +147,29 @@ class FoldingStore(FarStore):
         first = [id for id in there if not found[id].is_far]
         for row, error in self._moved_settled(first, deadline) if first else ():
             said[there[row.id].seq] = error
-        self._replaced([there[id] for id in there if found[id].is_far], found, said, deadline)
+        self._replaced([there[id] for id in there if found[id].is_far], found, said, latest, deadline)
         far = list[_Push]()
         for push in self._looked(looked, said, deadline):
             if (seen := push.seen_by(found.get(push.row.id), now_ms)) != "free":
                 said[push.seq] = None if seen == "done" else seen
             else:
                 (far if store.is_far(push.row.due) else near).append(push)
-        self._sent(near, said, deadline)
-        self._added(far, found, said, deadline)
+        self._sent([push.numbered for push in near], said, deadline)
+        self._added(far, found, said, latest, deadline)
 
-    def _sent(self, near: Sequence[_Push], said: Fates, deadline: float) -> None:
-        """Pushes what is near to Redis."""
+    def _sent(self, near: Sequence[Numbered], said: Fates, deadline: float) -> None:
+        """Carries out in Redis what is not for the table."""
         if not near:
             return
         failing = Failing()
-        result = self.run(lambda cache: send(cache, self.packer, [each.numbered for each in near], failing), deadline)
+        result = self.run(lambda cache: send(cache, self.packer, near, failing), deadline)
         said.update(dict.fromkeys(result.done))
         said.update(result.failed)
-        for push in near:
-            if push.seq not in said:
-                homes = [FAR, *self.cache().topology.homes(push.row.id)]
+        for each in near:
+            if each.seq not in said:
+                homes = [FAR, *self.cache().topology.homes(each.command.id)]
                 errors = [failing.errors[shard] for shard in homes if shard in failing.errors]
-                said[push.seq] = errors[0] if errors else next(iter(failing.errors.values()))
+                said[each.seq] = errors[0] if errors else next(iter(failing.errors.values()))
 
     def _looked(self, pushes: Sequence[_Push], said: Fates, deadline: float) -> list[_Push]:
         """Asks Redis, which may have the ids. Returns the pushes of those that are nowhere."""
@@ -180,23 +187,21 @@ class FoldingStore(FarStore):
                 said[push.seq] = met(answer)
         return free
 
-    def _added(self, pushes: Sequence[_Push], found: Mapping[str, FarRow], said: Fates, deadline: float) -> None:
+    def _added(
+        self, pushes: Sequence[_Push], found: Mapping[str, FarRow], said: Fates, latest: int, deadline: float
+    ) -> None:
         """Adds rows, in the place of those that are gone."""
         if not pushes:
             return
-        store = self._far.store
-        if late := [push for push in pushes if push.latest < store.now_ms]:
-            raise Unavailable(
-                f"{late[0].row.id} was claimed too long ago to be added to the far store {store.where}, or its clock "
-                "is minutes ahead of that of Redis"
-            )
-        rows = [(push.row, _nonce(found.get(push.row.id)), push.latest) for push in pushes]
-        for push, done in zip(pushes, store.add(rows, deadline), strict=True):
+        rows = [(push.row, _nonce(found.get(push.row.id)), latest) for push in pushes]
+        for push, done in zip(pushes, self._far.store.add(rows, deadline), strict=True):
             if done:
                 said[push.seq] = None
         self.packer.pushed += sum(push.seq in said for push in pushes)
 
-    def _replaced(self, pushes: Sequence[_Push], found: Mapping[str, FarRow], said: Fates, deadline: float) -> None:
+    def _replaced(
+        self, pushes: Sequence[_Push], found: Mapping[str, FarRow], said: Fates, latest: int, deadline: float
+    ) -> None:
         """Puts pushes in the place of far rows. What is near by that is moved."""
         if not pushes:
             return
@@ -204,13 +209,54 @@ class FoldingStore(FarStore):
         rows = []
         for push in pushes:
             there = found[push.row.id]
-            rows.append((push.row._replace(until=max(there.row.until, push.row.until)), _nonce(there), push.latest))
+            rows.append((push.row._replace(until=max(there.row.until, push.row.until)), _nonce(there), latest))
         for push, done in zip(pushes, store.replace(rows, deadline), strict=True):
             if done:
                 said[push.seq] = None
         if near := [push.row.id for push in pushes if push.seq in said and not store.is_far(push.row.due)]:
             with suppress(ShardqError):  # committed as near: what fails here is done by a loader
                 self._moved_settled(near, deadline)
+
+    def order_all(self, rows: Sequence[Numbered], latest: int, deadline: float) -> Fates:
+        """Carries out cancels and reschedules of different ids, none of them after ``latest``: in the table where the
+        task is far, else in Redis, which remembers them. Returns what became of each.
+        """
+        said: Fates = {}
+        near = list[Numbered]()
+        try:
+            for each in rows:
+                self._ready(deadline)
+                try:
+                    if self._ordered_far(each, latest, deadline):
+                        said[each.seq] = None
+                    else:
+                        near.append(each)
+                except ShardqError as exc:
+                    said[each.seq] = met(exc)
+            self._sent(near, said, deadline)
+        except ShardqError as exc:
+            said = {each.seq: said[each.seq] if each.seq in said else met(exc) for each in rows}
+        return said
+
+    def _ordered_far(self, row: Numbered, latest: int, deadline: float) -> bool:
+        """Carries one out in the table. Returns False if it is left to Redis: a task that was near is there now."""
+        store, id, cancels = self._far.store, row.command.id, row.command.kind == "cancel"
+        due_ms = row.command.due or int(store.now_ms) + 1
+        statement = store.cancel if cancels else partial(store.reschedule, due_ms=due_ms)
+        while statement(id, deadline=deadline, latest=latest) != "done":
+            if latest < store.now_ms:
+                raise _late(row)
+            if (where := self._moved_if_near(id, deadline, drop=cancels)) != "far":
+                return where == "dropped"
+        if not cancels and not store.is_far(due_ms):
+            with suppress(ShardqError):  # committed as near: what fails here is done by a loader
+                self._moved_if_near(id, deadline)
+        return True
+
+
+def _late(row: Numbered) -> Conflict:
+    """The answer to a row that was claimed too long ago, as Redis gives it: it is claimed anew."""
+    return Conflict(row.command.id, "late")
 
 
 def _nonce(there: FarRow | None) -> int:
@@ -223,7 +269,9 @@ class FarRelaying:
 
     def __init__(self, far: Far | None, redis: RelayedRedis, declare: Declare) -> None:
         self._redis = redis
+        self._far = far
         self._store = None if far is None else FoldingStore(redis, far, declare)
+        self._look_at = 0.0
 
     def is_used(self, topology: Topology) -> bool:
         """True if ids may be in the table."""
@@ -235,7 +283,17 @@ class FarRelaying:
         """
         return is_made(id) or not OURS_S[0] < (pushed_at(id) or 0) < OURS_S[1]
 
-    def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float) -> Results:
+    def after(self, seconds: float) -> int:
+        """The instant so many seconds from now, by the table's clock; 0 while that is not known."""
+        if self._far is None or self._store is None:
+            return 0
+        if not self._far.is_ours and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_AGAIN_S
+            with suppress(ShardqError):  # what is for the table meets it again
+                self._store.ready(time.monotonic() + LOOK_S)
+        return self._far.store.after(seconds) if self._far.is_ours else 0
+
+    def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float, latest: int) -> Results:
         """Carries out commands on different ids, all of which may be in the table. ``failing`` is given the shards that
         take nothing, ``FAR`` too.
         """
@@ -246,10 +304,8 @@ class FarRelaying:
             if open:
                 failing.errors[FAR] = MissingLink(LINK, open[0].command.id)
             return result
-        errors = self._store.fold([each for each in open if each.command.kind == "push"], deadline)
-        for each in open:
-            if each.command.kind != "push":
-                errors[each.seq] = self._ordered(self._store, each.command, deadline)
+        errors = self._store.fold([each for each in open if each.command.kind == "push"], latest, deadline)
+        errors |= self._store.order_all([each for each in open if each.command.kind != "push"], latest, deadline)
         for each in open:
             error = errors[each.seq]
             # An error of Redis is about a shard, and has its node; every other one about the table.
@@ -258,12 +314,3 @@ class FarRelaying:
             else:
                 failing.errors[FAR] = error
         return result
-
-    @staticmethod
-    def _ordered(store: FarStore, command: Command, deadline: float) -> ShardqError | None:
-        """Carries out a cancel or a reschedule."""
-        try:
-            store.order_far("cancel" if command.kind == "cancel" else "reschedule", command.id, command.due, deadline)
-        except ShardqError as exc:
-            return met(exc)
-        return None

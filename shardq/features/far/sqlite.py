@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mmh3
@@ -129,6 +130,12 @@ class SqliteStore(Store):
         with session.transaction():
             for statement in CREATE:
                 session.run(statement)
+
+    def whereabouts(self, session: Session) -> str:
+        try:
+            return str(Path(self.where).stat().st_ino)
+        except OSError:  # it was removed, or is in memory
+            return ""
 
     def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
         assert isinstance(session, SqliteSession)

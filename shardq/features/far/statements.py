@@ -1,6 +1,7 @@
 """The statements of the table, for both databases. ``{now}`` is the database's clock in ms, ``FAR`` says that a row
 belongs to the table alone: its due time is past that clock by more than ``:far``. No statement that changes a row
-leaves that out, but for those that remove what Redis has.
+leaves that out, but for those that remove what Redis has. After ``:latest``, what a relay does comes too late: another
+one may have done it, and carried out later rows of the id after that.
 
 A row that is ``gone`` has no task any more. One of the outbox is remembered: a push of it that is repeated, by a relay
 that had stood still, finds it. One that still has its record was *sent* to Redis by a command, and is not *confirmed*:
@@ -12,12 +13,13 @@ from __future__ import annotations
 TABLE = "shardq_far"
 OWNER = "shardq_far_engine"
 
-FAR = "due > {now} + :far AND NOT gone"
+IN_TIME = "{now} <= :latest"
+FAR = f"due > {{now}} + :far AND NOT gone AND {IN_TIME}"
 
 READ_OWNER = f"SELECT engine, identity, ahead, former, changed, beat, halted FROM {OWNER}"
 CLAIM_OWNER = f"""
 INSERT INTO {OWNER} (number, engine, identity, ahead, former, changed, beat, halted)
-VALUES (1, :engine, :identity, :ahead, :ahead, 0, 0, '') ON CONFLICT DO NOTHING"""
+VALUES (1, :engine, :identity, :ahead, :ahead, 0, {{now}}, '') ON CONFLICT DO NOTHING"""
 """The key is the same for all: of several that begin at once, one makes the identity."""
 
 CHANGE_AHEAD = f"""
@@ -38,18 +40,18 @@ ON CONFLICT DO NOTHING"""
 
 ADD = f"""
 INSERT INTO {TABLE} (id, due, tags, record, until, known, nonce, rule)
-SELECT :id, :due, :tags, :record, :until, :known, :nonce, :rule WHERE {{now}} <= :latest
+SELECT :id, :due, :tags, :record, :until, :known, :nonce, :rule WHERE {IN_TIME}
 ON CONFLICT (id) DO UPDATE SET due = excluded.due, tags = excluded.tags, record = excluded.record,
   until = excluded.until, known = excluded.known, nonce = excluded.nonce, rule = excluded.rule, gone = FALSE
 WHERE {TABLE}.gone AND {TABLE}.nonce = :was"""
 """A push of the outbox, also of what is near: that is moved at once, by who adds it, or by a loader. It takes the place
-of a row that is gone, if that is the one which was read. After ``:latest`` it comes too late.
+of a row that is gone, if that is the one which was read.
 """
 
 REPLACE = f"""
 UPDATE {TABLE} SET due = :due, tags = :tags, record = :record, until = :until, known = :known, nonce = :nonce,
   rule = :rule
-WHERE id = :id AND {FAR} AND coalesce(nonce, -1) = :was AND {{now}} <= :latest"""
+WHERE id = :id AND {FAR} AND coalesce(nonce, -1) = :was"""
 
 FIND = f"SELECT {COLUMNS}, due > {{now}} + :far, gone FROM {TABLE} WHERE id {{among}}"
 

@@ -8,6 +8,7 @@ sent may have been done, and ``ServerFault`` itself that a row is refused for wh
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import threading
@@ -55,6 +56,9 @@ DROPPED = 10_000
 
 END = "\U0010ffff"
 """Behind all ids."""
+
+EVER = 1 << 62
+"""A latest instant that never comes."""
 
 
 class Lost(Exception):
@@ -195,8 +199,12 @@ class Store(ABC):
         self.where = where
         """The database as messages name it, without its secrets."""
         self.horizon: Horizon = Horizon(0)
+        self.place: str = ""
+        """The place of the open table: that of a copy is another. Empty where the database does not tell it."""
         self._ahead_ms = 0.0
         """How far the database's clock is ahead of this machine's."""
+        self._steady_ms = 0.0
+        """The same of the steady one."""
         self._learnt_at = -CLOCK_S
         self._is_open = False
         self.halted: str = ""
@@ -220,6 +228,10 @@ class Store(ABC):
     @abstractmethod
     def create(self, session: Session) -> None:
         """Makes the tables, where they are missing."""
+
+    @abstractmethod
+    def whereabouts(self, session: Session) -> str:
+        """The place of the tables, as this and no other database has it; empty if it does not tell."""
 
     @abstractmethod
     def insert_all(self, session: Session, rows: Sequence[Row]) -> bool:
@@ -246,7 +258,7 @@ class Store(ABC):
     def _for(self, statement: str, ids: Sequence[str], more: Values = NONE) -> tuple[str, Values]:
         """A statement on rows, which are found by their ids."""
         condition, given = self.among(ids)
-        values = {"far": self.horizon.far_ms, "among": given, "nothing": b"", **more}
+        values = {"far": self.horizon.far_ms, "among": given, "nothing": b"", "latest": EVER, **more}
         return self.text(statement.replace("{among}", condition)), values
 
     def attempt(self, work: Callable[[Session, bool], T], deadline: float) -> T:
@@ -321,7 +333,7 @@ class Store(ABC):
             if not known:
                 # the identity: no other table has it
                 mine = {"engine": engine, "identity": secrets.token_hex(16), "ahead": ahead}
-                session.change(sql.CLAIM_OWNER, mine)
+                session.change(self.text(sql.CLAIM_OWNER), mine)
                 known = session.run(sql.READ_OWNER)
             owner = self._obey(known[0])
             if owner.engine != engine:
@@ -329,6 +341,8 @@ class Store(ABC):
                     f"the far store {self.where} belongs to the engine {quoted(owner.engine)}, and not to "
                     f"{quoted(engine)}: give each engine a database, or a schema, of its own"
                 )
+            if where := self.whereabouts(session):
+                self.place = hashlib.blake2b(where.encode(), digest_size=8).hexdigest()
             return owner
 
         return self.attempt(work, deadline)
@@ -375,6 +389,7 @@ class Store(ABC):
         for row in session.run(sql.READ_OWNER) if self._is_open else ():
             self._obey(row)
         self._learnt_at = time.monotonic()
+        self._steady_ms = now_ms - 1000 * self._learnt_at
 
     def _obey(self, row: Sequence[Any]) -> Owner:
         owner, self._is_open = Owner(*row), True
@@ -385,6 +400,12 @@ class Store(ABC):
     def now_ms(self) -> float:
         """The database's clock, as far as this process knows it."""
         return time.time() * 1000 + self._ahead_ms
+
+    def after(self, seconds: float) -> int:
+        """The instant so many seconds from now, by the database's clock. If this machine was suspended since it was
+        learnt, that is too early, and never too late.
+        """
+        return int(self._steady_ms + 1000 * (time.monotonic() + seconds))
 
     def is_far(self, due_ms: int) -> bool:
         """True if a task is likely for the table. The database decides."""
@@ -425,13 +446,13 @@ class Store(ABC):
             found = session.run(statement + (self.lock if settled else ""), values)
         return [Found(row_of(each), bool(each[-2]), bool(each[-1])) for each in found]
 
-    def cancel(self, id: str, deadline: float) -> Said:
-        """Removes a far task."""
-        return self._order(deadline, [id], sql.CANCEL, sql.LEAVE)
+    def cancel(self, id: str, deadline: float, latest: int = EVER) -> Said:
+        """Removes a far task. After ``latest`` it does nothing."""
+        return self._order(deadline, [id], sql.CANCEL, sql.LEAVE, latest=latest)
 
-    def reschedule(self, id: str, due_ms: int, deadline: float) -> Said:
-        """Gives a far task another due time, far or near."""
-        return self._order(deadline, [id], sql.MOVE, to=due_ms)
+    def reschedule(self, id: str, due_ms: int, deadline: float, latest: int = EVER) -> Said:
+        """Gives a far task another due time, far or near. After ``latest`` it does nothing."""
+        return self._order(deadline, [id], sql.MOVE, to=due_ms, latest=latest)
 
     def _order(self, deadline: float, ids: Sequence[str], *statements: str, **more: Any) -> Said:
         def work(session: Session, again: bool) -> Said:

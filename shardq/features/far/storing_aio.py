@@ -55,8 +55,8 @@ BULK_ROWS = 1000
 IN_TABLE = -1
 """In the place of a shard: a cursor is in the table."""
 
-Declare = Callable[[TopologyCache, str], Operation[str]]
-"""Links a table of this identity to the engine. Returns the identity of the one that it has."""
+Declare = Callable[[TopologyCache, str, str], Operation[str]]
+"""Links a table of this identity, and at this place, to the engine. Returns the identity of the one that it has."""
 
 
 class AsyncFarStore(AsyncTaskStore):
@@ -89,7 +89,8 @@ class AsyncFarStore(AsyncTaskStore):
         if not self._far.is_ours:
             await self.opened(deadline)
             identity = await self._sql(self._far.opened, deadline)
-            self._far.accept(identity, await self.run(lambda cache: self._declare(cache, identity), deadline))
+            place = self._far.store.place
+            self._far.accept(identity, await self.run(lambda cache: self._declare(cache, identity, place), deadline))
 
     # ---- pushing
 

@@ -65,8 +65,7 @@ class FarWitness:
     def _older(self, owner: Owner, highest: int) -> OlderFarStore:
         loaded = stamp(highest + round(1000 * owner.ahead) + 999)
         return OlderFarStore(
-            f"the database {self._store.where} came back from "
-            f"{stamp(owner.beat) if owner.beat else 'before its first beat'}, and Redis has seen it until "
+            f"the database {self._store.where} came back from {stamp(owner.beat)}, and Redis has seen it until "
             f"{stamp(highest + 999)}: tasks that are due before {loaded} were loaded, and would run twice, and nothing "
             f"is loaded; drop those (`shardq far drop --due-before {loaded}`), or not, and then have the others loaded "
             "(`shardq far accept`)"

@@ -19,6 +19,7 @@ from shardq.features.far.far import Far
 from shardq.features.far.loader import Loader
 from shardq.features.far.relaying import FoldingStore, RelayedRedis
 from shardq.features.far.rows import Horizon, Row, far_id
+from shardq.features.far.store import EVER
 from shardq.features.listing.bulk import Bulk, bulk_query
 from shardq.relay.row import Command, Numbered
 from tests.judge.model import Op
@@ -87,7 +88,7 @@ RELAYED = 90
 def _relayed(number: int, mode: Any, delay_ms: int, window_ms: int, env: Env, cache: TopologyCache, id: str) -> Any:
     """Returns True: of a row it is not told what became of it."""
     command = Command("push", id, START_MS + delay_ms, record(number, id), mode, window_ms, memory=f"-{MEMORY_MS}")
-    said = store_of(env, cache).fold([Numbered(1, command)], DEADLINE)
+    said = store_of(env, cache).fold([Numbered(1, command)], EVER, DEADLINE)
     if (error := said[1]) is not None:
         raise error
     return True

@@ -22,7 +22,7 @@ from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import Conflict, Unanswered, Unavailable
 from tests.judge.judge import Undecided, Violated, judged
-from tests.judge.model import Op, Rules
+from tests.judge.model import Op
 from tests.sim.far.actors import (
     GIVE_UP,
     LOCK,
@@ -40,11 +40,9 @@ from tests.sim.far.kinds import BEGUN, HELD_MS, MARGIN_MS, OWN, RELAYED, START_M
 from tests.sim.far.tables import Changes, Rows, Tables, committed_with
 from tests.sim.invariants import Violation
 from tests.sim.search.actors import shown
-from tests.sim.search.kinds import LEASE_MS, LIMIT, TOPIC, claim_op
-from tests.sim.search.searching import OURS, Found, world_of
+from tests.sim.search.exhaustive import OURS, RULES, Exhaustive, Found, world_of
+from tests.sim.search.kinds import LEASE_MS, TOPIC, claim_op
 from tests.sim.search.world import World, _dispatched
-
-RULES = Rules(attempts=LIMIT, lease_us=0.0)
 
 SERVER = -1
 """Who has a statement that nobody waits for any more."""
@@ -86,6 +84,9 @@ class _Step(NamedTuple):
     before: _Step | None
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class _State(NamedTuple):
     kept: int
@@ -118,7 +119,7 @@ def _tables() -> Tables:
 
 
 @dataclass
-class Search:
+class Search(Exhaustive):
     beginning: Beginning
     kinds: Sequence[Kind]
     budget: Budget = field(default_factory=Budget)
@@ -133,40 +134,14 @@ class Search:
         self.world, self.tables = world_of(self.instead), _tables()
         self.world.now_us = START_MS * 1000
         self._stands: dict[Any, Stand] = {}
-        found = Found()
         try:
             first = self._begun()
         except Violation as exc:
-            found.violation = f"at its beginning: {exc}"
-            return found
-        seen, left, ends = {self._key(first)}, [first], set[Any]()
-        while left:
-            state = left.pop()
-            found.states += 1
-            if found.states > self.most:
-                found.violation = f"there are more than {self.most:,} states"
-                return found
-            try:
-                stands = [self._stand(state, number) for number in range(len(self.kinds))]
-                self._check(state)
-                following = list(self._following(state, stands))
-                done = all(one.is_dead or stand.is_over for one, stand in zip(state.actors, stands, strict=True))
-                if done and not state.pending:
-                    key = self._end_key(state, stands)
-                    if key not in ends:
-                        ends.add(key)
-                        found.ends += 1
-                        found.undecided += self._ended(state, stands)
-                elif not following:
-                    raise Violation("nobody can go on")
-            except Violation as exc:
-                found.violation = self._told(state, str(exc))
-                return found
-            for each in following:
-                if (key := self._key(each)) not in seen:
-                    seen.add(key)
-                    left.append(each)
-        return found
+            return Found(violation=f"at its beginning: {exc}")
+        return self._explored(first)
+
+    def _is_over(self, state: _State) -> bool:
+        return not state.pending
 
     # ---- the beginning
 
@@ -224,6 +199,9 @@ class Search:
         )
 
     # ---- steps
+
+    def _stands_in(self, state: _State) -> list[Stand]:
+        return [self._stand(state, number) for number in range(len(self.kinds))]
 
     def _stand(self, state: _State, number: int) -> Stand:
         progress = state.actors[number]
@@ -365,14 +343,6 @@ class Search:
         actors = tuple((one.marks, one.is_dead) for one in state.actors)
         return hash((state.kept, state.rows, state.pending, actors, state.left, self._order(state)))
 
-    def _order(self, state: _State) -> frozenset[tuple[int, int]]:
-        return frozenset(
-            (one, other)
-            for one, first in enumerate(state.actors)
-            for other, second in enumerate(state.actors)
-            if 0 <= first.ended_at < (second.began_at if second.began_at >= 0 else state.step)
-        )
-
     def _end_key(self, state: _State, stands: Sequence[Stand]) -> Any:
         heard = tuple(repr(self._heard(number, stand)) for number, stand in enumerate(stands) if stand.is_over)
         dead = tuple(one.is_dead for one in state.actors)
@@ -388,7 +358,6 @@ class Search:
         return self.kinds[number].judged(number + 2)(stand.result)
 
     def _ended(self, state: _State, stands: Sequence[Stand]) -> bool:
-        """Judges a last state. Returns True if the judge can't decide."""
         if state.left.holds < self.budget.holds and any(not row[GONE] for _, row in state.rows):
             return False  # no loader came by while Redis remembered: the row is moved anew, as the page says
         world = self.world
@@ -454,24 +423,9 @@ class Search:
         met.append(Op("get", 0, outcome=state_in_redis(world, id)))
         return met
 
-    def _told(self, state: _State, violation: str) -> str:
-        lines: list[str] = []
-        path = state.path
-        while path is not None:
-            lines.append(path.text)
-            path = path.before
-        told = [f"{began(self)}:"]
-        told += [f"  {number}. {line}" for number, line in enumerate(reversed(lines), 1)]
-        return "\n".join([*told, violation])
-
 
 DUE, GONE = 1, 8
 """The columns of the due time, and of whether a row has no task any more."""
-
-
-def began(search: Search) -> str:
-    """Names a search."""
-    return f"{', '.join(kind.name for kind in search.kinds)}, from {search.beginning.name!r}"
 
 
 def state_in_redis(world: World, id: str) -> str:

@@ -20,13 +20,12 @@ from shardq.core.scripts import Script
 from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ShardqError, Unanswered
 from tests.judge.judge import Undecided, Violated, judged
-from tests.judge.model import Op, Rules
+from tests.judge.model import Op
 from tests.sim.invariants import Violation
 from tests.sim.search.actors import LOST, Given, Stand, given, shown, stand_of
-from tests.sim.search.kinds import LIMIT, TICK_MS, Kind
-from tests.sim.search.world import Beginning, World, settled_down
-
-RULES = Rules(attempts=LIMIT, lease_us=0.0)
+from tests.sim.search.exhaustive import OURS, RULES, Exhaustive, Found, world_of
+from tests.sim.search.kinds import TICK_MS, Kind
+from tests.sim.search.world import Beginning, settled_down
 
 
 class Budget(NamedTuple):
@@ -54,16 +53,6 @@ class Progress(NamedTuple):
     def marks(self) -> tuple[tuple[int, int, int, bool], ...]:
         """What it was given, as far as that can be compared."""
         return tuple((each.batch, each.request, each.mark, each.doubted) for each in self.given)
-
-
-@dataclass
-class Found:
-    """What a search came to."""
-
-    states: int = 0
-    ends: int = 0
-    undecided: int = 0
-    violation: str = ""
 
 
 @dataclass
@@ -97,24 +86,8 @@ UNSENT = object()
 """The answer to a request that did not arrive."""
 
 
-_last: list[World] = []
-"""The world of the last search: to make another one each time would take longer than many a search."""
-
-
-def world_of(instead: Mapping[str, Script]) -> World:
-    """An empty world."""
-    if not _last or _last[0].instead is not instead:
-        _last[:] = [World(instead)]
-    _last[0].forget()
-    return _last[0]
-
-
-OURS: Mapping[str, Script] = {}
-"""Scripts as they are, none in place of another."""
-
-
 @dataclass
-class Search:
+class Search(Exhaustive):
     beginning: Beginning
     kinds: Sequence[Kind]
     budget: Budget = field(default_factory=Budget)
@@ -127,43 +100,23 @@ class Search:
             return self._run()
 
     def _run(self) -> Found:
-        found = Found()
         world = self._world = world_of(self.instead)
         self._stands: dict[Any, Stand] = {}
         try:
             self._history = self.beginning.build(world)
         except Violation as exc:
-            found.violation = f"at its beginning: {exc}"
-            return found
+            return Found(violation=f"at its beginning: {exc}")
         self._topology = world.cache().topology
-        first = _State(world.keep(), tuple(Progress() for _ in self.kinds), self.budget, 0, None)
-        seen = {self._key(first)}
-        left = [first]
-        ends: set[Any] = set()
-        while left:
-            state = left.pop()
-            found.states += 1
-            if found.states > self.most:
-                found.violation = f"there are more than {self.most:,} states"
-                return found
-            stands = [self._stand(number, each) for number, each in enumerate(state.actors)]
-            try:
-                following = list(self._following(state, stands))
-                if all(each.is_dead or stand.is_over for each, stand in zip(state.actors, stands, strict=True)):
-                    key = self._end_key(state, stands)
-                    if key not in ends:
-                        ends.add(key)
-                        found.ends += 1
-                        found.undecided += self._ended(state, stands)
-            except Violation as exc:
-                found.violation = self._told(state, str(exc))
-                return found
-            for each in following:
-                key = self._key(each)
-                if key not in seen:
-                    seen.add(key)
-                    left.append(each)
-        return found
+        return self._explored(_State(world.keep(), tuple(Progress() for _ in self.kinds), self.budget, 0, None))
+
+    def _stands_in(self, state: _State) -> list[Stand]:
+        return [self._stand(number, each) for number, each in enumerate(state.actors)]
+
+    def _check(self, state: _State) -> None:
+        """The world does, after each request."""
+
+    def _is_over(self, state: _State) -> bool:
+        return True
 
     def _stand(self, number: int, progress: Progress) -> Stand:
         """An operation is a function of what it was given, so most stands are known from other states."""
@@ -237,18 +190,8 @@ class Search:
     # ---- keys
 
     def _key(self, state: _State) -> Any:
-        """The same for states from which the same can follow: the steps count only as far as they order operations."""
         actors = tuple((one.marks, one.doubted, one.is_dead) for one in state.actors)
         return hash((state.kept, actors, state.left, self._order(state)))
-
-    def _order(self, state: _State) -> frozenset[tuple[int, int]]:
-        """Which operation had ended before which one began."""
-        return frozenset(
-            (one, other)
-            for one, first in enumerate(state.actors)
-            for other, second in enumerate(state.actors)
-            if 0 <= first.ended_at < (second.began_at if second.began_at >= 0 else state.step)
-        )
 
     def _end_key(self, state: _State, stands: Sequence[Stand]) -> Any:
         heard = tuple(repr(self._heard(number, stand)) for number, stand in enumerate(stands) if stand.is_over)
@@ -261,7 +204,6 @@ class Search:
         return self.kinds[number].judged(number + 2)(stand.result)
 
     def _ended(self, state: _State, stands: Sequence[Stand]) -> bool:
-        """Judges a last state. Returns True if the judge can't decide."""
         world = self._world
         world.restore(state.kept)
         history = [*self._history]
@@ -305,16 +247,6 @@ class Search:
     def _at_us(self, step: int) -> float:
         return float(step)
 
-    def _told(self, state: _State, violation: str) -> str:
-        lines: list[str] = []
-        path = state.path
-        while path is not None:
-            lines.append(str(path))
-            path = path.before
-        told = [f"{began(self)}:"]
-        told += [f"  {number}. {line}" for number, line in enumerate(reversed(lines), 1)]
-        return "\n".join([*told, violation])
-
 
 def _unheard(kind: Kind, number: int) -> list[Op]:
     """The operations of one that died: they may have been carried out."""
@@ -328,8 +260,3 @@ def _with(some: tuple[Given, ...], one: Given) -> tuple[Given, ...]:
 
 def _said(raw: Any) -> str:
     return str(raw)[:80]
-
-
-def began(search: Search) -> str:
-    """Names a search."""
-    return f"{', '.join(kind.name for kind in search.kinds)}, from {search.beginning.name!r}"
