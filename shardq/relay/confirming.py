@@ -21,7 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
+
+import msgspec
 
 from shardq.core.calls import node_info
 from shardq.core.calls.request import Call, Epoch
@@ -42,7 +44,7 @@ QUESTION_S = 5.0  # the bound of the question before the first row of a shard, a
 TOLD_S = 10.0  # a shard that has not confirmed for so long is told. A failover takes less
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """A row that a server has answered."""
 
     seq: int
@@ -194,7 +196,7 @@ class Confirming:
             return []
         now, chosen, size = time.monotonic(), list[int](), 0
         waits = {shard for shard, behind in self._behind.items() if now < behind.resends_at}
-        for row in sorted(self._again.values()):
+        for row in sorted(self._again.values(), key=attrgetter("seq")):
             if not waits.isdisjoint(row.shards):
                 continue
             size += row.size

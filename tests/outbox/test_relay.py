@@ -297,7 +297,8 @@ def test_no_step_of_a_relay_goes_through_all_that_waits(postgres: Postgres, url:
         relay.close()
     database.dispose()
     assert len(plans) > 8
-    walks = [plan for plan in plans if "_ids on" in plan and "Index Cond: ((id)::text" not in plan]
+    by_id, unread = "Index Cond: ((id)::text", "= ANY (('{"  # a list that is made as it runs
+    walks = [plan for plan in plans if unread in plan or ("_ids on" in plan and by_id not in plan)]
     assert not walks, "\n\n".join(walks)
 
 
