@@ -131,13 +131,10 @@ class Confirming:
         """The shards that take no other rows now."""
         return {*self._behind, *self._shards_again} if self._behind or self._again else set()
 
-    @property
-    def error(self) -> ShardqError | None:
-        """The reason why rows that were sent stay, if shards have failed to confirm twice."""
-        return self.late()
-
     def late(self, for_s: float = 0.0, *, but: Collection[int] = ()) -> ShardqError | None:
-        """The same where they have failed for so long. ``but``: shards of which another error is told."""
+        """The reason why rows that were sent stay, if shards have failed to confirm twice, and for so long. ``but``:
+        shards of which another error is told.
+        """
         until = time.monotonic() - for_s
         late = {
             shard: behind.since

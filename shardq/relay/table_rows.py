@@ -151,7 +151,10 @@ class TableRows(Store):
             if found:
                 raise older_database(found[0][-1] or 0, self.beats.last)
             return []
-        rows = [_numbered(memory, *row) for row in found]
+        rows = [
+            Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), created, attempts)
+            for seq, id, kind, due, record, rule, dedup, nonce, created, attempts, _ in found
+        ]
         self._claim = (self._claim + 1) % CLAIMS
         self._give([row.seq for row in rows], self._claims + self._claim)
         ids = {row.command.id for row in rows if isinstance(row.command.id, str)}
@@ -302,24 +305,6 @@ def _are_none(*columns: sa.Column[Any]) -> sa.ColumnElement[bool]:
     takes it for short, and goes through all of it after an outage.
     """
     return sa.func.coalesce(*columns).is_(None)
-
-
-def _numbered(
-    memory: str,
-    seq: int,
-    id: str,
-    kind: Any,
-    due: int,
-    record: Any,
-    rule: Any,
-    dedup: int,
-    nonce: int,
-    created: object,
-    attempts: object,
-    _: object,
-) -> Numbered:
-    record = bytes(record) if isinstance(record, memoryview) else record
-    return Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), created, attempts)
 
 
 def _first_claim() -> int:
