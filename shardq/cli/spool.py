@@ -112,7 +112,7 @@ def replay(given: Given, path: Path) -> int:
                 mover.confirm(stopping=lambda: ending.asked)  # a chunk is full
             while mover.is_waiting and not mover.confirming.is_settled and not ending.asked:
                 mover.confirm(stopping=lambda: ending.asked)
-            problem = mover.problem or str(mover.confirming.error or "")
+            problem = mover.problem or str(mover.confirming.late() or "")
             left = file.stats().waiting
         given.answer(
             {"replayed": mover.store.moved, "refused": mover.store.failed, "waiting": left, "problem": problem or None},

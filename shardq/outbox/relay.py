@@ -160,7 +160,7 @@ class OutboxRelay:
         moved = self._rows.moved - before
         if not moved and self._mover.stuck:
             raise next(iter(self._mover.stuck.values())).error
-        if not moved and (behind := self._mover.confirming.error) is not None:
+        if not moved and (behind := self._mover.confirming.late()) is not None:
             raise behind
         return moved
 

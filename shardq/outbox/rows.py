@@ -11,19 +11,16 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypedDict
 
-import msgspec
-
 from shardq.core.calls.request import Word
-from shardq.core.model.checks import MAX_PAYLOAD, due_spec, expiry_spec, now_ms
-from shardq.core.model.ids import new_nonce
+from shardq.core.model.checks import MAX_PAYLOAD, now_ms
 from shardq.core.model.printable import quoted
-from shardq.core.model.record import Codec, codec_named
+from shardq.core.model.record import Codec, codec_named, undecoded
 from shardq.core.model.task import Task
 from shardq.core.model.task_options import PushOptions
-from shardq.core.producer.packing import FRESH, Packer
+from shardq.core.producer.packing import Packer
 from shardq.errors import BadInput, InvalidOption
 from shardq.features.far.rows import LEAST_AHEAD_S, MARGIN_S, far_id
-from shardq.relay.row import Kind
+from shardq.relay.row import Command, Kind, cancel, pushes, reschedule
 
 NAME = "shardq_outbox"  # the table, unless another is named
 
@@ -76,18 +73,22 @@ class RowPacker:
     def pack(self, task: Task) -> Row:
         """The row of a task. Raises its BadInput."""
         created = now_ms()
-        # What is no task is left to the packer, which says what is wrong with it.
-        entries = self._packer.one(_absolute(task, created) if isinstance(task, Task) else task)
-        words: list[Any] = list(entries.fresh or entries.unique)
-        if len(words) == FRESH:
-            words += ["keep", 0]
-        id, due, record, on_conflict, dedup = words
-        if entries.fresh and due > created + FAR_MS:
-            made, id = id, far_id(id)
-            record = self._packer.rebound(record, made, id)
+        [command] = pushes(self._packer.one(task), created)
+        if task.expires is not None and (undecoded(command.record).expires_ms or 0) <= created:
+            raise InvalidOption(
+                f"expires={quoted(task.expires)} is in the past: the task would never be handled; give a later instant"
+            )
+        return self._row(command, created)
+
+    def _row(self, command: Command, created: int) -> Row:
+        id, record = command.id, command.record
+        if command.made and command.due > created + FAR_MS:
+            id = far_id(id)
+            record = self._packer.rebound(record, command.id, id)
         return Row(
-            id=id, kind="push", due=due, record=record, on_conflict=on_conflict, dedup=dedup, nonce=0, created=created
-        )
+            id=id, kind=command.kind, due=command.due, record=record, on_conflict=command.on_conflict,
+            dedup=command.dedup, nonce=command.nonce, created=created,
+        )  # fmt: skip
 
     def pack_one(self, payload: Any, options: PushOptions) -> Row:
         """The row of a payload with the options of a push, or of a Task without any."""
@@ -102,34 +103,11 @@ class RowPacker:
 
     def order(self, kind: Literal["cancel", "reschedule"], id: str, due: Word = 0) -> Row:
         """The row of a cancel, or of a reschedule to a due time."""
-        created, due_ms = now_ms(), int(due)
-        if due_ms < 0:
-            due_ms = created - due_ms
-        nonce = new_nonce()
-        return Row(id=id, kind=kind, due=due_ms, record=b"", on_conflict="keep", dedup=0, nonce=nonce, created=created)
+        created = now_ms()
+        return self._row(cancel(id) if kind == "cancel" else reschedule(id, int(due), created), created)
 
     def pack_all(self, tasks: Iterable[Task]) -> list[Row]:
         return [self.pack(task) for task in tasks]
-
-
-def _absolute(task: Task, created: int) -> Task:
-    """The same task, whose times are instants."""
-    due = due_spec(task.delay, task.at)
-    expires = expiry_spec(task.expires, due)
-    if due < 0 or (due == 0 and task.window is not None):
-        due = created - due
-    if expires is not None and expires < 0:
-        expires = created - expires
-    if expires is not None and 0 < expires <= created:
-        raise InvalidOption(
-            f"expires={quoted(task.expires)} is in the past: the task would never be handled; give a later instant"
-        )
-    return msgspec.structs.replace(
-        task,
-        delay=None,
-        at=due / 1000 if due else None,
-        expires=None if expires is None else expires / 1000,
-    )
 
 
 def derived_name(table: str, what: str) -> str:

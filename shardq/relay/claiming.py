@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from shardq.core.calls.control import clock_ms
 from shardq.core.layout.topology import Topology
 from shardq.core.producer.packing import BATCH, Packer
-from shardq.errors import Conflict, ShardqError
+from shardq.errors import BadInput, Conflict, ShardqError
 from shardq.relay import sending
 from shardq.relay.confirming import Sent
 from shardq.relay.row import Numbered, layers
@@ -76,18 +76,21 @@ class Claiming:
             rows = self._in_turn(rows)
             if not rows:
                 return Moved(set(), [])
+            faults = {row.seq: fault for row in rows if (fault := row.command.fault) is not None}
+            sound = [row for row in rows if row.seq not in faults]
             topology = self._stuck.topology()
-            shards = {row.seq: _homes(topology, row.command.id) for row in rows}
+            shards = _homes(topology, sound)
             self._meet({shard for each in shards.values() for shard in each}, within_s)
             timeout = min(timeout, self._timeout_s)
-            result = self._carry_out(rows, most=most, timeout=timeout, within_s=within_s, latest=latest)
+            result = self._carry_out(rows, faults, most=most, timeout=timeout, within_s=within_s, latest=latest)
             settled = self._note(rows, result)
         except BaseException:
             self._store.abandon()
             raise
         done, after = set(result.done), self._stuck.topology()
         if after is not topology:  # either may have it
-            shards = {row.seq: (*{*shards[row.seq], *_homes(after, row.command.id)},) for row in rows}
+            now = _homes(after, sound)
+            shards = {seq: (*{*each, *now[seq]},) for seq, each in shards.items()}
         self.sent += len(done)
         return Moved(settled, [Sent(row.seq, shards[row.seq], row.command.size) for row in rows if row.seq in done])
 
@@ -138,14 +141,19 @@ class Claiming:
         return chosen
 
     def _carry_out(
-        self, rows: Sequence[Numbered], *, most: int, timeout: float, within_s: float | None = None, latest: int
+        self,
+        rows: Sequence[Numbered],
+        faults: Mapping[int, BadInput],
+        *,
+        most: int,
+        timeout: float,
+        within_s: float | None = None,
+        latest: int,
     ) -> Results:
         failing = Failing({shard: stuck.error for shard, stuck in self._stuck.first.items()})
         if (witness := self._witness()) is not None:
             failing.errors |= witness.unread(self._stuck.topology().span())
-        result = Results()
-        faults = {row.seq: fault for row in rows if (fault := row.command.fault) is not None}
-        result.failed += faults.items()
+        result = Results(failed=[*faults.items()])
         waiting = {row.command.id for row in rows if row.seq in faults}
         """Ids of which a row was not carried out."""
         for layer in layers(row for row in rows if row.seq not in faults):
@@ -191,6 +199,6 @@ class Claiming:
         return settled
 
 
-def _homes(topology: Topology, id: object) -> tuple[int, ...]:
-    """The shards that may have what a row did."""
-    return tuple(topology.homes(id)) if isinstance(id, str) else ()
+def _homes(topology: Topology, rows: Sequence[Numbered]) -> dict[int, tuple[int, ...]]:
+    """The number of each row → the shards that may have what it did."""
+    return dict(zip([row.seq for row in rows], topology.homes_of([row.command.id for row in rows]), strict=True))

@@ -21,7 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
+
+import msgspec
 
 from shardq.core.calls import node_info
 from shardq.core.calls.request import Call, Epoch
@@ -42,7 +44,7 @@ QUESTION_S = 5.0  # the bound of the question before the first row of a shard, a
 TOLD_S = 10.0  # a shard that has not confirmed for so long is told. A failover takes less
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """A row that a server has answered."""
 
     seq: int
@@ -129,13 +131,10 @@ class Confirming:
         """The shards that take no other rows now."""
         return {*self._behind, *self._shards_again} if self._behind or self._again else set()
 
-    @property
-    def error(self) -> ShardqError | None:
-        """The reason why rows that were sent stay, if shards have failed to confirm twice."""
-        return self.late()
-
     def late(self, for_s: float = 0.0, *, but: Collection[int] = ()) -> ShardqError | None:
-        """The same where they have failed for so long. ``but``: shards of which another error is told."""
+        """The reason why rows that were sent stay, if shards have failed to confirm twice, and for so long. ``but``:
+        shards of which another error is told.
+        """
         until = time.monotonic() - for_s
         late = {
             shard: behind.since
@@ -194,7 +193,7 @@ class Confirming:
             return []
         now, chosen, size = time.monotonic(), list[int](), 0
         waits = {shard for shard, behind in self._behind.items() if now < behind.resends_at}
-        for row in sorted(self._again.values()):
+        for row in sorted(self._again.values(), key=attrgetter("seq")):
             if not waits.isdisjoint(row.shards):
                 continue
             size += row.size

@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from shardq.core import forks
 from shardq.core.layout.words import id_of, is_foreign, number_of, raw
 from shardq.core.model.printable import printable
@@ -113,7 +115,7 @@ class SpoolFile:
             now = now_ms()
             connection.executemany(
                 f"INSERT INTO command ({_WORDS}, size, spooled) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(*command[:-1], command.size, now) for command in stored],
+                [(*msgspec.structs.astuple(command)[:-1], command.size, now) for command in stored],
             )
             connection.execute("UPDATE spool SET bytes = ?, waiting = waiting + ?", (bytes, len(stored)))
             [last] = connection.execute("SELECT coalesce(max(seq), 0) FROM command").fetchone()

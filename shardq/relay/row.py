@@ -14,7 +14,9 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
+
+import msgspec
 
 from shardq.core.calls.request import Word
 from shardq.core.model.checks import MAX_AT_MS, OnConflict, check_on_conflict, check_whole_id
@@ -36,7 +38,7 @@ _KINDS = get_args(Kind)
 OVERHEAD = 64  # bytes that a command takes in the file beside its id and its record
 
 
-class Command(NamedTuple):
+class Command(msgspec.Struct, frozen=True, gc=False):
     """One command, as its store keeps it."""
 
     kind: Kind
@@ -87,7 +89,7 @@ class Command(NamedTuple):
         return None
 
 
-class Numbered(NamedTuple):
+class Numbered(msgspec.Struct, frozen=True, gc=False):
     """A command under its number in its store."""
 
     seq: int

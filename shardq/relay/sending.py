@@ -7,7 +7,6 @@ its nonce.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -17,7 +16,7 @@ from shardq.core.calls.by_id import Earlier
 from shardq.core.calls.request import Call, Epoch
 from shardq.core.drivers.sync import Driver
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.lanes import lane_of
+from shardq.core.layout.lanes import have_keys, lane_of
 from shardq.core.model.task import Outcome
 from shardq.core.operation import Operation
 from shardq.core.producer import commands_by_id, pushing
@@ -29,7 +28,6 @@ from shardq.errors import (
     AccessDenied,
     Conflict,
     EngineClosed,
-    PushError,
     ReadOnly,
     ServerFault,
     ShardqError,
@@ -103,8 +101,8 @@ class Failing:
             self.errors.update(dict.fromkeys(cache.topology.homes(row.command.id), error))
 
 
-Met = list[tuple[Numbered, ShardqError | None]]
-"""Commands that were sent, each with its error."""
+Errors = dict[str, ShardqError | None]
+"""Id → the error of its command; those that were carried out may be missing."""
 
 
 def send(
@@ -117,44 +115,46 @@ def send(
 ) -> Operation[Results]:
     """Carries out commands on different ids, where the shards take them. ``most``: the pushes of one call."""
     result = Results()
-    if not cache.topology.is_keyed and any(lane_of(each.command.id) for each in layer):
+    if not cache.topology.is_keyed and have_keys(each.command.id for each in layer):
         try:
             yield from take_up_keys(cache)
         except AccessDenied as exc:
             failing.errors[KEYED] = exc  # these wait, and hold up no others
-    open = [each for each in layer if not failing.concerns(cache, each.command.id)]
+    open = [each for each in layer if not failing.concerns(cache, each.command.id)] if failing.errors else layer
     pushes = [each for each in open if each.command.kind == "push"]
     others = [each for each in open if each.command.kind != "push"]
     refused: list[Numbered] = []
-    for each, error in (yield from _push(cache, packer, pushes, most)):
-        if is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
+    errors = yield from _push(cache, packer, pushes, most)
+    for each in pushes:
+        error = errors.get(each.command.id)
+        if error and is_refusal(error) and not isinstance(error, Conflict) and len(pushes) > 1 and most > 1:
             refused.append(each)
         else:
             failing.judge(cache, each, error, result)
     # A call stores all of its tasks or none: which of them was refused shows when each goes alone.
     alone = [each for each in refused if not failing.concerns(cache, each.command.id)]
-    for each, error in [*(yield from _push(cache, packer, alone, 1)), *(yield from _by_id(cache, others))]:
-        failing.judge(cache, each, error, result)
+    errors = {**(yield from _push(cache, packer, alone, 1)), **(yield from _by_id(cache, others))}
+    for each in (*alone, *others):
+        failing.judge(cache, each, errors.get(each.command.id), result)
     return result
 
 
-def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Numbered], most: int) -> Operation[Met]:
+def _push(cache: TopologyCache, packer: Packer, pushes: Sequence[Numbered], most: int) -> Operation[Errors]:
     if not pushes:
-        return []
+        return {}
     entries = stamped(entries_of(each.command for each in pushes), cache.topology)
     results = pushing.PushResults(entries.ids)
-    with contextlib.suppress(PushError):  # its errors are read below
-        yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True)
-    return [(each, met(outcome)) for each, (_, outcome) in zip(pushes, results.each(), strict=True)]
+    yield from pushing.complete(cache, packer, results, entries, most=most, in_doubt=True)
+    return {id: met(error) for id, error in results.errors().items()}
 
 
-def _by_id(cache: TopologyCache, commands: Sequence[Numbered]) -> Operation[Met]:
+def _by_id(cache: TopologyCache, commands: Sequence[Numbered]) -> Operation[Errors]:
     """Cancels and reschedules."""
     if not commands:
-        return []
+        return {}
     makes = {each.command.id: _Once(cache, each.command).made for each in commands}
     answers = yield from commands_by_id.call_each(cache, makes)
-    return [(each, met(answers[each.command.id])) for each in commands]
+    return {id: met(outcome) for id, outcome in answers.items()}
 
 
 class _Once:

@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+
+import msgspec
 
 from shardq.errors import ShardqError
 from shardq.relay.row import Numbered
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """A row that waits, as it is chosen: before it is claimed and read."""
 
     seq: int

@@ -136,10 +136,13 @@ class TableRows(Store):
     def claim(self, seqs: Collection[int], memory: str) -> list[Numbered]:
         connection, table = self._connection, self._table
         self.least_left: float = math.inf
-        waits = (table.c.moved.is_(None), table.c.failed.is_(None))
         found = connection.execute(
             sa.select(*self._reading)
-            .where(self._among(seqs), *waits, sa.or_(table.c.claimed.is_(None), self._mine()))
+            .where(
+                self._among(seqs),
+                _are_none(table.c.moved, table.c.failed),
+                sa.or_(table.c.claimed.is_(None), self._mine()),
+            )
             .order_by(table.c.seq)
             .with_for_update(of=table, skip_locked=True)
         ).all()
@@ -148,7 +151,10 @@ class TableRows(Store):
             if found:
                 raise older_database(found[0][-1] or 0, self.beats.last)
             return []
-        rows = [_numbered(memory, *row) for row in found]
+        rows = [
+            Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), created, attempts)
+            for seq, id, kind, due, record, rule, dedup, nonce, created, attempts, _ in found
+        ]
         self._claim = (self._claim + 1) % CLAIMS
         self._give([row.seq for row in rows], self._claims + self._claim)
         ids = {row.command.id for row in rows if isinstance(row.command.id, str)}
@@ -156,7 +162,8 @@ class TableRows(Store):
         others = connection.execute(
             sa.select(table.c.id, sa.func.min(table.c.seq), untried)
             .where(
-                *waits,
+                table.c.moved.is_(None),
+                table.c.failed.is_(None),
                 self._any_of(table.c.id, ids),
                 # what this relay has claimed is sent, or among these
                 sa.or_(table.c.claimed.is_(None), sa.not_(self._mine())),
@@ -232,7 +239,7 @@ class TableRows(Store):
         refused = (column.reason.is_not(None), column.moved.is_(None))
         rows = self._connection.execute(
             sa.select(column.seq, column.retry_at)
-            .where(*refused, column.failed.is_(None), column.claimed.is_(None))
+            .where(*refused, _are_none(column.failed, column.claimed))
             .order_by(column.retry_at, column.seq)
             .limit(RETRIED)
         ).all()
@@ -269,9 +276,11 @@ class TableRows(Store):
         return self._any_of(self._table.c.seq, seqs)
 
     def _any_of(self, column: sa.Column[Any], values: Collection[Any]) -> sa.ColumnElement[bool]:
-        # A thousand parameters would take most of a statement's time; PostgreSQL takes them as one.
+        # A thousand parameters would take most of a statement's time; PostgreSQL takes them as one. That is text made
+        # here, as psycopg is slow with lists, and without a type, so that the planner knows how many they are.
         if self._database.dialect.name == "postgresql":
-            return column == sa.any_(sa.literal(list(values), sa.ARRAY(column.type)))
+            listed = "{" + ",".join(map(_in_array, values)) + "}"
+            return column == sa.any_(sa.cast(sa.literal(listed, sa.types.NullType()), sa.ARRAY(column.type)))
         return column.in_(values)
 
     def _mine(self) -> sa.ColumnElement[bool]:
@@ -284,22 +293,19 @@ class TableRows(Store):
             self._connection.execute(self._table.update().where(self._among(seqs)).values(claimed=claim))
 
 
-def _numbered(
-    memory: str,
-    seq: int,
-    id: str,
-    kind: Any,
-    due: int,
-    record: Any,
-    rule: Any,
-    dedup: int,
-    nonce: int,
-    created: object,
-    attempts: object,
-    _: object,
-) -> Numbered:
-    record = bytes(record) if isinstance(record, memoryview) else record
-    return Numbered(seq, Command(kind, id, due, record, rule, dedup, False, nonce, memory), created, attempts)
+def _in_array(value: int | str) -> str:
+    """An element of an array of PostgreSQL."""
+    if isinstance(value, int):
+        return str(value)
+    escaped = value.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'
+
+
+def _are_none(*columns: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    """True for rows that have none of these, by no index of those that wait: where most rows were moved, PostgreSQL
+    takes it for short, and goes through all of it after an outage.
+    """
+    return sa.func.coalesce(*columns).is_(None)
 
 
 def _first_claim() -> int:

@@ -13,7 +13,7 @@ import hashlib
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -374,6 +374,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         bucket = mmh3.hash(hashed_part(raw(id)) if self.is_keyed else raw(id)) & _MASK
         backwards = [table(count)[bucket] for count in (self.shards, *reversed(self.priors))]
         return list(dict.fromkeys(backwards))[::-1]
+
+    def homes_of(self, ids: Sequence[str]) -> list[tuple[int, ...]]:
+        """``homes`` for many checked ids, in their order."""
+        if self.priors:
+            return [tuple(self.homes(id)) for id in ids]
+        return [(shard,) for shard in self.shards_of(ids)]
 
     def ends_homes(self, id: str) -> list[int]:
         """The shards in which the end of a task may lie: ends stay where they were written."""

@@ -20,7 +20,7 @@ import mmh3
 from shardq.core.calls import by_id
 from shardq.core.calls.request import Call, Epoch, Word
 from shardq.core.layout.keys import ShardKeys
-from shardq.core.layout.lanes import lane_of
+from shardq.core.layout.lanes import have_keys
 from shardq.core.layout.topology import Topology
 from shardq.core.model.checks import (
     check_dedup,
@@ -104,7 +104,7 @@ class Entries:
     @property
     def have_keys(self) -> bool:
         """True if a task of them has a key."""
-        return any(map(lane_of, self.ids)) if self.keyed is None else self.keyed
+        return have_keys(self.ids) if self.keyed is None else self.keyed
 
     @property
     def bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,13 @@ class PushResults:
             id = self.renamed.get(first, first)
             yield id, next(left[id], "pushed") if id in left else "pushed"
 
+    def errors(self) -> dict[str, ShardqError]:
+        """Id → the error of each task that is not stored, or not known to be; of different ids of the caller's own."""
+        if not self.failures:
+            return {}
+        said = itertools.chain.from_iterable(zip(ids, said, strict=True) for _, ids, said in self._answers)
+        return {id: outcome for id, outcome in said if isinstance(outcome, ShardqError)}
+
     def _error(self) -> PushError:
         ids: list[str] = []
         failed: dict[str, ShardqError] = {}
@@ -135,9 +143,7 @@ class PushResults:
         return again
 
 
-def push(
-    cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt: bool = False, way: Way = "push"
-) -> Operation[list[Receipt]]:
+def push(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt: bool = False) -> Operation[list[Receipt]]:
     """Stores packed tasks. All or nothing for each batch; raises PushError if not all of them are stored.
 
     ``in_doubt``: an earlier push of the same entries may have been executed. They are sent as after a lost answer: what
@@ -145,7 +151,8 @@ def push(
     """
     check_hooked(cache, entries.hooked or ())
     results = PushResults(entries.ids)
-    return (yield from complete(cache, packer, results, entries, in_doubt=in_doubt, way=way))
+    yield from complete(cache, packer, results, entries, in_doubt=in_doubt)
+    return results.receipts()
 
 
 def check_hooked(cache: TopologyCache, topics: Iterable[str]) -> None:
@@ -168,9 +175,10 @@ def complete(
     most: int = BATCH,
     in_doubt: bool = False,
     way: Way = "push",
-) -> Operation[list[Receipt]]:
-    """Stores the tasks of a push that are still to be sent. Tasks of one id are stored in their order, one call after
-    the other: of two calls under way, either may be sent again after the other was executed.
+) -> Operation[None]:
+    """Stores the tasks of a push that are still to be sent; the results are told what became of them. Tasks of one id
+    are stored in their order, one call after the other: of two calls under way, either may be sent again after the
+    other was executed.
     """
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
         recovery = Recovery(cache)
@@ -209,10 +217,8 @@ def complete(
             words += held
             if not words:
                 words, later = later[:at_once], later[at_once:]
-    if way == "look":
-        return []  # its answers are the caller's to read
-    packer.pushed += len(results.ids) - results.failures
-    return results.receipts()
+    if way == "push":
+        packer.pushed += len(results.ids) - results.failures
 
 
 def comes_again(ids: Sequence[Word]) -> bool:
@@ -338,13 +344,11 @@ def push_one(cache: TopologyCache, packer: Packer, entries: Entries, *, in_doubt
         return Receipt(id)
     # Refused, or the id is taken: begun anew like many.
     results = PushResults(entries.ids)
-    try:
-        (receipt,) = yield from complete(cache, packer, results, entries, most=1)
-    except PushError:
-        ((_, error),) = results.each()
-        assert isinstance(error, ShardqError)
-        raise error from error.__cause__
-    return receipt
+    yield from complete(cache, packer, results, entries, most=1)
+    ((id, answer),) = results.each()
+    if isinstance(answer, ShardqError):
+        raise answer from answer.__cause__
+    return Receipt.of(id, answer)
 
 
 def receipt_of(id: str, answer: str) -> Receipt:

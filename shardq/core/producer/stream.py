@@ -147,7 +147,8 @@ class Stream:
         try:
             for batch in chunk.uncertain:
                 yield from push_each(cache, results, batch.words, batch.width, in_doubt=True, number=batch.number)
-            return (yield from complete(cache, self.packer, results, chunk.leftover))
+            yield from complete(cache, self.packer, results, chunk.leftover)
+            return results.receipts()
         except PushError as exc:
             self.errors.append(exc)
             return None

@@ -25,7 +25,7 @@ from shardq.core.model.record import has_head, nonce_of, undecoded
 from shardq.core.producer.packing import Packer
 from shardq.core.producer.pushing import PushResults, complete
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import Conflict, MissingLink, PushError, ServerFault, ShardqError, Unavailable
+from shardq.errors import Conflict, MissingLink, ServerFault, ShardqError, Unavailable
 from shardq.features.far.far import Far
 from shardq.features.far.rows import LINK, Row, is_made, tags_text
 from shardq.features.far.store import Found as FarRow
@@ -177,8 +177,7 @@ class FoldingStore(FarStore):
             return []
         entries = entries_of(push.numbered.command for push in pushes)
         results = PushResults(entries.ids)
-        with suppress(PushError):  # its errors are read below
-            self.run(lambda cache: complete(cache, self.packer, results, entries, in_doubt=True, way="look"), deadline)
+        self.run(lambda cache: complete(cache, self.packer, results, entries, in_doubt=True, way="look"), deadline)
         free = []
         for push, (_, answer) in zip(pushes, results.each(), strict=True):
             if answer == "elsewhere":

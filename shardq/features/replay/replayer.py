@@ -311,4 +311,5 @@ class Replayer:
         results = pushing.PushResults(ids)
         entries = Entries(ids, [], words)
         yield from pushing.complete(self._cache, self._packer, results, entries, in_doubt=in_doubt)
+        results.receipts()  # raises what failed
         return {id: [each for each in said if isinstance(each, str)] for id, said in results.outcomes().items()}

@@ -68,20 +68,6 @@ CONFIRM_S = 4.0  # the same where all is sent, and is to be confirmed
 END_S = 6.0  # how long it then waits for the thread, which may be asking the servers
 
 
-class Pace:
-    """How many commands are replayed while others are held back."""
-
-    def __init__(self) -> None:
-        self._pages = 1
-
-    def goal(self, replayed: int) -> int:
-        return replayed + self._pages * PAGE_ROWS
-
-    def adapt(self, replayed: int, added: int) -> None:
-        """Doubles the pages when more than half as many commands were let in as were replayed, and halves them else."""
-        self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
-
-
 @dataclass(slots=True, eq=False)
 class _Ticket:
     """Commands of one call on their way into the file."""
@@ -137,6 +123,7 @@ class Spool:
         self._fault: SpoolFault | None = None  # the reason why the file took nothing when it was last tried
         self._skipped = False  # true from a fault until the replay has written the file: commands go past it
         self._reached = True  # false if the last replay, or the command that began the outage, could reach no server
+        self._pages = 1  # how many are replayed while commands are held back
 
     def __repr__(self) -> str:
         return f"<Spool {str(self.path)!r}: {'in use' if self.away else 'Redis is there'}>"
@@ -321,7 +308,7 @@ class Spool:
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
-        mover, pace = self._mover(self._file), Pace()
+        mover = self._mover(self._file)
         pause, holding, is_held = FIRST_PAUSE_S, ExitStack(), False
         try:
             while not stop.is_set():
@@ -332,9 +319,9 @@ class Spool:
                         self._file.check(0)
                         self._skipped = False
                     if not is_held:
-                        self._look(pace, stop)
+                        self._look(stop)
                     elif self.away:
-                        self._replay(mover, pace, stop)
+                        self._replay(mover, stop)
                     else:
                         mover.run(stop.is_set)
                     self._reached = not is_held or mover.reached
@@ -376,7 +363,7 @@ class Spool:
             self._file.tidy()
         return True
 
-    def _replay(self, mover: Mover, pace: Pace, stop: threading.Event) -> None:
+    def _replay(self, mover: Mover, stop: threading.Event) -> None:
         """Sends what can be sent."""
         # No command is held back for a server that may still be away. With some shards away all of the file is read.
         well = mover.run(lambda: stop.is_set() or not mover.problem)
@@ -384,7 +371,7 @@ class Spool:
         while well and not stop.is_set():
             before = mover.sent, self._added
             with self._writing:
-                until, end = pace.goal(mover.sent), time.monotonic() + self._held_s
+                until, end = mover.sent + self._pages * PAGE_ROWS, time.monotonic() + self._held_s
                 well = mover.run(
                     lambda: stop.is_set() or mover.sent >= until or time.monotonic() > end,  # noqa: B023
                     within_s=min(LAST_TRIP_S, self._timeout),
@@ -395,9 +382,9 @@ class Spool:
             if over:
                 return
             self._let_in(stop)
-            pace.adapt(mover.sent - before[0], self._added - before[1])
+            self._adapt(mover.sent - before[0], self._added - before[1])
 
-    def _look(self, pace: Pace, stop: threading.Event) -> None:
+    def _look(self, stop: threading.Event) -> None:
         """Looks at what another process replays, while this one is away.
 
         Holds commands back while the other makes progress, as if it replayed them itself.
@@ -412,7 +399,7 @@ class Spool:
         before = first, self._added
         with self._writing:
             seen = time.monotonic()
-            until, end = pace.goal(first), seen + self._held_s
+            until, end = first + self._pages * PAGE_ROWS, seen + self._held_s
             while left and first < until and time.monotonic() < min(end, seen + QUIET_S) and not stop.wait(0.005):
                 if (now := self._file.first()) != first:
                     first, seen = now, time.monotonic()
@@ -421,7 +408,11 @@ class Spool:
                 self._over()
                 return
         self._let_in(stop)
-        pace.adapt(first - before[0], self._added - before[1])
+        self._adapt(first - before[0], self._added - before[1])
+
+    def _adapt(self, replayed: int, added: int) -> None:
+        """Doubles the pages when more than half as many commands were let in as were replayed, and halves them else."""
+        self._pages = 2 * self._pages if 2 * added > replayed else max(1, self._pages // 2)
 
     def _let_in(self, stop: threading.Event) -> None:
         """Waits until those that were held back have stored what they brought. A lock alone is not fair."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -37,7 +36,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import edit_topology, take_up_keys
 from shardq.core.topology_recovery import call_shards
 from shardq.core.topology_upkeep import check_writer
-from shardq.errors import BadInput, PushError
+from shardq.errors import BadInput
 from shardq.features.schedules import declaring, requests
 from shardq.features.schedules.entry import Entry, decode_entry
 from shardq.features.schedules.pushing_ahead import read as read_schedules
@@ -298,8 +297,7 @@ class Importer:
                 unique=[word for item in own if item.entries for word in item.entries.unique],
             )
             results = pushing.PushResults(entries.ids)
-            with suppress(PushError):  # its errors are read below
-                yield from pushing.complete(cache, self._packer, results, entries, in_doubt=True)
+            yield from pushing.complete(cache, self._packer, results, entries, in_doubt=True)
             said += [Said(item.number, id, told) for item, (id, told) in zip(own, results.each(), strict=True)]
         yield from self._remember(cache, [item.line for item in others if isinstance(item.line, SeenLine)])
         return sorted(said, key=attrgetter("number")) if own else said
