@@ -94,7 +94,7 @@ def test_what_another_program_has_put_at_the_front_is_the_first_there() -> None:
 
 @pytest.mark.parametrize("due", [", 2", ""])
 def test_when_those_that_wait_are_due(due: str) -> None:
-    """What is at the front is due as `due` says, where the script has that."""
+    """What is at the front is due as `due` says, where the script has that. What another program has written is due."""
     last = 999_999_999_999_999
     state: State = {"due": {"w/k/a": FAR + T + 5, "w/k/b": FAR + T + 7}}
     names: list[tuple[str, int, int | None]] = [("w/k/a", T + 1, 3), ("w/k/c", T, 4)]
@@ -107,9 +107,9 @@ def test_when_those_that_wait_are_due(due: str) -> None:
     end
     return told
     """
-    told, made = asked(state, body, *(entry(*name) for name in names), due=due)
+    told, made = asked(state, body, *(entry(*name) for name in names), "w/k/", "w/k/nan", due=due)
     fronts = [f"{T + 5} 3", "0 4"] if due else ["0 3", "0 4"]
-    assert told == [*fronts, *[f"{T} ", f"{T + 8} ", f"{last} "] * 2]
+    assert told == [*fronts, *[f"{T} ", f"{T + 8} ", f"{last} "] * 2, "0 ", "0 "]
     assert made == (["ZSCORE due w/k/a", "ZSCORE due w/k/c"] if due else [])
 
 

@@ -169,7 +169,7 @@ local function first_of(lane)
     if following or #stretch < stretch_most then
       if string.sub(stretch_lane, 1, same) ~= last_rules.prefix then same = 0 end
       local is_behind = follows(lane, stretch_lane, same)
-      if is_behind and not (following and string.sub(following, 1, same) == last_rules.prefix) then same = 0 end
+      if following and string.sub(following, 1, same) ~= last_rules.prefix then same = 0 end
       if is_behind and (not following or follows(following, lane, same)) then return nil end
     end
     if (stretch_found - 1) * 8 >= #stretch then
@@ -223,7 +223,7 @@ local function due_of(entry, lane)
   if at then return at end
   local number = number_of(entry, lane)
   if not number then
-    at = tonumber(word)
+    at = tonumber(string.match(word, '%d+') or 0)
     instants[word] = at
     return at
   end
