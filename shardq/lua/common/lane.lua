@@ -223,7 +223,7 @@ local function due_of(entry, lane)
   if at then return at end
   local number = number_of(entry, lane)
   if not number then
-    at = tonumber(string.match(word, '%d+') or 0)
+    at = tonumber(string.match(word, '^%d+$') or 0)
     instants[word] = at
     return at
   end
