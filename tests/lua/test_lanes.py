@@ -138,6 +138,20 @@ def test_an_entry_of_no_lane_stops_no_look(shard: Shard, keys: ShardKeys) -> Non
     assert "keys" not in shard.state()
 
 
+@pytest.mark.parametrize("entry", ["", " ", "x", "nan", "-", f"{T}/b", f"{T:015}", "-a number of /b"])
+def test_an_entry_that_tells_no_instant_goes_when_it_is_first(shard: Shard, keys: ShardKeys, entry: str) -> None:
+    """Another program has written it: every dispatch ended at it, and so the shard gave nothing any more."""
+    state = full(2) | {"alarms": {lane(0): T, lane(1): T}}
+    del state["placed"], state["ready/w"]
+    state["keys"] |= {f"{lane(0)}{entry}": 0}
+    shard.seed(state)
+    assert shard.run(dispatched(keys)).moved + shard.run(dispatched(keys)).moved == 2
+    shard.do("DEL", keys.placed)
+    shard.do("ZADD", keys.alarms, T, lane(0))
+    shard.run(dispatched(keys))
+    assert "keys" not in shard.state()
+
+
 def opened(keys: ShardKeys, limit: str, since: Any = OLDER) -> Call[bool]:
     topology = Topology(epoch=3, word="v", engine="e", shards=1)
     return open_shard(keys, topology, Copy("{}", {"w": f'{{"limit":{limit}}}'.encode()}, since), word="a word")

@@ -14,13 +14,14 @@ local FRONT_BYTE = string.byte(FRONT)
 local READY = '!' -- before all lanes
 -- A turn that is late by no more than this is made up for; so long a time of a rate may be ready and not taken.
 local LATE_MS = 50
-local LANES, DUE = true, nil
+local LANES, DUE = true
 -- What this script knows of lanes, false for none. With `all`, that is none of any other. Who changes it notes it here as well.
 local rests, holds, gates = {}, {}, {}
-local untaken, entered = 0, 0
+local untaken, entered
 -- What was read of `keys`, from a lane on: its entries, the lane that was found last or asked first, the place of its first entry (0 for
 -- none), how many lanes were found, and how many entries to read at once. A change of `keys` sets stretch_lane to nil.
-local stretch, stretch_lane, stretch_at, stretch_found, stretch_most = {}, nil, 0, 0, 16
+local stretch, stretch_lane, stretch_at, stretch_found
+local stretch_most = 16
 -- lanes_from(position, due): says where these six KEYS begin, and which one is `due`. A key of the wrong type fails here, before
 -- anything is written.
 -- RETURNS true
@@ -110,7 +111,7 @@ end
 -- RETURNS true | false
 local function is_rated(lane)
   local rules = rules_of(lane)
-  return rules.interval > 0 or untaken > 0 and rules.lowered and true or false
+  return rules.interval > 0 or untaken > 0 and rules.lowered ~= false
 end
 local outs -- lane → how many of it are out, of all lanes that have any out; nil for unknown, as after each change
 -- count_out(lanes, in_order): counts what is ready or leased of many lanes by one call, where that costs less than a call for each of
@@ -118,10 +119,10 @@ local outs -- lane → how many of it are out, of all lanes that have any out; n
 -- RETURNS nothing
 local function count_out(lanes, in_order)
   if #lanes < 4 then return end
-  local low, high, count = '["', '+', nil
+  local low, high, count = '["', '+'
   if in_order then
     local last = lanes[#lanes]
-    low, high = '[' .. lanes[1], '(' .. string.sub(lane_of(last) or last, 1, -2) .. '0'
+    low, high = '[' .. lanes[1], '(' .. string.sub(lane_of(last), 1, -2) .. '0'
     count = redis.call('ZLEXCOUNT', KEYS[LANES + 1], low, high)
   else
     count = redis.call('ZCARD', KEYS[LANES + 1]) - untaken
@@ -168,7 +169,7 @@ local function first_of(lane)
     if following or #stretch < stretch_most then
       if string.sub(stretch_lane, 1, same) ~= last_rules.prefix then same = 0 end
       local is_behind = follows(lane, stretch_lane, same)
-      if is_behind and not (following and string.sub(following, 1, same) == last_rules.prefix) then same = 0 end
+      if following and string.sub(following, 1, same) ~= last_rules.prefix then same = 0 end
       if is_behind and (not following or follows(following, lane, same)) then return nil end
     end
     if (stretch_found - 1) * 8 >= #stretch then
@@ -189,19 +190,17 @@ end
 local function next_of(lane, out, most)
   if out == 0 and most == 1 then return {first_of(lane)} end
   local low, high = bounds_of(lane)
-  local read = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', '0', most)
-  if out == 0 or #read == 0 then return read end
   local found, at = {}, 0
-  repeat
-    local ids = {}
+  while #found < most do
+    local read, ids = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', at, most - #found), {}
+    if out == 0 then return read end
+    if #read == 0 then break end
     for i, entry in ipairs(read) do ids[i] = id_of(entry, lane) end
     for i, placed in ipairs(redis.call('ZMSCORE', KEYS[LANES + 1], unpack(ids))) do
       if not placed then found[#found + 1] = read[i] end
     end
-    if #found == most then break end
     at = at + #read
-    read = redis.call('ZRANGEBYLEX', KEYS[LANES], low, high, 'LIMIT', at, most - #found)
-  until #read == 0
+  end
   return found
 end
 -- score_of(entry, lane): the score in `due` of a task that waits, which is not at the front: FAR and its due time.
@@ -224,9 +223,9 @@ local function due_of(entry, lane)
   if at then return at end
   local number = number_of(entry, lane)
   if not number then
-    at = tonumber(word)
+    at = tonumber(string.match(word, '^%d+$') or 0)
     instants[word] = at
     return at
   end
-  return math.max(0, tonumber(DUE and redis.call('ZSCORE', KEYS[DUE], id_of(entry, lane)) or 0) - FAR), number
+  return (DUE and redis.call('ZSCORE', KEYS[DUE], id_of(entry, lane)) or FAR) - FAR, number
 end
