@@ -17,7 +17,6 @@ from shardq.core.calls.request import Call
 from shardq.core.layout.keys import ShardKeys, shard_keys
 from shardq.errors import ServerFault
 from tests.lua.inner import Watched, lines
-from tests.lua.modelled import ModelledShard
 from tests.lua.shard import EPOCH, NOW, Shard, State, T, meta, record
 
 FAR = int(FAR_MS)
@@ -125,17 +124,6 @@ def test_a_list_that_refuses_leaves_all_as_it_was(
     assert "placed" not in state
     assert state.get("rests", {}) == turns
     assert state.get("alarms", {}) == {f"{id[:4]}": T for id in keyed}
-
-
-def test_a_note_that_is_refused_is_left_out(modelled: ModelledShard, name: str) -> None:
-    """Since when a list has something to give is for people: a user who may not note it dispatches all the same."""
-    keys = shard_keys(name, 1, keyed=True)
-    modelled.seed(waiting("2:0:wait", f"{K}a", f"{L}a"))
-    assert modelled.refusal(dispatching(keys), without="HSET") == ""
-    state = modelled.state()
-    assert sorted(state["ready/w"]) == [f"{K}a", f"{L}a"]
-    assert not state.keys() & {"keys", "alarms"}
-    assert "began/w" not in state["meta"]
 
 
 # ---- the turns of a lane with a rate
