@@ -2,7 +2,7 @@
 -- becomes ready in a call is a group: a list of ids, those without a key first. Of those with one it knows `entries`, their members of
 -- `keys`, and `since`, the instants from which on they were due, in order; and `numbered`, those that leave under a number: as others of
 -- their lane are out, or they have one. Uses count, topic, lane, kept, changes.
-local turn_by_lane = {} -- the instant of the last turn of a lane, where that is set anew
+local turn_by_lane = {} -- the instant of the last turn of a lane, where that is set anew: one of it leaves then
 -- new_group(): a group that is empty.
 -- RETURNS the group
 local function new_group() return {entries = {}, since = {}, numbered = {}} end
@@ -32,7 +32,7 @@ local function note_numbers(numbered)
   end
   redis.call('HSET', KEYS[1], 'left', string.format('%.0f', last))
   redis.call('ZADD', KEYS[LANES + 3], unpack(words))
-  rests.count = rests.count + #words / 2
+  rests.count = rests.count + #numbered -- asked only if there are any
 end
 -- leave_lanes(group): the keyed ones of these leave their lanes for their places.
 -- RETURNS nothing
@@ -44,14 +44,13 @@ local function leave_lanes(group)
   end
   local noted = {}
   if rules_of(lane_of(group[#group])).interval > 0 then
+    untaken = untaken + #entries
     for i = #group - #entries + 1, #group do
       local lane = lane_of(group[i])
       places[at + 1], places[at + 2], at = '0', READY .. group[i], at + 2
-      untaken = untaken + 1
       if turn_by_lane[lane] then
-        rests[lane], rests.all = turn_by_lane[lane], false
+        rests[lane] = turn_by_lane[lane]
         noted[#noted + 1], noted[#noted + 2] = string.format('%.3f', turn_by_lane[lane]), lane
-        turn_by_lane[lane] = nil
       end
     end
   end
@@ -72,7 +71,7 @@ end
 -- drains. A list that refuses leaves them due, as of now.
 -- RETURNS the error of the list; nil without one
 local function becomes_ready(lanes, due, counts, list, topic, group, are_first)
-  if LANES then leave_lanes(group) end
+  leave_lanes(group)
   if are_first then
     redis.call('ZREMRANGEBYRANK', due, 0, #group - 1)
   else

@@ -33,8 +33,7 @@ end
 -- RETURNS the instant of its end, ms, and for how many it was asked for; 0 and 0 without one
 local function hold_of(lane)
   if holds[lane] == nil and not holds.all then look_at({lane}) end
-  if not holds[lane] then return 0, 0 end
-  local ends, asked = string.match(holds[lane], '^(%d+):(%d+)$')
+  local ends, asked = string.match(holds[lane] or '', '^(%d+):(%d+)$')
   return tonumber(ends or 0), tonumber(asked or 0)
 end
 -- held_of(lane): the instant before which a lane gives nothing for a hold. An end that is further ahead than the hold was asked for is
@@ -54,33 +53,32 @@ local function hold(lane, until_ms)
     redis.call('HDEL', KEYS[LANES + 4], lane)
   end
 end
--- turn_of(lane): the instant of the last turn of a lane with a rate. One that is more than its window of intervals ahead is of a
--- clock that went back.
+-- turn_of(lane): the instant of the last turn of a lane with a rate, at which look_at has looked. One that is more than its window of
+-- intervals ahead is of a clock that went back.
 -- RETURNS ms
 local function turn_of(lane)
   local most, interval = window_of(lane)
-  if rests[lane] == nil and not rests.all then look_at({lane}) end
   local turn = tonumber(rests[lane] or 0)
   return turn > now_ms + (math.max(most, most_ready(interval)) - 1) * interval and now_ms - interval or turn
 end
--- rest_of(lane): the instant before which a lane gives nothing: for a hold, or its rate, as it is now, from its last turn on. What is
--- ready has its turn before.
--- RETURNS ms; math.huge until something of it is taken
+-- rest_of(lane): the instant before which a lane that is not on hold gives nothing for its rate, as that is now, from its last turn
+-- on. What is ready has its turn before.
+-- RETURNS ms, 0 without a rate; math.huge until something of it is taken
 local function rest_of(lane)
   local _, interval = window_of(lane)
-  if interval == 0 then return held_of(lane) end
+  if interval == 0 then return 0 end
   local ready = ready_of(lane)
   if ready >= most_ready(interval) then return math.huge end
-  return math.max(turn_of(lane) + (ready + 1) * interval, held_of(lane))
+  return turn_of(lane) + (ready + 1) * interval
 end
--- is_kept(lane): tells if there may be a hold or a gate that keeps a lane from giving.
--- RETURNS true | false
-local function is_kept(lane) return not (holds.all and gates.all) or holds[lane] or gates[lane] end
+-- is_kept(lane): tells if a lane, at which look_at has looked, has a hold or a gate, which may keep it from giving.
+-- RETURNS the word of either; false or nil without one
+local function is_kept(lane) return holds[lane] or gates[lane] end
 -- note_turn(lane, at_ms): notes the instant of a turn that a lane has had, unless a later one is known.
 -- RETURNS nothing
 local function note_turn(lane, at_ms)
-  rests[lane], rests.all, rests.count = nil, false, rests.count + 1
   redis.call('ZADD', KEYS[LANES + 3], 'GT', string.format('%.3f', at_ms), lane)
+  rests.all = false -- look_at reads which one it is
 end
 local change
 -- gate_of(lane): what a change of the number of shards, as long as it goes on, has said of a lane.
@@ -91,14 +89,14 @@ local function gate_of(lane)
   if not gates[lane] then return nil end
   change = change or redis.call('HMGET', KEYS[1], 'since', 'numbers')
   local said, since = string.match(gates[lane], '^(%a+):(%d+)$')
-  return since == change[1] and string.find(change[2] or '', ',', 1, true) and said or nil
+  return since == change[1] and string.find(change[2] or '', ',') and said or nil
 end
--- say(lane, what): sets the gate of a lane. It has no alarm unless it is open.
+-- say(lane, what): sets the gate of a lane, and takes its alarm away: that of an open one is set by rings.
 -- RETURNS nothing
 local function say(lane, what)
   gates[lane] = what .. ':' .. (redis.call('HGET', KEYS[1], 'since') or '0')
   redis.call('HSET', KEYS[LANES + 5], lane, gates[lane])
-  if what ~= 'open' then redis.call('ZREM', KEYS[LANES + 2], lane) end
+  redis.call('ZREM', KEYS[LANES + 2], lane)
 end
 -- shut_lane(lane): something of a lane has come here in a change that moves it. It gives nothing until it is opened. A hold that
 -- is here is from earlier times: the one that counts comes along.
