@@ -93,6 +93,7 @@ KEPT: dict[str, tuple[State, State, dict[str, int]]] = {
     "a wider window": ({"keys/w": "2:0:wait"}, {}, {LANE: T}),
     "it moves": ({"since": 5, "numbers": "1,2"}, {"gates": {LANE: "closed:5"}}, {}),
     "it is not here yet": ({"since": 5, "numbers": "1,2"}, {"gates": {LANE: "shut:5"}}, {}),
+    "another is out, and its own place was lost": ({}, {"placed": {C: 0}, "ready/w": [C]}, {LANE: T}),
     "another is out under an earlier limit": ({"lowered/w": ""}, {"placed": {A: 0, C: 0}, "ready/w": [C]}, {LANE: T}),
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardq.core.calls import consume, dispatch, lane_control
+from shardq.core.calls import by_id, consume, dispatch, lane_control
 from shardq.core.calls.consume import SettleHold
 from shardq.core.calls.control import Copy, open_shard
 from shardq.core.calls.dispatch import Dispatched
@@ -27,6 +27,9 @@ def keys(name: str) -> ShardKeys:
 
 def lane(n: int) -> str:
     return f"w/k{n:04}/"
+
+
+HELD = lane(0)
 
 
 def full(count: int) -> State:
@@ -152,6 +155,46 @@ def test_an_entry_that_tells_no_instant_goes_when_it_is_first(shard: Shard, keys
     assert "keys" not in shard.state()
 
 
+def test_a_lane_rings_for_what_stands_behind_an_entry_of_another_program(shard: Shard, keys: ShardKeys) -> None:
+    id, later = f"{HELD}b", T + 9
+    state: State = {"meta": meta(), "task": {id: record("b")}, "due": {id: FAR + later}, "alarms": {HELD: T}}
+    shard.seed(state | {"keys": {f"{HELD}{T - 5:015}/theirs": 0, f"{HELD}{later:015}/b": 0}})
+    assert shard.run(dispatched(keys)).moved == 0
+    assert shard.state()["alarms"] == {HELD: later}
+
+
+def test_a_task_that_its_lane_does_not_know_can_be_cancelled(shard: Shard, keys: ShardKeys) -> None:
+    """As after a write of another program."""
+    id = f"{HELD}a"
+    shard.seed({"meta": meta(), "task": {id: record("a")}, "due": {id: FAR + T}})
+    assert shard.run(by_id.cancel(keys, EPOCH, id).at(NOW)) == "cancelled"
+    assert list(shard.state()) == ["meta"]
+
+
+def test_the_place_of_a_revoked_lease_is_given_in_the_call_that_ends_it(shard: Shard, keys: ShardKeys) -> None:
+    """Also where what is out was counted for all lanes at once."""
+    state = full(0)
+    tasks = {f"{lane(n)}b": f"{lane(n)}{T:015}/b" for n in range(4)}
+    state |= {"task": dict.fromkeys(tasks, record("b")), "due": dict.fromkeys(tasks, FAR + T)}
+    state |= {"keys": dict.fromkeys(tasks.values(), 0), "placed": {f"{lane(3)}a": 0}}
+    shard.seed(state | {"alarms": {f"{lane(3)}a": T - 1, **{lane(n): T for n in range(4)}}})
+    assert shard.run(dispatched(keys)).moved == 4
+    assert shard.state()["placed"] == dict.fromkeys(tasks, 0)
+
+
+@pytest.mark.parametrize("there", ["due", "dead", ""])
+def test_the_mark_of_a_revoked_lease_ends_with_its_place_where_the_new_task_is_gone(
+    shard: Shard, keys: ShardKeys, there: str
+) -> None:
+    id = f"{HELD}a"
+    state: State = {"meta": meta(), "lease": {id: "0:0::~t"}, "placed": {id: 0}, "alarms": {id: T}}
+    if there:
+        state |= {"task": {id: record("a")}, there: {id: FAR + T if there == "due" else T}}
+    shard.seed(state | ({"keys": {f"{HELD}{T:015}/a": 0}} if there == "due" else {}))
+    shard.run(dispatched(keys))
+    assert shard.state().get("lease") == ({id: "0:0::~t"} if there else None)
+
+
 def opened(keys: ShardKeys, limit: str, since: Any = OLDER) -> Call[bool]:
     topology = Topology(epoch=3, word="v", engine="e", shards=1)
     return open_shard(keys, topology, Copy("{}", {"w": f'{{"limit":{limit}}}'.encode()}, since), word="a word")
@@ -190,9 +233,6 @@ def test_a_window_that_is_not_told_any_more(shard: Shard, keys: ShardKeys) -> No
     state = shard.state()
     assert "keys/old" not in state["meta"]
     assert state["alarms"] == {"old/": 0}
-
-
-HELD = lane(0)
 
 
 def on_hold(ends: int, asked: int) -> dict[str, Any]:

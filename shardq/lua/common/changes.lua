@@ -34,7 +34,6 @@ end
 local function takes_in(lanes, id, lane, at_ms, number)
   redis.call('ZADD', KEYS[DUE], far(at_ms), id)
   enters({'0', entry_of(id, lane, at_ms, number)})
-  if number then fronts[lane] = nil end
   note(lanes, lane, not number and at_ms)
 end
 -- takes_back(lanes, ids, at_ms): has tasks that were out wait at the front of their lanes again, in the order in which they had
@@ -45,6 +44,7 @@ local function takes_back(lanes, ids, at_ms)
   for i, id in ipairs(ids) do takes_in(lanes, id, lane_of(id), at_ms, math.abs(tonumber(numbers[i] or 0))) end
 end
 -- lets_go(lanes, id, lane, score): takes a task that waits out of its lane, by its score in `due`. Its lane may have waited for it.
+-- No body puts anything at the front of a lane and then calls this: the front is read once.
 -- RETURNS nothing
 local function lets_go(lanes, id, lane, score)
   if leaves({entry_of(id, lane, score - FAR)}) == 0 and front_of(id, lane) then leaves({front_of(id, lane)}) end
@@ -97,7 +97,6 @@ local function takes_turns(lanes, ids)
   end
   if #words == 0 then return end
   redis.call('ZADD', KEYS[LANES + 3], unpack(words))
-  rests.all = false
 end
 -- unrevoked(ids): of tasks that go, those whose entries in `lease` go with them. The mark of a revoked lease stays as long as its
 -- place: by it its holder's settle ends both.
@@ -121,7 +120,7 @@ end
 -- alone, perhaps too far. That of a lane on hold is the end of the hold, also if it has nothing to give: dispatch takes both away.
 -- RETURNS ms; nil for none, or no earlier one
 local function alarm_of(lane, what)
-  local first, rest = nil, 0
+  local rest, first = 0
   if is_kept(lane) or rules_of(lane).interval > 0 then
     local gate = gate_of(lane)
     if gate == 'closed' or gate == 'shut' then return nil end
@@ -145,7 +144,7 @@ end
 -- rings(lanes): sets the alarms of the lanes that were noted.
 -- RETURNS the earliest, ms; math.huge without one
 local function rings(lanes)
-  local earliest, told, word = math.huge, nil, nil
+  local earliest, told, word = math.huge
   for from = 1, lanes.count or 0, 1000 do
     local part, sooner, exact, none = {}, {}, {}, {}
     for i = from, math.min(from + 999, lanes.count) do

@@ -62,6 +62,11 @@ def users_of(file: str) -> list[str]:
     return [name for name in NAMES if file in files_of(name)]
 
 
+def is_of_lanes(file: str) -> bool:
+    """True for a part that no script has in an engine without keys."""
+    return file.startswith(COMMON) and without_lanes(file.removeprefix(COMMON), "anything") != "anything"
+
+
 def assembled(changed: Mapping[str, bytes], *, keyed: bool = KEYED > 0) -> dict[str, Script]:
     """The scripts that are others when these files are, by name; ``keyed``: as they are in an engine that has keys."""
     scripts = {}

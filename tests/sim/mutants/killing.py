@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tests.sim.branches.scripts import sources, users_of
+from tests.sim.branches.scripts import is_of_lanes, sources, users_of
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.subjects import Subject, place_of, put_in_place, tests_of
-from tests.sim.mutants.tested import Bench, Verdict, forked
+from tests.sim.mutants.tested import Bench, Verdict, forked, with_keys
 from tests.sim.mutants.trials import Known, Trials, runs, tried
 
 QUICK_SEARCHES, QUICK_RUNS, QUICK_CPU_S = 4, 5, 40
 
 MINUTE_S = 60.0
 
-LIKELY = 120
+LIKELY = 200
 """Tests in the first stage, and at once."""
 
 TESTS_S = 300.0
@@ -62,7 +62,7 @@ class Survey(msgspec.Struct):
 
     tests_digest: str
     tests: dict[str, tuple[list[str], float]]
-    """Test → scripts that it sends, or ``MODULE:LINE``, and its time."""
+    """Test → scripts that it sends (``with_keys`` where they have lanes), or ``MODULE:LINE``, and its time."""
     trials_digest: str
     trials: list[Known]
 
@@ -113,8 +113,16 @@ class Killer:
         return verdict
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
-        subjects = users_of(mutant.file) if mutant.file in sources() else [f"{mutant.file}:{mutant.change.line}"]
-        return [test for test in tests_of(subjects, self.survey.tests) if test in self.bench.items]
+        if mutant.file not in sources():
+            subjects = [f"{mutant.file}:{mutant.change.line}"]
+        else:
+            users = users_of(mutant.file)
+            subjects = [*([] if is_of_lanes(mutant.file) else users), *map(with_keys, users)]
+        tests = [test for test in tests_of(subjects, self.survey.tests) if test in self.bench.items]
+        if is_of_lanes(mutant.file):
+            # first those in which many scripts meet on the same lanes
+            tests.sort(key=lambda test: -len(set(subjects).intersection(self.survey.tests[test][0])))
+        return tests
 
     def _quick(self, mutant: Mutant) -> Verdict:
         trials = self._trials.of(place_of(mutant))
