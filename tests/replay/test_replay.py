@@ -97,6 +97,7 @@ def pair(service: Service, name: str) -> tuple[Server, Server]:
 def test_nothing_is_lost(engines: Engines, service: Service, name: str, pair: tuple[Server, Server]) -> None:
     """Pushes, with and without ids of their own, cancels and reschedules: each as it was acknowledged last."""
     engine = engines.opened(service.url, name=name, shards=SHARDS, timeout=TIMEOUT_S, replay=10)
+    engine.configure(done_age=600)
     old: list[str] = [*engine.push_many([Task(n, delay=FAR_S) for n in range(60)])]
     engine.push_many([Task("old", id=f"own-{n}", delay=FAR_S) for n in range(20)])
     later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=3 * FAR_S)
@@ -119,6 +120,8 @@ def test_nothing_is_lost(engines: Engines, service: Service, name: str, pair: tu
     assert (stats.replay.late, stats.replay.dropped) == (0, 0)
     assert missing(engine, ids[30:]) == []
     assert missing(engine, [*old, *ids[:30], *(f"own-{n}" for n in range(10))]) == cancelled[:70]
+    ends = [engine.get(id, ended=True) for id in old[:30]]
+    assert [end.state for end in ends if end] == ["cancelled"] * 30
     dues = [info.due for id in moved if (info := engine.get(id)) and info.due]
     assert len(dues) == len(moved)
     assert max(abs((due - later).total_seconds()) for due in dues) < 0.002

@@ -273,7 +273,9 @@ class Replayer:
         """Cancels again. Returns the number of cancels that were lost, and of those that came too late."""
         cancelled = late = 0
         for at in range(0, len(made.cancels), COMMANDS):
-            outcomes = self._by_id({id: partial(by_id.cancel, id=id) for id in made.cancels[at : at + COMMANDS]})
+            outcomes = self._by_id(
+                {id: partial(commands.cancelling, self._cache, id) for id in made.cancels[at : at + COMMANDS]}
+            )
             cancelled += outcomes.count(Outcome.CANCELLED)
             late += outcomes.count(Outcome.RUNNING)
         self._cancelled += cancelled
