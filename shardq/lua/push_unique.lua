@@ -31,7 +31,7 @@
 --         shard; elsewhere: it is not here, push it to the shard where it belongs
 -- ATOMIC all tasks in one step, each by the conflict table
 -- COST O(n log N)
-local answers, first = {'ok'}, math.huge
+local answers, first, listed = {'ok'}, math.huge, {}
 local keyed, lanes = LANES and lanes_from(12, 3), {}
 local steady_ms, ahead_ms = steady(now_ms, meta[3], meta[4])
 -- a key of the wrong type fails here, before anything is written
@@ -109,8 +109,12 @@ for i = 6, #ARGV, 5 do
       if lane then frees(lanes, {id}) end
     end
     redis.call('HSET', KEYS[2], id, dated(record))
-    redis.pcall('HSETNX', KEYS[11], topic_of(id), 0) -- a topic is listed from its first task on, and is not idle
-    redis.pcall('HDEL', KEYS[1], 'idle/' .. topic_of(id))
+    local topic = topic_of(id)
+    if not listed[topic] then
+      listed[topic] = true
+      redis.pcall('HSETNX', KEYS[11], topic, 0) -- a topic is listed from its first task on, and is not idle
+      redis.pcall('HDEL', KEYS[1], 'idle/' .. topic)
+    end
     local _, _, _, token = lease_of(present and redis.call('HGET', KEYS[5], id))
     if state == 'leased' then
       redis.call('HSET', KEYS[5], id, lease_entry(0, 0, '', '~' .. token))

@@ -339,6 +339,18 @@ def test_a_lost_task_is_scheduled_by_who_may_do_little_else(
     assert shard.state()["due"] == {"a": T}
 
 
+@pytest.mark.parametrize("command", ["HSETNX", "HDEL", "SPUBLISH"])
+def test_a_task_with_an_id_of_its_own_is_stored_by_who_may_do_little_else(
+    shard: Shard, keys: ShardKeys, user: str, command: str
+) -> None:
+    shard.seed({"meta": meta()})
+    shard.do("ACL", "SETUSER", user, f"-{command.lower()}")
+    with shard.as_user(user) as asker:
+        push = by_id.push_unique(keys, EPOCH, ["a", T, record("a"), "keep", 0])
+        assert asker.ask(push.at(at(0))) == ["ok", "pushed"]
+    assert shard.state()["due"] == {"a": T}
+
+
 def test_the_contract_names_what_is_refused_without_memory() -> None:
     text = " ".join((FOLDER / "README.md").read_text(encoding="utf-8").split())
     (named,) = re.findall(r"Out of memory, (.*?): no task moves into a full server\. All others go on", text)

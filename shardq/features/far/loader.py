@@ -222,7 +222,8 @@ class Loader(SideThread):
     def _send(self, rows: Sequence[Row], read_ms: float, failing: Failing) -> Moved:
         """Sends rows, and notes those that are to be confirmed."""
         topology = self._cache.topology
-        homes = {row.id: set(topology.homes(row.id)) for row in rows}
+        ids = [row.id for row in rows]
+        homes = dict(zip(ids, map(set, topology.homes_of(ids)), strict=True))
         rows = [row for row in rows if homes[row.id].isdisjoint(failing.errors)]
         if not rows:
             return Moved()

@@ -28,7 +28,7 @@ QUICK_SEARCHES, QUICK_RUNS, QUICK_CPU_S = 4, 5, 40
 
 MINUTE_S = 60.0
 
-LIKELY = 200
+LIKELY = 400
 """Tests in the first stage, and at once."""
 
 TESTS_S = 300.0
