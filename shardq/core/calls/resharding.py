@@ -123,7 +123,8 @@ def clear(keys: ShardKeys, epoch: Epoch, moving_tasks: Sequence[MovingTask]) -> 
 
 
 def swept(keys: ShardKeys, epoch: Epoch, since: int) -> Call[None]:
-    return Call.of("swept", keys, [epoch, NOW, since], nothing)
+    # not sent again: a server that went away meanwhile may have come back with tasks that were moved away
+    return Call.of("swept", keys, [epoch, NOW, since], nothing, retry_for_s=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from shardq.core.topology_cache import TopologyCache
 from shardq.errors import ServerFault, ShardqError
 from shardq.features.far.moving import Moved, move
 from shardq.features.far.report import LoaderReport
-from shardq.features.far.rows import Row
+from shardq.features.far.rows import LEAST_AHEAD_S, Horizon, Row
 from shardq.features.far.store import Store
 from shardq.features.far.witness import FarWitness
 from shardq.relay.confirming import TOLD_S, Confirming, Sent
@@ -215,8 +215,9 @@ class Loader(SideThread):
 
     @cached_property
     def _confirming(self) -> Confirming:
-        """Made when the horizon is known."""
-        opened, memory_ms = (self._driver, self._cache), self._store.horizon.memory_ms
+        """Made when the horizon is known. That may change: rows are sent again in time for the least one."""
+        opened, least = (self._driver, self._cache), Horizon(round(1000 * LEAST_AHEAD_S))
+        memory_ms = min(self._store.horizon.memory_ms, least.memory_ms)
         return Confirming(lambda: opened, log, memory_ms=memory_ms, has_threads=lambda: self._has_threads)
 
     def _send(self, rows: Sequence[Row], read_ms: float, failing: Failing) -> Moved:

@@ -42,7 +42,13 @@ class FarWitness:
         if owner.beat >= self._seen and time.monotonic() < self._next_at:
             self._seen = owner.beat
             return
-        answers = self._ask(owner.identity, 0)
+        try:
+            answers = self._ask(owner.identity, 0)
+        except ShardqError:
+            if owner.beat < self._seen:
+                raise
+            self._next_at = time.monotonic() + AGAIN_S
+            return
         highest = _highest(answers)
         remembered_ms = self._store.horizon.memory_ms - self._store.horizon.margin_ms
         if highest > owner.beat and self._store.now_ms - owner.beat > remembered_ms:
