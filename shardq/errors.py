@@ -227,13 +227,15 @@ class PushError(ShardqError):
         stored: Sequence[str],
         failed: Mapping[str, ShardqError],
         unknown: Sequence[str],
+        first: ShardqError | None = None,
     ) -> None:
+        """``first``: why a task has an unknown fate, where no other one has failed."""
         self.ids: list[str] = list(ids)
         self.stored: list[str] = list(stored)
         self.failed: dict[str, ShardqError] = dict(failed)
         self.unknown: list[str] = list(unknown)
-        first = next(iter(self.failed.values()), None)
-        why = f"; the first failure: {first}" if first is not None else ""
+        self._first = next(iter(self.failed.values()), first)
+        why = f"; the first failure: {self._first}" if self._first is not None else ""
         super().__init__(
             f"{len(self.stored)} of {len(self.ids)} tasks are stored, "
             f"{len(self.ids) - len(self.stored) - len(self.unknown)} are not, "
@@ -249,6 +251,7 @@ class PushError(ShardqError):
             stored=[id for error in errors for id in error.stored],
             failed={id: why for error in errors for id, why in error.failed.items()},
             unknown=[id for error in errors for id in error.unknown],
+            first=next((error._first for error in errors if error._first is not None), None),
         )
 
 

@@ -111,6 +111,7 @@ def test_a_lost_answer_is_an_unknown_fate(engines: Engines, own_server: Server, 
     error = wait_until(lost, "an answer is lost")
     assert error is not None
     assert error.stored == []
+    assert own_server.address in str(error), "it names the cause, also where no task has certainly failed"
     # What never left this process has certainly failed, the rest may be there: told apart.
     assert sorted([*error.unknown, *error.failed]) == sorted(error.ids)
     assert all(isinstance(reason, Unavailable) for reason in error.failed.values())

@@ -103,16 +103,19 @@ class PushResults:
         ids: list[str] = []
         failed: dict[str, ShardqError] = {}
         unknown: list[str] = []
+        first: ShardqError | None = None
         for id, outcome in self.each():
             if isinstance(outcome, str):
                 ids.append(Receipt.of(id, outcome))
                 continue
             ids.append(id)
+            first = first or outcome
             if isinstance(outcome, Unanswered):
                 unknown.append(id)
             else:
                 failed.setdefault(id, outcome)
-        return PushError(ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown)
+        stored = [id for id in ids if isinstance(id, Receipt)]
+        return PushError(ids=ids, stored=stored, failed=failed, unknown=unknown, first=first)
 
     def answered(self, ids: Sequence[str], answers: Sequence[str | ShardqError], number: int | None = None) -> None:
         """Notes push_unique's answers for ids of the caller, or the errors of any tasks. ``number``: their batch's."""

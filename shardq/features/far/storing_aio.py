@@ -424,5 +424,9 @@ def _together(
     failed |= {str(id): why for id, why in errors.items() if not isinstance(why, Unanswered)}
     unknown += [str(id) for id, why in errors.items() if isinstance(why, Unanswered)]
     raise PushError(
-        ids=ids, stored=[id for id in ids if isinstance(id, Receipt)], failed=failed, unknown=unknown
+        ids=ids,
+        stored=[id for id in ids if isinstance(id, Receipt)],
+        failed=failed,
+        unknown=unknown,
+        first=next(iter(errors.values()), None),
     ) from error
