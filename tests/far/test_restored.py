@@ -111,7 +111,7 @@ def test_a_database_that_goes_back(
 
     if drops:
         told = reason.partition("--due-before ")[2].partition("`")[0]
-        assert stamp(round(1000 * (until - 3))) <= told <= stamp(round(1000 * (until + AFTER_S + 2)))
+        assert stamp(round(1000 * (until - 10))) <= told <= stamp(round(1000 * (until + AFTER_S + 2)))
         assert EngineAccess(operator).drop_far(until) == TASKS
     EngineAccess(operator).accept_far()
     assert sorted(handled(engine, 1 if drops else TASKS + 1)) == sorted([later_one] if drops else [*ids, later_one])
@@ -161,5 +161,25 @@ def test_a_shard_that_is_away_is_no_reason_to_accept(engine: Engine, operator: E
         loader.accept()
     loader._store.attempt(lambda session, _: session.change(f"UPDATE {sql.OWNER} SET beat = 1"), later())
     loader._witness._ask = lambda *_: {0: (7_000, 0)}
+    with pytest.raises(OlderFarStore):
+        loader.once()
+
+
+def test_a_shard_that_does_not_answer_hides_nothing(engine: Engine, operator: Engine) -> None:
+    """No beat is given out before all have told theirs, and nothing is loaded before one has."""
+    engine.open()
+    access = EngineAccess(operator)
+    loader: Any = access._engine._loader(access.open_driver(), "by hand", lambda: ())
+    loader._ready()
+    loader._store.attempt(lambda session, _: session.change(f"UPDATE {sql.OWNER} SET beat = 1"), later())
+    away = Unavailable("it is away")
+    loader._witness._ask = lambda *_: {0: away, 1: away}
+    with pytest.raises(Unavailable, match="it is away"):
+        loader.once()
+    loader._witness._ask = lambda *_: {0: (0, 0), 1: away}
+    loader.once()
+    assert loader._store.owner(later()).beat == 1
+    loader._witness._next_at = 0.0
+    loader._witness._ask = lambda *_: {0: (0, 0), 1: (7_000, 0)}
     with pytest.raises(OlderFarStore):
         loader.once()

@@ -34,7 +34,7 @@ from shardq.features.far.store import Store
 from shardq.features.far.witness import FarWitness
 from shardq.relay.confirming import TOLD_S, Confirming, Sent
 from shardq.relay.sending import Failing, cause_of
-from shardq.relay.witness import ANSWER_S, ask_shards
+from shardq.relay.witness import ask_shards
 
 log: logging.Logger = logging.getLogger("shardq.far")
 
@@ -62,6 +62,8 @@ CONFIRM_S = 5.0
 """How long a pass waits at its end for what it sent to be confirmed: else the next one would read all that again."""
 
 REMOVED = 1000  # rows that are removed together
+
+ASK_S = 2.0  # the time for the shards to tell their last beat
 
 MEET_S = 1.0
 """The time for a question to shards before their first rows: one that does not answer gets these twice."""
@@ -100,9 +102,7 @@ class Loader(SideThread):
         self._ready = ready
         self._process, self._members = process, members
         self._has_threads = has_threads
-        self._witness = FarWitness(
-            store, lambda name, beat: run(driver, ask_shards(cache, name, beat), timeout=ANSWER_S)
-        )
+        self._witness = FarWitness(store, lambda name, beat: run(driver, ask_shards(cache, name, beat), timeout=ASK_S))
         self._numbers = itertools.count(1)
         self._sent: dict[int, Row] = {}
         """Number → a row that Redis has, and that is not confirmed."""

@@ -42,23 +42,21 @@ class FarWitness:
         if owner.beat >= self._seen and time.monotonic() < self._next_at:
             self._seen = owner.beat
             return
-        try:
-            answers = self._ask(owner.identity, 0)
-        except ShardqError:
-            if owner.beat < self._seen:
-                raise
-            self._next_at = time.monotonic() + AGAIN_S
-            return
+        answers = self._ask(owner.identity, 0)
+        errors = [each for each in answers.values() if isinstance(each, ShardqError)]
+        if errors and len(errors) == len(answers):
+            raise errors[0]
         highest = _highest(answers)
         remembered_ms = self._store.horizon.memory_ms - self._store.horizon.margin_ms
         if highest > owner.beat and self._store.now_ms - owner.beat > remembered_ms:
             older = self._older(owner, highest)
             self._store.halt(owner, str(older), deadline)
             raise older
-        self._seen = self._store.give_out(deadline)
-        self._ask(owner.identity, self._seen)
-        has_errors = any(isinstance(each, ShardqError) for each in answers.values())
-        self._next_at = time.monotonic() + (AGAIN_S if has_errors else BEAT_S)
+        self._seen, self._next_at = owner.beat, time.monotonic() + AGAIN_S
+        if not errors:  # else a new beat would hide the later one of a shard that did not answer
+            self._seen = self._store.give_out(deadline)
+            self._ask(owner.identity, self._seen)
+            self._next_at = time.monotonic() + BEAT_S
 
     def accept(self, deadline: float) -> None:
         """Has what is in the table loaded, whether it was loaded before or not."""
