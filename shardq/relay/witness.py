@@ -198,8 +198,13 @@ def older_database(last: int, found: int) -> OlderDatabase:
 
 def asked_beats(servers: Servers, outbox: str) -> dict[int, int]:
     """Shard → its highest beat. Raises the error of a shard that does not answer."""
+    return beats_of(_asked(servers, outbox))
+
+
+def beats_of(answers: Answers) -> dict[int, int]:
+    """Shard → its highest beat. Raises the error of a shard that did not answer."""
     found = dict[int, int]()
-    for shard, told in _asked(servers, outbox).items():
+    for shard, told in answers.items():
         if isinstance(told, ShardqError):
             raise told
         found[shard] = told[0]

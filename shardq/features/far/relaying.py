@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Literal
 
 from shardq.core.drivers.sync import Driver
@@ -101,9 +100,15 @@ class _Push:
 class FoldingStore(FarStore):
     """The table and Redis, for the commands of an outbox."""
 
-    def ready(self, deadline: float) -> None:
-        """Opens the table, and learns its clock. Raises why it can't be used."""
-        self._ready(deadline)
+    _look_at = 0.0
+
+    def after(self, seconds: float) -> int:
+        """The instant so many seconds from now, by the table's clock; 0 while that is not known."""
+        if not self._far.is_ours and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_AGAIN_S
+            with suppress(ShardqError):  # what is for the table meets it again
+                self._ready(time.monotonic() + LOOK_S)
+        return self._far.store.after(seconds) if self._far.is_ours else 0
 
     def fold(self, rows: Sequence[Numbered], latest: int, deadline: float) -> Fates:
         """Carries out pushes of different ids, none of them after ``latest``. Returns what became of each."""
@@ -126,7 +131,7 @@ class FoldingStore(FarStore):
         """One try, which ends without an answer where others change the same ids."""
         store = self._far.store
         if latest < store.now_ms:
-            said.update((push.seq, _late(push.numbered)) for push in left)
+            said.update((push.seq, Conflict(push.row.id, "late")) for push in left)  # it is claimed anew
             return
         found = {each.row.id: each for each in store.find([push.row.id for push in left], deadline)}
         now_ms, near, looked = store.now_ms, list[_Push](), list[_Push]()
@@ -225,8 +230,10 @@ class FoldingStore(FarStore):
         try:
             for each in rows:
                 self._ready(deadline)
+                id, due_ms = each.command.id, each.command.due or int(self._far.store.now_ms) + 1
+                verb: Literal["cancel", "reschedule"] = "cancel" if each.command.kind == "cancel" else "reschedule"
                 try:
-                    if self._ordered_far(each, latest, deadline):
+                    if self._in_table(verb, id, due_ms, deadline, latest) == "done":
                         said[each.seq] = None
                     else:
                         near.append(each)
@@ -236,26 +243,6 @@ class FoldingStore(FarStore):
         except ShardqError as exc:
             said = {each.seq: said[each.seq] if each.seq in said else met(exc) for each in rows}
         return said
-
-    def _ordered_far(self, row: Numbered, latest: int, deadline: float) -> bool:
-        """Carries one out in the table. Returns False if it is left to Redis: a task that was near is there now."""
-        store, id, cancels = self._far.store, row.command.id, row.command.kind == "cancel"
-        due_ms = row.command.due or int(store.now_ms) + 1
-        statement = store.cancel if cancels else partial(store.reschedule, due_ms=due_ms)
-        while statement(id, deadline=deadline, latest=latest) != "done":
-            if latest < store.now_ms:
-                raise _late(row)
-            if (where := self._moved_if_near(id, deadline, drop=cancels)) != "far":
-                return where == "dropped"
-        if not cancels and not store.is_far(due_ms):
-            with suppress(ShardqError):  # committed as near: what fails here is done by a loader
-                self._moved_if_near(id, deadline)
-        return True
-
-
-def _late(row: Numbered) -> Conflict:
-    """The answer to a row that was claimed too long ago, as Redis gives it: it is claimed anew."""
-    return Conflict(row.command.id, "late")
 
 
 def _nonce(there: FarRow | None) -> int:
@@ -268,9 +255,7 @@ class FarRelaying:
 
     def __init__(self, far: Far | None, redis: RelayedRedis, declare: Declare) -> None:
         self._redis = redis
-        self._far = far
         self._store = None if far is None else FoldingStore(redis, far, declare)
-        self._look_at = 0.0
 
     def is_used(self, topology: Topology) -> bool:
         """True if ids may be in the table."""
@@ -284,13 +269,7 @@ class FarRelaying:
 
     def after(self, seconds: float) -> int:
         """The instant so many seconds from now, by the table's clock; 0 while that is not known."""
-        if self._far is None or self._store is None:
-            return 0
-        if not self._far.is_ours and time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_AGAIN_S
-            with suppress(ShardqError):  # what is for the table meets it again
-                self._store.ready(time.monotonic() + LOOK_S)
-        return self._far.store.after(seconds) if self._far.is_ours else 0
+        return 0 if self._store is None else self._store.after(seconds)
 
     def carry_out(self, some: Sequence[Numbered], failing: Failing, *, timeout: float, latest: int) -> Results:
         """Carries out commands on different ids, all of which may be in the table. ``failing`` is given the shards that

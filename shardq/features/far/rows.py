@@ -96,9 +96,38 @@ class Horizon:
         """How long Redis remembers that a row was moved: longer than anybody who has read it may still push it, and
         than a row waits that was moved early, by a process that died before it removed it.
         """
-        return self.far_ms + max(self.ahead_ms, self.widest_ms)
+        return 2 * self.far_ms - self.margin_ms
 
     @property
     def stale_ms(self) -> int:
         """How long after it was read a row may be pushed."""
         return self.ahead_ms
+
+
+class Owner(NamedTuple):
+    """Whose the table is."""
+
+    engine: str
+    identity: str
+    ahead: float
+    former: float
+    """The ``ahead`` before the last change of it."""
+    changed: int
+    """When that was, in ms by the database's clock."""
+    beat: int
+    """The last that was given out: see ``witness``."""
+    halted: str
+    """Why no row may be moved, as the database was restored; empty if it was not."""
+
+    @property
+    def changes_until(self) -> int:
+        """Until then both count, the former and the present ``ahead``: a row may be moved for so long by who has read
+        it, and knows the former one.
+        """
+        longer = Horizon(round(1000 * max(self.ahead, self.former)))
+        return self.changed + longer.far_ms
+
+    def horizon(self, now_ms: float) -> Horizon:
+        """Returns what is near, and what is far, at an instant."""
+        both = [round(1000 * each) for each in (self.ahead, self.former)]
+        return Horizon(both[0]) if now_ms >= self.changes_until else Horizon(min(both), widest_ms=max(both))

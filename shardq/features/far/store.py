@@ -23,7 +23,7 @@ from shardq.core import forks
 from shardq.core.model.printable import quoted
 from shardq.errors import InvalidUrl, ServerFault, Unanswered, Unavailable
 from shardq.features.far import statements as sql
-from shardq.features.far.rows import LAST_MS, Fate, Horizon, Row
+from shardq.features.far.rows import LAST_MS, Fate, Horizon, Owner, Row
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
@@ -154,35 +154,6 @@ class Counted(NamedTuple):
     """True if ``rows`` is a minimum: there are more, and their number is unknown."""
     first_ms: int | None
     """When the first is due; None without one."""
-
-
-class Owner(NamedTuple):
-    """Whose the table is."""
-
-    engine: str
-    identity: str
-    ahead: float
-    former: float
-    """The ``ahead`` before the last change of it."""
-    changed: int
-    """When that was, in ms by the database's clock."""
-    beat: int
-    """The last that was given out: see ``witness``."""
-    halted: str
-    """Why no row may be moved, as the database was restored; empty if it was not."""
-
-    @property
-    def changes_until(self) -> int:
-        """Until then both count, the former and the present ``ahead``: a row may be moved for so long by who has read
-        it, and knows the former one.
-        """
-        longer = Horizon(round(1000 * max(self.ahead, self.former)))
-        return self.changed + longer.far_ms
-
-    def horizon(self, now_ms: float) -> Horizon:
-        """Returns what is near, and what is far, at an instant."""
-        both = [round(1000 * each) for each in (self.ahead, self.former)]
-        return Horizon(both[0]) if now_ms >= self.changes_until else Horizon(min(both), widest_ms=max(both))
 
 
 class Store(ABC):
@@ -368,19 +339,6 @@ class Store(ABC):
         """Whose the table is now, with its last beat."""
         return self.attempt(lambda session, _: self._obey(session.run(sql.READ_OWNER)[0]), deadline)
 
-    def give_out(self, deadline: float) -> int:
-        """Gives out the next beat: an instant in ms by the database's clock."""
-        [(beat,)] = self.attempt(lambda session, _: session.run(self.text(sql.GIVE_OUT)), deadline)
-        return int(beat)
-
-    def halt(self, owner: Owner, why: str, deadline: float) -> None:
-        """Has no process move rows any more."""
-        self.attempt(lambda session, _: session.change(sql.HALT, {"beat": owner.beat, "why": why}), deadline)
-
-    def accept(self, beat: int, deadline: float) -> None:
-        """Goes on from a beat, or from the last one if that is higher."""
-        self.attempt(lambda session, _: session.change(sql.ACCEPT, {"beat": beat}), deadline)
-
     def _learn(self, session: Session) -> None:
         """Asks for the clock, and for the ``ahead`` that counts: it may be changed while processes run."""
         before = time.time()
@@ -502,8 +460,8 @@ class Store(ABC):
         bytes: int,
         deadline: float,
     ) -> list[Row]:
-        """A page of the rows to load behind a due time and an id; or of those that commands have ``sent``, and nobody
-        has confirmed.
+        """A page of the rows to load, behind a due time and an id. ``sent``: of the rows that commands have sent, which
+        wait to be confirmed.
         """
         within = self.horizon.ahead_ms
         due, id = after

@@ -25,12 +25,12 @@ from shardq.core.producer.commands_by_id import Verb, info_of
 from shardq.core.producer.durable import Durability
 from shardq.core.producer.packing import FRESH, RUN, Entries
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import PushError, ShardqError, Unanswered, Unavailable
+from shardq.errors import Conflict, PushError, ShardqError, Unanswered, Unavailable
 from shardq.features.far.far import Far, anew, chunks, stats_of
 from shardq.features.far.moving import move
 from shardq.features.far.report import FarStats, LoaderReport
 from shardq.features.far.rows import Row, is_made
-from shardq.features.far.store import Counted, Filtered
+from shardq.features.far.store import EVER, Counted, Filtered
 from shardq.features.listing.bulk import Bulk
 from shardq.features.listing.forecast import Forecast, Horizon
 from shardq.features.listing.pages import readable
@@ -196,11 +196,11 @@ class FarStore(TaskStore):
     def order(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
         """An id of the caller's own is looked for in Redis first: it is in the table only if an outbox put it there."""
         if is_made(id):
-            return self.order_far(verb, id, due, deadline)
+            return self._order_far(verb, id, due, deadline)
         outcome = self.near.order(verb, id, due, deadline)
-        return self.order_far(verb, id, due, deadline) if outcome is Outcome.GONE else outcome
+        return self._order_far(verb, id, due, deadline) if outcome is Outcome.GONE else outcome
 
-    def order_far(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
+    def _order_far(self, verb: Verb, id: str, due: int, deadline: float) -> Outcome:
         """The same of an id that may be in the table, where it is looked for first."""
         self._ready(deadline)
         store = self._far.store
@@ -208,22 +208,34 @@ class FarStore(TaskStore):
             if self._moved_if_near(id, deadline) == "far":
                 return Outcome.SCHEDULED
             return self.near.order(verb, id, due, deadline)
-        due_ms, in_doubt = due if due > 0 else int(store.now_ms) + 1 - due, False
+        due_ms = due if due > 0 else int(store.now_ms) + 1 - due
+        said = self._in_table("cancel" if verb == "cancel" else "reschedule", id, due_ms, deadline)
+        if said == "done":
+            return Outcome.CANCELLED if verb == "cancel" else Outcome.MOVED
+        outcome = self.near.order(verb, id, due, deadline)
+        return Outcome.UNKNOWN if said == "unknown" and outcome is Outcome.GONE else outcome
+
+    def _in_table(
+        self, verb: Literal["cancel", "reschedule"], id: str, due_ms: int, deadline: float, latest: int = EVER
+    ) -> Literal["done", "gone", "unknown"]:
+        """Carries out a command where the task is far, and moves it to Redis where it is near. ``gone``: it is left to
+        Redis. ``unknown``: that, too, and it may have been carried out here, as an answer was lost. Raises Conflict
+        after ``latest``.
+        """
+        store, in_doubt = self._far.store, False
         statement = store.cancel if verb == "cancel" else partial(store.reschedule, due_ms=due_ms)
-        done = Outcome.CANCELLED if verb == "cancel" else Outcome.MOVED
-        while (said := self._sql(lambda: statement(id, deadline=deadline))) != "done":
+        while (said := self._sql(lambda: statement(id, deadline=deadline, latest=latest))) != "done":
+            if latest < store.now_ms:
+                raise Conflict(id, "late")
             in_doubt = in_doubt or said == "unknown"
             where = self._moved_if_near(id, deadline, drop=verb == "cancel")
-            if where == "dropped":
-                return done
-            if where == "gone":
-                outcome = self.near.order(verb, id, due, deadline)
-                return Outcome.UNKNOWN if in_doubt and outcome is Outcome.GONE else outcome
+            if where != "far":
+                return "done" if where == "dropped" else "unknown" if in_doubt else "gone"
         if verb == "reschedule" and not store.is_far(due_ms):
             # Committed as near: what fails here is done by a loader.
             with suppress(ShardqError):
                 self._moved_if_near(id, deadline)
-        return done
+        return "done"
 
     def get(self, id: str, codec: Codec | None, deadline: float) -> TaskInfo | None:
         if not is_made(id) and (info := self.near.get(id, codec, deadline)) is not None:

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 
 from shardq.errors import ShardqError
-from shardq.features.far.store import Owner, Store
-from shardq.relay.witness import AGAIN_S, BEAT_S, Answers, stamp
+from shardq.features.far import statements as sql
+from shardq.features.far.rows import Owner
+from shardq.features.far.store import Store
+from shardq.relay.witness import AGAIN_S, BEAT_S, Answers, beats_of, stamp
 
 
 class OlderFarStore(ShardqError):
@@ -46,25 +48,25 @@ class FarWitness:
         errors = [each for each in answers.values() if isinstance(each, ShardqError)]
         if errors and len(errors) == len(answers):
             raise errors[0]
-        highest = _highest(answers)
+        highest = max((told[0] for told in answers.values() if not isinstance(told, ShardqError)), default=0)
         remembered_ms = self._store.horizon.memory_ms - self._store.horizon.margin_ms
         if highest > owner.beat and self._store.now_ms - owner.beat > remembered_ms:
             older = self._older(owner, highest)
-            self._store.halt(owner, str(older), deadline)
+            values = {"beat": owner.beat, "why": str(older)}
+            self._store.attempt(lambda session, _: session.change(sql.HALT, values), deadline)
             raise older
         self._seen, self._next_at = owner.beat, time.monotonic() + AGAIN_S
         if not errors:  # else a new beat would hide the later one of a shard that did not answer
-            self._seen = self._store.give_out(deadline)
+            give_out = self._store.text(sql.GIVE_OUT)
+            [(self._seen,)] = self._store.attempt(lambda session, _: session.run(give_out), deadline)
             self._ask(owner.identity, self._seen)
             self._next_at = time.monotonic() + BEAT_S
 
     def accept(self, deadline: float) -> None:
         """Has what is in the table loaded, whether it was loaded before or not."""
-        answers = self._ask(self._store.owner(deadline).identity, 0)
-        for each in answers.values():
-            if isinstance(each, ShardqError):
-                raise each  # it may have the highest
-        self._store.accept(_highest(answers), deadline)
+        beats = beats_of(self._ask(self._store.owner(deadline).identity, 0))
+        values = {"beat": max(beats.values(), default=0)}
+        self._store.attempt(lambda session, _: session.change(sql.ACCEPT, values), deadline)
 
     def _older(self, owner: Owner, highest: int) -> OlderFarStore:
         loaded = stamp(highest + round(1000 * owner.ahead) + 999)
@@ -74,8 +76,3 @@ class FarWitness:
             f"is loaded; drop those (`shardq far drop --due-before {loaded}`), or not, and then have the others loaded "
             "(`shardq far accept`)"
         )
-
-
-def _highest(answers: Answers) -> int:
-    """The highest beat of the shards that have answered."""
-    return max((each[0] for each in answers.values() if not isinstance(each, ShardqError)), default=0)
