@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from shardq import Engine, Outcome, ShardqError, Task
 from shardq.features.far import statements as sql
 from tests.support.disk import WatchedServer
+from tests.support.handling import handle
 from tests.support.states import counted
 from tests.support.waiting import wait_until
 
@@ -22,7 +24,7 @@ FAR_S = 30 * 86_400.0
 TASKS = 20
 
 WHAT_AN_FSYNC_COVERED = 1
-"""A draw by which a power cut takes all else."""
+"""With this seed, a power cut leaves only what an fsync covered."""
 
 AFTER_S = 5.0
 CUTS = 3
@@ -86,16 +88,10 @@ def test_power_cuts_lose_no_far_task(server: WatchedServer, name: str, tmp_path:
                     engine.reschedule(ids[0], delay=AFTER_S)
                     engine.cancel(ids[1])
 
-        def handles() -> None:
-            consumer = engine.consumer(lease=10)
-            while not (ended.is_set() and {*pushed} <= handled | cancelled):
-                try:
-                    deliveries = consumer.claim(500, wait=0.1)
-                    handled.update(each.id for each in deliveries)
-                    consumer.ack(deliveries)
-                except ShardqError:
-                    time.sleep(0.05)
+        def is_over() -> bool:
+            return ended.is_set() and {*pushed} <= handled | cancelled
 
+        handles = partial(handle, engine, handled, is_over, lease=10)
         threads = [threading.Thread(target=each, daemon=True) for each in (pushes, handles)]
         for each in threads:
             each.start()

@@ -23,6 +23,7 @@ from shardq import outbox
 from shardq.outbox import OutboxRelay
 from shardq.relay.database import open_database, waiting
 from tests.support.disk import WatchedServer
+from tests.support.handling import handle
 from tests.support.waiting import wait_until
 
 ROWS = 600
@@ -105,14 +106,7 @@ class Committing:
 
     def _handle(self) -> None:
         # an answer that was lost with its server leaves a lease to run out
-        consumer = self._engine.consumer(lease=20)
-        while not self._ended.is_set():
-            try:
-                deliveries = consumer.claim(500, wait=0.1)
-                self.handled.update(each.id for each in deliveries)
-                consumer.ack(deliveries)
-            except shardq.ShardqError:
-                time.sleep(0.05)
+        handle(self._engine, self.handled, self._ended.is_set, lease=20)
 
 
 def _whole_run(

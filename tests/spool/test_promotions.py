@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from cluster.cluster import Cluster
-from shardq import Engine, ShardqError, Task
+from shardq import Engine, Task
 from tests.spool.conftest import seen
 from tests.support.disk import WatchedServer
 from tests.support.engines import Engines
+from tests.support.handling import handle
 from tests.support.waiting import wait_until
 
 PUSHED = 200
@@ -38,17 +39,6 @@ LARGE = "x" * 100_000
 Outage = Callable[[], None]
 
 
-def _handle(engine: Engine, handled: set[str], ended: threading.Event) -> None:
-    consumer = engine.consumer()
-    while not ended.is_set():
-        try:
-            deliveries = consumer.claim(500, wait=0.1)
-            handled.update(each.id for each in deliveries)
-            consumer.ack(deliveries)
-        except ShardqError:
-            time.sleep(0.05)
-
-
 def _whole_run(
     engines: Engines, url: str, name: str, path: Path, outages: Iterator[tuple[Outage, Outage]], payload: str
 ) -> None:
@@ -58,7 +48,7 @@ def _whole_run(
     with ExitStack() as stack:
         other = stack.enter_context(Engine(url, name=name, shards=6, timeout=10))
         other.start()
-        handling = threading.Thread(target=_handle, args=(other, handled, ended))
+        handling = threading.Thread(target=handle, args=(other, handled, ended.is_set))
         handling.start()
         stack.callback(handling.join)
         stack.callback(ended.set)
