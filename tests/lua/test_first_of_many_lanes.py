@@ -1,5 +1,5 @@
-"""Many lanes that are asked for what goes first, one after the other: one read tells of many, and no more is read than
-is of use.
+"""``first_of`` is asked for many lanes, one after the other: one read answers for many of them, and no read is larger
+than is useful.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Exhaustive(ABC):
 
     @abstractmethod
     def _is_over(self, state: Any) -> bool:
-        """False while something is under way that is nobody's."""
+        """False while something is under way that belongs to no operation."""
 
     @abstractmethod
     def _key(self, state: Any) -> Hashable:
@@ -102,7 +102,7 @@ class Exhaustive(ABC):
                         found.ends += 1
                         found.undecided += self._ended(state, stands)
                 elif not following:
-                    raise Violation("nobody can go on")
+                    raise Violation("no operation can go on")
             except Violation as exc:
                 found.violation = self._told(state, str(exc))
                 return found
