@@ -54,6 +54,7 @@ class FarWitness:
             older = self._older(owner, highest)
             values = {"beat": owner.beat, "why": str(older)}
             self._store.attempt(lambda session, _: session.change(sql.HALT, values), deadline)
+            self._store.owner(deadline)  # the commands of this process obey it from now on
             raise older
         self._seen, self._next_at = owner.beat, time.monotonic() + AGAIN_S
         if not errors:  # else a new beat would hide the later one of a shard that did not answer
