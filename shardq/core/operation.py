@@ -44,6 +44,7 @@ class Many(Generic[K, T]):
 
     requests: dict[K, Command[T]] | dict[K, Call[T]] | Iterable[tuple[K, Command[T]]]
     spare: Spare | None = None  # when requests are given up although they have time
+    told: Callable[[K, T | ShardqError], None] | None = None  # called at each answer; ``requests`` may have more then
 
     @property
     def pairs(self) -> Iterable[tuple[K, Command[T]]]:
@@ -57,6 +58,8 @@ class Many(Generic[K, T]):
         """
         requests = self.requests
         if not isinstance(requests, dict | list) or len(requests) != 1:
+            return None
+        if self.told is not None:
             return None
         if self.spare is not None and self.spare.worth is None:
             return None
@@ -148,12 +151,20 @@ def _carry_out(driver: Carrier, timeout: float | None, deadline: float | None, s
 def _many(driver: Carrier, timeout: float | None, deadline: float | None, many: Many[K, Any]) -> list[tuple[K, Any]]:
     alone = many.alone
     if alone is None:
-        return list(driver.call_all(many.pairs, timeout=timeout, deadline=deadline, spare=many.spare))
+        answers = driver.call_all(many.pairs, timeout=timeout, deadline=deadline, spare=many.spare)
+        if many.told is None:
+            return list(answers)
+        return [_noted(many.told, answer) for answer in answers]
     key, call = alone
     try:
         return [(key, driver.call(call, timeout, deadline))]
     except ShardqError as exc:
         return [(key, _told(exc))]
+
+
+def _noted(told: Callable[[K, Any], None], answer: tuple[K, Any]) -> tuple[K, Any]:
+    told(*answer)
+    return answer
 
 
 def _end(timeout: float | None, deadline: float | None) -> float:
@@ -208,7 +219,7 @@ class Begun(Generic[T]):
 def begin(driver: Driver, operation: Operation[T]) -> Begun[T] | None:
     """Sends the first requests of an operation that begins with ``Many``. None: nothing was sent, and it is over."""
     step = next(operation, None)
-    if isinstance(step, Many):
+    if isinstance(step, Many) and step.told is None:
         pairs = list(step.pairs)
         if pairs and (first := driver.begin(pairs[0][1])) is not None:
             sent = [(key, call, driver.begin(call)) for key, call in pairs[1:]]
@@ -247,7 +258,9 @@ async def _amany(
     alone = many.alone
     if alone is None:
         answers = driver.call_all(many.pairs, timeout=timeout, deadline=deadline, spare=many.spare)
-        return [answer async for answer in answers]
+        if many.told is None:
+            return [answer async for answer in answers]
+        return [_noted(many.told, answer) async for answer in answers]
     key, call = alone
     try:
         return [(key, await driver.call(call, timeout, deadline))]
@@ -271,7 +284,7 @@ def bounded(steps: Operation[T], within_s: float) -> Operation[T]:
         if isinstance(step, Command):
             return (yield bound(step))
         if isinstance(step, Many):
-            return (yield Many([(key, bound(request)) for key, request in step.pairs], step.spare))
+            return (yield Many(((key, bound(request)) for key, request in step.pairs), step.spare, step.told))
         return (yield step)
 
     return (yield from _through(steps, carry_on))

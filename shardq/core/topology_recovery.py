@@ -323,11 +323,13 @@ class Recovery:
                 failed[keys.shard] = exc
         return failed
 
-    def send(self, calls: Iterable[tuple[R, Call[Any]]]) -> Operation[list[tuple[R, Any]]]:
+    def send(
+        self, calls: Iterable[tuple[R, Call[Any]]], told: Callable[[R, Any], None] | None = None
+    ) -> Operation[list[tuple[R, Any]]]:
         """Sends calls together, and returns each with its result or error. A refusal among these has been recovered
-        from: its call can be sent again.
+        from: its call can be sent again. ``told``: called at each answer, see ``Many``.
         """
-        answers = yield Many(calls)
+        answers = yield Many(calls, told=told)
         for _, result in answers:
             if not isinstance(result, ShardqError):
                 self._cache.heard_at = time.monotonic()

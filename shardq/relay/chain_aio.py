@@ -99,7 +99,7 @@ class AsyncTaskStore:
 
     async def _send(self, driver: AsyncDriver, stream: Stream) -> AsyncIterator[list[Receipt]]:
         """Sends a stream until it ends or halts, and yields the receipts of its chunks in their order."""
-        async for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
+        async for sent, result in driver.call_all(stream, deadline=stream.deadline):
             stream.note(sent, result)
             async for receipts in self._finished(driver, stream):
                 yield receipts

@@ -94,7 +94,7 @@ class TaskStore:
 
     def _send(self, driver: Driver, stream: Stream) -> Iterator[list[Receipt]]:
         """Sends a stream until it ends or halts, and yields the receipts of its chunks in their order."""
-        for sent, result in driver.call_all(stream.calls(), deadline=stream.deadline):
+        for sent, result in driver.call_all(stream, deadline=stream.deadline):
             stream.note(sent, result)
             for receipts in self._finished(driver, stream):
                 yield receipts

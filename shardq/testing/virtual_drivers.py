@@ -62,14 +62,13 @@ class VirtualDriver(Driver):
     ) -> Iterator[tuple[K, T | ShardqError]]:
         names: set[str] = set()
 
-        def watched() -> Iterator[tuple[K, Command[T]]]:
-            for key, call in calls:
-                names.add(name := _name(call))
-                if name == "claim":
-                    run(self, self._pollers.catch_up(call.slot))
-                yield key, call
+        def watched(pair: tuple[K, Command[T]]) -> tuple[K, Command[T]]:
+            names.add(name := _name(pair[1]))
+            if name == "claim":
+                run(self, self._pollers.catch_up(pair[1].slot))
+            return pair
 
-        yield from super().call_all(watched(), timeout=timeout, deadline=deadline, spare=spare)
+        yield from super().call_all(map(watched, calls), timeout=timeout, deadline=deadline, spare=spare)
         if names & PUSHES:
             self._pushed()
 

@@ -104,6 +104,30 @@ def test_calls_are_pulled_as_they_are_needed(carrier: Carrier, name: str) -> Non
         assert pulled - taken <= 2 * ahead
 
 
+def test_an_iterator_that_has_none_left_is_asked_again_after_an_answer(carrier: Carrier, name: str) -> None:
+    calls = iter(stores(name, 50))
+    allowed = [1]
+
+    class Source:
+        """Has one call at first, two more after an answer, and one after each of the others."""
+
+        def __iter__(self) -> Source:
+            return self
+
+        def __next__(self) -> tuple[int, Call[Any]]:
+            if not allowed[0]:
+                raise StopIteration
+            allowed[0] -= 1
+            return next(calls)
+
+    answered = []
+    for number, answer in carrier.call_all(Source()):
+        assert answer == 1
+        answered.append(number)
+        allowed[0] += 2 if number == 0 else 1
+    assert sorted(answered) == list(range(50))
+
+
 def test_closed_early_it_leaves_nothing_half_read(carrier: Carrier, name: str) -> None:
     for taken in (0, 1, 5):
         answers = carrier.call_all(stores(name, 100))

@@ -224,7 +224,7 @@ def taken(size: int, count: int, *, shards: int) -> Iterator[int]:
 
     stream = Stream(cache(shards), Packer(JSON, max_payload=size + 2), source(), 30.0)
     before = 0
-    for _ in stream.calls():
+    for _ in stream:
         if number != before:
             yield number - before
             before = number

@@ -63,7 +63,7 @@ def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: M
 def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> None:
     cache = migration.cache()
     stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 30.0)
-    calls = stream.calls()
+    calls = stream
     pair = next(calls)
 
     def one() -> Operation[Any]:

@@ -213,8 +213,9 @@ class AsyncDriver(DriverBase):
         """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
-        hold back the calls of another. ``timeout`` is for all of them, and ends at the ``deadline`` if there is one.
-        ``spare``: when to give up calls although they have time.
+        hold back the calls of another. An iterator that has none left is asked again after an answer. ``timeout`` is
+        for all of them, and ends at the ``deadline`` if there is one. ``spare``: when to give up calls although they
+        have time.
         """
         self.check_open()
         if deadline is None:
@@ -265,6 +266,7 @@ class AsyncDriver(DriverBase):
                         given_up_at = spare.until
                 for each in outcomes:
                     yield each
+                exhausted = False  # one may have waited for an answer
                 if not done:
                     unsent = chain(*waiting.values(), source)
                     rest = ((key, self.node_of(call.slot)) for key, call in unsent)

@@ -155,6 +155,7 @@ class Pipelines(Generic[K, T]):
                     left = time.monotonic()
                     while self._done:
                         yield self._done.popleft()
+                    self._exhausted = False  # one may have waited for an answer
                     if callable(self._deadline) and time.monotonic() - left > AWAY_S:
                         self._come_back(self._deadline)
         except BaseException:

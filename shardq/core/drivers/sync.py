@@ -43,8 +43,9 @@ class Driver(NodeRouter):
         """Carries many calls out, given with a key each. Yields keys with results or errors as they come, in no order.
 
         Calls are pulled one by one, and packed while the servers work on earlier ones. A slow node does not
-        hold back the calls of another. ``timeout`` is for all of them, and ends at the ``deadline`` if there is one.
-        ``spare``: when to give up calls although they have time.
+        hold back the calls of another. An iterator that has none left is asked again after an answer. ``timeout`` is
+        for all of them, and ends at the ``deadline`` if there is one. ``spare``: when to give up calls although they
+        have time.
         """
         self.check_open()
         timeout_s = self.settings.timeout if timeout is None else timeout

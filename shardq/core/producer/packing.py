@@ -292,6 +292,8 @@ class Batch(Routed[list[str]]):
     """FRESH or UNIQUE: the script, and the words of a task."""
     number: int = 0
     """Its place among the batches of a push."""
+    subjects: set[str] = field(default_factory=set)
+    """What its tasks keep an order of, see ``turns``."""
 
     @property
     def ids(self) -> list[str]:

@@ -17,6 +17,7 @@ from shardq.core.layout import destinations
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, chunk_sizes
+from shardq.core.producer.turns import Turns
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
@@ -30,9 +31,6 @@ Way = Literal["push", "look"]
 
 RECEIPTS = 8000
 """Receipts made at a time, in less than a millisecond."""
-
-IN_ORDER = 16_000
-"""Tasks sent together, where ids come again: a call for each of 16 shards."""
 
 
 @dataclass(slots=True)
@@ -52,14 +50,16 @@ class PushResults:
     """The first receipts, if all goes well."""
     _sent_count: int = 0
 
-    def sending(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Call[list[str]]]]:
-        """Yields the calls of these batches. Makes receipts when one is in flight, while the servers work."""
-        for batch in batches:
-            batch.number = self._sent_count
-            yield batch, batch.call
-            self._sent_count += len(batch.words) // batch.width
-            if self._sent_count - len(self._ready) >= RECEIPTS or self._sent_count == len(self.ids):
-                self._make(self._sent_count)
+    def sent(self, batch: Batch) -> Batch:
+        """Notes a batch that is to be sent now."""
+        batch.number = self._sent_count
+        self._sent_count += len(batch.words) // batch.width
+        return batch
+
+    def make_some(self) -> None:
+        """Makes receipts for what is in flight, while the servers work, when there are many or no more follow."""
+        if self._sent_count - len(self._ready) >= RECEIPTS or self._sent_count == len(self.ids):
+            self._make(self._sent_count)
 
     def _make(self, until: int) -> None:
         made = self.ids[len(self._ready) : until]
@@ -179,16 +179,11 @@ def complete(
     in_doubt: bool = False,
     way: Way = "push",
 ) -> Operation[None]:
-    """Stores the tasks of a push that are still to be sent; the results are told what became of them. Tasks of one id
-    are stored in their order, one call after the other: of two calls under way, either may be sent again after the
-    other was executed.
+    """Stores the tasks of a push that are still to be sent; the results are told what became of them. Those of one key,
+    and those of one id, are stored in their order: see ``turns``.
     """
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
         recovery = Recovery(cache)
-        at_once, later = len(words), []
-        if in_order := width == UNIQUE and comes_again(words[::UNIQUE]):
-            at_once = IN_ORDER * UNIQUE
-            words, later = words[:at_once], words[at_once:]
         while words:
             # Again after a refusal: the engine may be lost, and begun anew without keys.
             if not cache.topology.is_keyed and entries.have_keys:
@@ -197,17 +192,16 @@ def complete(
             # is decided anew.
             epoch = cache.topology.stamp
             if width == UNIQUE and cache.topology.priors:
-                yield from push_each(cache, results, words + later, UNIQUE, in_doubt=in_doubt, way=way)
+                yield from push_each(cache, results, words, UNIQUE, in_doubt=in_doubt, way=way)
                 break
-            sizes = [len(words) // width] if in_order else chunk_sizes(cache.topology.shards)
+            sizes = chunk_sizes(cache.topology.shards)
             parts = batches(cache, epoch, words, width, most=most, sizes=sizes, look=way == "look")
             if in_doubt:
                 parts = _in_doubt(parts)
-            held: list[Word] = []
-            if in_order:
-                parts = _in_order(parts, held)
+            in_order = entries.have_keys or (width == UNIQUE and len(set(words[::UNIQUE])) * UNIQUE < len(words))
+            sending = Sending(results, parts, in_order=in_order)
             words = []
-            for batch, result in (yield from recovery.send(results.sending(parts))):
+            for batch, result in (yield from recovery.send(sending, sending.told)):
                 if not isinstance(result, REFUSALS):
                     words += results.note(batch, result, packer)
                 elif batch.call.in_doubt:
@@ -217,28 +211,36 @@ def complete(
                     )
                 else:
                     words += batch.words
-            words += held
-            if not words:
-                words, later = later[:at_once], later[at_once:]
+            for batch in sending.turns.rest():
+                words += batch.words
     if way == "push":
         packer.pushed += len(results.ids) - results.failures
 
 
-def comes_again(ids: Sequence[Word]) -> bool:
-    """True if an id is there more than once."""
-    return len(set(ids)) < len(ids)
+class Sending(Iterator[tuple[Batch, Call[list[str]]]]):
+    """The calls of a push, made when they are asked for. After an answer there may be more of them."""
+
+    def __init__(self, results: PushResults, batches: Iterable[Batch], *, in_order: bool) -> None:
+        self.turns = Turns()
+        self._results = results
+        self._batches = iter(batches)
+        self._in_order = in_order
+
+    def __next__(self) -> tuple[Batch, Call[list[str]]]:
+        self._results.make_some()
+        while (batch := self.turns.next()) is None:
+            self.turns.add(next(self._batches), in_order=self._in_order)
+        return self._results.sent(batch), batch.call
+
+    def told(self, batch: Batch, result: list[str] | ShardqError) -> None:
+        """Notes an answer."""
+        if is_over(batch, result):
+            self.turns.answered(batch)
 
 
-def _in_order(batches: Iterable[Batch], held: list[Word]) -> Iterator[Batch]:
-    """The batches that have no id of an earlier one. Adds the tasks of the others to ``held``."""
-    begun: set[str] = set()
-    for batch in batches:
-        ids = batch.ids
-        if begun.isdisjoint(ids):
-            yield batch
-        else:
-            held += batch.words
-        begun.update(ids)
+def is_over(batch: Batch, result: list[str] | ShardqError) -> bool:
+    """True if no task of a batch is sent again after this answer, under another topology or another id."""
+    return not (isinstance(result, REFUSALS) or (batch.width == FRESH and isinstance(result, list) and result))
 
 
 def _in_doubt(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -1,7 +1,7 @@
 """push_iter: stores any number of tasks in bounded memory, and returns ids in the order of the tasks. No I/O.
 
 Tasks are taken in *chunks*: the next chunk is packed while the servers work on the last. The drivers' ``call_all``
-pulls calls from here and hands the answers back.
+pulls calls from here and hands the answers back. Which batches may be under way together, ``turns`` says.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from shardq.core.calls.request import Command, Word
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, chunk_sizes
-from shardq.core.producer.pushing import PushResults, check_hooked, comes_again, complete, push_each
+from shardq.core.producer.pushing import PushResults, check_hooked, complete, is_over, push_each
+from shardq.core.producer.turns import Turns
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_recovery import REFUSALS
 from shardq.errors import PushError, ShardqError
 
 CHUNK_BYTES = 16 << 20
 """The bytes of records in one chunk, which bound the memory where payloads are large."""
+
+KEYED_OF_SHARD = 250
+"""Tasks for each shard in a chunk after one with keys: their batches often wait for one another, so the answers must be
+heard in between. With 1,000 a few keys were pushed at 0.6 of the rate.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,11 +44,11 @@ class Chunk:
     deadline: float
     """The time at which its tasks must be stored. What the caller does between two chunks does not count."""
     open: int = 0
-    packed: bool = False
-    own_ids: frozenset[str] = frozenset()
-    """The ids that the caller gave."""
+    """Its batches that are not answered."""
     leftover: Entries = field(default_factory=Entries)
     """Tasks to send again, because of a newer topology or a collision."""
+    later: Entries = field(default_factory=Entries)
+    """Tasks to send behind those: they keep an order."""
     uncertain: list[Batch] = field(default_factory=list)
     """Tasks in doubt, because of a lost answer and then a newer topology."""
 
@@ -52,8 +58,8 @@ InFlight = tuple[Chunk, Batch]
 
 
 @dataclass(slots=True)
-class Stream:
-    """One run of push_iter."""
+class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
+    """One run of push_iter: an iterator over its calls, which may have more after an answer."""
 
     cache: TopologyCache
     packer: Packer
@@ -69,41 +75,63 @@ class Stream:
     errors: list[PushError] = field(default_factory=list)
     """Errors of partly stored chunks. After the first, no more input is read; what is in flight is finished."""
     _chunks: deque[Chunk] = field(default_factory=deque)
+    _turns: Turns = field(default_factory=Turns)
+    _chunk_of: dict[Batch, Chunk] = field(default_factory=dict)
+    """Of each batch that is not answered."""
+    _keyed: bool = False
+    """True if the last chunk had tasks with keys."""
+    _drains: bool = False
+    """True while nothing more is sent, until all chunks are complete."""
     _sizes: Iterator[int] | None = None
     _record_bytes: float = 1.0
     """The bytes of a record, as the last chunk lets expect."""
 
-    def calls(self) -> Iterator[tuple[InFlight, Command[list[str]]]]:
-        """The calls of the tasks, packed when they are asked for, with the key that ``note`` takes. Ends early before
-        tasks that must wait for those under way; ``exhausted`` tells whether there are more.
+    def __next__(self) -> tuple[InFlight, Command[list[str]]]:
+        """The next call, packed when it is asked for, with the key that ``note`` takes. None may have its turn until
+        some are answered; ``exhausted`` tells whether there is more.
         """
+        while (batch := self._turns.next()) is None:
+            if self._turns.waiting >= self.cache.topology.shards or not self._take():
+                raise StopIteration
+        chunk = self._chunk_of[batch]
+        return (chunk, chunk.results.sent(batch)), batch.call
+
+    def _take(self) -> bool:
+        """Takes a chunk. Returns False if there is no more, or none now."""
+        if self._chunks:
+            self._chunks[-1].results.make_some()
+        if self._drains and self._chunks:
+            return False
+        if self._drains:
+            self._turns, self._drains = Turns(), False
+        if self.errors or self.halted() or (tasks := self._taken(self._most())) is None:
+            return False
+        self._keyed = bool(tasks.keyed)
+        chunk = Chunk(PushResults(tasks.ids), tasks, math.ceil(time.time() * 1000), time.monotonic() + self.timeout)
+        self._chunks.append(chunk)
+        topology = self.cache.topology
+        for width, words, later in (
+            (FRESH, tasks.fresh, chunk.later.fresh),
+            (UNIQUE, tasks.unique, chunk.later.unique),
+        ):
+            # While tasks move, ids of the caller's own are looked for one by one.
+            if (tasks.keyed and not topology.is_keyed) or (width == UNIQUE and words and topology.priors):
+                self._drains = True
+                later += words
+                continue
+            in_order = bool(tasks.keyed) or width == UNIQUE
+            for batch in batches(self.cache, topology.stamp, words, width, sizes=[len(words) // width]):
+                chunk.open += 1
+                self._chunk_of[batch] = chunk
+                self._turns.add(batch, in_order=in_order)
+        return True
+
+    def _most(self) -> int:
+        """How many tasks to take next."""
+        if self._keyed:
+            return KEYED_OF_SHARD * self.cache.topology.shards
         self._sizes = self._sizes or chunk_sizes(self.cache.topology.shards)
-        waits = False
-        while not waits and not self.errors and not self.halted() and (tasks := self._taken(next(self._sizes))):
-            entries = Entries(tasks.ids, tasks.fresh, tasks.unique, tasks.keyed)
-            deadline = time.monotonic() + self.timeout
-            ids: list[str] = tasks.unique[::UNIQUE]  # type: ignore[assignment]  # the first word of each task is its id
-            chunk = Chunk(PushResults(tasks.ids), entries, math.ceil(time.time() * 1000), deadline)
-            chunk.own_ids = frozenset(ids)
-            epoch = self.cache.topology.stamp
-            # While tasks move they are looked for one by one; of one id they are stored in their order.
-            waits = bool(ids) and (
-                bool(self.cache.topology.priors)
-                or comes_again(ids)
-                or not all(chunk.own_ids.isdisjoint(each.own_ids) for each in self._chunks)
-            )
-            if waits:
-                chunk.leftover.unique, tasks.unique = list(tasks.unique), []
-            if tasks.keyed and not self.cache.topology.is_keyed:
-                waits, chunk.leftover = True, Entries(tasks.ids, tasks.fresh, tasks.unique, keyed=True)
-                tasks.fresh, tasks.unique = [], []
-            self._chunks.append(chunk)
-            for width, words in ((FRESH, tasks.fresh), (UNIQUE, tasks.unique)):
-                parts = batches(self.cache, epoch, words, width, sizes=[len(words) // width])
-                for batch, call in chunk.results.sending(parts):
-                    chunk.open += 1
-                    yield (chunk, batch), call
-            chunk.packed = True
+        return next(self._sizes)
 
     def _taken(self, most: int) -> Entries | None:
         size = max(1, min(most, int(CHUNK_BYTES / self._record_bytes)))
@@ -131,15 +159,28 @@ class Stream:
 
     def note(self, answered: InFlight, result: list[str] | ShardqError) -> None:
         chunk, batch = answered
+        del self._chunk_of[batch]
         chunk.open -= 1
         refused = isinstance(result, REFUSALS)
         if not isinstance(result, ShardqError):
             self.cache.heard_at = time.monotonic()
+        if is_over(batch, result):
+            self._turns.answered(batch)
+        elif batch.subjects:
+            self._drain()
         if refused and batch.call.in_doubt:
             chunk.uncertain.append(batch)
             return
         again: list[Word] = batch.words if refused else chunk.results.note(batch, result, self.packer)
         (chunk.leftover.fresh if batch.width == FRESH else chunk.leftover.unique).extend(again)
+
+    def _drain(self) -> None:
+        """Sends nothing more until all chunks are complete: some of it may have to follow what is sent again there."""
+        self._drains = True
+        for batch in self._turns.rest():
+            chunk = self._chunk_of.pop(batch)
+            chunk.open -= 1
+            (chunk.later.fresh if batch.width == FRESH else chunk.later.unique).extend(batch.words)
 
     def completed(self, chunk: Chunk) -> Operation[list[Receipt] | None]:
         """Sends again what must be. Returns the ids of a finished chunk, or None if some of it is not stored."""
@@ -147,7 +188,10 @@ class Stream:
         try:
             for batch in chunk.uncertain:
                 yield from push_each(cache, results, batch.words, batch.width, in_doubt=True, number=batch.number)
-            yield from complete(cache, self.packer, results, chunk.leftover)
+            left = Entries(keyed=chunk.entries.keyed)
+            left.fresh = chunk.leftover.fresh + chunk.later.fresh
+            left.unique = chunk.leftover.unique + chunk.later.unique
+            yield from complete(cache, self.packer, results, left)
             return results.receipts()
         except PushError as exc:
             self.errors.append(exc)
@@ -163,5 +207,5 @@ class Stream:
 
     def finished(self) -> Iterator[Chunk]:
         """Yields the chunks whose answers are all here, in order."""
-        while self._chunks and self._chunks[0].packed and not self._chunks[0].open:
+        while self._chunks and not self._chunks[0].open:
             yield self._chunks.popleft()
