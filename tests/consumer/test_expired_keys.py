@@ -13,11 +13,11 @@ from tests.support.waiting import wait_until
 @pytest.mark.parametrize("url", ["single"], indirect=True)
 def test_an_expired_backlog_of_a_key_is_dropped_many_at_a_time(engine: Engine) -> None:
     engine.limit("w", per_key=1)
-    engine.hold("w", key="k", until=None)
+    engine.hold("w", key="k", until=time.time() + 60)
     engine.push_many([Task(n, topic="w", key="k", expires=0.2) for n in range(5000)])
     alive = engine.push("alive", topic="w", key="k")
     time.sleep(0.25)
-    engine.release("w", key="k")
+    engine.hold("w", key="k", until=None)
     engine.start()
     consumer, claims = engine.consumer("w"), 0
     deliveries = []
