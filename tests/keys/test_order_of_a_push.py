@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,28 +12,10 @@ from cluster.server import Server
 from shardq import Engine, Task
 from shardq.core.layout.lanes import unique_of
 from tests.keys.account import TOPIC
+from tests.support.disturbing import again_and_again
 from tests.support.engines import Engines
 
 KEYS, EACH = 40, 100
-
-
-@contextmanager
-def again_and_again(disturb: Callable[[], object]) -> Iterator[None]:
-    """Disturbs the server during the block."""
-    over = threading.Event()
-
-    def go_on() -> None:
-        while not over.wait(0.002):
-            with suppress(OSError):
-                disturb()
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def tasks(own: bool) -> Iterator[Task]:

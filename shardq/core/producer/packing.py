@@ -52,8 +52,8 @@ from shardq.core.model.record import (
 )
 from shardq.core.model.task import Task
 from shardq.core.model.task_options import OPTIONS, any_given, has_content
+from shardq.core.producer.turns import Ordered
 from shardq.core.topology_cache import TopologyCache
-from shardq.core.topology_recovery import Routed
 from shardq.errors import BadInput
 
 BATCH = 500
@@ -284,7 +284,7 @@ class Packer:
 
 
 @dataclass(slots=True, eq=False)
-class Batch(Routed[list[str]]):
+class Batch(Ordered[list[str]]):
     """One script call and its tasks, kept as words to route them again if necessary."""
 
     words: list[Word]
@@ -292,8 +292,6 @@ class Batch(Routed[list[str]]):
     """FRESH or UNIQUE: the script, and the words of a task."""
     number: int = 0
     """Its place among the batches of a push."""
-    subjects: set[str] = field(default_factory=set)
-    """What its tasks keep an order of, see ``turns``."""
 
     @property
     def ids(self) -> list[str]:

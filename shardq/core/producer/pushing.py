@@ -17,7 +17,7 @@ from shardq.core.layout import destinations
 from shardq.core.model.task import Receipt
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, FRESH, UNIQUE, Batch, Entries, Packer, batches, chunk_sizes
-from shardq.core.producer.turns import Turns
+from shardq.core.producer.turns import Sending
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
@@ -199,7 +199,7 @@ def complete(
             if in_doubt:
                 parts = _in_doubt(parts)
             in_order = entries.have_keys or (width == UNIQUE and len(set(words[::UNIQUE])) * UNIQUE < len(words))
-            sending = Sending(results, parts, in_order=in_order)
+            sending = _Pushing(results, parts, in_order=in_order)
             words = []
             for batch, result in (yield from recovery.send(sending, sending.told)):
                 if not isinstance(result, REFUSALS):
@@ -211,31 +211,21 @@ def complete(
                     )
                 else:
                     words += batch.words
-            for batch in sending.turns.rest():
+            for batch in sending.rest():
                 words += batch.words
     if way == "push":
         packer.pushed += len(results.ids) - results.failures
 
 
-class Sending(Iterator[tuple[Batch, Call[list[str]]]]):
-    """The calls of a push, made when they are asked for. After an answer there may be more of them."""
-
+class _Pushing(Sending[Batch]):
     def __init__(self, results: PushResults, batches: Iterable[Batch], *, in_order: bool) -> None:
-        self.turns = Turns()
+        super().__init__(batches, is_over, in_order=in_order)
         self._results = results
-        self._batches = iter(batches)
-        self._in_order = in_order
 
     def __next__(self) -> tuple[Batch, Call[list[str]]]:
         self._results.make_some()
-        while (batch := self.turns.next()) is None:
-            self.turns.add(next(self._batches), in_order=self._in_order)
-        return self._results.sent(batch), batch.call
-
-    def told(self, batch: Batch, result: list[str] | ShardqError) -> None:
-        """Notes an answer."""
-        if is_over(batch, result):
-            self.turns.answered(batch)
+        batch, call = super().__next__()
+        return self._results.sent(batch), call
 
 
 def is_over(batch: Batch, result: list[str] | ShardqError) -> bool:

@@ -75,7 +75,7 @@ class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
     errors: list[PushError] = field(default_factory=list)
     """Errors of partly stored chunks. After the first, no more input is read; what is in flight is finished."""
     _chunks: deque[Chunk] = field(default_factory=deque)
-    _turns: Turns = field(default_factory=Turns)
+    _turns: Turns[Batch] = field(default_factory=Turns)
     _chunk_of: dict[Batch, Chunk] = field(default_factory=dict)
     """Of each batch that is not answered."""
     _keyed: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from shardq.core.calls import transfer
 from shardq.core.calls.by_id import Answer
@@ -16,18 +16,24 @@ from shardq.core.calls.transfer import ADOPTED, id_in
 from shardq.core.layout.lanes import lane_of
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import BATCH, CALL_BYTES
+from shardq.core.producer.turns import Ordered, Sending
 from shardq.core.resharding.migration import bring_in, bring_in_and_clear
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_edits import take_up_keys
-from shardq.core.topology_recovery import REFUSALS, CallChain, Recovery, Routed, walk_shards
+from shardq.core.topology_recovery import REFUSALS, CallChain, Recovery, walk_shards
 from shardq.errors import ShardqError
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class _Batch(Routed[list[Answer]]):
+class _Batch(Ordered[list[Answer]]):
     places: list[int]
+    words: list[Word]
+
+    @property
+    def ids(self) -> list[Word]:
+        return self.words[::ADOPTED]
 
 
 def adopt(
@@ -44,10 +50,11 @@ def adopt(
             yield from take_up_keys(cache)
         alone = left if cache.topology.priors else []
         again: list[int] = []
-        sent = [] if alone else _batches(cache, tasks, left, once)
+        batches: Iterable[_Batch] = [] if alone else _batches(cache, tasks, left, once)
         if meanwhile is not None and not alone:
-            sent, meanwhile = _and_then(sent, meanwhile), None
-        for batch, result in (yield from recovery.send(sent)):
+            batches, meanwhile = _and_then(batches, meanwhile), None
+        sending = Sending(batches, _is_over, in_order=cache.topology.is_keyed)
+        for batch, result in (yield from recovery.send(sending, sending.told)):
             if isinstance(result, REFUSALS):
                 again += batch.places
                 continue
@@ -61,13 +68,15 @@ def adopt(
                 answers[at] = yield from _adopt_one(cache, tasks[at], once)
             except ShardqError as exc:
                 answers[at] = exc
-        left = again
+        left = again + [at for batch in sending.rest() for at in batch.places]
     return answers
 
 
-def _batches(
-    cache: TopologyCache, tasks: Sequence[list[Word]], places: Sequence[int], once: str
-) -> Iterator[tuple[_Batch, Any]]:
+def _is_over(_: _Batch, result: list[Answer] | ShardqError) -> bool:
+    return not (isinstance(result, REFUSALS) or (isinstance(result, list) and "moving" in result))
+
+
+def _batches(cache: TopologyCache, tasks: Sequence[list[Word]], places: Sequence[int], once: str) -> Iterator[_Batch]:
     # The epoch first: a shard then refuses what a newer topology has routed meanwhile.
     epoch = cache.topology.stamp
     groups: dict[int, list[int]] = defaultdict(list)
@@ -78,7 +87,7 @@ def _batches(
         for part in _bounded(tasks, group):
             words = [word for at in part for word in tasks[at]]
             call = transfer.adopt(keys, epoch, words, once=once)
-            yield _Batch(keys, call, part), call
+            yield _Batch(keys, call, part, words)
 
 
 def _and_then(calls: Iterable[T], meanwhile: Callable[[], object]) -> Iterator[T]:
